@@ -16,10 +16,12 @@ import (
 
 // carrier is an [engine.Carrier]: an attempt is one run of the script.
 type carrier struct {
-	rdb    redis.UniversalClient
-	config Config
-	worker atomic.Value // this Store's field in the keys' hashes, a string
-	trip   atomic.Int64 // how long a round trip takes, in ns: an average
+	rdb     redis.UniversalClient
+	cluster clusterClient // rdb, if it is for a Cluster
+	config  Config
+	worker  atomic.Value // this Store's field in the keys' hashes, a string
+	trip    atomic.Int64 // how long a round trip takes, in ns: an average
+	found   atomic.Bool  // the client of a Cluster knows the nodes
 }
 
 // rename gives the Store another field in the hashes, in which it has no record yet.
@@ -57,6 +59,12 @@ func (c *carrier) Send(ctx context.Context, todo []engine.Attempt) {
 		case <-timer.C:
 		case <-ctx.Done():
 		}
+	}
+	if err := c.find(ctx); err != nil {
+		for i := range todo {
+			todo[i].Err = err
+		}
+		return
 	}
 	cmds := make([]*redis.Cmd, len(todo))
 	began := time.Now()

@@ -14,26 +14,34 @@ type clusterClient interface {
 	MasterForKey(context.Context, string) (*redis.Client, error)
 }
 
-// nodes returns how the engine finds the nodes of a Cluster, or nil if the client is for one server.
-func nodes(c *carrier) *engine.Nodes {
-	client, is := c.rdb.(clusterClient)
-	if !is {
+// find has the client of a Cluster ask for the nodes, the first time. It returns nil if the client
+// knows them, or is for one server.
+func (c *carrier) find(ctx context.Context) error {
+	if c.cluster == nil || c.found.Load() {
 		return nil
 	}
-	owner := func(ctx context.Context, key string) (string, engine.Verdict, error) {
-		rdb, err := client.MasterForKey(ctx, c.config.name(key))
-		if err != nil {
-			return "", verdict(err), err
-		}
-		return rdb.Options().Addr, engine.Done, nil
+	_, err := c.cluster.MasterForKey(ctx, "")
+	c.found.Store(err == nil)
+	return err
+}
+
+// nodes returns how the engine finds the nodes of a Cluster, or nil if the client is for one server.
+func (c *carrier) nodes() *engine.Nodes {
+	if c.cluster == nil {
+		return nil
 	}
 	return &engine.Nodes{
-		Owner: owner,
-		Known: func(key string) string { // once the client knows the nodes, it asks none
-			addr, _, _ := owner(context.Background(), key)
-			return addr
+		Known: func(key string) string {
+			if !c.found.Load() {
+				return ""
+			}
+			rdb, err := c.cluster.MasterForKey(context.Background(), c.config.name(key)) // asks no node
+			if err != nil {
+				return ""
+			}
+			return rdb.Options().Addr
 		},
 		// By itself the client continues to dial a node that has died for a minute.
-		Refresh: func() { client.ReloadState(context.Background()) },
+		Refresh: func() { c.cluster.ReloadState(context.Background()) },
 	}
 }

@@ -69,7 +69,8 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 		return s
 	}
 	s.carrier.rename()
-	s.engine = engine.New(engine.Config{Name: "redisstore", Carrier: s.carrier, Timeout: c.Timeout, Nodes: nodes(s.carrier), Observe: c.Observe})
+	s.carrier.cluster, _ = rdb.(clusterClient)
+	s.engine = engine.New(engine.Config{Name: "redisstore", Carrier: s.carrier, Timeout: c.Timeout, Nodes: s.carrier.nodes(), Observe: c.Observe})
 	return s
 }
 

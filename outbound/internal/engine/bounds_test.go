@@ -57,7 +57,6 @@ func (n *node) Take(a *engine.Attempt) engine.Verdict {
 
 // alwaysA is a client that takes the node a for the owner of all keys.
 var alwaysA = &engine.Nodes{
-	Owner:   func(context.Context, string) (string, engine.Verdict, error) { return "a", engine.Done, nil },
 	Known:   func(string) string { return "a" },
 	Refresh: func() {},
 }

@@ -79,15 +79,14 @@ type Trip struct {
 
 	queue  *keyQueue
 	ops    []*pendingOp
-	gates  []*pendingOp // the operations that ask for one of Op.Costs each
-	main   *pendingOp   // the operation that asks for all of Op.Costs, or for another action
-	acts   bool         // it may make a remembered refusal wrong
-	began  time.Time    // when it was first sent
-	sends  int          // attempts so far; the shard's lock protects it and the fields below
-	done   bool         // it has its answer
-	booked int          // charges of the answer
-	batch  *batch       // in which it goes; nil: it waits to be sent again
-	pauses time.Duration
+	gates  int        // how many of them ask for one of Op.Costs each
+	main   *pendingOp // the operation that asks for all of Op.Costs, or for another action
+	acts   bool       // it may make a remembered refusal wrong
+	began  time.Time  // when it was first sent
+	until  time.Time  // when it has failed if it has no answer
+	sends  int        // attempts so far; the shard's lock protects it and the fields below
+	booked int        // charges of the answer
+	batch  *batch     // in which it goes; nil: it waits to be sent again
 }
 
 // Attempt is one attempt at a trip.
@@ -143,11 +142,8 @@ const (
 
 // Nodes finds the nodes of a store that spreads its keys over several. A node is an address.
 type Nodes struct {
-	// Owner returns the node that has a key, with Done, or another verdict and its error. It may
-	// ask the nodes, and take longer than ctx.
-	Owner func(ctx context.Context, key string) (node string, v Verdict, err error)
-	// Known returns the node that the carrier takes for the key's owner, without asking, or "". It
-	// must not block. Send asks this node.
+	// Known returns the node that the carrier takes for the key's owner. It is "" as long as the
+	// carrier does not know the nodes: then Send finds them. It must not block.
 	Known func(key string) string
 	// Refresh makes the carrier look for the nodes again, in its own time. It must not block.
 	Refresh func()

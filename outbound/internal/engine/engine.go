@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"fmt"
 	"hash/maphash"
 	"sync"
 	"sync/atomic"
@@ -28,9 +27,6 @@ type Config struct {
 // forTrips returns how long the engine makes attempts at a trip. It is a 20th less than Timeout, so
 // that the waiting callers learn why the trip failed.
 func (c *Config) forTrips() time.Duration { return c.Timeout - c.Timeout/20 }
-
-// silent returns the cause of an outage in which the store has not answered.
-func (c *Config) silent() error { return fmt.Errorf("no answer within %v", c.Timeout) }
 
 // Engine is the part of a store above the wire. It is safe for concurrent use. It has no goroutine
 // while no operation is under way, forgets a key that was not used for 10 minutes, and needs no
@@ -58,7 +54,9 @@ type shard struct {
 
 	mu     sync.Mutex // protects the fields below, and all fields of the shard's queues and pipelines
 	keys   map[string]*keyQueue
-	pipes  map[string]*pipeline // by the address of a node; "": for keys whose node is not known
+	pipes  map[string]*pipeline // by the address of a node
+	work   chan func()          // to goroutines that are left over
+	woken  []*pendingOp         // operations whose callers get their answer once the lock is free
 	first  *pendingOp           // list of the operations whose callers wait, in their order
 	last   *pendingOp
 	clock  *time.Timer // fires when the first of them has waited for too long; nil: no caller waits
@@ -108,15 +106,14 @@ func (e *Engine) Update(ctx context.Context, key string, op *store.Op) (r store.
 			<-w.ready
 		}
 	}
-	if w.lapsed { // other goroutines may still use w
-		return store.Reply{Reported: w.reported}, w.err
-	}
 	if err = w.err; err == nil {
 		r = *w.reply
 		r.Charges = w.charges
 	} else {
 		r.Reported = w.reported
 	}
-	e.free(w)
+	if !w.gone { // else other goroutines may still use w
+		e.free(w)
+	}
 	return r, err
 }

@@ -48,8 +48,13 @@ func (e *Engine) observe() {
 	}
 }
 
-// lose reports that the reports of an operation are lost.
-func (sh *shard) lose(q *keyQueue, err error) { sh.report(store.EventLost, q.Bucket, err) }
+// lose reports that the reports of an operation are lost, unless a trip has delivered them.
+func (sh *shard) lose(w *pendingOp, err error) {
+	if w.reports && !w.reported {
+		w.reports = false
+		sh.report(store.EventLost, w.queue.Bucket, err)
+	}
+}
 
 // record is what a key's last trip on record has left, to notice that the store knows less.
 type record struct {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -10,11 +11,9 @@ import (
 // under way.
 type keyQueue struct {
 	Key
-	pipe    *pipeline
 	pending []*pendingOp
-	trip    *Trip // that waits to be sent again; nil: the next trip is a new one
-	busy    bool  // a trip is under way, or waits to be sent again
-	queued  bool  // in pipe.ready
+	trip    *Trip // that is under way, or waits to be sent again; nil: the next trip is a new one
+	queued  bool  // in the ready of a pipeline
 	fence   bool  // it is unknown what became of the last trip
 	cause   error // why the latest attempt that asked the store has no answer; nil: it has one
 	caused  time.Time
@@ -36,16 +35,14 @@ func (sh *shard) enter(key string, op *store.Op, r *store.Reply) (*pendingOp, er
 		sh.counts.remembered++
 		return nil, nil
 	}
-	if err := q.pipe.refuses(now); err != nil {
-		sh.counts.failed++
-		if len(op.Reports) > 0 {
-			sh.lose(q, err)
+	if sh.ill.Load() > 0 {
+		if err := sh.pipe(q).refuses(now); err != nil {
+			sh.counts.failed++
+			if len(op.Reports) > 0 {
+				sh.report(store.EventLost, key, err)
+			}
+			return nil, err
 		}
-		if q.pipe.hangs(now) {
-			look := like(op) // no caller waits for it
-			sh.pushOwn(q, &look)
-		}
-		return nil, err
 	}
 	w, _ := sh.ops.Get().(*pendingOp)
 	if w == nil {
@@ -53,27 +50,25 @@ func (sh *shard) enter(key string, op *store.Op, r *store.Reply) (*pendingOp, er
 	}
 	w.op, w.queue, w.reports = op, q, len(op.Reports) > 0
 	sh.list(w, now)
-	sh.push(q, w)
+	sh.gather(w)
 	return w, nil
 }
 
-// pushOwn queues an operation of the engine's own, for which no caller waits.
-func (sh *shard) pushOwn(q *keyQueue, op *store.Op) {
-	sh.push(q, &pendingOp{op: op, queue: q, until: time.Now().Add(sh.config.Timeout), gone: true})
-}
-
-func (sh *shard) push(q *keyQueue, w *pendingOp) {
+// gather has an operation go with the key's next trip.
+func (sh *shard) gather(w *pendingOp) {
+	q := w.queue
 	q.pending = append(q.pending, w)
-	if !q.busy && !q.queued {
-		q.pipe.push(q)
+	if q.trip == nil {
+		sh.push(q)
 	}
 }
 
-// arrived notes that a trip of a key has ended, and lets the next one go.
-func (sh *shard) arrived(q *keyQueue) {
-	q.busy, q.trip = false, nil
-	if len(q.pending) > 0 && !q.queued {
-		q.pipe.push(q)
+// arrived notes that a key's trip has ended, and lets the next one go.
+func (sh *shard) arrived(t *Trip) {
+	t.leave()
+	t.queue.trip = nil
+	if len(t.queue.pending) > 0 {
+		sh.push(t.queue)
 	}
 }
 
@@ -86,16 +81,36 @@ func (sh *shard) reason(q *keyQueue, now time.Time) error {
 	return q.cause
 }
 
-// fail ends all pending operations of a key with an error.
-func (sh *shard) fail(q *keyQueue, err error) {
-	for _, w := range q.pending {
-		if w.reports && !w.gone && !w.reported {
-			sh.lose(q, err)
-		}
-		sh.end(w, err)
-		w.fail(err)
+// why is reason, and returns that the server is silent if it is.
+func (sh *shard) why(q *keyQueue, now time.Time) error {
+	if err := sh.reason(q, now); err != nil {
+		return err
 	}
+	return sh.config.Carrier.Unavailable(fmt.Errorf("no answer within %v", sh.config.Timeout))
+}
+
+// fail ends operations with an error.
+func (sh *shard) fail(ops []*pendingOp, err error) {
+	for _, w := range ops {
+		sh.lose(w, err)
+		sh.end(w, nil, nil, err)
+	}
+}
+
+// refuse ends a trip with an error.
+func (sh *shard) refuse(t *Trip, err error) {
+	sh.fail(t.ops, err)
+	sh.arrived(t)
+}
+
+// failAll ends all operations of a key with an error.
+func (sh *shard) failAll(q *keyQueue, err error) {
+	sh.fail(q.pending, err)
 	q.pending = nil
+	if q.trip != nil {
+		q.fence = true
+		sh.refuse(q.trip, err)
+	}
 }
 
 // key returns the queue of a key, and makes it if there is none.
@@ -103,7 +118,7 @@ func (sh *shard) key(key string, now time.Time) *keyQueue {
 	q := sh.keys[key]
 	if q == nil {
 		sh.sweep(now)
-		q = &keyQueue{Key: Key{Bucket: key}, pipe: sh.pipe("")}
+		q = &keyQueue{Key: Key{Bucket: key}}
 		sh.keys[key] = q
 		if sh.broom == nil {
 			sh.broom = time.AfterFunc(unused, sh.clear)
@@ -123,7 +138,7 @@ const (
 
 // idles reports whether the key has not been used for longer than d.
 func (q *keyQueue) idles(d time.Duration, now time.Time) bool {
-	return !q.busy && !q.queued && len(q.pending) == 0 && now.Sub(q.used) > d
+	return q.trip == nil && !q.queued && now.Sub(q.used) > d
 }
 
 // clear drops the unused keys, and runs again later while other keys are left.

@@ -61,9 +61,6 @@ func (m *moving) nodes() *engine.Nodes {
 		return node
 	}
 	return &engine.Nodes{
-		Owner: func(_ context.Context, key string) (string, engine.Verdict, error) {
-			return known(key), engine.Done, nil
-		},
 		Known:   known,
 		Refresh: func() {},
 	}
@@ -140,9 +137,6 @@ func TestNodes_TheAnswerOfAnotherNodeEndsNoOutage(t *testing.T) {
 				return "b"
 			}
 			return "a"
-		}
-		nodes.Owner = func(_ context.Context, key string) (string, engine.Verdict, error) {
-			return nodes.Known(key), engine.Done, nil
 		}
 		var told []store.StoreEventKind
 		e := engine.New(engine.Config{Carrier: n, Nodes: &nodes, Timeout: time.Second, Observe: func(ev store.StoreEvent) { told = append(told, ev.Kind) }})

@@ -69,7 +69,6 @@ func (s *spread) nodes() *engine.Nodes {
 		return s.known
 	}
 	return &engine.Nodes{
-		Owner: func(context.Context, string) (string, engine.Verdict, error) { return known(), engine.Done, nil },
 		Known: func(string) string { return known() },
 		Refresh: func() {
 			s.mu.Lock()

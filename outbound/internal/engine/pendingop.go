@@ -19,35 +19,19 @@ type pendingOp struct {
 	before *pendingOp
 	after  *pendingOp // neighbours in the shard's list
 
-	place    int  // as a gate: index of its charge among the trip's; below 0: it has none
-	gate     bool // it is one of its trip's gates
-	reports  bool // op has reports
+	gate     bool // it asks for one of its trip's costs
+	reports  bool // op has reports, which are not lost yet
 	packed   bool // a trip has taken its reports along
 	reported bool // an earlier trip has delivered its reports
-	lapsed   bool // its caller has gone because the time was up
 	gone     bool // no caller wants the answer
 	over     bool // it has its answer
 }
-
-// The places of gates without a charge.
-const (
-	refused  = -1
-	requeued = -2 // it goes with the next trip
-)
 
 // free keeps a pendingOp for reuse by the same engine. Another engine must not use it: in a
 // testing bubble, its channel belongs to that bubble.
 func (e *Engine) free(w *pendingOp) {
 	*w = pendingOp{ready: w.ready}
 	e.ops.Put(w)
-}
-
-// fail answers the caller with an error.
-func (w *pendingOp) fail(err error) {
-	if !w.gone {
-		w.err = err
-		w.ready <- struct{}{}
-	}
 }
 
 // list bounds how long the caller of an operation waits: from now on for Config.Timeout,
@@ -81,32 +65,43 @@ func (sh *shard) unlist(w *pendingOp) {
 	w.before, w.after = nil, nil
 }
 
-// end notes that an operation has its answer, which may be an error.
-func (sh *shard) end(w *pendingOp, err error) {
+// end ends an operation, with a reply and its charges or with an error. Its caller gets them from
+// unlock.
+func (sh *shard) end(w *pendingOp, r *store.Reply, charges []store.Charge, err error) {
 	sh.unlist(w)
 	w.over = true
-	switch {
-	case w.gone:
-	case err != nil:
+	if w.gone {
+		return
+	}
+	if w.reply, w.err = r, err; err != nil {
 		sh.counts.failed++
-	default:
+	} else {
 		sh.counts.answered++
+		w.charges = append(w.op.Into[:0], charges...)
+	}
+	sh.woken = append(sh.woken, w)
+}
+
+// unlock unlocks the shard, and wakes the callers whose operations have ended meanwhile.
+func (sh *shard) unlock() {
+	woken := sh.woken
+	sh.woken = nil
+	sh.mu.Unlock()
+	for _, w := range woken {
+		w.ready <- struct{}{}
 	}
 }
 
 // lapse answers the callers who have waited for too long.
 func (sh *shard) lapse() {
 	sh.mu.Lock()
-	defer sh.mu.Unlock()
+	defer sh.unlock()
 	now := time.Now()
 	for w := sh.first; w != nil && !w.until.After(now); w = sh.first {
-		if w.err = sh.reason(w.queue, now); w.err == nil {
-			w.err = sh.config.Carrier.Unavailable(sh.config.silent())
-		}
+		w.err = sh.why(w.queue, now)
 		sh.drop(w, w.err)
-		w.lapsed = true
 		sh.counts.failed++
-		w.ready <- struct{}{}
+		sh.woken = append(sh.woken, w)
 	}
 	if sh.first == nil {
 		sh.clock = nil
@@ -116,11 +111,11 @@ func (sh *shard) lapse() {
 }
 
 // abandon gives up an operation. It reports whether the operation had no answer yet. If a
-// trip books for it all the same, hand returns the booking.
+// trip books for it all the same, deliver returns the booking.
 func (sh *shard) abandon(w *pendingOp, err error) bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if w.over || w.lapsed {
+	if w.over || w.gone {
 		return false
 	}
 	sh.drop(w, err)
@@ -132,7 +127,7 @@ func (sh *shard) abandon(w *pendingOp, err error) bool {
 func (sh *shard) drop(w *pendingOp, err error) {
 	sh.unlist(w)
 	w.gone, w.op = true, nil
-	if w.reports && !w.packed {
-		sh.lose(w.queue, err)
+	if !w.packed {
+		sh.lose(w, err)
 	}
 }

@@ -1,26 +1,44 @@
 package engine
 
 import (
-	"sync"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// server is the state of one server, as all the pipelines to it have found it.
+// server is the state of one server. While it is down, one operation at a time finds out whether it
+// is up, and all others fail immediately. So a server that is down adds a timeout to few calls.
 type server struct {
-	ill atomic.Bool // the server is down or denies access
+	addr string
+	ill  atomic.Bool // the server is down or denies access
 
-	mu       sync.Mutex // protects the fields below
-	fell     time.Time  // when it fell ill the last time
-	cause    error      // its latest error, while it is ill
-	isDown   bool
-	key      *Key // one of the keys that it had when it last fell ill; nil: unknown
-	since    time.Time
-	rose     time.Time // when an EventUp was last reported
+	// Engine.serversMu protects the fields below.
+	key   *Key      // one that it had when it last fell ill; nil: it has not been ill
+	fell  time.Time // when it last fell ill
+	cause error     // its latest error, while it is ill
+
+	isDown bool
+	since  time.Time // when it was last found down
+	until  time.Time // when an operation may try again
+	pause  time.Duration
+	rose   time.Time // when an EventUp was last reported
+
 	denies   bool
 	reported time.Time // when an EventDenied was last reported
+}
+
+// How long operations fail without an attempt, at first and at most.
+const firstPause, lastPause = 20 * time.Millisecond, 250 * time.Millisecond
+
+// node returns the address of the node that the carrier takes for the owner of a key. It is "" if
+// the store has one node, and if the carrier does not know the nodes yet.
+func (e *Engine) node(k *Key) string {
+	if e.config.Nodes == nil {
+		return ""
+	}
+	return e.config.Nodes.Known(k.Bucket)
 }
 
 // server returns the state of the server at an address.
@@ -29,50 +47,87 @@ func (e *Engine) server(addr string) *server {
 	defer e.serversMu.Unlock()
 	sv := e.servers[addr]
 	if sv == nil {
-		sv = new(server)
+		sv = &server{addr: addr}
 		e.servers[addr] = sv
 	}
 	return sv
 }
 
-// down notes that a pipeline's server is down, as a batch that began at began has found. If another
-// pipeline has found the server up since then, down does nothing.
-func (sv *server) down(p *pipeline, err error, began, now time.Time) {
-	sv.mu.Lock()
-	defer sv.mu.Unlock()
-	if !sv.isDown && !began.After(sv.rose) {
-		return
-	}
-	sv.since, sv.key, sv.cause = now, p.key, err
-	if !sv.isDown {
-		sv.isDown = true
-		sv.count(p.shard.Engine)
-		p.shard.report(store.EventDown, "", err)
-	}
-}
-
-// up notes that the server has carried out a request sent at this time.
-func (sv *server) up(e *Engine, sent time.Time) {
+// refuses returns the reason why an operation fails without an attempt, or nil. The shard's lock is
+// held.
+func (p *pipeline) refuses(now time.Time) error {
+	sv := p.server
 	if !sv.ill.Load() {
+		return nil
+	}
+	e := p.shard.Engine
+	e.serversMu.Lock()
+	defer e.serversMu.Unlock()
+	hangs := p.out >= attemptsAtOnce && now.Sub(p.began) < e.config.Timeout
+	switch {
+	case !sv.isDown:
+		return nil
+	case p.busy || hangs || now.Before(sv.until):
+		return sv.cause
+	}
+	sv.until = now.Add(e.config.Timeout) // or until the operation has found out
+	return nil
+}
+
+// down notes that a trip has found a server down. It reports whether the server is: it may have been
+// found up since the trip began.
+func (e *Engine) down(sv *server, t *Trip, err error, now time.Time) bool {
+	e.serversMu.Lock()
+	defer e.serversMu.Unlock()
+	switch {
+	case sv.isDown && t.began.After(sv.since):
+		sv.pause = min(2*sv.pause, lastPause)
+	case sv.isDown || !t.began.After(sv.rose):
+		return sv.isDown
+	default:
+		sv.isDown, sv.pause = true, firstPause
+		e.report(store.EventDown, "", err)
+	}
+	sv.since, sv.key, sv.cause = now, t.Key, err
+	sv.until = now.Add(sv.pause/2 + rand.N(sv.pause/2))
+	sv.count(e)
+	return true
+}
+
+// answered notes that the node of a key has answered a request sent at this time, with a verdict
+// and its error. If it has carried the request out, that ends the outages of other servers whose
+// keys it has now.
+func (e *Engine) answered(q *keyQueue, v Verdict, err error, sent time.Time) {
+	if v != Denied && e.ill.Load() == 0 {
 		return
 	}
-	sv.mu.Lock()
-	defer sv.mu.Unlock()
-	sv.denies = false
-	sv.answered(e, sent)
-}
-
-// answered notes that the server has answered a request sent at this time. If the request was sent
-// before the server was found down, the answer does not end that. mu is held.
-func (sv *server) answered(e *Engine, sent time.Time) {
-	if sv.isDown && sent.After(sv.since) {
-		sv.isDown, sv.rose = false, time.Now()
-		e.report(store.EventUp, "", nil)
+	node, now := e.node(&q.Key), time.Now()
+	e.serversMu.Lock()
+	defer e.serversMu.Unlock()
+	for _, sv := range e.servers {
+		if sv.addr != node && (v != Done || sv.key == nil || e.node(sv.key) != node) {
+			continue
+		}
+		switch {
+		case v == Done:
+			sv.denies = false
+		case v == Denied:
+			sv.key, sv.cause = &q.Key, err
+			if !sv.denies && now.Sub(sv.reported) > time.Minute {
+				sv.reported = now
+				e.report(store.EventDenied, "", err)
+			}
+			sv.denies = true
+		}
+		if sv.isDown && sent.After(sv.since) { // else the request is from before the outage
+			sv.isDown, sv.rose = false, now
+			e.report(store.EventUp, "", nil)
+		}
+		sv.count(e)
 	}
-	sv.count(e)
 }
 
-// count counts the server as ill while it is down or denies access. mu is held.
+// count counts the server as ill while it is down or denies access. serversMu is held.
 func (sv *server) count(e *Engine) {
 	ill := sv.isDown || sv.denies
 	if sv.ill.Swap(ill) == ill {
@@ -84,48 +139,5 @@ func (sv *server) count(e *Engine) {
 	} else {
 		e.ill.Add(-1)
 		sv.cause = nil
-	}
-}
-
-// refused remembers an error that the server has answered to a request for a key, sent at this time.
-func (p *pipeline) refused(k *Key, v Verdict, err error, sent time.Time) {
-	if v == Unasked {
-		return
-	}
-	p.outage = outage{}
-	sv := p.server
-	sv.mu.Lock()
-	defer sv.mu.Unlock()
-	if v == Denied {
-		sv.key, sv.cause = k, err
-	}
-	if now := time.Now(); v == Denied && !sv.denies {
-		sv.denies = true
-		if sv.reported.IsZero() || now.Sub(sv.reported) > time.Minute {
-			sv.reported = now
-			p.shard.report(store.EventDenied, "", err)
-		}
-	}
-	sv.answered(p.shard.Engine, sent)
-}
-
-// inPlace notes that a pipeline's server has carried out a request sent at this time. That ends the
-// outages of other servers if this one has their keys now.
-func (e *Engine) inPlace(p *pipeline, sent time.Time) {
-	if e.config.Nodes == nil || e.ill.Load() == 0 {
-		return
-	}
-	e.serversMu.Lock()
-	defer e.serversMu.Unlock()
-	for _, sv := range e.servers {
-		if sv == p.server || !sv.ill.Load() {
-			continue
-		}
-		sv.mu.Lock()
-		key := sv.key
-		sv.mu.Unlock()
-		if key != nil && p.known(key) {
-			sv.up(e, sent)
-		}
 	}
 }

@@ -70,11 +70,9 @@ func (e *Engine) outages() (all []store.Outage) {
 	e.serversMu.Lock()
 	defer e.serversMu.Unlock()
 	for addr, sv := range e.servers {
-		sv.mu.Lock()
 		if sv.ill.Load() {
 			all = append(all, store.Outage{Server: addr, Since: sv.fell, Err: sv.cause})
 		}
-		sv.mu.Unlock()
 	}
 	slices.SortFunc(all, func(a, b store.Outage) int { return cmp.Compare(a.Server, b.Server) })
 	return all

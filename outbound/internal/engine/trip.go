@@ -18,9 +18,10 @@ const MaxOps = 4096
 // Operations go together if they count by the same limits, and if one reply answers all of them:
 // any number of gates, or one other booking, and any number of looks. An operation that meters,
 // resumes or replaces goes by itself: a look that went with a Replace would get the new limits.
-func (sh *shard) compose(q *keyQueue) *Trip {
-	t := &Trip{Key: &q.Key, queue: q, ops: make([]*pendingOp, 0, min(len(q.pending), MaxOps))}
-	taken, gates, slots := 0, 0, false
+func (p *pipeline) compose(q *keyQueue, now time.Time) *Trip {
+	sh := p.shard
+	t := &Trip{Key: &q.Key, queue: q, ops: make([]*pendingOp, 0, min(len(q.pending), MaxOps)), began: now, until: now.Add(sh.config.forTrips())}
+	taken, slots := 0, false
 	for _, w := range q.pending {
 		if w.op == nil { // its caller has gone
 			taken++
@@ -38,9 +39,9 @@ func (sh *shard) compose(q *keyQueue) *Trip {
 				break
 			}
 			w.gate = true
-			gates++
+			t.gates++
 		} else if !onlyLooks(op) {
-			if t.main != nil || gates > 0 {
+			if t.main != nil || t.gates > 0 {
 				break
 			}
 			t.main = w
@@ -56,19 +57,11 @@ func (sh *shard) compose(q *keyQueue) *Trip {
 	if len(t.ops) == 0 {
 		return nil
 	}
-	if t.gates = t.ops; gates < len(t.ops) {
-		t.gates = make([]*pendingOp, 0, gates)
-		for _, w := range t.ops {
-			if w.gate {
-				t.gates = append(t.gates, w)
-			}
-		}
-	}
 	t.join()
 	t.Op.Slots = slots
 	t.Seq = sh.seq.Add(1)
-	t.Clock = q.offset.least(time.Now())
-	t.Fence = q.fence || q.pipe.server.ill.Load() // so that it writes: a server that only reads is not up
+	t.Clock = q.offset.least(now)
+	t.Fence = q.fence || p.server.ill.Load() // so that it writes: a server that only reads is not up
 	q.fence = false
 	sh.config.Carrier.Compose(t)
 	return t
@@ -88,13 +81,13 @@ func (t *Trip) join() {
 			c := *op.Move
 			op.Move = &c
 		}
-	} else if len(t.gates) > 0 {
-		op.Costs = make([]store.Units, 0, len(t.gates))
-		for _, w := range t.gates {
-			op.Costs = append(op.Costs, w.op.Costs[0])
-		}
+	} else if t.gates > 0 {
+		op.Costs = make([]store.Units, 0, t.gates)
 	}
 	for _, w := range t.ops {
+		if w.gate {
+			op.Costs = append(op.Costs, w.op.Costs[0])
+		}
 		if w.packed { // its reports were in an earlier trip, which did not get as far as its booking
 			continue
 		}
