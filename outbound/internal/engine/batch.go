@@ -233,7 +233,7 @@ func (b *batch) late() {
 // key is Apart: it was locked, and if the server is down, the key's next trip finds that out.
 func (p *pipeline) expire(t *Trip, now time.Time) {
 	sh, q := p.shard, t.queue
-	err := sh.why(q, now)
+	err := sh.why(q, now, 1)
 	if q.Apart {
 		q.Apart, q.fence = false, true
 		sh.refuse(t, err)

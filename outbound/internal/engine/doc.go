@@ -13,7 +13,7 @@
 //     the later one leaves a record, which stops the other.
 //   - The engine remembers a refusal for a second at most, and repeats it without a trip.
 //   - The engine translates each reply's time to this process's clock, by an estimate.
-//   - A server that does not answer is down: its operations fail immediately, and one batch at a
+//   - A server that does not answer is down: its operations fail immediately, and one of them at a
 //     time finds out whether it is up. Events report both.
 //   - A key that has to wait for a lock goes next to the batches, so that no other key waits for it.
 //   - If the store has lost what it had on record, an event reports it, once. What is returned of a
@@ -22,6 +22,9 @@
 //     for another node. A trip whose key has another node by now goes there with the same number.
 //
 // # What it gives up
+//
+// While the carrier does not know the nodes, at a program's start, the keys of all nodes share the
+// pipelines, so that a node that does not answer delays them once, by a quarter of Config.Timeout.
 //
 // After a failover a key's calls fail until the store's client has learned the new node, about a
 // second after the promotion. The engine asks no replica meanwhile. A key that has moved to a node
@@ -41,9 +44,8 @@
 //	trip.go         makes one operation of many
 //	outcome.go      makes many answers of one
 //	server.go       which servers are down, and the events that report it
-//	nodes.go        which node has a key
-//	batch.go        trips that go together, until all have an answer
-//	pipeline.go     one batch after the other, and outages
+//	batch.go        trips that go together, and go again until each has an answer
+//	pipeline.go     one batch after the other
 //	stats.go        what is counted: Engine.Stats
 //	engine.go       Engine: Update
 //	inspect.go      methods for the tests of stores

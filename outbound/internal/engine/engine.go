@@ -44,8 +44,8 @@ type Engine struct {
 	ill       atomic.Int64       // number of ill servers
 }
 
-// shardCount is the number of pipelines to a node. Each has at most one batch under way, so the keys
-// of one pipeline do not wait for a batch of another.
+// shardCount is the number of pipelines to a node. Each waits for one batch at a time, so the keys of
+// one pipeline do not wait for a batch of another.
 const shardCount = 4
 
 // shard is a part of the keys, with the trips that are under way for them.
@@ -61,6 +61,7 @@ type shard struct {
 	last   *pendingOp
 	clock  *time.Timer // fires when the first of them has waited for too long; nil: no caller waits
 	broom  *time.Timer // fires when it is time to drop unused keys; nil: there are no keys
+	fence  bool        // it is unknown what became of the last trip of a key that was forgotten
 	counts counts
 }
 

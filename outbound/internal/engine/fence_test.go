@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,11 +14,12 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// ghostly is a carrier whose first attempt at the second trip arrives only once free is closed,
+// ghostly is a carrier whose first attempt at the trip held, or the second one, arrives only once free is closed,
 // whatever its context says. What other attempts at this trip come to is chosen by the test.
 type ghostly struct {
 	*porter
 	free   chan struct{}
+	held   int64
 	apart  bool
 	others error // nil: they are carried out
 	sent   atomic.Bool
@@ -26,7 +28,7 @@ type ghostly struct {
 func (g *ghostly) Send(ctx context.Context, todo []engine.Attempt) {
 	a := &todo[0]
 	switch {
-	case a.Seq != 2:
+	case a.Seq != max(2, g.held):
 	case !g.sent.Swap(true):
 		<-g.free
 	case g.others != nil:
@@ -76,6 +78,56 @@ func TestFence_ALaterUpdateStopsAnEarlierOne(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The same, for a key that the engine has forgotten meanwhile.
+func TestFence_AForgottenKeyKeepsIt(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &ghostly{porter: &porter{newShelf()}, free: make(chan struct{}), others: errBroken}
+		e := engine.New(engine.Config{Carrier: g, Timeout: time.Second})
+		ask := func(key string, n int) error {
+			_, err := e.Update(context.Background(), key, calls(n))
+			return err
+		}
+		require.NoError(t, ask("key", 1))
+		require.ErrorIs(t, ask("key", 1), errBroken)
+		time.Sleep(2 * time.Minute)
+		for i := range 100 {
+			require.NoError(t, ask(fmt.Sprint(i), 0))
+		}
+		require.NoError(t, ask("key", 0))
+		close(g.free)
+		time.Sleep(time.Second)
+		require.Equal(t, 1., g.calls())
+	})
+}
+
+// A refusal that the engine remembers is not repeated while it is unknown what became of the key's
+// last trip.
+func TestFence_NoRefusalFromMemory(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &ghostly{porter: &porter{newShelf()}, free: make(chan struct{}), others: errBroken}
+		e := engine.New(engine.Config{Carrier: g, Timeout: time.Second})
+		small := []store.Limit{{Name: "calls", Capacity: 1, Rate: 1e-6}}
+		ask := func(op *store.Op) (store.Reply, error) {
+			op.Limits = small
+			return e.Update(context.Background(), "key", op)
+		}
+		r, err := ask(calls(1))
+		require.NoError(t, err)
+		g.held = 3
+		refused, err := ask(calls(1))
+		require.NoError(t, err)
+		require.True(t, refused.Refused)
+		_, err = ask(&store.Op{Reports: settle(&r.Charges[0], 0.5)})
+		require.ErrorIs(t, err, errBroken)
+		refused, err = ask(calls(1))
+		require.NoError(t, err)
+		require.True(t, refused.Refused)
+		close(g.free)
+		time.Sleep(time.Second)
+		require.InDelta(t, 1, g.level("key"), 0.01)
+	})
 }
 
 // stuck is a carrier whose attempts at the second trip all arrive only once free is closed.

@@ -31,7 +31,7 @@ func (sh *shard) enter(key string, op *store.Op, r *store.Reply) (*pendingOp, er
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	q := sh.key(key, now)
-	if q.refusal.answer(op, now, r) {
+	if !q.fence && q.refusal.answer(op, now, r) {
 		sh.counts.remembered++
 		return nil, nil
 	}
@@ -72,18 +72,18 @@ func (sh *shard) arrived(t *Trip) {
 	}
 }
 
-// reason returns why a key has no answer. It returns nil if that is unknown, or is so long ago that
-// the server has fallen silent since.
-func (sh *shard) reason(q *keyQueue, now time.Time) error {
-	if now.Sub(q.caused) > sh.config.Timeout/4*3 {
+// reason returns why a key has no answer. It returns nil if that is unknown, or is longer ago than
+// some quarters of Config.Timeout: then the server has fallen silent since.
+func (sh *shard) reason(q *keyQueue, now time.Time, quarters time.Duration) error {
+	if now.Sub(q.caused) > sh.config.Timeout/4*quarters {
 		return nil
 	}
 	return q.cause
 }
 
 // why is reason, and returns that the server is silent if it is.
-func (sh *shard) why(q *keyQueue, now time.Time) error {
-	if err := sh.reason(q, now); err != nil {
+func (sh *shard) why(q *keyQueue, now time.Time, quarters time.Duration) error {
+	if err := sh.reason(q, now, quarters); err != nil {
 		return err
 	}
 	return sh.config.Carrier.Unavailable(fmt.Errorf("no answer within %v", sh.config.Timeout))
@@ -118,7 +118,7 @@ func (sh *shard) key(key string, now time.Time) *keyQueue {
 	q := sh.keys[key]
 	if q == nil {
 		sh.sweep(now)
-		q = &keyQueue{Key: Key{Bucket: key}}
+		q = &keyQueue{Key: Key{Bucket: key}, fence: sh.fence}
 		sh.keys[key] = q
 		if sh.broom == nil {
 			sh.broom = time.AfterFunc(unused, sh.clear)
@@ -136,9 +136,12 @@ const (
 	unused = 10 * time.Minute
 )
 
-// idles reports whether the key has not been used for longer than d.
-func (q *keyQueue) idles(d time.Duration, now time.Time) bool {
-	return q.trip == nil && !q.queued && now.Sub(q.used) > d
+// forget drops a key if it has not been used for longer than d.
+func (sh *shard) forget(q *keyQueue, d time.Duration, now time.Time) {
+	if q.trip == nil && !q.queued && now.Sub(q.used) > d {
+		sh.fence = sh.fence || q.fence
+		delete(sh.keys, q.Bucket)
+	}
 }
 
 // clear drops the unused keys, and runs again later while other keys are left.
@@ -146,10 +149,8 @@ func (sh *shard) clear() {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := time.Now()
-	for key, q := range sh.keys {
-		if q.idles(unused, now) {
-			delete(sh.keys, key)
-		}
+	for _, q := range sh.keys {
+		sh.forget(q, unused, now)
 	}
 	if len(sh.keys) > 0 {
 		sh.broom.Reset(unused)
@@ -163,10 +164,8 @@ func (sh *shard) clear() {
 // up with them.
 func (sh *shard) sweep(now time.Time) {
 	looked := 0
-	for key, q := range sh.keys {
-		if q.idles(idle, now) {
-			delete(sh.keys, key)
-		}
+	for _, q := range sh.keys {
+		sh.forget(q, idle, now)
 		if looked++; looked == 4 {
 			return
 		}

@@ -145,7 +145,7 @@ func (sh *shard) giveUp(v Verdict, a *Attempt) {
 func (sh *shard) anew(a *Attempt) {
 	t, q := a.Trip, a.queue
 	now := time.Now()
-	if !a.Unasked || sh.reason(q, now) == nil {
+	if !a.Unasked || sh.reason(q, now, 3) == nil {
 		q.cause, q.caused = a.Err, now
 	}
 	for _, w := range t.ops {

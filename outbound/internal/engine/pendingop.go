@@ -98,7 +98,7 @@ func (sh *shard) lapse() {
 	defer sh.unlock()
 	now := time.Now()
 	for w := sh.first; w != nil && !w.until.After(now); w = sh.first {
-		w.err = sh.why(w.queue, now)
+		w.err = sh.why(w.queue, now, 3) // a trip may wait for a lock for so long
 		sh.drop(w, w.err)
 		sh.counts.failed++
 		sh.woken = append(sh.woken, w)
