@@ -368,7 +368,7 @@ func (s *State) sound(limits []Limit, now time.Duration) bool {
 		return false
 	}
 	for i := range limits {
-		p, most := &s.Parts[i], 1e15+9.3e9*max(1, limits[i].Rate) // what can be reserved, and a thousand calls of the largest cost
+		p, most := &s.Parts[i], 1e15+float64(9.3e9*max(1, limits[i].Rate)) // what can be reserved, and a thousand calls of the largest cost
 		within := func(x float64) bool { return x >= 0 && x <= most }
 		if !within(s.Level[i]) || !within(s.Leaked[i]) || !within(p.Over) || !within(p.Owed) || !within(p.Units) || !(math.Abs(p.Ret) < 1e25) ||
 			!possible(p.Begin) || !possible(p.End) || len(p.Slots) > maxSlots {

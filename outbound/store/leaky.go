@@ -20,7 +20,7 @@ func (leaky) look(s *State, l *Limit, i int, _ bool) {
 }
 
 func (leaky) leak(s *State, l *Limit, i int, sec float64) {
-	s.Level[i] = max(0, s.Level[i]-l.Rate*sec)
+	s.Level[i] = max(0, s.Level[i]-l.flow(sec))
 }
 
 func (leaky) wait(s *State, l *Limit, i int, n float64, w time.Duration) (time.Duration, bool) {
@@ -30,7 +30,7 @@ func (leaky) wait(s *State, l *Limit, i int, n float64, w time.Duration) (time.D
 // fill follows the joint rule: a call that waits for one limit fills the others when it leaves,
 // not now.
 func (leaky) fill(s *State, l *Limit, i int, n float64, w time.Duration, c *Charge) {
-	run := l.Rate * w.Seconds()
+	run := l.flow(w.Seconds())
 	if n > 0 {
 		c.Up[i] = max(0, run-s.Level[i])
 		s.Level[i] = max(s.Level[i], run) + n
@@ -45,7 +45,7 @@ func (leaky) undo(s *State, _ *Limit, i int, c *Charge) {
 // left returns how much of the level that c's own fill left is still there: less what has run past
 // since, and less what was returned.
 func (leaky) left(s *State, l *Limit, i int, c *Charge) float64 {
-	return c.Y[i] - s.Parts[i].Ret + l.Rate*(c.Place-s.Dial()).Seconds()
+	return c.Y[i] - s.Parts[i].Ret + l.flow((c.Place - s.Dial()).Seconds())
 }
 
 // settle returns at most what is left of the call's own fill, less what must still run until the
@@ -54,7 +54,7 @@ func (law leaky) settle(s *State, l *Limit, i int, c *Charge, more float64, know
 	if more > 0 {
 		s.Level[i] += more
 	} else if known {
-		back := law.left(s, l, i, c) - l.Rate*max(0, s.Last).Seconds()
+		back := law.left(s, l, i, c) - l.flow(max(0, s.Last).Seconds())
 		back = min(max(0, back), -more, s.Level[i])
 		s.Level[i] -= back
 		s.Parts[i].Ret += back
@@ -65,7 +65,7 @@ func (law leaky) since(s *State, l *Limit, i int, c *Charge) float64 {
 	if c.Y[i]-s.Parts[i].Ret < -1e-8*l.Capacity { // a hold has written off what was there
 		return 0
 	}
-	return max(0, s.Level[i]-law.left(s, l, i, c)-l.Rate*max(0, s.Last).Seconds()) + 1e-6
+	return max(0, s.Level[i]-law.left(s, l, i, c)-l.flow(max(0, s.Last).Seconds())) + 1e-6
 }
 
 func (leaky) freed(l *Limit, n float64) time.Duration { return lasts(n, l.Rate) }
@@ -73,7 +73,7 @@ func (leaky) freed(l *Limit, n float64) time.Duration { return lasts(n, l.Rate) 
 // hold fills the limit except for room.
 func (leaky) hold(s *State, l *Limit, i int, _, _ time.Duration, room float64) {
 	if room >= 0 {
-		s.Level[i] = max(s.Level[i], l.Capacity+l.Rate*max(0, s.Last).Seconds()-room)
+		s.Level[i] = max(s.Level[i], l.Capacity+l.flow(max(0, s.Last).Seconds())-room)
 		s.Parts[i].Ret += s.Level[i] // nothing is returned to calls from before
 	}
 }
@@ -83,7 +83,7 @@ func (leaky) most(s *State, l *Limit, i int) float64 { return max(l.Capacity, s.
 
 func (law leaky) void(s *State, l *Limit, i int) bool {
 	p := &s.Parts[i]
-	s.Level[i] = min(s.Level[i]+p.Owed, law.most(s, l, i)+l.Rate*Deaf.Seconds()+p.Owed)
+	s.Level[i] = min(s.Level[i]+p.Owed, law.most(s, l, i)+l.flow(Deaf.Seconds())+p.Owed)
 	p.Owed = 0
 	return false
 }
@@ -93,7 +93,7 @@ func (law leaky) resume(s *State, l *Limit, i int, back time.Duration) {
 	most := law.most(s, l, i)
 	s.Level[i] = min(most, s.Level[i]+s.Leaked[i]+p.Owed)
 	if s.filled(i) { // what filled it then has leaked first
-		s.Level[i] = max(0, s.Level[i]-max(0, l.Capacity-float64(l.Rate*(s.Dial()-back).Seconds())))
+		s.Level[i] = max(0, s.Level[i]-max(0, l.Capacity-l.flow((s.Dial()-back).Seconds())))
 	}
 	if *p = (Part{Since: p.Since}); most > l.Capacity {
 		p.Over = most
@@ -109,7 +109,7 @@ func (law leaky) change(s *State, old, l *Limit, i int) bool {
 	if l.Rate == old.Rate {
 		return true
 	}
-	more := (l.Rate - old.Rate) * min(max(0, s.Last).Seconds(), s.Level[i]/old.Rate)
+	more := float64((l.Rate - old.Rate) * min(max(0, s.Last).Seconds(), s.Level[i]/old.Rate))
 	s.Level[i] = max(0, s.Level[i]+more)
 	p.Owed = max(0, p.Owed-more)
 	return false

@@ -68,6 +68,11 @@ func (l *Limit) Takes(n float64) float64 {
 	return min(max(n, l.Capacity*1e-9), l.Capacity)
 }
 
+// flow returns the units that leak in so many seconds of the dial, rounded: Go may make one
+// operation of a product and a sum, with another rounding than on other machines and in other
+// languages. So every product to which something is added has such a conversion.
+func (l *Limit) flow(sec float64) float64 { return float64(l.Rate * sec) }
+
 // fits reports whether so many units are within the capacity, except for the rounding of sums.
 func (l *Limit) fits(units float64) bool { return units <= l.Capacity*(1+0.5e-9) }
 

@@ -169,7 +169,7 @@ func (s *State) Advance(limits []Limit, now time.Duration) (ahead time.Duration)
 	} else {
 		x := max(0, e-max(0, s.Rem))
 		for i := 0; x < e && i < len(limits); i++ {
-			s.Leaked[i] = max(0, s.Leaked[i]-limits[i].Rate*(e-x).Seconds())
+			s.Leaked[i] = max(0, s.Leaked[i]-limits[i].flow((e-x).Seconds()))
 		}
 		s.Rem = max(-HoldMemory, sub(s.Rem, e))
 		x, s.Speed = dialOf(s.Speed, x)
