@@ -288,6 +288,12 @@ func (b *Bucket) Limits() []Limit {
 
 // State returns the state of the limit nearest its brim, and changes nothing.
 func (b *Bucket) State(ctx context.Context) (State, error) {
+	if err := b.ready(ctx); err != nil {
+		return State{}, err
+	}
+	if s, ok := b.ofWord(); ok {
+		return s, nil
+	}
 	all, err := b.States(ctx)
 	if err != nil {
 		return State{}, err

@@ -120,6 +120,11 @@ func (c *cell) idle(t time.Duration) bool {
 // read brings a state that nobody has used to what word and seen tell at time t.
 func (c *cell) read(s *store.State, law []store.Limit, word, seen int64, t time.Duration) {
 	s.Advance(law, t)
-	s.Level[0] = min(c.capacity, max(0, float64(word-int64(t))/float64(c.unit)))
+	s.Level[0] = c.level(word, t)
 	s.Last = max(s.Last, min(0, time.Duration(seen)-t))
+}
+
+// level is that of the word at time t.
+func (c *cell) level(word int64, t time.Duration) float64 {
+	return min(c.capacity, max(0, float64(word-int64(t))/float64(c.unit)))
 }

@@ -53,6 +53,21 @@ func (l *State) holds(of *store.State) {
 	}
 }
 
+// ofWord returns the state that the cell's word tells, without an allocation. It returns false if the
+// word does not tell it, or if an observer is to learn of it.
+func (b *core) ofWord() (s State, ok bool) {
+	word, p := b.word.Load(), b.slow.Load()
+	if word == busy || p != nil && p.watches.Load() != nil {
+		return s, false
+	}
+	l, level := store.Limit{Capacity: b.capacity, Rate: b.rate}, b.level(word, now())
+	s = State{Limit: b.first(), Level: level, Remaining: l.Capacity - level, EmptyIn: l.Above(level, 0), Speed: 1}
+	if one := min(1, l.Capacity); !fits(&l, level+one) {
+		s.NextIn = l.Above(level+l.Takes(one), l.Capacity)
+	}
+	return s, true
+}
+
 // states returns what a reply tells of each limit.
 func (r *reply) states() []State {
 	all := make([]State, 0, len(r.force.law)+1)
