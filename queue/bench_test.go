@@ -16,9 +16,10 @@ import (
 
 const crowd = 100_000
 
-// gather starts n calls and returns when all of them wait.
+// gather starts n calls and returns when all of them wait or have left.
 func gather(b *testing.B, q *Queue, ctx context.Context, n int, then func(error)) *sync.WaitGroup {
 	var wg sync.WaitGroup
+	before := q.Stats().Admitted
 	for range n {
 		wg.Go(func() {
 			_, err := q.Acquire(ctx, outbound.Cost{1})
@@ -27,7 +28,7 @@ func gather(b *testing.B, q *Queue, ctx context.Context, n int, then func(error)
 			}
 		})
 	}
-	for q.Len() < n {
+	for s := q.Stats(); s.Waiting+int(s.Admitted-before) < n; s = q.Stats() {
 		time.Sleep(time.Millisecond)
 	}
 	return &wg

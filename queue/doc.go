@@ -75,9 +75,10 @@
 // lose some. If more than three requests in a row bring no usable reservation, the queue pauses for
 // 20 ms to 640 ms between them.
 //
-// If the store fails, all calls without a reservation get its error. Calls with one keep it, and
-// fail only if the store cannot be reached when they are to leave. If the failed request was to
-// move the only reservation, its call gets the error too, because the store may have moved it.
+// If a request for reservations fails, all calls without one get the store's error. Calls with one
+// keep it, and fail only if the store cannot be reached when they are to leave. If the failed
+// request was to move the only reservation, its call gets the error too, because the store may have
+// moved it.
 //
 // # Jobs
 //

@@ -8,12 +8,12 @@ import (
 )
 
 func TestNextInTellsWhenThereIsSomethingToDo(t *testing.T) {
-	noSlot := func(s *state, _ *outbound.Bucket) {
+	noSlot := func(s *Queue, _ *outbound.Bucket) {
 		s.head.full, s.head.until = new(outbound.ThrottledError), time.Now().Add(slotCheck)
 	}
-	pause := func(s *state, _ *outbound.Bucket) { s.head.until = time.Now().Add(40 * ms) }
-	trip := func(s *state, _ *outbound.Bucket) { s.trips.mean = 20 * ms }
-	hold := func(s *state, b *outbound.Bucket) {
+	pause := func(s *Queue, _ *outbound.Bucket) { s.pause = time.Now().Add(40 * ms) }
+	trip := func(s *Queue, _ *outbound.Bucket) { s.trips.mean = 20 * ms }
+	hold := func(s *Queue, b *outbound.Bucket) {
 		if err := b.Hold(bg, 20*time.Second); err != nil {
 			t.Error(err)
 		}
@@ -30,17 +30,20 @@ func TestNextInTellsWhenThereIsSomethingToDo(t *testing.T) {
 		{moment{name: "the next is to be booked at the low mark", calls: []float64{1, 1}, places: 1, at: 10 * ms}, 85 * ms},
 		{moment{name: "of two places the last one counts", calls: []float64{1, 1, 1}, places: 2}, 100 * ms},
 		{moment{name: "the low mark comes during a pause", calls: []float64{1, 1}, places: 1, at: 80 * ms, edit: pause}, 20 * ms},
-		{moment{name: "a change", calls: []float64{1}, places: 1, edit: func(s *state, _ *outbound.Bucket) { s.news = 1 }}, 0},
-		{moment{name: "a place goes back", calls: []float64{1}, places: 1, edit: func(s *state, _ *outbound.Bucket) {
+		{moment{name: "a change", calls: []float64{1}, places: 1, edit: func(s *Queue, _ *outbound.Bucket) { s.news = 1 }}, 0},
+		{moment{name: "a place goes back", calls: []float64{1}, places: 1, edit: func(s *Queue, _ *outbound.Bucket) {
 			s.line.unused = append(s.line.unused, outbound.Ticket{})
 		}}, 0},
 		{moment{name: "a place more than calls", calls: []float64{1}, places: 2}, 0},
+		{moment{name: "there was no news for long", store: true, calls: []float64{1}, places: 1, edit: func(s *Queue, _ *outbound.Bucket) {
+			s.trips.ended = time.Now().Add(-newsCheck)
+		}}, 0},
 		{moment{name: "no slot is free", calls: []float64{1}, edit: noSlot}, slotCheck},
 		{moment{name: "no slot is free, and a deadline", calls: []float64{1}, within: []time.Duration{300 * ms}, at: ms, edit: noSlot}, 299 * ms},
 		{moment{name: "no slot is free for the second", calls: []float64{1, 1}, places: 1, edit: noSlot}, 100 * ms},
 		{moment{name: "the clock is too old a trip before the place", store: true, calls: []float64{1}, places: 1, edit: trip}, 75 * ms},
 		{moment{name: "the clock is young enough", store: true, calls: []float64{1}, places: 1, at: 80 * ms, edit: hear}, 20 * ms},
-		{moment{name: "the clock is too old for the second place only", store: true, calls: []float64{1, 1}, places: 2, at: 80 * ms, edit: func(s *state, b *outbound.Bucket) {
+		{moment{name: "the clock is too old for the second place only", store: true, calls: []float64{1, 1}, places: 2, at: 80 * ms, edit: func(s *Queue, b *outbound.Bucket) {
 			hear(s, b)
 			s.trips.mean = 110 * ms
 		}}, 5 * ms},
@@ -55,70 +58,35 @@ func TestNextInTellsWhenThereIsSomethingToDo(t *testing.T) {
 	}
 }
 
-func TestNeedsTripTellsWhenATripIsNeeded(t *testing.T) {
-	for _, c := range []struct {
-		moment
-		needed, onlyNews bool
-	}{
-		{moment{name: "nothing to book, a place later", calls: []float64{1}, places: 1}, false, false},
-		{moment{name: "a call to book for", calls: []float64{1}}, true, false},
-		{moment{name: "a change", edit: func(s *state, _ *outbound.Bucket) { s.news = 1 }}, true, false},
-		{moment{name: "a place goes back", edit: func(s *state, _ *outbound.Bucket) {
-			s.line.unused = append(s.line.unused, outbound.Ticket{})
-		}}, true, false},
-		{moment{name: "the place is due", calls: []float64{1}, places: 1, at: 100 * ms}, true, false},
-		{moment{name: "the place is due, and the clock is too old", store: true, calls: []float64{1}, places: 1, at: 100 * ms}, true, false},
-		{moment{name: "there was no news for long", store: true, calls: []float64{1}, places: 1, edit: func(s *state, _ *outbound.Bucket) {
-			s.trips.ended = time.Now().Add(-newsCheck)
-		}}, true, true},
-		{moment{name: "there was news", store: true, calls: []float64{1}, places: 1, edit: func(s *state, _ *outbound.Bucket) {
-			s.trips.ended = time.Now().Add(1 - newsCheck)
-		}}, false, false},
-	} {
-		c.run(t, func(s *Queue, _ []*waiter, now time.Time) {
-			needed, onlyNews := s.needsTrip(s.toBook(now, new(outbound.Booking)), now)
-			if needed != c.needed || onlyNews != c.onlyNews {
-				t.Errorf("%s: needed %v, only for news %v, want %v, %v", c.name, needed, onlyNews, c.needed, c.onlyNews)
-			}
-		})
-	}
-}
-
-// letGoLocked decides what becomes of the first place, and nextOnTrip when a call may use it
-// during a trip.
+// letGoLocked decides what becomes of the first place.
 func TestQueue_PlaceIsUsedGoesBackOrStays(t *testing.T) {
 	for _, c := range []struct {
 		moment
 		fate string
 		late time.Duration
-		in   time.Duration // until a call may use it during a trip; below 0: not at all
 	}{
-		{moment{name: "it is not due", calls: []float64{1}, places: 1, at: 99 * ms}, "stays", 0, ms},
-		{moment{name: "it is due", calls: []float64{1}, places: 1, at: 100 * ms, edit: hear}, "used", 0, 0},
-		{moment{name: "it is due, and the bucket was not asked", calls: []float64{1}, places: 1, at: 100 * ms}, "stays", 0, -1},
-		{moment{name: "it is late by the tolerance", calls: []float64{1}, places: 1, at: 110 * ms, edit: hear}, "used", 10 * ms, 0},
-		{moment{name: "it is later", calls: []float64{1}, places: 1, at: 111 * ms, edit: hear}, "late", 11 * ms, 0},
-		{moment{name: "a tolerance was set", calls: []float64{1}, places: 1, at: 111 * ms, edit: func(s *state, b *outbound.Bucket) {
+		{moment{name: "it is not due", calls: []float64{1}, places: 1, at: 99 * ms}, "stays", 0},
+		{moment{name: "it is due", calls: []float64{1}, places: 1, at: 100 * ms, edit: hear}, "used", 0},
+		{moment{name: "it is due, and the bucket was not asked", calls: []float64{1}, places: 1, at: 100 * ms}, "stays", 0},
+		{moment{name: "it is late by the tolerance", calls: []float64{1}, places: 1, at: 110 * ms, edit: hear}, "used", 10 * ms},
+		{moment{name: "it is later", calls: []float64{1}, places: 1, at: 111 * ms, edit: hear}, "late", 11 * ms},
+		{moment{name: "a tolerance was set", calls: []float64{1}, places: 1, at: 111 * ms, edit: func(s *Queue, b *outbound.Bucket) {
 			hear(s, b)
 			s.config.Tolerance = 11 * ms
-		}}, "used", 11 * ms, 0},
-		{moment{name: "nobody waits", places: 1, at: 120 * ms, edit: hear}, "unwanted", 0, 0},
-		{moment{name: "it was booked for another cost", calls: []float64{0.5}, places: 1, costs: []float64{1}, at: 100 * ms, edit: hear}, "stays", 0, -1},
-		{moment{name: "a trip moves it", calls: []float64{1}, places: 1, at: 100 * ms, edit: func(s *state, b *outbound.Bucket) {
+		}}, "used", 11 * ms},
+		{moment{name: "nobody waits", places: 1, at: 120 * ms, edit: hear}, "unwanted", 0},
+		{moment{name: "it was booked for another cost", calls: []float64{0.5}, places: 1, costs: []float64{1}, at: 100 * ms, edit: hear}, "unwanted", 0},
+		{moment{name: "a trip moves it", calls: []float64{1}, places: 1, at: 100 * ms, edit: func(s *Queue, b *outbound.Bucket) {
 			hear(s, b)
-			s.moving = s.line.tickets[0]
-		}}, "stays", 0, -1},
-		{moment{name: "the store's clock is young enough", store: true, calls: []float64{1}, places: 1, at: 80 * ms, edit: func(s *state, b *outbound.Bucket) {
+			s.booking.Move = s.line.tickets[0]
+		}}, "stays", 0},
+		{moment{name: "the store's clock is young enough", store: true, calls: []float64{1}, places: 1, at: 80 * ms, edit: func(s *Queue, b *outbound.Bucket) {
 			hear(s, b)
 			time.Sleep(21 * ms)
-		}}, "used", ms, 0},
-		{moment{name: "the store's clock is too old", store: true, calls: []float64{1}, places: 1, at: 100 * ms}, "stays", 0, -1},
+		}}, "used", ms},
+		{moment{name: "the store's clock is too old", store: true, calls: []float64{1}, places: 1, at: 100 * ms}, "stays", 0},
 	} {
 		c.run(t, func(s *Queue, _ []*waiter, now time.Time) {
-			in, ok := s.nextOnTrip(now)
-			if ok != (c.in >= 0) || ok && max(0, in) != c.in {
-				t.Errorf("%s: on a trip %v in %v, want it in %v", c.name, ok, in, c.in)
-			}
 			s.letGoLocked(now)
 			fate := "stays"
 			switch {
@@ -134,26 +102,23 @@ func TestQueue_PlaceIsUsedGoesBackOrStays(t *testing.T) {
 			}
 		})
 	}
-	if _, ok := new(state).nextOnTrip(time.Now()); ok {
-		t.Error("on a trip something is to be done without any place")
-	}
 }
 
 // A call with a place outlasts an error of the store unless it needs another trip.
 func TestOnlyCallsThatNeedAnotherTripFailWithTheStore(t *testing.T) {
-	trip := func(s *state, _ *outbound.Bucket) { s.trips.mean = 30 * ms }
+	trip := func(s *Queue, _ *outbound.Bucket) { s.trips.mean = 30 * ms }
 	for _, c := range []struct {
 		moment
 		fails bool
 	}{
-		{moment{name: "its place is far away", store: true, places: 1}, false},
-		{moment{name: "a trip before its place the clock is too old", store: true, places: 1, at: 65 * ms, edit: trip}, true},
-		{moment{name: "earlier there is time for another trip", store: true, places: 1, at: 65*ms - 1, edit: trip}, false},
-		{moment{name: "the clock is young enough", store: true, places: 1, at: 80 * ms, edit: func(s *state, b *outbound.Bucket) {
+		{moment{name: "its place is far away", store: true, calls: []float64{1}, places: 1}, false},
+		{moment{name: "a trip before its place the clock is too old", store: true, calls: []float64{1}, places: 1, at: 65 * ms, edit: trip}, true},
+		{moment{name: "earlier there is time for another trip", store: true, calls: []float64{1}, places: 1, at: 65*ms - 1, edit: trip}, false},
+		{moment{name: "the clock is young enough", store: true, calls: []float64{1}, places: 1, at: 80 * ms, edit: func(s *Queue, b *outbound.Bucket) {
 			hear(s, b)
 			trip(s, b)
 		}}, false},
-		{moment{name: "it is due and did not go", store: true, places: 1, at: 100 * ms, edit: hear}, true},
+		{moment{name: "it is due and did not go", store: true, calls: []float64{1}, places: 1, at: 100 * ms, edit: hear}, true},
 	} {
 		c.run(t, func(s *Queue, _ []*waiter, now time.Time) {
 			if fails := s.failsWith(s.line.tickets[0], now); fails != c.fails {

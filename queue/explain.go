@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -15,11 +14,8 @@ import (
 // bucket, however many calls wait. It does not count the further requests of jobs, which wait in a
 // line of their own.
 func (q *Queue) Explain(ctx context.Context, c outbound.Cost) (outbound.Explanation, error) {
-	if q == nil {
-		return outbound.Explanation{}, fmt.Errorf("queue: %w: nil Queue", outbound.ErrInvalid)
-	}
-	if q.err != nil {
-		return outbound.Explanation{}, q.err
+	if err := q.invalid(); err != nil {
+		return outbound.Explanation{}, err
 	}
 	e, err := q.bucket.Explain(ctx, c)
 	if err != nil {

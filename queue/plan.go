@@ -44,206 +44,131 @@ const (
 	forever = time.Duration(math.MaxInt64)
 )
 
-// state is all that the queue decides by, besides the time. Its methods decide: they make no trip,
-// and answer no call.
-type state struct {
-	key    string // of the bucket
-	shared bool   // the bucket is in a store
-	config Config
-
-	line    waiters
-	clock   outbound.Clock // as of the last trip
-	trips   trips
-	head    head
-	moving  outbound.Ticket // the place that the trip under way books anew
-	news    int             // what has come back, or has changed, since the last trip that has ended began
-	credit  int             // how many calls may be looked at again
-	granted int             // how many places the last booking got
-	booked  float64         // units booked since the backlog began; 0: there is none
-}
-
 // head is what the first call without a place waits for. The zero value: it is booked with the next
 // trip.
 type head struct {
-	until   time.Time                // book nothing before; zero: book
+	until   time.Time                // book nothing before
 	soonest time.Time                // calls without a place go no sooner, although none may be booked for then yet; zero: they may
 	full    *outbound.ThrottledError // the bucket's refusal, while it waits for a slot; nil: it does not
-	wasted  int                      // trips that brought no place in time, since the last call went
-}
-
-// free makes the queue ask again. A store that brings no place in time still has its pause.
-func (h *head) free() {
-	if h.full != nil || !h.soonest.IsZero() {
-		*h = head{wasted: h.wasted}
-	}
 }
 
 // tolerance is how late a call may leave.
-func (s *state) tolerance() time.Duration { return s.clock.Tolerance(s.config.Tolerance) }
+func (q *Queue) tolerance() time.Duration { return q.clock.Tolerance(q.config.Tolerance) }
 
 // dueIn is how long until the place is due.
-func (s *state) dueIn(t outbound.Ticket, now time.Time) time.Duration { return s.clock.Due(t).Sub(now) }
+func (q *Queue) dueIn(t outbound.Ticket, now time.Time) time.Duration { return q.clock.Due(t).Sub(now) }
 
 // firstIn is how long until the first call goes, as [Stats.NextIn] has it.
-func (s *state) firstIn(now time.Time) time.Duration {
-	if t, ok := s.place(); ok {
-		return max(0, s.dueIn(t, now))
-	}
-	if len(s.line.tickets) == 0 && s.head.soonest.After(now) {
-		return s.head.soonest.Sub(now)
+func (q *Queue) firstIn(now time.Time) time.Duration {
+	switch {
+	case len(q.line.tickets) > 0:
+		return max(0, q.dueIn(q.line.tickets[0], now))
+	case q.head.soonest.After(now):
+		return q.head.soonest.Sub(now)
 	}
 	return -1
 }
 
 // lastIn is how long until the last place is due; 0: there is none.
-func (s *state) lastIn(now time.Time) time.Duration {
-	if n := len(s.line.tickets); n > 0 {
-		return s.dueIn(s.line.tickets[n-1], now)
+func (q *Queue) lastIn(now time.Time) time.Duration {
+	if n := len(q.line.tickets); n > 0 {
+		return q.dueIn(q.line.tickets[n-1], now)
 	}
 	return 0
 }
 
-// toBook decides what to book and fills in the booking. It returns the first call to book
-// for, or nil if there is nothing to book.
-func (s *state) toBook(now time.Time, k *outbound.Booking) (first *waiter) {
+// toBook decides what to book, and fills in the booking. It returns the first call to book for, or
+// nil if there is nothing to book.
+func (q *Queue) toBook(now time.Time) (first *waiter) {
+	k, l := &q.booking, &q.line
 	k.Costs, k.Move = k.Costs[:0], outbound.Ticket{}
-	l := &s.line
-	lowMark, last := s.trips.lowMark(), s.lastIn(now)
+	lowMark, last := q.trips.lowMark(), q.lastIn(now)
 	switch {
-	case s.news > 0 && len(l.tickets) == 1 && l.first != nil && last > lowMark:
+	case q.news > 0 && len(l.tickets) == 1 && last > lowMark:
 		// Units may have come back, and bring the only place nearer.
-		first, k.Move = l.first, l.tickets[0]
+		first, k.Move = l.end.next, l.tickets[0]
 		k.Costs = append(k.Costs, first.cost)
-	case l.unplaced == nil || now.Before(s.head.until):
+	case l.unplaced == &l.end || now.Before(q.bookAt()):
 		return nil
-	case last > lowMark && (last > lowMark+s.trips.wayBack || s.hearIn(now) > 0):
+	case last > lowMark && (last > lowMark+q.trips.wayBack || q.hearIn(now) > 0):
 		// It is too early. If there is a trip now anyway, though, the next may be too late.
 		return nil
 	default:
 		first = l.unplaced
-		most := s.mostCalls()
-		for w := first; w != nil && len(k.Costs) < most; w = w.next {
+		most := min(maxBatch, 16+q.granted)
+		if q.shared && q.trips.mean == 0 {
+			most = 1 // the store may be far away, and the place go back for that
+		}
+		for w := first; w != &l.end && len(k.Costs) < most; w = w.next {
 			k.Costs = append(k.Costs, w.cost)
 		}
 	}
-	k.Wait, k.Horizon, k.After = within(s.expires(first), now), lowMark+span+s.trips.wayBack, s.trips.wayBack
-	if s.head.wasted > 1 && s.shared { // the store tells too short a way back; a whole trip is longer
-		k.After = max(k.After, s.trips.mean)
+	k.Wait, k.Horizon, k.After = within(q.expires(first), now), lowMark+span+q.trips.wayBack, q.trips.wayBack
+	if q.wasted > 1 && q.shared { // the store tells too short a way back; a whole trip is longer
+		k.After = max(k.After, q.trips.mean)
 	}
-	k.Claim = s.claim(k)
+	// By Claim, workers with a backlog have equal shares. Without it the workers close to the store
+	// would have most of a busy bucket. One call is no backlog.
+	switch {
+	case len(k.Costs) == 1:
+		k.Claim = 0
+	case k.Claim == 0:
+		k.Claim = math.Inf(1) // the backlog begins
+	}
 	return first
 }
 
-// mostCalls is for how many calls the queue books: for half as many again as got places the
-// last time, because asking in vain costs time as well.
-func (s *state) mostCalls() int {
-	if s.shared && s.trips.mean == 0 {
-		return 1 // the store may be far away, and the place go back for that
-	}
-	return min(maxBatch, 16+s.granted*3/2)
-}
-
-// claim is the booking's Claim, by which workers with a backlog have equal shares. Without
-// it the workers close to the store would have most of a busy bucket. One call is no
-// backlog, and a place that is booked anew was counted before.
-func (s *state) claim(k *outbound.Booking) float64 {
-	switch {
-	case k.Move != outbound.Ticket{} || len(k.Costs) == 1:
-		return 0
-	case s.booked == 0:
-		return math.Inf(1) // the backlog begins
-	}
-	return s.booked
-}
+// bookAt is when the queue may book for the first call without a place.
+func (q *Queue) bookAt() time.Time { return latest(q.head.until, q.pause) }
 
 // hearIn is how long until the first place is due, or until the queue must hear the clock
 // again because it will be too old when a later place is due. With a store that is far away
-// the first place that needs that is hardly ever the first of all.
-func (s *state) hearIn(now time.Time) time.Duration {
-	t := s.line.tickets
+// the first place that needs that is hardly ever the first of all. While the first place is far
+// away, the queue asks a store for news; a bucket in this process tells of changes by itself.
+func (q *Queue) hearIn(now time.Time) time.Duration {
+	t := q.line.tickets
 	if len(t) == 0 {
 		return forever
 	}
-	in := s.dueIn(t[0], now)
-	if i := sort.Search(len(t), func(i int) bool { return s.clock.Stale(t[i]) }); i < len(t) {
-		in = min(in, s.dueIn(t[i], now)-s.trips.lowMark())
+	in := q.dueIn(t[0], now)
+	if i := sort.Search(len(t), func(i int) bool { return q.clock.Stale(t[i]) }); i < len(t) {
+		in = min(in, q.dueIn(t[i], now)-q.trips.lowMark())
+	}
+	if q.shared {
+		in = min(in, q.trips.ended.Add(newsCheck).Sub(now))
 	}
 	return in
 }
 
-// newsIn is how long until the queue asks for news because its first place is far away. A
-// bucket in this process tells of changes by itself.
-func (s *state) newsIn(now time.Time) time.Duration {
-	if !s.shared || len(s.line.tickets) == 0 {
-		return forever
-	}
-	return s.trips.ended.Add(newsCheck).Sub(now)
-}
-
-// needsTrip reports whether the queue needs a trip now, and whether that is only for news:
-// then it may fail. first is what toBook has returned.
-func (s *state) needsTrip(first *waiter, now time.Time) (needed, onlyNews bool) {
-	if first != nil || s.news > 0 || len(s.line.unused) > 0 || s.hearIn(now) <= 0 {
-		return true, false
-	}
-	needed = s.newsIn(now) <= 0
-	return needed, needed
-}
-
-// nextIn is how long until there is something to do, if no trip is under way.
-func (s *state) nextIn(now time.Time) time.Duration {
-	l := &s.line
-	if s.news > 0 || len(l.unused) > 0 || len(l.tickets) > l.n {
+// nextIn is how long until the queue needs a trip, or a call without a place gives up.
+func (q *Queue) nextIn(now time.Time) time.Duration {
+	l := &q.line
+	if q.news > 0 || len(l.unused) > 0 {
 		return 0
 	}
-	next := min(s.hearIn(now), s.newsIn(now))
-	if l.unplaced == nil {
-		return next
+	next := q.hearIn(now)
+	if w := l.unplaced; w != &l.end { // calls behind it have later deadlines, or a ctx that ends then
+		next = min(next, q.expires(w).Sub(now), max(q.bookAt().Sub(now), q.lastIn(now)-q.trips.lowMark()))
 	}
-	// Calls behind the first have later deadlines, or a ctx that ends then.
-	next = min(next, max(0, s.expires(l.unplaced).Sub(now)))
-	return min(next, max(0, s.head.until.Sub(now), s.lastIn(now)-s.trips.lowMark()))
-}
-
-// nextOnTrip is how long until the first call may go during a trip. ok is false if the call
-// needs what the trip brings.
-func (s *state) nextOnTrip(now time.Time) (in time.Duration, ok bool) {
-	t, ok := s.place()
-	if !ok {
-		return 0, false
-	}
-	in = s.dueIn(t, now)
-	ready, _ := s.clock.Ready(t, now)
-	return in, ready || in > 0
-}
-
-// place returns the first place. ok is false if there is none, if the trip under way books it anew,
-// or if its call has cancelled and the next costs something else: then it goes back after the trip
-// with all places behind it.
-func (s *state) place() (t outbound.Ticket, ok bool) {
-	l := &s.line
-	if len(l.tickets) == 0 || l.tickets[0] == s.moving || l.first != nil && l.first.cost != l.tickets[0].Cost() {
-		return t, false
-	}
-	return l.tickets[0], true
+	return next
 }
 
 // failsWith reports whether a call with the place t fails when a trip fails, because it
 // would need another one to go.
-func (s *state) failsWith(t outbound.Ticket, now time.Time) bool {
-	in := s.dueIn(t, now)
-	return in <= s.trips.lowMark() && (in <= 0 || s.clock.Stale(t))
+func (q *Queue) failsWith(t outbound.Ticket, now time.Time) bool {
+	in := q.dueIn(t, now)
+	return in <= q.trips.lowMark() && (in <= 0 || q.clock.Stale(t))
 }
 
 // bookableAt is when the queue tries again to book a place for w, which can go after so long: a
 // calendar books it only when its period is over, if w waits for the one after the next, and a
 // fixed window when all of it comes back.
-func (s *state) bookableAt(w *waiter, after time.Duration, now time.Time) time.Time {
+func (q *Queue) bookableAt(w *waiter, after time.Duration, now time.Time) time.Time {
 	soonest, at := now.Add(min(retry, after)), time.Time{}
-	if s.clock.Known() {
-		at, _, _ = s.clock.Earliest(&w.cost, new(outbound.Cost))
+	if q.clock.Known() {
+		at, _, _ = q.clock.Earliest(&w.cost, new(outbound.Cost))
 	}
-	if news := now.Add(newsCheck); s.shared && at.After(news) {
+	if news := now.Add(newsCheck); q.shared && at.After(news) {
 		at = news // another worker may have changed the limits
 	}
 	return latest(soonest, at)

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"context"
 	"math"
 	"testing"
 	"testing/synctest"
@@ -20,7 +21,7 @@ type moment struct {
 	costs  []float64       // the costs that the places were booked for, if not those of the calls
 	at     time.Duration   // since they were booked
 	within []time.Duration // the calls' deadlines, since then; 0: none
-	edit   func(*state, *outbound.Bucket)
+	edit   func(*Queue, *outbound.Bucket)
 }
 
 // run calls f with the moment's state. Times count from when the places were booked.
@@ -35,12 +36,13 @@ func (m moment) run(t *testing.T, f func(s *Queue, calls []*waiter, now time.Tim
 			t.Fatal(err)
 		}
 		begin := time.Now()
-		s := &Queue{bucket: b, state: state{key: b.Key(), shared: b.Shared(), config: Config{MaxLen: 5}, trips: trips{ended: begin}}}
+		s := New(b, Config{MaxLen: 5})
+		s.trips.ended = begin
 		var calls []*waiter
 		for i, n := range m.calls {
-			w := &waiter{cost: outbound.Cost{n}, came: begin.Sub(start), ready: make(chan struct{}), deadline: begin.Add(farthest), far: true}
+			w := &waiter{cost: outbound.Cost{n}, came: begin.Sub(start), ready: make(chan struct{}), deadline: begin.Add(farthest), err: ErrFar}
 			if i < len(m.within) && m.within[i] > 0 {
-				w.deadline, w.far = begin.Add(m.within[i]), false
+				w.deadline, w.err = begin.Add(m.within[i]), nil
 			}
 			s.line.add(w, false)
 			calls = append(calls, w)
@@ -60,13 +62,11 @@ func (m moment) run(t *testing.T, f func(s *Queue, calls []*waiter, now time.Tim
 		if err := b.Book(bg, &k); err != nil || len(k.Tickets) != m.places {
 			t.Fatalf("%s: %d places, %v", m.name, len(k.Tickets), err)
 		}
-		for _, ticket := range k.Tickets {
-			s.line.book(ticket)
-		}
 		s.clock = k.Clock
+		s.placeLocked(k.Tickets)
 		time.Sleep(m.at)
 		if m.edit != nil {
-			m.edit(&s.state, b)
+			m.edit(s, b)
 		}
 		f(s, calls, time.Now())
 	})
@@ -79,9 +79,9 @@ func TestToBookDecidesWhatToBook(t *testing.T) {
 	}
 	inf := math.Inf(1)
 	day := farthest + rounding
-	changed := func(s *state, _ *outbound.Bucket) { s.news = 1 }
-	wayBack := func(d time.Duration) func(*state, *outbound.Bucket) {
-		return func(s *state, b *outbound.Bucket) {
+	changed := func(s *Queue, _ *outbound.Bucket) { s.news = 1 }
+	wayBack := func(d time.Duration) func(*Queue, *outbound.Bucket) {
+		return func(s *Queue, b *outbound.Bucket) {
 			hear(s, b)
 			s.trips = trips{mean: 1, wayBack: d}
 		}
@@ -100,23 +100,23 @@ func TestToBookDecidesWhatToBook(t *testing.T) {
 		{moment{name: "all have places", calls: []float64{1, 1}, places: 2}, -1, 0, false, 0, 0, 0, 0},
 		{moment{name: "one has none", calls: []float64{1}}, 0, 1, false, day, 15 * ms, 0, 0},
 		{moment{name: "a backlog begins", calls: []float64{1, 1, 1}}, 0, 3, false, day, 15 * ms, 0, inf},
-		{moment{name: "a backlog goes on", calls: []float64{1, 1}, edit: func(s *state, _ *outbound.Bucket) { s.booked = 7 }}, 0, 2, false, day, 15 * ms, 0, 7},
-		{moment{name: "a backlog ends", calls: []float64{1}, edit: func(s *state, _ *outbound.Bucket) { s.booked = 7 }}, 0, 1, false, day, 15 * ms, 0, 0},
+		{moment{name: "a backlog goes on", calls: []float64{1, 1}, edit: func(s *Queue, _ *outbound.Bucket) { s.booking.Claim = 7 }}, 0, 2, false, day, 15 * ms, 0, 7},
+		{moment{name: "a backlog ends", calls: []float64{1}, edit: func(s *Queue, _ *outbound.Bucket) { s.booking.Claim = 7 }}, 0, 1, false, day, 15 * ms, 0, 0},
 		{moment{name: "few places were granted", calls: many}, 0, 16, false, day, 15 * ms, 0, inf},
-		{moment{name: "100 were granted", calls: many, edit: func(s *state, _ *outbound.Bucket) { s.granted = 100 }}, 0, 166, false, day, 15 * ms, 0, inf},
-		{moment{name: "very many were granted", calls: many, edit: func(s *state, _ *outbound.Bucket) { s.granted = 1e6 }}, 0, 4096, false, day, 15 * ms, 0, inf},
+		{moment{name: "100 were granted", calls: many, edit: func(s *Queue, _ *outbound.Bucket) { s.granted = 100 }}, 0, 116, false, day, 15 * ms, 0, inf},
+		{moment{name: "very many were granted", calls: many, edit: func(s *Queue, _ *outbound.Bucket) { s.granted = 1e6 }}, 0, 4096, false, day, 15 * ms, 0, inf},
 		{moment{name: "nobody knows the store's distance", store: true, calls: many}, 0, 1, false, day, 15 * ms, 0, 0},
-		{moment{name: "a trip takes 6 ms", store: true, calls: many, edit: func(s *state, _ *outbound.Bucket) { s.trips = trips{mean: 2 * ms, deviation: ms} }},
+		{moment{name: "a trip takes 6 ms", store: true, calls: many, edit: func(s *Queue, _ *outbound.Bucket) { s.trips = trips{mean: 2 * ms, deviation: ms} }},
 			0, 16, false, day, 21 * ms, 0, inf},
 		{moment{name: "the last place is due beyond the low mark", calls: []float64{1, 1}, places: 1, at: 95*ms - 1}, -1, 0, false, 0, 0, 0, 0},
 		{moment{name: "the last place is due at the low mark", calls: []float64{1, 1}, places: 1, at: 95 * ms}, 1, 1, false, day, 15 * ms, 0, 0},
-		{moment{name: "no slot is free", calls: []float64{1}, edit: func(s *state, _ *outbound.Bucket) {
+		{moment{name: "no slot is free", calls: []float64{1}, edit: func(s *Queue, _ *outbound.Bucket) {
 			s.head.full, s.head.until = new(outbound.ThrottledError), time.Now().Add(slotCheck)
 		}}, -1, 0, false, 0, 0, 0, 0},
-		{moment{name: "a pause lasts", calls: []float64{1}, edit: func(s *state, _ *outbound.Bucket) { s.head.until = time.Now().Add(1) }}, -1, 0, false, 0, 0, 0, 0},
-		{moment{name: "a pause has ended", calls: []float64{1}, edit: func(s *state, _ *outbound.Bucket) { s.head.until = time.Now() }}, 0, 1, false, day, 15 * ms, 0, 0},
+		{moment{name: "a pause lasts", calls: []float64{1}, edit: func(s *Queue, _ *outbound.Bucket) { s.pause = time.Now().Add(1) }}, -1, 0, false, 0, 0, 0, 0},
+		{moment{name: "a pause has ended", calls: []float64{1}, edit: func(s *Queue, _ *outbound.Bucket) { s.pause = time.Now() }}, 0, 1, false, day, 15 * ms, 0, 0},
 		{moment{name: "a change, one place, far away", calls: []float64{1, 1}, places: 1, edit: changed}, 0, 1, true, day, 15 * ms, 0, 0},
-		{moment{name: "the same with a backlog", calls: []float64{1, 1}, places: 1, edit: func(s *state, _ *outbound.Bucket) { s.news, s.booked = 1, 7 }}, 0, 1, true, day, 15 * ms, 0, 0},
+		{moment{name: "the same with a backlog", calls: []float64{1, 1}, places: 1, edit: func(s *Queue, _ *outbound.Bucket) { s.news, s.booking.Claim = 1, 7 }}, 0, 1, true, day, 15 * ms, 0, 0},
 		{moment{name: "a change, one place, due soon", calls: []float64{1, 1}, places: 1, at: 95 * ms, edit: changed}, 1, 1, false, day, 15 * ms, 0, 0},
 		{moment{name: "a change, two places", calls: []float64{1, 1}, places: 2, edit: changed}, -1, 0, false, 0, 0, 0, 0},
 		{moment{name: "a change, a place that nobody wants", places: 1, edit: changed}, -1, 0, false, 0, 0, 0, 0},
@@ -124,24 +124,25 @@ func TestToBookDecidesWhatToBook(t *testing.T) {
 			2, 1, false, day, 110 * ms, 95*ms - 1, 0},
 		{moment{name: "the last place is due later", store: true, calls: []float64{1, 1, 1}, places: 2, at: 100 * ms, edit: wayBack(94 * ms)}, -1, 0, false, 0, 0, 0, 0},
 		{moment{name: "no trip is needed yet", store: true, calls: []float64{1, 1, 1}, places: 2, at: 99 * ms, edit: wayBack(95 * ms)}, -1, 0, false, 0, 0, 0, 0},
-		{moment{name: "two trips in vain to a store", store: true, calls: []float64{1}, edit: func(s *state, _ *outbound.Bucket) { s.head.wasted, s.trips.mean = 2, 30*ms }},
+		{moment{name: "two trips in vain to a store", store: true, calls: []float64{1}, edit: func(s *Queue, _ *outbound.Bucket) { s.wasted, s.trips.mean = 2, 30*ms }},
 			0, 1, false, day, 45 * ms, 30 * ms, 0},
-		{moment{name: "one trip in vain", store: true, calls: []float64{1}, edit: func(s *state, _ *outbound.Bucket) { s.head.wasted, s.trips.mean = 1, 30*ms }},
+		{moment{name: "one trip in vain", store: true, calls: []float64{1}, edit: func(s *Queue, _ *outbound.Bucket) { s.wasted, s.trips.mean = 1, 30*ms }},
 			0, 1, false, day, 45 * ms, 0, 0},
-		{moment{name: "two in vain in this process", calls: []float64{1}, edit: func(s *state, _ *outbound.Bucket) { s.head.wasted, s.trips.mean = 2, 30*ms }},
+		{moment{name: "two in vain in this process", calls: []float64{1}, edit: func(s *Queue, _ *outbound.Bucket) { s.wasted, s.trips.mean = 2, 30*ms }},
 			0, 1, false, day, 45 * ms, 0, 0},
 		{moment{name: "a deadline", calls: []float64{1}, at: ms, within: []time.Duration{300 * ms}}, 0, 1, false, 299*ms + rounding, 15 * ms, 0, 0},
 		{moment{name: "a deadline that has passed", calls: []float64{1}, at: ms, within: []time.Duration{1}}, 0, 1, false, rounding, 15 * ms, 0, 0},
-		{moment{name: "a MaxWait that is shorter than the way", store: true, calls: []float64{1}, within: []time.Duration{ms}, edit: func(s *state, _ *outbound.Bucket) { s.trips = trips{mean: 40 * ms, wayBack: 20 * ms} }},
+		{moment{name: "a MaxWait that is shorter than the way", store: true, calls: []float64{1}, within: []time.Duration{ms}, edit: func(s *Queue, _ *outbound.Bucket) { s.trips = trips{mean: 40 * ms, wayBack: 20 * ms} }},
 			0, 1, false, 110*ms + rounding, 75 * ms, 20 * ms, 0},
-		{moment{name: "a ctx that is shorter than the way", store: true, calls: []float64{1}, within: []time.Duration{ms}, edit: func(s *state, _ *outbound.Bucket) {
+		{moment{name: "a ctx that is shorter than the way", store: true, calls: []float64{1}, within: []time.Duration{ms}, edit: func(s *Queue, _ *outbound.Bucket) {
 			s.trips = trips{mean: 40 * ms, wayBack: 20 * ms}
-			s.line.first.byCtx = true
+			s.line.end.next.err = context.DeadlineExceeded
 		}}, 0, 1, false, ms + rounding, 75 * ms, 20 * ms, 0},
 	} {
 		c.run(t, func(s *Queue, calls []*waiter, now time.Time) {
-			k := outbound.Booking{Costs: []outbound.Cost{{9}}, Move: outbound.Ticket{}}
-			first := s.toBook(now, &k)
+			k := &s.booking
+			k.Costs = []outbound.Cost{{9}}
+			first := s.toBook(now)
 			if c.first < 0 {
 				if first != nil || len(k.Costs) > 0 || k.Move != (outbound.Ticket{}) {
 					t.Errorf("%s: books %d, for %v", c.name, len(k.Costs), first)
@@ -151,7 +152,7 @@ func TestToBookDecidesWhatToBook(t *testing.T) {
 			if first != calls[c.first] || len(k.Costs) != c.n || k.Costs[0] != first.cost || (k.Move != outbound.Ticket{}) != c.moves {
 				t.Errorf("%s: books %d of %v, moves %v, want %d from call %d on, moves %v", c.name, len(k.Costs), k.Costs[0], k.Move, c.n, c.first, c.moves)
 			}
-			if first.far { // it counts from when the call came
+			if first.err == ErrFar { // it counts from when the call came
 				c.wait -= c.at
 			}
 			if k.Wait != c.wait || k.Horizon != c.horizon || k.After != c.after || k.Claim != c.claim {
@@ -162,7 +163,7 @@ func TestToBookDecidesWhatToBook(t *testing.T) {
 }
 
 // hear is an edit: the queue has heard the clock just now.
-func hear(s *state, b *outbound.Bucket) {
+func hear(s *Queue, b *outbound.Bucket) {
 	var k outbound.Booking
 	if err := b.Book(bg, &k); err != nil {
 		panic(err)

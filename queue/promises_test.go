@@ -110,7 +110,7 @@ func TestNobodyIsForgottenWhenOthersCancel(t *testing.T) {
 			if stats := q.Stats(); stats.Waiting != 0 || stats.Admitted+stats.Cancelled > 12 || s.Level != 0 || err != nil {
 				t.Errorf("seed %d: %+v, level %v, %v", seed, stats, s.Level, err)
 			}
-			if len(q.line.tickets)+len(q.line.unused) != 0 || q.line.unplaced != nil {
+			if len(q.line.tickets)+len(q.line.unused) != 0 || q.line.unplaced != &q.line.end {
 				t.Errorf("seed %d: %d tickets, %d to give back, rest %v", seed, len(q.line.tickets), len(q.line.unused), q.line.unplaced)
 			}
 			q.Close() // a call that was forgotten would wait for ever

@@ -15,13 +15,12 @@ func (q *Queue) pump() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.called = false
-	if q.pumping {
-		// Another goroutine is on a trip, and will set the timer after it.
-		q.letGoLocked(time.Now())
-		q.setTimerOnTripLocked()
+	if q.pumping { // another goroutine is on a trip, and will set the timer after it
+		now := time.Now()
+		q.letGoLocked(now)
+		q.setTimerOnTripLocked(now)
 		return
 	}
-	q.refuseExpiredLocked(time.Now())
 	q.pumping = true
 	for q.stepLocked() {
 	}
@@ -32,55 +31,44 @@ func (q *Queue) pump() {
 // stepLocked lets the calls go that are due, and makes a trip to the bucket if it needs one.
 // It reports whether there may be more to do at once. During the trip it unlocks mu.
 func (q *Queue) stepLocked() bool {
-	now := time.Now()
-	q.line.fit()
+	now, l, k := time.Now(), &q.line, &q.booking
 	q.letGoLocked(now)
-	if q.line.late > 0 { // the calls have later places now
-		q.refuseTooLateLocked(now)
-	}
+	q.refuseExpiredLocked(now)
 	if q.news > 0 {
-		q.head.free() // a call may have ended during the trip that found no slot, or there may be other limits
+		q.head = head{} // a call may have ended during the trip that found no slot, or there may be other limits
 	}
-	first := q.toBook(now, &q.booking)
-	needed, onlyNews := q.needsTrip(first, now)
-	if !needed {
+	if q.nextIn(now) > 0 {
 		return false
 	}
-	before, moving := q.clock, q.booking.Move != outbound.Ticket{}
-	err := q.tripLocked()
+	first, before := q.toBook(now), q.clock
+	moving := k.Move != outbound.Ticket{}
+	err := q.tripLocked(now)
+	places := k.Tickets
 	if first != nil {
-		q.head.soonest, q.head.full = time.Time{}, nil
+		q.head = head{}
 	}
 	switch {
-	case err == nil && moving && len(q.booking.Tickets) > 0 && len(q.line.tickets) > 0:
-		q.line.tickets[0], q.line.moved = q.booking.Tickets[0], true
-	case err == nil:
-		for _, t := range q.booking.Tickets {
-			q.bookLocked(t)
-		}
-	default:
-		q.refusedLocked(first, onlyNews, moving, err)
+	case err != nil:
+		q.refusedLocked(first, moving, err)
+	case moving && len(places) > 0:
+		l.takePlaces() // there is one in its stead
+	case first != nil && !moving:
+		q.granted = max(2*len(places), q.granted/2)
 	}
-	q.line.fit() // calls may have cancelled during the trip
-	n := len(q.booking.Tickets)
-	if first != nil && !moving {
-		granted := n
-		if n == len(q.booking.Costs) {
-			granted *= 2 // there may be room for many more
-		}
-		q.granted, q.booked = max(granted, q.granted/2), q.booking.Claim
+	nothing := first != nil && !first.gone && err == nil && !moving && len(places) == 0
+	if len(l.unused) > l.late { // calls have cancelled, and what goes back would come too late for those behind
+		l.unused, places = append(l.unused, places...), nil
 	}
-	nothing := first != nil && !first.gone && err == nil && !moving && n == 0
-	clear(q.booking.Tickets) // so that the collector finds permits that are dropped
 	if !q.clock.Same(&before) {
-		q.line.void(&q.clock)
-		q.line.uncount()
-		q.refuseTooLateLocked(time.Now())
+		places = append(l.takePlaces(), places...)
+		l.uncount()
 	}
+	q.placeLocked(places)
+	clear(k.Tickets) // so that the collector finds permits that are dropped
 	// As calls get places it becomes known which of the others go in time.
-	if q.credit += looks; q.line.all != q.line.sure && q.credit > q.line.n {
+	if q.credit += looks; l.all != l.sure && q.credit > l.n {
 		q.credit = 0
-		q.line.uncount()
+		l.uncount()
 	}
 	q.countLocked()
 	admitted, late := q.stats.Admitted, q.stats.Late
@@ -90,8 +78,8 @@ func (q *Queue) stepLocked() bool {
 		first.onlyTrip = false
 	}
 	if q.stats.Admitted == admitted && (nothing || q.stats.Late > late) {
-		if q.head.wasted++; q.head.wasted > mostWasted {
-			q.head.until = now.Add(span << min(q.head.wasted-mostWasted, 6))
+		if q.wasted++; q.wasted > mostWasted {
+			q.pause = now.Add(span << min(q.wasted-mostWasted, 6))
 		}
 	}
 	return true
@@ -100,9 +88,9 @@ func (q *Queue) stepLocked() bool {
 // countLocked judges the calls that the sums leave out, refuses those that miss their deadlines and
 // counts the others. It unlocks mu after each piece of a long line.
 func (q *Queue) countLocked() {
-	for l := &q.line; q.current(); q.line.fit() {
+	for l := &q.line; q.current(); {
 		now := time.Now()
-		for n := 0; n < piece && l.uncounted != nil; n++ {
+		for n := 0; n < piece && l.uncounted != &l.end; n++ {
 			w := l.uncounted
 			if err := q.judge(w, now); err != nil {
 				q.refuseLocked(w, err)
@@ -110,7 +98,7 @@ func (q *Queue) countLocked() {
 				l.countNext()
 			}
 		}
-		if l.uncounted == nil {
+		if l.uncounted == &l.end {
 			return
 		}
 		q.letGoLocked(now)
@@ -126,27 +114,27 @@ const looks = 32
 const piece = 2048
 
 // tripLocked carries the booking out, gives the unused places back, and measures the trip. It
-// unlocks mu meanwhile.
-func (q *Queue) tripLocked() error {
+// unlocks mu meanwhile. now is when calls were let go.
+func (q *Queue) tripLocked(now time.Time) error {
 	k := &q.booking
 	k.Back, q.line.unused = q.line.unused, k.Back[:0]
 	k.Lost, k.Late, q.line.late, q.line.latest = q.line.late, q.line.latest, 0, 0
 	k.Clock = q.clock
 	heard := q.news > 0
-	if q.moving = k.Move; len(k.Back) > 0 {
+	if len(k.Back) > 0 {
 		q.news++
 	}
 	news := q.news
-	q.setTimerOnTripLocked()
+	q.setTimerOnTripLocked(now)
 	q.mu.Unlock()
 	sent := time.Now()
 	// The ctx of no call may end the trip, or the places that it books would be lost.
 	err := q.bucket.Book(context.Background(), k)
 	ended := time.Now()
 	clear(k.Back)
-	k.Move = outbound.Ticket{}
 	q.mu.Lock()
-	q.clock, q.moving, q.news, q.trips.ended = k.Clock, outbound.Ticket{}, q.news-news, ended
+	k.Move = outbound.Ticket{}
+	q.clock, q.news, q.trips.ended = k.Clock, q.news-news, ended
 	if err == nil { // after an error there may have been no trip
 		q.trips.measure(ended.Sub(sent), k.Clock.Back(), q.tolerance())
 	}
@@ -157,125 +145,121 @@ func (q *Queue) tripLocked() error {
 }
 
 // refusedLocked answers the calls that the error of a trip concerns. first is the call that the
-// trip was to book for; onlyNews says that no call needed the trip, and moving that it was to move
-// the only place.
-func (q *Queue) refusedLocked(first *waiter, onlyNews, moving bool, err error) {
-	var full *outbound.ThrottledError
-	var cost *outbound.CostError
+// trip was to book for; moving says that it was to move the only place.
+func (q *Queue) refusedLocked(first *waiter, moving bool, err error) {
+	full, throttled := errors.AsType[*outbound.ThrottledError](err)
+	_, invalid := errors.AsType[*outbound.CostError](err)
+	now := time.Now()
 	switch {
-	case errors.As(err, &full) && full.RetryAfter == 0:
-		q.head.full, q.head.until = full, time.Now().Add(slotCheck) // nobody knows when a call in progress ends
-	case full == nil && !errors.As(err, &cost): // the store has failed
+	case throttled && full.RetryAfter == 0:
+		q.head = head{full: full, until: now.Add(slotCheck)} // nobody knows when a call in progress ends
+	case !throttled && !invalid:
 		if moving {
-			q.line.forget() // others may have the place as it was, if the store has moved it and the reply is lost
+			q.line.takePlaces() // others may have the place as it was, if the store has moved it and the reply is lost
 		}
-		switch {
-		case first != nil && !first.gone && q.clock.Lacks(&first.cost):
-			q.refuseLocked(first, err) // the others have room in the share
-		case !onlyNews:
-			q.failLocked(err)
-		}
+		q.failLocked(first, err)
 	case first == nil || first.gone:
-	case full != nil && full.RetryAfter < q.booking.Wait:
+	case throttled && full.RetryAfter < q.booking.Wait:
 		// It can make it, but nobody books so far ahead yet: in a calendar only when this period is
 		// over, and in a fixed window when all of it comes back.
-		now := time.Now()
-		q.head.soonest, q.head.until = now.Add(full.RetryAfter), q.bookableAt(first, full.RetryAfter, now)
+		q.head = head{soonest: now.Add(full.RetryAfter), until: q.bookableAt(first, full.RetryAfter, now)}
 		q.line.uncount()
 	default:
-		q.refuseLocked(first, first.refusedBy(err))
+		if throttled {
+			full.Err = first.err // why it does not wait longer
+		}
+		q.refuseLocked(first, err)
 	}
 }
 
 // letGoLocked lets the calls go whose places are due.
 func (q *Queue) letGoLocked(now time.Time) {
-	l, tolerance := &q.line, q.tolerance()
-	for t, ok := q.place(); ok; t, ok = q.place() {
+	l, tolerance, lost := &q.line, q.tolerance(), false
+	for len(l.tickets) > 0 && l.tickets[0] != q.booking.Move {
+		t, w := l.tickets[0], l.end.next
 		ready, late := q.clock.Ready(t, now)
-		if !ready {
-			return // it is not due, or needs a trip
+		if !ready || lost && t.Cost() != w.cost {
+			break // it is not due, or needs a trip
 		}
 		l.tickets[0], l.tickets = outbound.Ticket{}, l.tickets[1:] // to move the rest up would take longer than all else
-		w := l.first
-		if w == nil || late > tolerance {
+		if late > tolerance {
+			lost = true // others have booked the places since, and would go together with this call
 			l.unused = append(l.unused, t)
-			if w != nil { // others have booked the places since, and would go together with this call
-				q.stats.Late++
-				l.late, l.latest = l.late+1, max(l.latest, late)
-				l.onePlaceLess()
-			}
+			q.stats.Late++
+			l.late, l.latest = l.late+1, max(l.latest, late)
+			l.onePlaceLess()
 			continue
 		}
 		q.stats.Admitted++
 		if !w.onlyTrip {
 			q.stats.Waited++
 		}
-		if q.head.wasted = 0; q.head.full == nil && q.head.soonest.IsZero() {
-			q.head = head{}
-		}
-		w.ticket = t
+		q.wasted, q.pause = 0, time.Time{}
+		w.ticket, w.err = t, nil
 		l.unlink(w)
 		close(w.ready)
+	}
+	if lost {
+		q.placeLocked(l.takePlaces()) // the calls have later places now
+	}
+}
+
+// placeLocked gives places, in this order, to the calls without one. It refuses calls that would
+// miss their deadlines: a booking has the deadline of its first call only. A place becomes unused if
+// the clock does not hold it any more, if no call is left, or if it was booked for another cost:
+// then with all behind it, because what comes back would come too late for their calls.
+func (q *Queue) placeLocked(places []outbound.Ticket) {
+	l := &q.line
+	for i, t := range places {
+		if !q.clock.Holds(t) {
+			l.unused = append(l.unused, t)
+			continue
+		}
+		at := q.clock.Due(t)
+		for w := l.unplaced; w != &l.end && w.cost == t.Cost() && at.After(q.expires(w).Add(rounding)); w = l.unplaced {
+			q.refuseLocked(w, q.throttled(w, at, time.Now()))
+		}
+		if l.unplaced == &l.end || l.unplaced.cost != t.Cost() {
+			l.unused = append(l.unused, places[i:]...)
+			return
+		}
+		l.tickets = append(l.tickets, t)
+		l.leave(l.unplaced, true)
 	}
 }
 
 // refuseExpiredLocked refuses the calls whose deadlines have passed while they had no place.
 func (q *Queue) refuseExpiredLocked(now time.Time) {
-	for w := q.line.unplaced; w != nil && !q.expires(w).After(now); w = q.line.unplaced {
+	for w := q.line.unplaced; w != &q.line.end && !q.expires(w).After(now); w = q.line.unplaced {
 		q.refuseLocked(w, q.throttled(w, time.Time{}, now))
 	}
 }
 
-// bookLocked gives a place to the first call without one that it is not too late for, and refuses
-// those before.
-func (q *Queue) bookLocked(t outbound.Ticket) {
-	l, at := &q.line, q.clock.Due(t)
-	for w := l.unplaced; w != nil && w.cost == t.Cost() && at.After(q.expires(w).Add(rounding)); w = l.unplaced {
-		q.refuseLocked(w, q.throttled(w, at, time.Now()))
+// failLocked refuses the calls that need another trip before they go, with the store's error. Their
+// places are lost. If the trip was to book for first, it refuses the calls without a place as well;
+// only first, if the others have room in the share of the limits that decides meanwhile.
+func (q *Queue) failLocked(first *waiter, err error) {
+	l, now := &q.line, time.Now()
+	if first != nil && !first.gone && q.clock.Lacks(&first.cost) {
+		q.refuseLocked(first, err)
+		return
 	}
-	l.book(t)
-}
-
-// refuseTooLateLocked refuses the calls that miss their deadlines at their places. A booking has
-// the deadline of its first call, and books places far behind that where the queue catches up with
-// other workers. And where a place was lost, each call has that of the next. It is not for a trip
-// that is under way.
-func (q *Queue) refuseTooLateLocked(now time.Time) {
-	l := &q.line
-	i := 0
-	for w := l.first; w != nil && i < len(l.tickets) && l.tickets[i].Cost() == w.cost; {
-		next := w.next
-		if at := q.clock.Due(l.tickets[i]); at.After(q.expires(w).Add(rounding)) {
-			q.refuseLocked(w, q.throttled(w, at, now)) // the next call gets its place
-		} else {
-			i++
-		}
-		w = next
-	}
-	l.fit()
-}
-
-// failLocked refuses the calls without a place, and those that need another trip before they
-// go, with the store's error. Their places are lost.
-func (q *Queue) failLocked(err error) {
-	now := time.Now()
 	q.letGoLocked(now) // these need no further trip
-	for q.line.unplaced != nil {
-		q.refuseLocked(q.line.unplaced, err)
+	for first != nil && l.unplaced != &l.end {
+		q.refuseLocked(l.unplaced, err)
 	}
-	w := q.line.first
-	q.line.tickets = slices.DeleteFunc(q.line.tickets, func(t outbound.Ticket) bool {
+	w := l.end.next
+	for i := 0; i < len(l.tickets); {
 		v := w
-		if v == nil {
-			return false
-		}
 		w = v.next
-		if !q.failsWith(t, now) {
-			return false
+		if !q.failsWith(l.tickets[i], now) {
+			i++
+			continue
 		}
+		l.tickets = slices.Delete(l.tickets, i, i+1)
+		l.onePlaceLess()
 		q.refuseLocked(v, err)
-		return true
-	})
+	}
 }
 
 // refuseLocked takes a call out of the line and answers it with err.
@@ -288,7 +272,7 @@ func (q *Queue) refuseLocked(w *waiter, err error) {
 
 // setTimerLocked sets the timer for the next thing to do, while nobody is pumping.
 func (q *Queue) setTimerLocked() {
-	if q.line.n == 0 && len(q.line.tickets)+len(q.line.unused) == 0 {
+	if q.line.n == 0 && len(q.line.unused) == 0 {
 		q.restLocked()
 		return
 	}
@@ -296,15 +280,19 @@ func (q *Queue) setTimerLocked() {
 		q.ignore = q.bucket.Waiting(q.onChange)
 		if q.clock.Known() && q.clock.Changed() { // since the trip, and before the queue listened
 			q.news++
-			q.head.free()
 		}
 	}
 	q.pumpInLocked(q.nextIn(time.Now()))
 }
 
-// setTimerOnTripLocked sets the timer for the call that may go during the trip.
-func (q *Queue) setTimerOnTripLocked() {
-	if in, ok := q.nextOnTrip(time.Now()); ok && q.ignore != nil {
+// setTimerOnTripLocked sets the timer for the call that may go during the trip. now is when calls
+// were let go: a place that was due then needs what the trip brings.
+func (q *Queue) setTimerOnTripLocked(now time.Time) {
+	t := q.line.tickets
+	if len(t) == 0 || t[0] == q.booking.Move {
+		return
+	}
+	if in := q.dueIn(t[0], now); in > 0 {
 		q.pumpInLocked(in)
 	}
 }
@@ -341,7 +329,7 @@ func (q *Queue) restLocked() {
 		q.ignore()
 	}
 	q.timer, q.ignore = nil, nil
-	q.news, q.head, q.clock, q.booked = 0, head{}, outbound.Clock{}, 0
+	q.news, q.head, q.wasted, q.pause, q.clock, q.booking.Claim = 0, head{}, 0, time.Time{}, outbound.Clock{}, 0
 	if q.empty != nil {
 		close(q.empty)
 		q.empty = nil
@@ -353,7 +341,6 @@ func (q *Queue) onChange() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.news++
-	q.head.free()
 	if !q.pumping && q.ignore != nil {
 		q.pumpInLocked(0)
 	}

@@ -15,11 +15,22 @@ import (
 // for concurrent use. It has no goroutine, and needs no Close to be collected.
 type Queue struct {
 	bucket *outbound.Bucket
-	err    error // what is wrong with the bucket or the Config
+	config Config
+	err    error  // what is wrong with the bucket or the Config
+	key    string // of the bucket
+	shared bool   // the bucket is in a store
 
-	mu sync.Mutex // protects what follows; nobody holds it during a trip to a store
-	state
+	mu      sync.Mutex // protects what follows; nobody holds it during a trip to a store
+	line    waiters
 	stats   Stats
+	clock   outbound.Clock   // as of the last trip
+	trips   trips            // how long they take
+	head    head             // what the first call without a place waits for
+	wasted  int              // trips that brought no place in time, since the last call went
+	pause   time.Time        // book nothing before, because of those
+	news    int              // what has come back, or has changed, since the last trip that has ended began
+	credit  int              // how many calls may be looked at again
+	granted int              // twice as many as the places that the last bookings got
 	booking outbound.Booking // what a trip carries; it belongs to the goroutine that is pumping
 	pumping bool             // a goroutine is in pump: only one makes trips
 	called  bool             // a goroutine that runs pump has been started
@@ -55,14 +66,23 @@ type Stats struct {
 // processes do. If b or c is invalid, each Acquire returns an error that is
 // [outbound.ErrInvalid].
 func New(b *outbound.Bucket, c Config) *Queue {
-	q := &Queue{bucket: b, err: c.check(), state: state{config: c, key: b.Key(), shared: b.Shared()}}
+	q := &Queue{bucket: b, config: c, err: c.check(), key: b.Key(), shared: b.Shared()}
 	if b == nil {
 		q.err = fmt.Errorf("queue: %w: nil Bucket", outbound.ErrInvalid)
 	}
 	if c.MaxLen == 0 {
 		q.config.MaxLen = defaultLen
 	}
+	q.line.init()
 	return q
+}
+
+// invalid returns what is wrong with the Queue.
+func (q *Queue) invalid() error {
+	if q == nil {
+		return fmt.Errorf("queue: %w: nil Queue", outbound.ErrInvalid)
+	}
+	return q.err
 }
 
 // Acquire admits the call when the bucket has capacity for it and for all calls ahead. If the call
@@ -80,11 +100,12 @@ func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit
 	// The call waits in this frame. It is small, and all that comes before is in other
 	// frames, so that the first 2 KiB of a goroutine's stack are enough.
 	q = q.lane(ctx)
-	w, err := q.enter(ctx, &c, &p)
-	if w == others {
-		w, err = q.join(ctx, &c)
+	done, err := q.ask(ctx, &c, &p)
+	if done {
+		return
 	}
-	if w == nil {
+	w, err := q.join(ctx, &c, err)
+	if err != nil {
 		return
 	}
 	if trace.IsEnabled() {
@@ -102,6 +123,14 @@ func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit
 	return
 }
 
+// result returns what has become of a call that is ready.
+func (w *waiter) result(p *outbound.Permit) error {
+	if w.err == nil {
+		*p = w.ticket.Permit()
+	}
+	return w.err
+}
+
 // traced is a wait that an execution trace shows. It is no part of Acquire, because a call would
 // wait with 4 KiB of stack then.
 //
@@ -117,14 +146,14 @@ func traced(ctx context.Context, ready <-chan struct{}) {
 // lane returns the queue in which the call waits: q, or, for further requests of jobs, one of their
 // own. In q they would wait behind calls that wait for those jobs to end.
 func (q *Queue) lane(ctx context.Context) *Queue {
-	if q == nil || q.err != nil || q.booking.InJob || !q.bucket.InJob(ctx) {
+	if q.invalid() != nil || q.booking.InJob || !q.bucket.InJob(ctx) {
 		return q
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.inJobs == nil {
-		q.inJobs = &Queue{bucket: q.bucket, state: state{config: q.config, key: q.key, shared: q.shared}, closed: q.closed}
-		q.inJobs.booking.InJob = true
+		q.inJobs = New(q.bucket, q.config)
+		q.inJobs.closed, q.inJobs.booking.InJob = q.closed, true
 	}
 	return q.inJobs
 }
@@ -132,83 +161,65 @@ func (q *Queue) lane(ctx context.Context) *Queue {
 // regionName is what a wait is called in an execution trace.
 const regionName = "dripfeed: wait for a turn"
 
-// others is what enter returns for a call that is to go behind others.
-var others = new(waiter)
-
-// enter admits the call at once, refuses it, or puts it in line and returns it.
-func (q *Queue) enter(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (*waiter, error) {
-	switch {
-	case q == nil:
-		return nil, fmt.Errorf("queue: %w: nil Queue", outbound.ErrInvalid)
-	case q.err != nil:
-		return nil, q.err
-	case ctx.Err() == context.DeadlineExceeded:
-		q.mu.Lock()
-		q.stats.Refused++
-		q.mu.Unlock()
-		return nil, &outbound.ThrottledError{Key: q.key, Err: ctx.Err()}
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
+// ask asks the bucket for a call that comes while no other waits. done says that the call is
+// admitted, or refused whatever the queue does. Else err is the bucket's refusal, if it was asked.
+func (q *Queue) ask(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (done bool, err error) {
+	if err = q.invalid(); err != nil {
+		return true, err
+	}
+	if err = ctx.Err(); err != nil && err != context.DeadlineExceeded {
+		return true, err
 	}
 	q.mu.Lock()
-	if q.closed {
-		q.mu.Unlock()
-		return nil, ErrClosed
-	}
+	defer q.mu.Unlock()
+	switch {
+	case err != nil:
+		q.stats.Refused++
+		return true, &outbound.ThrottledError{Key: q.key, Err: err}
 	// A trip to a store takes time, and the caller may give up meanwhile. Unused places must
 	// go back before the bucket is asked, or it would refuse the call for their sake.
-	if q.shared || q.pumping || q.line.n > 0 || len(q.line.unused) > 0 || q.booking.InJob {
-		q.mu.Unlock()
-		return others, nil
+	case q.shared || q.closed || q.pumping || q.line.n > 0 || len(q.line.unused) > 0 || q.booking.InJob:
+		return false, nil
 	}
-	return q.askLocked(ctx, c, p)
+	if err = q.askLocked(c, p); err == nil {
+		q.stats.Admitted++
+	}
+	return err == nil, err
 }
 
-// askLocked asks the bucket for a call that comes while nobody waits, and unlocks mu when the
-// call has gone or is first in line, so that no other call comes in between. Inside, the
-// bucket may tell other queues of a change. None of them can be waiting for this queue,
-// which does not listen now.
-func (q *Queue) askLocked(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (_ *waiter, err error) {
-	if *p, err = q.bucket.Acquire(context.Background(), *c); err == nil {
-		q.stats.Admitted++
-		q.mu.Unlock()
-		return nil, nil
-	}
-	w, now := q.newWaiter(ctx, c)
-	if full := (*outbound.ThrottledError)(nil); !errors.As(err, &full) || full.RetryAfter > within(w.deadline, now) {
-		q.stats.Refused++
-		q.mu.Unlock()
-		return nil, w.refusedBy(err)
-	}
-	q.line.add(w, false)
-	q.mu.Unlock()
-	q.pump() // book a place, so that the queue can tell the next call when it could go
-	return w, nil
+// askLocked asks the bucket. Inside, the bucket may tell other queues of a change. None of them can
+// be waiting for this queue, which does not listen now. It is a function of its own because its frame
+// is large.
+//
+//go:noinline
+func (q *Queue) askLocked(c *outbound.Cost, p *outbound.Permit) (err error) {
+	*p, err = q.bucket.Acquire(context.Background(), *c)
+	return err
 }
 
 // newWaiter returns the call as one that would wait, and the time.
 func (q *Queue) newWaiter(ctx context.Context, c *outbound.Cost) (*waiter, time.Time) {
 	now := time.Now()
-	w := &waiter{cost: *c, came: now.Sub(start), ready: make(chan struct{}), deadline: now.Add(farthest), far: true}
+	w := &waiter{cost: *c, came: now.Sub(start), ready: make(chan struct{}), deadline: now.Add(farthest), err: ErrFar}
 	if q.config.MaxWait > 0 {
-		w.deadline, w.far = now.Add(q.config.MaxWait), false
+		w.deadline, w.err = now.Add(q.config.MaxWait), nil
 	}
-	if d, ok := ctx.Deadline(); ok && (w.far || d.Before(w.deadline)) {
-		w.deadline, w.byCtx, w.far = d, true, false
+	if d, ok := ctx.Deadline(); ok && (w.err != nil || d.Before(w.deadline)) {
+		w.deadline, w.err = d, context.DeadlineExceeded
 	}
 	return w, now
 }
 
-// join puts a call at the end of the line, or refuses it.
-func (q *Queue) join(ctx context.Context, c *outbound.Cost) (*waiter, error) {
+// join puts a call at the end of the line, or refuses it. refused is the bucket's refusal, if the
+// bucket was asked.
+func (q *Queue) join(ctx context.Context, c *outbound.Cost, refused error) (*waiter, error) {
 	w, now := q.newWaiter(ctx, c)
 	q.mu.Lock()
-	w.onlyTrip = q.shared && q.line.n == 0
 	if q.closed {
 		q.mu.Unlock()
 		return nil, ErrClosed
 	}
-	judged, err := q.admit(w, now)
+	judged, err := q.admit(w, now, refused)
 	if err != nil {
 		q.stats.Refused++
 		q.mu.Unlock()
@@ -226,34 +237,32 @@ func (q *Queue) join(ctx context.Context, c *outbound.Cost) (*waiter, error) {
 // returns nil if the call was no longer waiting.
 func (q *Queue) leave(ctx context.Context, w *waiter) error {
 	err := ctx.Err()
-	late := errors.Is(err, context.DeadlineExceeded)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
 	case w.gone:
 		return nil
-	case late:
-		e := q.throttled(w, time.Time{}, time.Now())
-		e.Err, err = err, e
+	case errors.Is(err, context.DeadlineExceeded):
+		w.err = err
+		err = q.throttled(w, time.Time{}, time.Now())
 		q.stats.Refused++
 	default:
 		q.stats.Cancelled++
 	}
-	first := w == q.line.first || w == q.line.unplaced
-	if (q.removeLocked(w) || first) && !q.pumping {
-		q.line.fit()
+	if q.removeLocked(w) && !q.pumping {
 		q.setTimerLocked()
 	}
 	return err
 }
 
-// removeLocked takes w out of the line and reports whether w had a place. If the queue pauses until
-// the first call without a place can go, that is another one now, unless w was behind it.
-func (q *Queue) removeLocked(w *waiter) (hadPlace bool) {
-	if !q.head.soonest.IsZero() && (q.line.hasPlace(w) || w == q.line.unplaced) {
-		q.head.soonest, q.head.until = time.Time{}, time.Time{}
+// removeLocked takes w out of the line, and reports whether it had a place or was the first without
+// one. If the queue pauses until that call can go, it is another one now.
+func (q *Queue) removeLocked(w *waiter) (ahead bool) {
+	if ahead = w.seq <= q.line.unplaced.seq; ahead && !q.head.soonest.IsZero() {
+		q.head = head{}
 	}
-	return q.line.remove(w)
+	q.line.remove(w)
+	return ahead
 }
 
 // Len returns the number of calls that wait.
@@ -265,7 +274,7 @@ func (q *Queue) Stats() Stats {
 	q.mu.Lock()
 	s, inJobs := q.stats, q.inJobs
 	s.Waiting = q.line.n
-	if w := q.line.first; w != nil {
+	if w := q.line.end.next; w != &q.line.end {
 		s.Oldest = time.Since(start) - w.came
 		s.NextIn = q.firstIn(time.Now())
 	}
@@ -302,7 +311,7 @@ func (q *Queue) Bucket() *outbound.Bucket {
 // no call waits, however busy the bucket is. The next call of such a key gets a new queue.
 func (q *Queue) Idle() bool {
 	q.mu.Lock()
-	busy := q.line.n > 0 || q.pumping || len(q.line.tickets)+len(q.line.unused) > 0
+	busy := q.line.n > 0 || q.pumping || len(q.line.unused) > 0
 	inJobs := q.inJobs
 	q.mu.Unlock()
 	return !busy && (q.bucket == nil || q.bucket.Idle()) && (inJobs == nil || inJobs.Idle())
@@ -339,10 +348,9 @@ func (q *Queue) Shutdown(ctx context.Context) error {
 func (q *Queue) Close() error {
 	q.mu.Lock()
 	q.closed = true
-	for q.line.first != nil {
-		q.refuseLocked(q.line.first, ErrClosed)
+	for q.line.n > 0 {
+		q.refuseLocked(q.line.end.prev, ErrClosed)
 	}
-	q.line.fit()
 	if !q.pumping {
 		q.setTimerLocked()
 	}

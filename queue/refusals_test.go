@@ -59,19 +59,19 @@ func TestAdmitRefusesCallsThatNeedNotWait(t *testing.T) {
 		{moment{name: "the forecast is later by rounding", calls: []float64{1, 1}, places: 1, within: []time.Duration{0, 200*ms - rounding}}, 0, nil, true},
 		{moment{name: "the forecast is later", calls: []float64{1, 1}, places: 1, within: []time.Duration{0, 200*ms - rounding - 1}}, 200 * ms, nil, false},
 		{moment{name: "others without a place count", calls: []float64{1, 1, 1}, places: 1, at: 50 * ms, within: []time.Duration{0, 0, 250 * ms}}, 250 * ms, nil, false},
-		{moment{name: "later than its ctx", calls: []float64{1, 1}, places: 1, within: []time.Duration{0, 100 * ms}, edit: func(s *state, _ *outbound.Bucket) {
-			s.line.last.byCtx = true
+		{moment{name: "later than its ctx", calls: []float64{1, 1}, places: 1, within: []time.Duration{0, 100 * ms}, edit: func(s *Queue, _ *outbound.Bucket) {
+			s.line.end.prev.err = context.DeadlineExceeded
 		}}, 200 * ms, context.DeadlineExceeded, false},
 		{moment{name: "no bucket is as large", calls: []float64{1, 2}}, 0, outbound.ErrTooLarge, false},
 		{moment{name: "the line is full", calls: append(five, 1), places: 0}, 600 * ms, ErrFull, false},
 		{moment{name: "one is left", calls: five}, 0, nil, true},
-		{moment{name: "nothing is known", calls: []float64{1, 2}, within: []time.Duration{0, ms}, edit: func(s *state, _ *outbound.Bucket) {
+		{moment{name: "nothing is known", calls: []float64{1, 2}, within: []time.Duration{0, ms}, edit: func(s *Queue, _ *outbound.Bucket) {
 			s.clock = outbound.Clock{}
 		}}, 0, nil, true},
-		{moment{name: "the line is full and nothing is known", calls: append(five, 1), edit: func(s *state, _ *outbound.Bucket) {
+		{moment{name: "the line is full and nothing is known", calls: append(five, 1), edit: func(s *Queue, _ *outbound.Bucket) {
 			s.clock = outbound.Clock{}
 		}}, 0, ErrFull, false},
-		{moment{name: "the first, while a place goes back", calls: []float64{1}, within: []time.Duration{ms}, edit: func(s *state, _ *outbound.Bucket) {
+		{moment{name: "the first, while a place goes back", calls: []float64{1}, within: []time.Duration{ms}, edit: func(s *Queue, _ *outbound.Bucket) {
 			s.line.unused = append(s.line.unused, outbound.Ticket{})
 		}}, 0, nil, true},
 		{moment{name: "the first, while nothing goes back", calls: []float64{1}, within: []time.Duration{ms}}, 100 * ms, nil, false},
@@ -79,11 +79,11 @@ func TestAdmitRefusesCallsThatNeedNotWait(t *testing.T) {
 		c.run(t, func(s *Queue, calls []*waiter, now time.Time) {
 			last := len(calls) - 1
 			s.line.remove(calls[last])
-			for s.line.uncounted != nil {
+			for s.line.uncounted != &s.line.end {
 				s.line.uncounted.sure = true
 				s.line.countNext()
 			}
-			_, err := s.admit(calls[last], now)
+			_, err := s.admit(calls[last], now, nil)
 			if c.waits {
 				if err != nil {
 					t.Errorf("%s: %v", c.name, err)
@@ -98,7 +98,7 @@ func TestAdmitRefusesCallsThatNeedNotWait(t *testing.T) {
 // allRefused returns the calls that were refused, in order.
 func allRefused(calls []*waiter) (all []refusal) {
 	for _, w := range calls {
-		if w.err != nil {
+		if w.gone {
 			all = append(all, refusal{w, w.err})
 		}
 	}
@@ -106,13 +106,13 @@ func allRefused(calls []*waiter) (all []refusal) {
 }
 
 func TestHopelessCallsAfterAChange(t *testing.T) {
-	hold := func(s *state, b *outbound.Bucket) {
+	hold := func(s *Queue, b *outbound.Bucket) {
 		if err := b.Hold(bg, time.Second); err != nil {
 			t.Error(err)
 		}
 		hear(s, b)
 	}
-	lower := func(s *state, b *outbound.Bucket) {
+	lower := func(s *Queue, b *outbound.Bucket) {
 		if err := b.SetLimits(bg, outbound.Limit{Capacity: 0.5, LeakRate: 10}); err != nil {
 			t.Error(err)
 		}
@@ -129,18 +129,18 @@ func TestHopelessCallsAfterAChange(t *testing.T) {
 			within: []time.Duration{time.Second, 1100 * ms, 1200 * ms}, edit: hold}, []refused{{0, 1100 * ms, nil}}},
 		{moment{name: "so are all behind that need the others' places", calls: []float64{1, 1, 1}, places: 1,
 			within: []time.Duration{2 * time.Second, 1199 * ms, 1200 * ms}, edit: hold}, []refused{{1, 1200 * ms, nil}}},
-		{moment{name: "by a ctx", calls: []float64{1}, places: 1, within: []time.Duration{time.Second}, edit: func(s *state, b *outbound.Bucket) {
+		{moment{name: "by a ctx", calls: []float64{1}, places: 1, within: []time.Duration{time.Second}, edit: func(s *Queue, b *outbound.Bucket) {
 			hold(s, b)
-			s.line.first.byCtx = true
+			s.line.end.next.err = context.DeadlineExceeded
 		}}, []refused{{0, 1100 * ms, context.DeadlineExceeded}}},
-		{moment{name: "a store as far away as MaxWait", store: true, calls: []float64{1}, within: []time.Duration{time.Second}, edit: func(s *state, b *outbound.Bucket) {
+		{moment{name: "a store as far away as MaxWait", store: true, calls: []float64{1}, within: []time.Duration{time.Second}, edit: func(s *Queue, b *outbound.Bucket) {
 			hold(s, b)
 			s.trips = trips{mean: 2 * time.Second, wayBack: time.Second}
 		}}, nil},
 		{moment{name: "what is too large now", calls: []float64{0.5, 1, 0.5}, edit: lower}, []refused{{1, 0, outbound.ErrTooLarge}}},
 	} {
 		c.run(t, func(s *Queue, calls []*waiter, now time.Time) {
-			s.refuseTooLateLocked(now)
+			s.placeLocked(s.line.takePlaces())
 			s.line.uncount()
 			s.countLocked()
 			c.expect(t, calls, allRefused(calls), c.want...)
@@ -149,7 +149,7 @@ func TestHopelessCallsAfterAChange(t *testing.T) {
 }
 
 func TestExpiredCalls(t *testing.T) {
-	noSlot := func(s *state, _ *outbound.Bucket) {
+	noSlot := func(s *Queue, _ *outbound.Bucket) {
 		s.head.full = &outbound.ThrottledError{Limit: "slots", InProgress: 3, Oldest: time.Minute}
 	}
 	at := []time.Duration{100 * ms, 100 * ms, 101 * ms, 50 * ms}
@@ -161,9 +161,9 @@ func TestExpiredCalls(t *testing.T) {
 		{moment{name: "they wait for their places", calls: four, at: 100 * ms, within: at}, []refused{{0, 0, nil}, {1, 0, nil}}},
 		{moment{name: "they wait for a slot", calls: four, at: 100 * ms, within: at, edit: noSlot}, []refused{{0, 0, nil}, {1, 0, nil}}},
 		{moment{name: "the first has a place", calls: four, places: 1, at: 100 * ms, within: at, edit: noSlot}, []refused{{1, 0, nil}}},
-		{moment{name: "a store brings no place in time", calls: four, at: 100 * ms, within: at, edit: func(s *state, _ *outbound.Bucket) {
+		{moment{name: "a store brings no place in time", calls: four, at: 100 * ms, within: at, edit: func(s *Queue, _ *outbound.Bucket) {
 			s.head.until = time.Now().Add(-ms)
-			s.line.first.byCtx = true
+			s.line.end.next.err = context.DeadlineExceeded
 		}}, []refused{{0, 0, context.DeadlineExceeded}, {1, 0, nil}}},
 	} {
 		c.run(t, func(s *Queue, calls []*waiter, now time.Time) {
@@ -186,16 +186,19 @@ func TestARefusalOfTheBucketSaysWhyTheCallDoesNotWait(t *testing.T) {
 		w    waiter
 		want error
 	}{
-		{waiter{deadline: soon, far: true}, ErrFar},
+		{waiter{deadline: soon, err: ErrFar}, ErrFar},
 		{waiter{deadline: soon}, nil},
-		{waiter{deadline: soon, byCtx: true}, context.DeadlineExceeded},
+		{waiter{deadline: soon, err: context.DeadlineExceeded}, context.DeadlineExceeded},
 	} {
-		full := &outbound.ThrottledError{}
-		if err := c.w.refusedBy(full); err != error(full) || full.Err != c.want {
+		full := &outbound.ThrottledError{RetryAfter: ms}
+		if err := c.w.refusedBy(full, soon, soon); err != error(full) || full.Err != c.want {
 			t.Errorf("%v, want %v", err, c.want)
 		}
-		if err := c.w.refusedBy(errAway); err != errAway {
+		if err := c.w.refusedBy(errAway, soon.Add(time.Hour), soon); err != errAway {
 			t.Error(err)
+		}
+		if err := c.w.refusedBy(&outbound.ThrottledError{RetryAfter: ms}, soon.Add(ms), soon); err != nil {
+			t.Errorf("refused though it can go in time: %v", err)
 		}
 	}
 }

@@ -73,7 +73,7 @@ func TestACallThatNobodyForetoldIsRefusedAfterTheTrip(t *testing.T) {
 			q.mu.Lock()
 			n, untold := q.line.n, q.line.uncounted
 			q.mu.Unlock()
-			if n != told || untold != nil {
+			if n != told || untold != &q.line.end {
 				t.Errorf("%d wait, and %v is untold, want %d", n, untold, told)
 			}
 			pass(time.Minute)

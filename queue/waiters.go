@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -15,93 +16,75 @@ type waiter struct {
 	came       time.Duration // when, since start
 	cost       outbound.Cost
 	deadline   time.Time // the call is refused rather than let go later
-	byCtx      bool      // the deadline is that of the call's ctx
-	far        bool      // the deadline is farthest away, because neither ctx nor MaxWait has one
 	gone       bool      // admitted, refused or cancelled
 	sure       bool      // it goes in time, if nothing changes
 	onlyTrip   bool      // so far it has waited for one trip to the store and nothing else
 
 	ready  chan struct{}
 	ticket outbound.Ticket // the place that the call uses, if err is nil
-	err    error
+	err    error           // why the call is refused; until then, what sets its deadline: its ctx, ErrFar or MaxWait (nil)
 }
 
 // start is the time from which waiters count: as a Duration a time takes 16 bytes less of each.
 var start = time.Now()
 
-// result returns what has become of a call that is ready.
-func (w *waiter) result(p *outbound.Permit) error {
-	if w.err == nil {
-		*p = w.ticket.Permit()
-	}
-	return w.err
-}
-
-// waiters is the line: the calls that wait, in order of arrival, and the places booked for
-// them. The i-th call has the i-th place.
+// waiters is the line: the calls that wait, in order of arrival, and the places booked for them. The
+// i-th call has the i-th place, which was booked for the same cost.
 type waiters struct {
-	first, last *waiter
-	unplaced    *waiter // the first call without a place; nil: there is none
-	uncounted   *waiter // the first of those that the sums leave out, up to the last; nil: there is none
-	n           int
-	seq         uint64
-	all         outbound.Cost // the sum of the calls without a place
-	sure        outbound.Cost // what of that surely goes
-	mixed       bool          // they may cost differently
+	end       waiter  // closes a ring: the first call is behind it, and the last before it
+	unplaced  *waiter // the first call without a place, or end
+	uncounted *waiter // the first of those that the sums leave out, up to the last, or end
+	n         int
+	seq       uint64
+	all       outbound.Cost // the sum of the calls without a place
+	sure      outbound.Cost // what of that surely goes
+	mixed     bool          // they may cost differently
 
 	tickets []outbound.Ticket // the places
-	moved   bool              // calls may have other places than those that were booked for them
 	unused  []outbound.Ticket // places that no call will use; the next trip gives them back
 	late    int               // how many of the unused were late
 	latest  time.Duration     // and by how much at most
+}
+
+// init makes an empty line.
+func (l *waiters) init() {
+	l.end = waiter{prev: &l.end, next: &l.end, seq: math.MaxUint64}
+	l.unplaced, l.uncounted = &l.end, &l.end
 }
 
 // add puts w at the end of the line. The sums count it if all are counted, and w is judged.
 func (l *waiters) add(w *waiter, judged bool) {
 	l.seq++
 	w.seq = l.seq
-	if w.prev = l.last; w.prev != nil {
-		w.prev.next = w
-	} else {
-		l.first = w
-	}
-	l.last = w
+	w.prev, w.next = l.end.prev, &l.end
+	w.prev.next, l.end.prev = w, w
 	l.n++
-	if l.unplaced == nil {
+	if l.unplaced == &l.end {
 		l.unplaced = w
 	}
-	if l.uncounted == nil {
+	if l.uncounted == &l.end {
 		if l.uncounted = w; judged {
 			l.countNext()
 		}
 	}
 }
 
-// remove takes w out of the line and reports whether w had a place. The calls behind w move
-// up by one place.
-func (l *waiters) remove(w *waiter) (hadPlace bool) {
-	hadPlace = l.hasPlace(w)
-	l.moved = true
-	if hadPlace {
-		l.onePlaceMore()
-	} else {
+// remove takes w out of the line. The calls behind it move up by one place.
+func (l *waiters) remove(w *waiter) {
+	placed := w.seq < l.unplaced.seq
+	switch {
+	case !placed:
 		l.leave(w, w.sure)
+	case l.unplaced != &l.end:
+		l.leave(l.unplaced, true)
 	}
-	l.unlink(w)
-	return hadPlace
+	if l.unlink(w); placed {
+		l.fit()
+	}
 }
 
 func (l *waiters) unlink(w *waiter) {
-	if w.prev != nil {
-		w.prev.next = w.next
-	} else {
-		l.first = w.next
-	}
-	if w.next != nil {
-		w.next.prev = w.prev
-	} else {
-		l.last = w.prev
-	}
+	w.prev.next, w.next.prev = w.next, w.prev
 	w.prev, w.next, w.gone = nil, nil, true
 	l.n--
 }
@@ -110,7 +93,7 @@ func (l *waiters) unlink(w *waiter) {
 // went, sure or not.
 func (l *waiters) leave(w *waiter, sure bool) {
 	switch {
-	case l.uncounted == nil || w.seq < l.uncounted.seq:
+	case w.seq < l.uncounted.seq:
 		l.count(w, -1, sure)
 	case l.uncounted == w:
 		l.uncounted = w.next
@@ -118,7 +101,7 @@ func (l *waiters) leave(w *waiter, sure bool) {
 	if l.unplaced == w {
 		l.unplaced = w.next
 	}
-	if l.unplaced == nil || l.unplaced == l.uncounted {
+	if l.unplaced == l.uncounted {
 		l.uncount() // no rounding error is left behind
 	}
 }
@@ -136,30 +119,6 @@ func (l *waiters) countNext() {
 	l.count(w, 1, w.sure)
 }
 
-// hasPlace reports whether a place is booked for w.
-func (l *waiters) hasPlace(w *waiter) bool { return l.unplaced == nil || w.seq < l.unplaced.seq }
-
-// onePlaceMore notes that the first call without a place has one now.
-func (l *waiters) onePlaceMore() {
-	if l.unplaced != nil {
-		l.leave(l.unplaced, true)
-	}
-}
-
-// onePlaceLess notes that the last call with a place has none now.
-func (l *waiters) onePlaceLess() {
-	w := l.last
-	if l.unplaced != nil {
-		w = l.unplaced.prev
-	}
-	l.moved = true
-	if w != nil {
-		l.unplaced = w
-		l.mixed = l.mixed || w.next != nil && w.cost != w.next.cost
-		l.count(w, 1, w.sure)
-	}
-}
-
 // count adds the cost of w, times sign, to the sums.
 func (l *waiters) count(w *waiter, sign float64, sure bool) {
 	for i, c := range w.cost {
@@ -170,50 +129,34 @@ func (l *waiters) count(w *waiter, sign float64, sure bool) {
 	}
 }
 
-// book adds a place behind the others.
-func (l *waiters) book(t outbound.Ticket) {
-	l.moved = l.moved || l.unplaced == nil || l.unplaced.cost != t.Cost()
-	l.tickets = append(l.tickets, t)
-	l.onePlaceMore()
+// onePlaceLess notes that the last call with a place has none now.
+func (l *waiters) onePlaceLess() {
+	w := l.unplaced.prev
+	l.unplaced = w
+	l.mixed = l.mixed || w.next != &l.end && w.cost != w.next.cost
+	l.count(w, 1, w.sure)
 }
 
-// forget drops all places, of which nobody knows whether they are still booked: they do not go
-// back.
-func (l *waiters) forget() {
-	for range min(len(l.tickets), l.n) {
+// takePlaces takes all places from their calls and returns them.
+func (l *waiters) takePlaces() (places []outbound.Ticket) {
+	for l.unplaced != l.end.next {
 		l.onePlaceLess()
 	}
-	clear(l.tickets)
-	l.tickets = l.tickets[:0]
+	places, l.tickets = l.tickets, nil
+	return places
 }
 
 // fit makes all places unused that do not fit: those behind the last call, and the first that has
 // another cost than its call with all behind it. The calls of those book anew: what comes back of a
-// misfit would come too late for them. It looks only when something has moved.
+// misfit would come too late for them.
 func (l *waiters) fit() {
-	if !l.moved && len(l.tickets) <= l.n {
-		return
+	i, w := 0, l.end.next
+	for ; i < len(l.tickets) && w != &l.end && l.tickets[i].Cost() == w.cost; w = w.next {
+		i++
 	}
-	fitting := 0
-	for w := l.first; w != nil && fitting < len(l.tickets) && l.tickets[fitting].Cost() == w.cost; w = w.next {
-		fitting++
-	}
-	for n := min(len(l.tickets), l.n); n > fitting; n-- {
+	for l.unplaced != w {
 		l.onePlaceLess()
 	}
-	l.moved = false
-	l.unused = append(l.unused, l.tickets[fitting:]...)
-	l.tickets = slices.Delete(l.tickets, fitting, len(l.tickets))
-}
-
-// void makes all places unused that the clock does not hold any more.
-func (l *waiters) void(clock *outbound.Clock) {
-	l.tickets = slices.DeleteFunc(l.tickets, func(t outbound.Ticket) bool {
-		if clock.Holds(t) {
-			return false
-		}
-		l.unused = append(l.unused, t)
-		l.onePlaceLess()
-		return true
-	})
+	l.unused = append(l.unused, l.tickets[i:]...)
+	l.tickets = slices.Delete(l.tickets, i, len(l.tickets))
 }

@@ -12,16 +12,16 @@ import (
 // are as wanted, and the sum of their costs is right.
 func (m moment) check(t *testing.T, l *waiters, n, unplaced, unused int) {
 	t.Helper()
-	for l.uncounted != nil {
+	for l.uncounted != &l.end {
 		l.countNext()
 	}
 	all, without, sum := 0, 0, outbound.Cost{}
-	for w := l.first; w != nil; w = w.next {
-		if all++; !l.hasPlace(w) {
+	for w := l.end.next; w != &l.end; w = w.next {
+		if all++; w.seq >= l.unplaced.seq {
 			without++
 			sum[0] += w.cost[0]
 		}
-		if w.next == nil && w != l.last || w.next != nil && w.next.prev != w {
+		if w.next.prev != w || all <= len(l.tickets) && l.tickets[all-1].Cost() != w.cost {
 			t.Errorf("%s: the line is broken", m.name)
 		}
 	}
@@ -35,9 +35,7 @@ func TestACallThatLeavesTheLineLeavesItsPlaceToTheNext(t *testing.T) {
 	for i, unplaced := range []int{1, 1, 1, 1} {
 		m := moment{name: "four calls, two places", calls: []float64{1, 1, 1, 1}, places: 2}
 		m.run(t, func(s *Queue, calls []*waiter, _ time.Time) {
-			if had := s.line.remove(calls[i]); had != (i < 2) || !calls[i].gone {
-				t.Errorf("call %d had a place: %v", i, had)
-			}
+			s.line.remove(calls[i])
 			m.check(t, &s.line, 3, unplaced, 0)
 		})
 	}
@@ -46,13 +44,8 @@ func TestACallThatLeavesTheLineLeavesItsPlaceToTheNext(t *testing.T) {
 		for _, i := range []int{1, 2, 0} {
 			s.line.remove(calls[i])
 		}
-		s.line.fit()
 		m.check(t, &s.line, 0, 0, 1)
 		s.line.add(&waiter{cost: outbound.Cost{1}}, false)
-		m.check(t, &s.line, 1, 1, 1)
-		s.line.onePlaceMore()
-		m.check(t, &s.line, 1, 0, 1)
-		s.line.onePlaceLess()
 		m.check(t, &s.line, 1, 1, 1)
 	})
 }
@@ -68,13 +61,13 @@ func TestPlacesThatDoNotFitGoBack(t *testing.T) {
 		{moment{name: "of other costs from the second on", calls: []float64{1, 0.5, 1, 1}, places: 3, costs: []float64{1, 1, 1}}, 3, 2},
 		{moment{name: "of another cost at first", calls: []float64{1, 0.5}, places: 2, costs: []float64{0.5, 0.5}}, 2, 2},
 		{moment{name: "of other costs, and beyond the last call", calls: []float64{1, 0.5}, places: 3, costs: []float64{1, 1, 1}}, 1, 2},
-		{moment{name: "void after a Resume", calls: []float64{1, 1, 1}, places: 2, edit: func(s *state, b *outbound.Bucket) {
+		{moment{name: "void after a Resume", calls: []float64{1, 1, 1}, places: 2, edit: func(s *Queue, b *outbound.Bucket) {
 			if err := b.Resume(bg); err != nil {
 				t.Error(err)
 			}
 			hear(s, b)
 		}}, 3, 2},
-		{moment{name: "not void after a hold", calls: []float64{1, 1, 1}, places: 2, edit: func(s *state, b *outbound.Bucket) {
+		{moment{name: "not void after a hold", calls: []float64{1, 1, 1}, places: 2, edit: func(s *Queue, b *outbound.Bucket) {
 			if err := b.Hold(bg, time.Second); err != nil {
 				t.Error(err)
 			}
@@ -82,9 +75,8 @@ func TestPlacesThatDoNotFitGoBack(t *testing.T) {
 		}}, 1, 0},
 	} {
 		c.run(t, func(s *Queue, calls []*waiter, _ time.Time) {
-			booked := slices.Clone(s.line.tickets)
-			s.line.void(&s.clock)
-			s.line.fit()
+			booked := slices.Concat(s.line.tickets, s.line.unused)
+			s.placeLocked(s.line.takePlaces())
 			c.check(t, &s.line, len(calls), c.unplaced, c.unused)
 			if !slices.Equal(slices.Concat(s.line.tickets, s.line.unused), booked) {
 				t.Errorf("%s: other places than were booked", c.name)
