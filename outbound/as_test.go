@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"context"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"testing"
 )
 
@@ -49,8 +50,8 @@ func TestAHandleHasItsKeysLimiterUsed(t *testing.T) {
 		if l.(*Bucket).Key() != "acme" {
 			t.Error("another key's")
 		}
-		return ErrUnavailable
-	}); err != ErrUnavailable {
+		return store.ErrUnavailable
+	}); err != store.ErrUnavailable {
 		t.Error(err)
 	}
 }

@@ -21,9 +21,6 @@ const (
 	// missing, as a [*CostError]; a limit, as a [*LimitError]; a duration, a key or another argument
 	// that is nil or out of range.
 	ErrInvalid = store.Sentinel("outbound: invalid argument")
-	// ErrUnavailable is what a [store.Store] answers, among other errors, while it can serve no
-	// key at all and a wait may cure that. Package fallback goes by it.
-	ErrUnavailable = store.ErrUnavailable
 	// ErrFull is a [Keyed] with no room for another key.
 	ErrFull = store.Sentinel("outbound: too many keys")
 )

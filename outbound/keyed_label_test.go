@@ -13,7 +13,7 @@ import (
 
 var background = context.Background()
 
-var errCut = fmt.Errorf("%w: connection refused", outbound.ErrUnavailable)
+var errCut = fmt.Errorf("%w: connection refused", store.ErrUnavailable)
 
 // cutOff is a store that cannot be reached.
 type cutOff struct{}
@@ -36,7 +36,7 @@ func TestErrorsOfAKeyedNameALabel(t *testing.T) {
 		"no room in one":     {nil, []outbound.Limit{hour, second}, 1, outbound.ErrThrottled},
 		"a cost too large":   {nil, []outbound.Limit{hour}, 2, outbound.ErrTooLarge},
 		"a limit of nothing": {nil, []outbound.Limit{{}}, 1, outbound.ErrInvalid},
-		"a store away":       {away, []outbound.Limit{hour}, 1, outbound.ErrUnavailable},
+		"a store away":       {away, []outbound.Limit{hour}, 1, store.ErrUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, label := range []func(string) string{nil, func(string) string { return tenant }} {
@@ -93,10 +93,10 @@ func TestAWrappedErrorOfAKeyedNamesTheLabelAlone(t *testing.T) {
 		new  func(key string) (outbound.Limiter, error)
 		cost float64
 	}{
-		outbound.ErrThrottled:   {func(key string) (outbound.Limiter, error) { return made(outbound.NewBucket(key, hour)) }, 1},
-		outbound.ErrTooLarge:    {func(key string) (outbound.Limiter, error) { return made(outbound.NewBucket(key, hour)) }, 2},
-		outbound.ErrInvalid:     {func(key string) (outbound.Limiter, error) { return made(outbound.NewBucket(key)) }, 1},
-		outbound.ErrUnavailable: {func(key string) (outbound.Limiter, error) { return made(outbound.NewSharedBucket(away, key, hour)) }, 1},
+		outbound.ErrThrottled: {func(key string) (outbound.Limiter, error) { return made(outbound.NewBucket(key, hour)) }, 1},
+		outbound.ErrTooLarge:  {func(key string) (outbound.Limiter, error) { return made(outbound.NewBucket(key, hour)) }, 2},
+		outbound.ErrInvalid:   {func(key string) (outbound.Limiter, error) { return made(outbound.NewBucket(key)) }, 1},
+		store.ErrUnavailable:  {func(key string) (outbound.Limiter, error) { return made(outbound.NewSharedBucket(away, key, hour)) }, 1},
 	} {
 		keyed := &outbound.Keyed[string]{Label: func(string) string { return tenant }, New: c.new}
 		var err error

@@ -29,7 +29,7 @@ type far struct {
 	hangs    time.Duration // how long it takes to fail
 }
 
-var errAway = fmt.Errorf("%w: connection refused", outbound.ErrUnavailable)
+var errAway = fmt.Errorf("%w: connection refused", store.ErrUnavailable)
 
 func (f *far) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	n := f.trips.Add(1)

@@ -9,8 +9,8 @@ import (
 
 	"modernc.org/sqlite"
 
-	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/rowstore"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // rows are the rows of a table in a SQLite file: a [rowstore.Rows] that processes of one machine share.
@@ -26,7 +26,7 @@ func open(file string) (*rows, error) {
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
 		_, err = db.Exec("PRAGMA journal_mode(WAL); CREATE TABLE IF NOT EXISTS buckets (key BLOB PRIMARY KEY, token INTEGER, state BLOB, expires INTEGER) WITHOUT ROWID")
 		// Of processes that make the file at the same time, SQLite refuses all but one at once.
-		if !errors.Is(explain(err), outbound.ErrUnavailable) || time.Now().After(end) {
+		if !errors.Is(explain(err), store.ErrUnavailable) || time.Now().After(end) {
 			break
 		}
 	}
@@ -78,7 +78,7 @@ func swap(ctx context.Context, tx *sql.Tx, s *rowstore.Swap) error {
 func explain(err error) error {
 	var failed *sqlite.Error
 	if errors.As(err, &failed) && failed.Code()&0xff == 5 { // SQLITE_BUSY
-		return fmt.Errorf("%w: %w", outbound.ErrUnavailable, err)
+		return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
 	}
 	return err
 }

@@ -129,7 +129,7 @@ type flaky struct {
 
 func (s *flaky) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	if time.Since(s.begin)%time.Minute > 50*time.Second {
-		return store.Reply{}, fmt.Errorf("%w: the example's store takes a break", outbound.ErrUnavailable)
+		return store.Reply{}, fmt.Errorf("%w: the example's store takes a break", store.ErrUnavailable)
 	}
 	r, err := s.Memory.Update(ctx, key, op)
 	r.When = time.Now()

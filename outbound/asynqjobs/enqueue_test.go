@@ -9,6 +9,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
@@ -77,7 +78,7 @@ func TestEnqueueWithoutAPlace(t *testing.T) {
 		"not paced":       {nil, nil, 0, 0},
 		"its own time":    {&desk{places: place}, []asynq.Option{asynq.ProcessIn(2 * time.Hour)}, 2 * time.Hour, 0},
 		"its own instant": {&desk{places: place}, []asynq.Option{asynq.ProcessAt(time.Now().Add(2 * time.Hour))}, 2 * time.Hour, 0},
-		"away":            {&desk{err: outbound.ErrUnavailable}, nil, 0, 1},
+		"away":            {&desk{err: store.ErrUnavailable}, nil, 0, 1},
 		"no answer":       {&desk{}, nil, 0, 1},
 		"now":             {&desk{places: []jobs.Reservation{{At: time.Now().Add(-time.Minute), Ticket: ""}}}, nil, 0, 1},
 		"too far":         {&desk{places: []jobs.Reservation{{At: place[0].At}}}, nil, time.Hour, 1},

@@ -15,6 +15,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
@@ -62,7 +63,7 @@ func TestATaskOnItsLastTryWaitsInTheWorker(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	l := &script{answers: []error{
-		later(100*time.Millisecond, "first"), &jobs.Later{In: 50 * time.Millisecond, Err: outbound.ErrUnavailable},
+		later(100*time.Millisecond, "first"), &jobs.Later{In: 50 * time.Millisecond, Err: store.ErrUnavailable},
 		&outbound.ThrottledError{RetryAfter: 10 * time.Millisecond},
 	}}
 	var runs atomic.Int64

@@ -17,7 +17,7 @@ import (
 type redis struct{}
 
 func (redis) Update(context.Context, string, *store.Op) (store.Reply, error) {
-	return store.Reply{}, fmt.Errorf("connection refused: %w", outbound.ErrUnavailable)
+	return store.Reply{}, fmt.Errorf("connection refused: %w", store.ErrUnavailable)
 }
 
 // One of four workers goes on with a quarter of the limit while the store is away, and writes

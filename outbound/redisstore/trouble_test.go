@@ -190,7 +190,7 @@ func TestStore_TroubleIsAnErrorAndChargesNothing(t *testing.T) {
 				} else {
 					require.ErrorContains(t, err, c.says)
 				}
-				require.Equal(t, !c.denied, errors.Is(err, outbound.ErrUnavailable), "%v", err)
+				require.Equal(t, !c.denied, errors.Is(err, store.ErrUnavailable), "%v", err)
 			}
 			kind, other := store.EventDown, store.EventDenied
 			if c.denied {
@@ -203,7 +203,7 @@ func TestStore_TroubleIsAnErrorAndChargesNothing(t *testing.T) {
 			require.ErrorContains(t, outages[0].Err, c.says)
 			for i := range 3 { // a look at another key fails in the same way, and ends no outage
 				_, err := bucketOf(t, s, fmt.Sprint(key, i), still).State(t.Context())
-				require.Equal(t, !c.denied, errors.Is(err, outbound.ErrUnavailable), "%v", err)
+				require.Equal(t, !c.denied, errors.Is(err, store.ErrUnavailable), "%v", err)
 			}
 			require.Empty(t, seen.of(store.EventUp))
 			require.Len(t, seen.of(kind), 1)
@@ -246,21 +246,21 @@ func TestStore_ClientThatReachesNoServer(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1:1", "nowhere.invalid:6379", "not an address"} {
 		rdb := redis.NewClient(&redis.Options{Addr: addr})
 		t.Cleanup(func() { _ = rdb.Close() })
-		require.ErrorIs(t, fails(rdb, 200*time.Millisecond), outbound.ErrUnavailable)
+		require.ErrorIs(t, fails(rdb, 200*time.Millisecond), store.ErrUnavailable)
 	}
 	rdb := redistest.Shared(t).Client(t, func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 1, 10*time.Millisecond })
 	held := rdb.Conn() // held for long, as by a blocking command
 	require.NoError(t, held.Ping(t.Context()).Err())
 	require.Eventually(t, func() bool {
 		err := fails(rdb, 300*time.Millisecond)
-		require.ErrorIs(t, err, outbound.ErrUnavailable)
+		require.ErrorIs(t, err, store.ErrUnavailable)
 		return errors.Is(err, redis.ErrPoolTimeout) && strings.Contains(err.Error(), "no connection left")
 	}, time.Minute, time.Millisecond)
 	require.NoError(t, held.Close())
 	require.NoError(t, rdb.Close())
 	err := fails(rdb, time.Second)
 	require.ErrorIs(t, err, redis.ErrClosed)
-	require.NotErrorIs(t, err, outbound.ErrUnavailable)
+	require.NotErrorIs(t, err, store.ErrUnavailable)
 	var none *redis.Client
 	for _, rdb := range []redis.UniversalClient{nil, none} {
 		require.ErrorIs(t, fails(rdb, time.Second), errNoClient)
@@ -292,7 +292,7 @@ func TestStore_SilentClusterKeepsNoCallWaiting(t *testing.T) {
 	began := time.Now()
 	for i := range 10 {
 		_, err := bucketOf(t, s, fmt.Sprint(i), still).Acquire(t.Context(), outbound.Cost{1})
-		require.ErrorIs(t, err, outbound.ErrUnavailable)
+		require.ErrorIs(t, err, store.ErrUnavailable)
 	}
 	require.Less(t, time.Since(began), 30*time.Second) // the client itself waits for a minute
 }
@@ -369,7 +369,7 @@ func TestStore_OperationEndsAtItsTimeout(t *testing.T) {
 					time.Sleep(time.Duration(i) * timeout / 40)
 					at := time.Now()
 					_, err := b.Acquire(context.Background(), outbound.Cost{1})
-					require.ErrorIs(t, err, outbound.ErrUnavailable)
+					require.ErrorIs(t, err, store.ErrUnavailable)
 					require.LessOrEqual(t, time.Since(at), timeout)
 				})
 			}
@@ -450,7 +450,7 @@ func TestStore_ErrorsOfAServerAreReportedOnce(t *testing.T) {
 				for _, e := range seen.all {
 					kinds = append(kinds, e.Kind)
 				}
-				if len(failed) > 250 && !errors.Is(failed[0], outbound.ErrUnavailable) {
+				if len(failed) > 250 && !errors.Is(failed[0], store.ErrUnavailable) {
 					require.True(t, denied(err))
 					require.Equal(t, []store.StoreEventKind{store.EventDenied}, kinds)
 				} else {
@@ -461,7 +461,7 @@ func TestStore_ErrorsOfAServerAreReportedOnce(t *testing.T) {
 				}
 				for _, got := range failed {
 					require.ErrorIs(t, got, err)
-					require.Equal(t, !denied(err), errors.Is(got, outbound.ErrUnavailable))
+					require.Equal(t, !denied(err), errors.Is(got, store.ErrUnavailable))
 				}
 			})
 		})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
@@ -115,7 +116,7 @@ func TestWhoGetsNoPlaceAtInsertion(t *testing.T) {
 		"a limiter without places": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) {
 			p.Limiter = one(outbound.Unlimited{})
 		},
-		"a store that is away":     func(_ *riverjobs.Plugin, d *desk, _ *rivertype.JobInsertParams) { d.err = outbound.ErrUnavailable },
+		"a store that is away":     func(_ *riverjobs.Plugin, d *desk, _ *rivertype.JobInsertParams) { d.err = store.ErrUnavailable },
 		"a cost that is too large": func(_ *riverjobs.Plugin, d *desk, _ *rivertype.JobInsertParams) { d.err = outbound.ErrTooLarge },
 		"a Scheduler that is none": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) {
 			p.Limiter = one((*jobs.Scheduler)(nil))

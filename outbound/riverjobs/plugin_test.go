@@ -14,6 +14,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
@@ -35,7 +36,7 @@ func TestWhatBecomesOfAJob(t *testing.T) {
 		snooze = func(d time.Duration) error { return river.JobSnooze(d) }
 		boom   = errors.New("boom")
 		full   = &outbound.ThrottledError{RetryAfter: 3 * time.Second}
-		away   = &outbound.StoreError{Op: "book", Err: outbound.ErrUnavailable}
+		away   = &outbound.StoreError{Op: "book", Err: store.ErrUnavailable}
 		large  = &outbound.CostError{Err: outbound.ErrTooLarge}
 		bad    = &outbound.CostError{Err: outbound.ErrInvalid}
 	)

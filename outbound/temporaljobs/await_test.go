@@ -19,6 +19,7 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
@@ -72,7 +73,7 @@ func TestAwaitBooksSleepsAndSendsTheTicketAlong(t *testing.T) {
 func TestAwaitGoesOnWithoutAPlace(t *testing.T) {
 	for name, change := range map[string]func(*world, *script){
 		"the store is away": func(_ *world, s *script) {
-			s.place = func(outbound.Cost) (jobs.Reservation, error) { return jobs.Reservation{}, outbound.ErrUnavailable }
+			s.place = func(outbound.Cost) (jobs.Reservation, error) { return jobs.Reservation{}, store.ErrUnavailable }
 		},
 		"a limiter of calls": func(w *world, s *script) {
 			w.limiter = func(i activity.Info) (outbound.Limiter, outbound.Cost) { return onlyAcquires{s}, outbound.Cost{1} }

@@ -15,6 +15,7 @@ import (
 	"go.temporal.io/sdk/worker"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
@@ -28,7 +29,7 @@ func TestALaterIsPutBackAndComesWithItsTicket(t *testing.T) {
 			case 1:
 				return &jobs.Later{In: 20 * time.Millisecond, Ticket: "a place"}
 			case 2:
-				return &jobs.Later{Ticket: "a place", Err: outbound.ErrUnavailable} // at once
+				return &jobs.Later{Ticket: "a place", Err: store.ErrUnavailable} // at once
 			case 3:
 				return &jobs.Later{In: 2 * time.Millisecond, Ticket: "another"}
 			}

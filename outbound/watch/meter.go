@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
@@ -66,11 +67,11 @@ func (f failure) stops() bool { return f == failedStore || f == failedClosed || 
 // failureOf returns why a call has failed.
 func failureOf(err error) failure {
 	var cost *outbound.CostError
-	var store *outbound.StoreError
+	var outage *outbound.StoreError
 	switch {
 	case errors.As(err, &cost):
 		return failedCost
-	case errors.As(err, &store) || errors.Is(err, outbound.ErrUnavailable):
+	case errors.As(err, &outage) || errors.Is(err, store.ErrUnavailable):
 		return failedStore
 	case errors.Is(err, queue.ErrClosed):
 		return failedClosed

@@ -46,7 +46,7 @@ func (f limiterFunc) Acquire(ctx context.Context, c outbound.Cost) (outbound.Per
 type broken struct{}
 
 func (broken) Update(context.Context, string, *store.Op) (store.Reply, error) {
-	return store.Reply{}, fmt.Errorf("%w: broken", outbound.ErrUnavailable)
+	return store.Reply{}, fmt.Errorf("%w: broken", store.ErrUnavailable)
 }
 
 // Whatever becomes of calls, each is counted once.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/fallback"
-	"github.com/dripfeed/dripfeed/outbound/store"
+	contract "github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
@@ -164,7 +164,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		}
 	})
 	question(t, "what does each worker get", func(t *testing.T, b *Board) {
-		store := &watchedStore{Memory: store.NewMemory()}
+		store := &watchedStore{Memory: contract.NewMemory()}
 		other := new(Board) // of another process
 		one, two := b.Add("api", shared(t, store, "k", outbound.Window(10, time.Hour))), other.Add("api", shared(t, store, "k", outbound.Window(10, time.Hour)))
 		for i := range 10 {
@@ -254,7 +254,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		direct := b.Add("direct", shared(t, store, "k", outbound.PerSecond(10)))
 		go1(t, l)
 		tells(t, b, `store_away{store="quotas"} 0`)
-		store.fail(outbound.ErrUnavailable)
+		store.fail(contract.ErrUnavailable)
 		time.Sleep(time.Second)
 		_, _ = l.Acquire(bg, outbound.Cost{1})
 		_, _ = direct.Acquire(bg, outbound.Cost{1})
@@ -286,8 +286,8 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		tells(t, b, `store_away{store="quotas"} 0`)
 	})
 	question(t, "how slow is the store, and how many operations share a trip", func(t *testing.T, b *Board) {
-		c := &counting{stats: store.StoreStats{Answered: 30, Repeats: 3, Trips: store.Trips{
-			Count: 12, Time: 240 * time.Millisecond, Within: []store.TripsWithin{{Bound: 5 * time.Millisecond, Count: 9}, {Bound: time.Second, Count: 12}}}}}
+		c := &counting{stats: contract.StoreStats{Answered: 30, Repeats: 3, Trips: contract.Trips{
+			Count: 12, Time: 240 * time.Millisecond, Within: []contract.TripsWithin{{Bound: 5 * time.Millisecond, Count: 9}, {Bound: time.Second, Count: 12}}}}}
 		if err := b.AddStore("redis", c); err != nil {
 			t.Fatal(err)
 		}
@@ -298,7 +298,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 			`store_trip_time_seconds_bucket{store="redis",le="0.005"} 9`, `store_trip_time_seconds_sum{store="redis"} 0.24`)
 	})
 	question(t, "is this process late, and how late do calls depart", func(t *testing.T, b *Board) {
-		store := &tardy{watchedStore: watchedStore{Memory: store.NewMemory()}}
+		store := &tardy{watchedStore: watchedStore{Memory: contract.NewMemory()}}
 		one := shared(t, store, "k", outbound.PerSecond(10))
 		var log lines
 		defer one.Observe(Log(log.logger()))()
@@ -329,7 +329,7 @@ type tardy struct {
 	late atomic.Int64
 }
 
-func (s *tardy) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+func (s *tardy) Update(ctx context.Context, key string, op *contract.Op) (contract.Reply, error) {
 	r, err := s.watchedStore.Update(ctx, key, op)
 	time.Sleep(time.Duration(s.late.Load()))
 	return r, err

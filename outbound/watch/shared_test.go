@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/store"
+	contract "github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
@@ -21,7 +21,7 @@ import (
 func TestNamesThatShareABucketShowTheirOwnQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
-		one := shared(t, &watchedStore{Memory: store.NewMemory()}, "k", outbound.PerMinute(1))
+		one := shared(t, &watchedStore{Memory: contract.NewMemory()}, "k", outbound.PerMinute(1))
 		b.Add("bucket", one)
 		l := b.Add("queue", queue.New(one, queue.Config{}))
 		ctx, cancel := context.WithCancel(bg)
@@ -46,20 +46,20 @@ type errStore struct {
 
 // failing returns a store that fails with an error, or works as long as that is nil.
 func failing(err error) *errStore {
-	s := &errStore{watchedStore: watchedStore{Memory: store.NewMemory()}}
+	s := &errStore{watchedStore: watchedStore{Memory: contract.NewMemory()}}
 	s.fail(err)
 	return s
 }
 
 func (s *errStore) fail(err error) { s.err.Store(&err) }
 
-func (s *errStore) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+func (s *errStore) Update(ctx context.Context, key string, op *contract.Op) (contract.Reply, error) {
 	err := *s.err.Load()
 	if err == nil {
 		return s.watchedStore.Update(ctx, key, op)
 	}
 	s.trips.Add(1)
-	return store.Reply{}, err
+	return contract.Reply{}, err
 }
 
 // A store that fails is asked once a second, however many look, and its error does not show the key.
@@ -92,7 +92,7 @@ func TestAnOldStateIsNotToldAsANewOne(t *testing.T) {
 		if l := only(t, &b); l.HeldFor != time.Hour {
 			t.Fatalf("held for %v", l.HeldFor)
 		}
-		store.fail(outbound.ErrUnavailable)
+		store.fail(contract.ErrUnavailable)
 		time.Sleep(50 * time.Second)
 		if l := only(t, &b); l.HeldFor != 59*time.Minute+10*time.Second || !strings.Contains(l.Trouble[0], "50 s old") {
 			t.Errorf("held for %v: %q", l.HeldFor, l.Trouble)
@@ -125,7 +125,7 @@ func TestALimiterThatBreaksIsAskedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var b Board
-				x := &explaining{bucket: shared(t, store.NewMemory(), "k", outbound.PerSecond(1))}
+				x := &explaining{bucket: shared(t, contract.NewMemory(), "k", outbound.PerSecond(1))}
 				x.explain = func() (outbound.Explanation, error) { end(); return outbound.Explanation{}, nil }
 				b.Add("api", x)
 				begin := time.Now()
@@ -146,7 +146,7 @@ func TestALimiterThatBreaksIsAskedAgain(t *testing.T) {
 func TestRareLooksAtAStoreThatHangsLeaveNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
-		store := &watchedStore{Memory: store.NewMemory()}
+		store := &watchedStore{Memory: contract.NewMemory()}
 		store.hangs.Store(true)
 		b.Add("api", shared(t, store, "k", outbound.PerSecond(1)))
 		for range 20 {
@@ -165,7 +165,7 @@ func TestStatesAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		for i := range 20 {
-			b.Add("api "+strconv.Itoa(i), shared(t, store.NewMemory(), strconv.Itoa(i), outbound.PerSecond(1)))
+			b.Add("api "+strconv.Itoa(i), shared(t, contract.NewMemory(), strconv.Itoa(i), outbound.PerSecond(1)))
 		}
 		b.Snapshot(bg, Query{})
 		time.Sleep(2 * time.Minute)
@@ -180,7 +180,7 @@ func TestStatesAreForgotten(t *testing.T) {
 func TestALookThatIsBrokenOffBlamesNoStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
-		store := &watchedStore{Memory: store.NewMemory()}
+		store := &watchedStore{Memory: contract.NewMemory()}
 		store.hangs.Store(true)
 		b.Add("api", shared(t, store, "k", outbound.PerSecond(1)))
 		ctx, cancel := context.WithTimeout(bg, 10*time.Millisecond)

@@ -37,7 +37,7 @@ func TestABoardShowsStores(t *testing.T) {
 		if len(s) != 1 || s[0].Away || s[0].MeanTrip != 5*time.Millisecond || s[0].Operations != 30 || len(s[0].Trouble) != 0 {
 			t.Errorf("%+v", s)
 		}
-		c.stats.Outages = []store.Outage{{Server: "10.0.0.1:6379", Since: time.Now().Add(-time.Minute), Err: outbound.ErrUnavailable}}
+		c.stats.Outages = []store.Outage{{Server: "10.0.0.1:6379", Since: time.Now().Add(-time.Minute), Err: store.ErrUnavailable}}
 		s = b.Snapshot(bg, Query{}).Stores
 		if !s[0].Away || s[0].AwayFor != time.Minute || !strings.HasPrefix(s[0].Trouble[0], "10.0.0.1:6379 has not answered for 1 min: ") {
 			t.Errorf("%+v", s)

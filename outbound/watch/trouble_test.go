@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
@@ -23,8 +24,8 @@ func TestCallsThatFailAreTrouble(t *testing.T) {
 			words string
 		}{
 			{queue.ErrClosed, false, Stopped, "3 calls failed in the last minute, the latest because the queue is closed."},
-			{&outbound.StoreError{Op: "book", Err: outbound.ErrUnavailable}, false, Stopped, "the latest because the store failed."},
-			{&outbound.StoreError{Op: "book", Err: outbound.ErrUnavailable}, true, Busy, "the latest because the store failed."},
+			{&outbound.StoreError{Op: "book", Err: store.ErrUnavailable}, false, Stopped, "the latest because the store failed."},
+			{&outbound.StoreError{Op: "book", Err: store.ErrUnavailable}, true, Busy, "the latest because the store failed."},
 			{&outbound.CostError{Err: outbound.ErrTooLarge}, false, Busy, "the latest because a cost can never go."},
 			{errors.New("own"), false, Busy, "3 calls failed in the last minute."},
 		} {

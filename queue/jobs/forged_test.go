@@ -9,7 +9,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/fallback"
-	"github.com/dripfeed/dripfeed/outbound/store"
+	contract "github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // Whatever a ticket says, its job gets a place behind the others, and no later one.
@@ -31,12 +31,12 @@ func TestATicketThatIsNoneBooksAnew(t *testing.T) {
 // tickets of the store are void.
 func TestALineGoesOnWithAShareOfAStoreThatIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &trip{Memory: store.NewMemory()}
+		store := &trip{Memory: contract.NewMemory()}
 		l := New(shared(t, &fallback.Store{Store: store, Share: 0.5}, "api", outbound.Limit{Capacity: 1, LeakRate: 2}), Config{})
 		s := &punctual{t: t}
 		places := book(t, l, 10)
 		store.mu.Lock()
-		store.err = fmt.Errorf("%w: down", outbound.ErrUnavailable)
+		store.err = fmt.Errorf("%w: down", contract.ErrUnavailable)
 		store.mu.Unlock()
 		for i, p := range places {
 			s.start(fmt.Sprint(i), l, p.Ticket, one)
@@ -60,7 +60,7 @@ func TestALineGoesOnWithAShareOfAStoreThatIsAway(t *testing.T) {
 // ones, and follows later.
 func TestALineGoesOnWhileItsDeskCannotFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &trip{Memory: store.NewMemory()}
+		store := &trip{Memory: contract.NewMemory()}
 		l := New(shared(t, &fallback.Store{Store: store, Share: 0.5}, "api", outbound.Limit{Capacity: 1, LeakRate: 2}), Config{})
 		s := &punctual{t: t}
 		admitted(t, l, "", one)
@@ -72,7 +72,7 @@ func TestALineGoesOnWhileItsDeskCannotFollow(t *testing.T) {
 			defer store.mu.Unlock()
 			store.err = err
 		}
-		away(fmt.Errorf("%w: down", outbound.ErrUnavailable))
+		away(fmt.Errorf("%w: down", contract.ErrUnavailable))
 		begin := time.Now()
 		time.AfterFunc(10*time.Minute, func() { away(nil) })
 		for i := range 10 {

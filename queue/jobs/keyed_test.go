@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/store"
+	contract "github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // A Keyed drops a line of this process when no place is out any more, and one of a store at once:
@@ -17,7 +17,7 @@ import (
 func TestAKeyedDropsALineAndLosesNoPlace(t *testing.T) {
 	for _, inStore := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			store := store.NewMemory()
+			store := contract.NewMemory()
 			tenants := &outbound.Keyed[string]{Max: 1, Label: func(string) string { return "a tenant" }, New: func(tenant string) (outbound.Limiter, error) {
 				b, err := outbound.NewBucket(tenant, perSecond...)
 				if inStore {
@@ -242,13 +242,13 @@ func booker(t *testing.T, l outbound.Limiter) Booker {
 
 // bookless is a store that is unavailable to those who book in it.
 type bookless struct {
-	store.Store
+	contract.Store
 	denies bool
 }
 
-func (s *bookless) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+func (s *bookless) Update(ctx context.Context, key string, op *contract.Op) (contract.Reply, error) {
 	if s.denies && len(op.Costs) > 0 && strings.Contains(key, "reserved") {
-		return store.Reply{}, outbound.ErrUnavailable
+		return contract.Reply{}, contract.ErrUnavailable
 	}
 	return s.Store.Update(ctx, key, op)
 }
@@ -256,7 +256,7 @@ func (s *bookless) Update(ctx context.Context, key string, op *store.Op) (store.
 // A late job that finds no capacity and cannot book again keeps its ticket.
 func TestScheduler_LateJobKeepsTicketWithoutStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &bookless{Store: store.NewMemory()}
+		store := &bookless{Store: contract.NewMemory()}
 		s := New(shared(t, store, "api", perSecond...), Config{})
 		ticket := book(t, s, 1)[0].Ticket
 		time.Sleep(time.Minute)
@@ -264,7 +264,7 @@ func TestScheduler_LateJobKeepsTicketWithoutStore(t *testing.T) {
 			t.Fatal(err)
 		}
 		store.denies = true
-		if later := sentBack(t, s, ticket, one); later.Ticket != ticket || !errors.Is(later, outbound.ErrUnavailable) {
+		if later := sentBack(t, s, ticket, one); later.Ticket != ticket || !errors.Is(later, contract.ErrUnavailable) {
 			t.Errorf("%+v", later)
 		}
 	})

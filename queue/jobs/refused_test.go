@@ -11,16 +11,16 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/store"
+	contract "github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
 func TestAStoreThatIsAwayFailsNoJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &trip{Memory: store.NewMemory()}
+		store := &trip{Memory: contract.NewMemory()}
 		l := New(shared(t, store, "api", perSecond...), Config{})
 		ticket := book(t, l, 5)[4].Ticket
-		store.err = fmt.Errorf("%w: down", outbound.ErrUnavailable)
+		store.err = fmt.Errorf("%w: down", contract.ErrUnavailable)
 		var first time.Duration
 		differ := false
 		for i := range 20 {
@@ -35,7 +35,7 @@ func TestAStoreThatIsAwayFailsNoJob(t *testing.T) {
 		if !differ {
 			t.Error("all jobs come back together")
 		}
-		if _, err := l.Book(bg, one); !errors.Is(err, outbound.ErrUnavailable) {
+		if _, err := l.Book(bg, one); !errors.Is(err, contract.ErrUnavailable) {
 			t.Errorf("Book: %v", err)
 		}
 		store.err = nil

@@ -220,7 +220,7 @@ func TestTheEndOfAContextInAQueueIsItsStatus(t *testing.T) {
 type away struct{}
 
 func (away) Update(context.Context, string, *store.Op) (store.Reply, error) {
-	return store.Reply{}, outbound.ErrUnavailable
+	return store.Reply{}, store.ErrUnavailable
 }
 
 func TestALimiterThatIsAwayOrClosedIsUnavailable(t *testing.T) {
@@ -228,7 +228,7 @@ func TestALimiterThatIsAwayOrClosedIsUnavailable(t *testing.T) {
 	require.NoError(t, err)
 	closed := queue.New(bucket(t, outbound.PerSecond(1)), queue.Config{})
 	closed.Close()
-	for want, l := range map[error]outbound.Limiter{outbound.ErrUnavailable: shared, queue.ErrClosed: closed} {
+	for want, l := range map[error]outbound.Limiter{store.ErrUnavailable: shared, queue.ErrClosed: closed} {
 		for name, call := range calls {
 			h := &health{}
 			err := call(t.Context(), dialed(t, h, l))

@@ -111,7 +111,7 @@ func TestAReplicaIsPromoted(t *testing.T) {
 						return
 					default:
 					}
-					if _, err := other.Update(bg, "busy", calls(1)); err != nil && !errors.Is(err, outbound.ErrUnavailable) {
+					if _, err := other.Update(bg, "busy", calls(1)); err != nil && !errors.Is(err, store.ErrUnavailable) {
 						t.Errorf("a replica that is not promoted is away, and not: %v", err)
 						return
 					}
@@ -129,7 +129,7 @@ func TestAReplicaIsPromoted(t *testing.T) {
 	_, err := bucket(at.over(replica.open(t, "", nil), short), "key", limit).Acquire(bg, outbound.Cost{1})
 	close(stop)
 	busy.Wait()
-	require.ErrorIs(t, err, outbound.ErrUnavailable, "a replica that is not promoted yet")
+	require.ErrorIs(t, err, store.ErrUnavailable, "a replica that is not promoted yet")
 	require.Empty(t, told.of(store.EventDenied))
 	replica.exec(t, "SELECT pg_promote()")
 	require.Eventually(t, func() bool { _, err := b.State(bg); return err == nil }, patience, 10*time.Millisecond)

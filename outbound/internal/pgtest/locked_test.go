@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
@@ -45,7 +44,7 @@ func TestALockedRowDelaysItsOwnKeyOnly(t *testing.T) {
 	require.Greater(t, rounds, 1)
 	err := <-stuck
 	require.ErrorContains(t, err, "keeps the row locked")
-	require.NotErrorIs(t, err, outbound.ErrUnavailable)
+	require.NotErrorIs(t, err, store.ErrUnavailable)
 	require.NoError(t, tx.Rollback())
 	require.NoError(t, ask(0))
 	require.Empty(t, told.of(store.EventDown))
@@ -77,7 +76,7 @@ func TestALockedRowInDoubtDelaysItsOwnKeyOnly(t *testing.T) {
 		case err := <-stuck:
 			require.Greater(t, rounds, 2, "the others wait for nobody")
 			require.ErrorContains(t, err, "keeps the row locked")
-			require.NotErrorIs(t, err, outbound.ErrUnavailable)
+			require.NotErrorIs(t, err, store.ErrUnavailable)
 			require.NoError(t, tx.Rollback())
 			require.NoError(t, ask(0))
 			require.Empty(t, told.of(store.EventDown))
@@ -128,7 +127,7 @@ func TestARowThatSomebodyMakesDelaysItsOwnKeyOnly(t *testing.T) {
 		case err = <-stuck:
 			require.Greater(t, rounds, 1)
 			require.ErrorContains(t, err, "keeps the row locked")
-			require.NotErrorIs(t, err, outbound.ErrUnavailable)
+			require.NotErrorIs(t, err, store.ErrUnavailable)
 			require.NoError(t, tx.Rollback())
 			require.NoError(t, ask(0))
 			require.Empty(t, told.of(store.EventDown))

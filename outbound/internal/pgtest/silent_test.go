@@ -10,7 +10,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // impatient is a [pq.Dialer] of connections on which the server has to answer in time.
@@ -57,7 +57,7 @@ func TestAStoreOnLibPQIsBackAfterASilenceIfReadsHaveADeadline(t *testing.T) {
 	for range 3 { // until all that the store may have out wait for answers that do not come
 		each(20, func(i int) {
 			_, err := s.Update(bg, fmt.Sprint(i), calls(1))
-			require.ErrorIs(t, err, outbound.ErrUnavailable)
+			require.ErrorIs(t, err, store.ErrUnavailable)
 		})
 		time.Sleep(time.Second / 2)
 	}

@@ -53,7 +53,7 @@ func TestErrorsThatNoWaitCures(t *testing.T) {
 				_, err := s.Update(bg, "secret key", calls(1))
 				require.Less(t, time.Since(start), 10*time.Second)
 				require.ErrorContains(t, err, c.says)
-				require.NotErrorIs(t, err, outbound.ErrUnavailable)
+				require.NotErrorIs(t, err, store.ErrUnavailable)
 				require.NotContains(t, err.Error(), "secret")
 				var state interface{ SQLState() string }
 				require.ErrorAs(t, err, &state)
@@ -112,7 +112,7 @@ func TestErrorsThatAWaitMayCure(t *testing.T) {
 			for said := false; !said; { // a busy machine may hear nothing in time
 				start := time.Now()
 				_, err := s.Update(bg, "key", calls(1))
-				require.ErrorIs(t, err, outbound.ErrUnavailable)
+				require.ErrorIs(t, err, store.ErrUnavailable)
 				require.Less(t, time.Since(start), 10*time.Second)
 				said = strings.Contains(err.Error(), c.says)
 			}
@@ -132,10 +132,10 @@ func TestAServerThatIsNotThere(t *testing.T) {
 	for driver, host := range map[string]string{"pgx": "127.0.0.1:1", "postgres": "127.0.0.1:1"} {
 		s := &server{host: host, user: url.User("postgres")}
 		x := &tables{server: s}
-		store := x.over(s.open(t, driver, nil), short)
+		dead := x.over(s.open(t, driver, nil), short)
 		for said := false; !said; { // a busy machine may hear nothing in time
-			_, err := store.Update(bg, "key", calls(1))
-			require.ErrorIs(t, err, outbound.ErrUnavailable)
+			_, err := dead.Update(bg, "key", calls(1))
+			require.ErrorIs(t, err, store.ErrUnavailable)
 			said = strings.Contains(err.Error(), "refused")
 		}
 	}
@@ -148,7 +148,7 @@ func TestAServerThatIsNotThere(t *testing.T) {
 	require.NoError(t, db.Close())
 	_, err = pgstore.New(db, pgstore.Config{}).Update(bg, "key", calls(1))
 	require.ErrorContains(t, err, "closed")
-	require.NotErrorIs(t, err, outbound.ErrUnavailable)
+	require.NotErrorIs(t, err, store.ErrUnavailable)
 }
 
 // The program's own transactions have all connections of the pool.
@@ -167,7 +167,7 @@ func TestAPoolThatIsUsedUp(t *testing.T) {
 	}
 	start := time.Now()
 	_, err = s.Update(bg, "key", calls(1))
-	require.ErrorIs(t, err, outbound.ErrUnavailable)
+	require.ErrorIs(t, err, store.ErrUnavailable)
 	require.Less(t, time.Since(start), 10*time.Second)
 	for _, tx := range held {
 		require.NoError(t, tx.Rollback())
@@ -245,7 +245,7 @@ func TestAServerThatHangs(t *testing.T) {
 	start := time.Now()
 	permit.Settle(outbound.Cost{5})
 	_, err = b.Acquire(bg, outbound.Cost{1})
-	require.ErrorIs(t, err, outbound.ErrUnavailable)
+	require.ErrorIs(t, err, store.ErrUnavailable)
 	require.Less(t, time.Since(start), 10*time.Second)
 	told.await(t, store.EventDown)
 	time.Sleep(time.Until(start.Add(5 * time.Second)))

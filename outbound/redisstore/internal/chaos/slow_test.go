@@ -15,6 +15,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // counter and windowed are limits that count: almost nothing leaks from the one, and the other is
@@ -156,7 +157,7 @@ func TestARequestThatComesAfterItsSuccessorChargesNothing(t *testing.T) {
 	eventually(t, "a call is admitted", func() bool { return c.acquire() == nil })
 	const delay = 2 * time.Second
 	way.Set(redistest.Faults{DelayRequests: delay})
-	require.ErrorIs(t, c.acquire(), outbound.ErrUnavailable)
+	require.ErrorIs(t, c.acquire(), store.ErrUnavailable)
 	sent := time.Now() // the last copy of the request left before this
 	way.Set(redistest.Faults{})
 	from := time.Now()
@@ -219,7 +220,7 @@ func TestADecisionTakesNoLongerThanItsTime(t *testing.T) {
 		way.Set(redistest.Faults{Delay: delay})
 		c.longest.Store(0)
 		for deadline := time.Now().Add(timeout + 100*time.Millisecond); time.Now().Before(deadline); {
-			require.ErrorIs(t, c.acquire(), outbound.ErrUnavailable)
+			require.ErrorIs(t, c.acquire(), store.ErrUnavailable)
 		}
 		t.Logf("replies %v late: the longest decision took %v of %v", delay, time.Duration(c.longest.Load()), timeout)
 		require.Less(t, time.Duration(c.longest.Load()), timeout+5*time.Second)
