@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"os"
 	"strconv"
 	"sync"
 	"testing"
@@ -36,8 +37,8 @@ func stored(t testing.TB, rdb redis.Cmdable, name string) *store.Stored {
 // by hot steps and by swaps.
 func TestStore_ChargesOnceOnABadLine(t *testing.T) {
 	server := redistest.Start(t)
-	calls := 1_000
-	if !testing.Short() {
+	calls := 500
+	if os.Getenv("DRIPFEED_LONG") != "" {
 		calls = 10_000
 	}
 	line := redistest.NewProxy(t, server.Addr())
