@@ -10,79 +10,90 @@
 // whose bucket is in Redis, and wait in a queue. Look at the last row of the table: the API
 // refuses nothing, the quota is used, and all workers get the same.
 //
-// The workers are processes of this program. The program itself serves the API, and Redis as
-// well: by a redis-server of its own if one is installed, else by a miniredis inside it. Both
-// can be yours:
-//
-//	go run ./examples/fleet -redis redis://localhost:6379 -api http://localhost:8080/ -rate 20
-//
-// Every call tells the worker's name in the header X-Worker. The program calls a server of
-// yours in the third way only, unless -mode asks for others, which do not keep to the
-// server's limit. -kill kills workers in the middle of their work, and -json writes the
-// result into a file. A remark says what has not gone as it should; with -strict a remark
-// ends the program with status 1. See -h.
+// The workers are processes of this program: see the package internal/workers. The program serves
+// the API, and Redis as well: by a redis-server of its own if one is installed, else by a miniredis
+// inside it. With -redis the server is yours. -kill kills workers in the middle of their work.
 package main
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
-	"syscall"
+	"slices"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dripfeed/dripfeed/examples/internal/cli"
+	"github.com/dripfeed/dripfeed/examples/internal/workers"
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
-// workerEnv is set in the environment of a process that is to be a worker.
-const workerEnv = "DRIPFEED_FLEET_WORKER"
+const shows = "Worker processes call one API, in three ways."
+
+var example = cli.Example{Name: "fleet", New: program, Usage: shows + `
+
+	go run ./examples/fleet [flags]
+
+  none    nothing paces the calls; what is refused is tried
+          again, after its Retry-After and a random pause
+  share   each worker keeps to 1/N of the limit, in memory
+  shared  all keep to one limit: a bucket in Redis, a queue
+
+` + workers.APILimit}
 
 func main() {
-	if os.Getenv(workerEnv) != "" {
-		// A Ctrl-C reaches all processes of a terminal. The first one ends the others.
-		signal.Ignore(os.Interrupt)
-		os.Exit(work(os.Stdin, os.Stdout))
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	workers.Work(bucket)
+	example.Main()
 }
 
-// run is the program, and returns its exit status: 0; 1 if a way could not be tried, or with
-// -strict if there is any remark; 2 if it could not begin.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	p, err := arguments(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return 0
+// bucket returns a worker's bucket. Its calls wait in a queue around it.
+func bucket(o *workers.Order, c *workers.Counter) (*outbound.Bucket, error) {
+	switch o.Way {
+	case "none":
+		return nil, nil
+	case "share":
+		n := float64(o.Workers)
+		// A bucket of less than one call never admits one.
+		return outbound.NewBucket(o.Bucket, outbound.Limit{Capacity: max(1, o.Burst/n), LeakRate: o.Rate / n})
 	}
+	options, err := redis.ParseURL(o.Store)
 	if err != nil {
-		fmt.Fprintln(stderr, "fleet:", err)
-		return 2
+		return nil, errNoURL
 	}
-	table := stdout
-	if p.json == "-" {
-		table = stderr
+	rdb := redis.NewClient(options)
+	if err := rdb.Ping(context.Background()).Err(); err != nil {
+		return nil, err
 	}
-	d, err := newDemo(ctx, p)
-	if err != nil {
-		fmt.Fprintln(stderr, "fleet:", err)
-		return 2
-	}
-	defer d.close()
-	err = d.run(ctx, &screen{out: table, live: isTerminal(table)})
-	if err == nil {
-		err = d.outcome.write(p.json, stdout)
-	}
-	if err == nil {
-		var remarks []string
-		remarks, err = d.outcome.verdict()
-		for _, remark := range remarks {
-			fmt.Fprintln(stderr, remark)
+	c.Store = redisstore.New(rdb, redisstore.Config{})
+	return outbound.NewSharedBucket(c, o.Bucket, o.Limit())
+}
+
+func program(flags *flag.FlagSet) cli.Run {
+	var f workers.Fleet
+	f.Flags(flags)
+	mode := flags.String("mode", "", "try only this `way`: none, share or shared")
+	url := flags.String("redis", "", "use the server at this `URL`, redis://localhost:6379\nor so; else one is started, or a miniredis")
+	return func(ctx context.Context, out io.Writer) error {
+		ways := []string{"none", "share", "shared"}
+		if *mode != "" {
+			if !slices.Contains(ways, *mode) {
+				return cli.Wrong("-mode needs none, share or shared, not %q", *mode)
+			}
+			ways = []string{*mode}
 		}
+		var s server
+		if slices.Contains(ways, "shared") {
+			var err error
+			if s, err = newServer(ctx, *url); err != nil {
+				return err
+			}
+			defer s.end()
+		}
+		fmt.Fprintf(out, "%s\n%s\nlimit: %v\nRedis: %s\n\n", shows, &f, f.Limit(), cmp.Or(s.what, "not needed"))
+		_, err := f.TryAll(ctx, out, workers.Order{Store: s.url}, ways...)
+		return err
 	}
-	if err != nil {
-		fmt.Fprintln(stderr, "fleet:", err)
-		return 1
-	}
-	return 0
 }
