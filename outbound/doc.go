@@ -1,150 +1,84 @@
-// Package outbound paces calls to other people's APIs with leaky buckets: as fast as the API
-// allows, and not one call faster.
+// Package outbound limits the rate of calls to third-party APIs.
+//
+// A [Bucket] has one or more limits. [Bucket.Acquire] admits a call if every limit has capacity for
+// it. Otherwise it returns a [*ThrottledError] that says when to retry:
 //
 //	bucket := outbound.Must(outbound.NewBucket("weather", outbound.PerSecond(10)))
 //
 //	permit, err := bucket.Acquire(ctx, outbound.Cost{1})
 //	if err != nil {
-//		return err // *ThrottledError: come back after its RetryAfter
+//		return err
 //	}
 //	defer permit.Done()
 //
-// Most programs do not call Acquire themselves. Package transport wraps an http.Client, [Do],
-// [Wrap] and [Each] wrap jobs, and package queue makes calls wait for their turn where a bucket
-// refuses them at once.
+// Most programs do not call Acquire. Package transport limits an http.Client, [Do], [Wrap] and
+// [Each] limit functions and jobs, and package queue makes calls wait instead of failing.
 //
-// # The guarantee
+// # Choosing a limit
 //
-// In any interval of length W at most Capacity + LeakRate*W units leave, for each leaky limit of a
-// bucket. For a [Window] of n it is at most n in any interval of its length, and for an [Hourly],
-// [Daily] or [Monthly] limit at most n in each period. That holds through concurrency, cancels,
-// settles, holds, slow-downs, changes of limits, and clocks that step back. A call may leave late:
+//	Stripe: 100 a second                      PerSecond(100)
+//	GitHub: 5,000 an hour                     Window(5_000, time.Hour)
+//	HubSpot: 100 in 10 s, 250,000 a day       Window(100, 10*time.Second), Daily(250_000, zone)
+//	Shopify: a bucket of 40, refilled at 2/s  Limit{Capacity: 40, LeakRate: 2}
+//	OpenAI: 30,000 tokens a minute            Window(30_000, time.Minute).Of(1, "tokens")
+//	a monthly budget                          Monthly(1_000, zone)
+//	5 concurrent requests                     InFlight(5)
 //
-//   - From a queue by the queue's tolerance, which is 5 ms under [Per] and its kin and under
-//     windows, and up to 50 ms under other limits, however far away a shared store is.
-//   - From a shared bucket alone, which cannot wait, by the way back of the store's reply and
-//     100 ms.
-//   - From both by half of the difference between a route's way there and its way back.
+// [Per], [PerSecond], [PerMinute] and [PerHour] space calls evenly; use them when in doubt.
+// [Window] lets up to n calls leave together and uses nearly all of the quota. [Hourly], [Daily]
+// and [Monthly] follow the calendar, and admit no call within a second of a period's end.
+// [FixedWindow] is only for an API whose window begins with the first call. A [Limit] literal is a
+// leaky bucket of that size; make it smaller than the API's by what leaks in 10 ms.
 //
-// Of a leaky limit that adds at most LeakRate times the delay. A calendar has a second to spare for
-// it, and a window 10 ms. Where calls leave later than that, a burst that is late and the next one
-// that is not come together: in an interval that is shorter than the window by the delay, less 10
-// ms, still at most n leave, but in a whole window it may be 2n. So a window in a shared store
-// needs a queue around its bucket: of Window(10, time.Second) a bucket alone let 18 go in 0.93 s
-// when the replies of the first ten were 90 ms late.
+// A [Cost] has a number for each unit, such as calls and tokens. A call is charged to every limit
+// of its bucket or to none. [Permit.Settle] corrects the charge when the real cost is known.
+// [Bucket.Fillup] counts without refusing.
 //
-// The guarantee does not cover units beyond what a call acquired ([Permit.Settle]), and a shared
-// store whose clock jumps forward, which looks like idleness.
+// # Guarantees
 //
-// "10 per second" is less simple than it looks. A bucket that holds 10 and leaks 10 per second lets
-// nearly 20 through within one second: 10 that it had saved, and 10 that leak meanwhile. An API
-// that counts the calls of any second refuses almost half of those. So [Per] and its kin have
-// capacity 1 and space calls evenly: those of PerSecond(10) leave 101 ms apart. Whichever second
-// the API looks at, it sees at most 10, with 10 ms to spare for a network that moves calls closer
-// together. That costs 1 % of the quota. [Limit.Burst] lets some go at once, at a lower rate, so
-// that the promise still holds. A literal [Limit] spares nothing for the network: there the API's
-// own capacity has to be above the bucket's by what leaks in 10 ms.
+// In any interval of length W, a leaky limit admits at most Capacity + LeakRate*W units. A Window
+// admits at most n units in any interval of its length, and a calendar limit at most n in each
+// period. Concurrency, cancellation, holds, limit changes and clocks that step back do not break
+// this. PerSecond(10) therefore admits at most 10 calls in any second. It spaces them 101 ms
+// apart, which absorbs network jitter and gives up 1 % of the quota.
 //
-// # Which limit for which API
+// A call may leave late. A queue delays it by up to 5 ms, or 50 ms with literal and calendar
+// limits. A shared bucket without a queue delays it by the latency of the store's reply plus
+// 100 ms. With both, a route adds half the difference of its two directions. A leaky limit then
+// admits up to LeakRate times the delay more. Windows absorb 10 ms and calendar limits 1 s. Beyond
+// that a Window can admit up to 2n, so put a queue around a Window in a store.
 //
-//	GitHub: 5 000 an hour, 900 points a minute    Window(5_000, time.Hour), Per(900, time.Minute).Of(1, "points")
-//	HubSpot: 100 in 10 s, 250 000 a day           Window(100, 10*time.Second), Daily(250_000, zone)
-//	Slack: 50 a minute, for each method           Window(50, time.Minute), a bucket for each method
-//	YouTube: 10 000 units a day, Pacific time     Daily(10_000, losAngeles)
-//	Stripe: 100 a second                          PerSecond(100)
-//	Shopify: a bucket of 40 that leaks 2 a second Limit{Capacity: 40, LeakRate: 2}
-//	OpenAI: 500 requests, 30 000 tokens a minute  Window(500, time.Minute), Window(30_000, time.Minute).Of(1, "tokens")
-//	a budget in money                             Monthly(1_000, zone), with Fillup
-//	an API that tells nothing about its limit     Per
+// Units that Settle adds are not covered, and neither is a store whose clock jumps forward.
 //
-// [FixedWindow] is for an API whose window begins with the first call, and only if that call surely
-// arrives within 10 ms: else, and where in doubt, Window.
+// # Sharing a limit
 //
-// What they cost: [Per], alone in a bucket, is one word and one compare-and-swap, in some 100
-// bytes; calls go evenly, also after a pause. For all else a decision takes a lock, and a bucket
-// about a kilobyte: two leaky limits 1 030 bytes, a [Window] with one call 1 180, a [Daily] 1 300.
-// A Window uses all of its quota but for 10 ms of each window, and may let it go in one burst. Its
-// log, in 64 parts, grows up to 4 KiB. A calendar gives up the second after each reset. In a shared
-// store all limits of a bucket are one trip.
+// [NewSharedBucket] keeps the bucket in a [store.Store], so that all processes share it: package
+// redisstore for Redis, pgstore for PostgreSQL, rowstore for other databases. Package fallback
+// decides what calls do while the store is unavailable. InFlight counts each process separately.
+// [Keyed] makes a limiter per tenant, token or host, and drops idle ones.
 //
-// # Limits, units, costs
+// # Reacting to the API
 //
-// A [Bucket] has one to eight limits, each on one of up to four units: calls, tokens, money. A
-// [Cost] has a number for each unit. The number of the first unit, the calls, is above 0 or [Free]:
-// a cost that forgets it is [ErrInvalid]. A call is charged to all limits or to none, and one
-// that waits for one limit fills the others when it goes. [InFlight] limits calls in progress. In a
-// queue of its own it is the outer limiter, and the one that counts calls per time is the inner
-// one: see package queue.
-//
-// # Gate and meter
-//
-// [Bucket.Acquire] is the gate: it fills only if there is room. [Bucket.Fillup] is the meter: it
-// always fills, up to the brim, and tells the level, for spending or error rates.
-// [Bucket.AbleToAccept] and [Bucket.State] look and change nothing. [Bucket.Explain] tells when a
-// call could go, and why not before; a queue has it, too.
-//
-// # What the API answers
-//
-// [Permit.Settle] gives units back, or adds some, when a call's real cost is known.
-// [Permit.Refused] tells the bucket of a 429: nothing goes until the API's pause is over, then
-// calls drip at a clock that is slower for a while. Refusals that slowing down does not make fewer
-// soon slow down no more. [Permit.Hold] pauses without slowing down. [Permit.Answered] says all
-// that an API can say: what remains of a quota, why a call was refused, or that no answer came.
-// Package transport does this for HTTP.
+// [Permit.Refused] reports a 429. It puts the bucket on hold: no call is admitted for as long as
+// the API asks. Calls then resume at 0.9 of the rate, which recovers by 10 % a minute. Refusals
+// without a success in between double the hold, up to an hour. [Permit.Hold] pauses without
+// slowing down, and [Bucket.Resume] ends both. Package transport calls these methods for you.
 //
 // # Errors
 //
-// Every error is a value to compare with [errors.Is] or to find with [errors.As], also inside the
-// *url.Error of an http.Client:
+// Use [errors.Is] and [errors.As], also on the *url.Error of an http.Client:
 //
-//   - [*ThrottledError], which is [ErrThrottled]: the call has no room now, or not before its
-//     deadline or its queue's MaxWait, and is told so at once. It is also
-//     [context.DeadlineExceeded], queue.ErrFull or [ErrFull] where that is why. Come back after
-//     its RetryAfter; 0 means that nobody knows the time.
-//   - [ErrTooLarge]: the cost is above a limit's capacity. Never retry it. Its text says which
-//     Burst, or which n, the cost needs.
-//   - [ErrInvalid]: a mistake in the program, such as a limit that is none.
-//   - The ctx's own error: the context ended while the call waited. The call was charged
-//     nothing, and holds nobody up.
-//   - queue.ErrClosed: the program closed the queue, because it is shutting down.
-//   - [*StoreError]: a shared store failed. The call was not admitted. Room may be lost, and
-//     none is gained.
+//   - [*ThrottledError] is [ErrThrottled]: over the limit, nothing charged. Retry after RetryAfter;
+//     0 means unknown. It also matches [context.DeadlineExceeded], queue.ErrFull or [ErrFull] if
+//     that is the cause.
+//   - [ErrTooLarge]: the cost exceeds the capacity of a limit. Do not retry.
+//   - [ErrInvalid]: a mistake in the program, such as a negative cost.
+//   - [*StoreError]: the store failed. The call was not admitted, but may have been charged.
+//   - The context's error, or queue.ErrClosed: the call stopped waiting and was not charged.
 //
-// # Jobs
+// # Observing
 //
-// A job that has no room gets a [*ThrottledError] with the time to come back. Do not reschedule
-// many jobs of a bare bucket for their RetryAfter: they all come back together, one is admitted,
-// and the rest are rescheduled again. 1,000 jobs at 10 per second make 500,500 attempts. A
-// Scheduler of package queue/jobs gives each job its own time: 1,990 attempts, or 1,000 if the
-// reservations are booked when the jobs are enqueued. See [Wrap] for jobs as functions.
-//
-// # Before you enforce
-//
-// Package outbound/shadow admits all calls and reports what a limit would have done with each: how
-// long the call would have waited, or why it would have been refused.
-//
-// # Metrics and logs
-//
-// Package watch has a board: a page for people, metrics for Prometheus, and lines for a log. To
-// count by yourself, [Observe] reports what happens to calls, and [Bucket.Observe] what happens to
-// a bucket: holds of whatever cause, and their end, slow-downs, new limits, calls that were
-// forgotten and places that came too late. A store across a network counts its trips and tells
-// which servers are away, by its method Stats; fallback.Store.State tells of an outage, and
-// queue.Queue.Stats who waits.
-//
-// # Coming from others
-//
-// What golang.org/x/time/rate calls Allow is [Bucket.Acquire], Reserve is [Bucket.Book], and Wait
-// is a queue. redis_rate's AllowAtMost, which takes as many of n as there is room for, has no
-// equal: a [Booking] of n costs of one with no Horizon takes as many as may go now. Nor has its
-// Reset, because an API does not forget what it has counted: [Bucket.Resume] ends a hold and a
-// slow-down, and refills nothing. COMING_FROM.md in this folder has tables for these two,
-// failsafe-go, Bottleneck and Sidekiq.
-//
-// # Where state lives
-//
-// [NewBucket] makes a bucket of this process; a decision is one compare-and-swap. [NewSharedBucket]
-// keeps the state in a [store.Store], where all buckets of a key are one. What every store does is
-// [store.Op.Apply], a pure function. Package store tells how to write one, and package
-// outboundtest examines stores. Package fallback has one around another that may be away.
+// [Bucket.Explain] says when a call could leave and what it waits for. Package watch serves a page,
+// Prometheus metrics and log lines. [Observe] reports calls, and [Bucket.Observe] holds and other
+// changes of a bucket. Package shadow reports what a limit would refuse before you enforce it.
 package outbound
