@@ -55,7 +55,7 @@ func TestStore_DocumentedUserHasAllRights(t *testing.T) {
 	require.NoError(t, admin.Set(ctx, s.Key("k"), "a string", 0).Err())
 	step(book)
 	for i := range 1_100 {
-		require.NoError(t, admin.HSet(ctx, s.Key("k"), fmt.Sprintf("w%08d", i), string(numbers(nil, 1, float64(i), 0))).Err())
+		require.NoError(t, admin.HSet(ctx, s.Key("k"), fmt.Sprintf("w%08d", i), "1 "+string(numbers(nil, float64(i), 0))).Err())
 	}
 	s.carrier.rename()
 	step(book)

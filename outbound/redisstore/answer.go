@@ -3,6 +3,7 @@ package redisstore
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -61,8 +62,8 @@ func (q *request) read(value any, into []store.Charge) (a answer, err error) {
 		return s
 	}
 	switch a.word {
-	case "look", "cold", "late":
-		a.row = readRow(text(3), text(4), text(5), text(6))
+	case "look", "cold", "late", "bare":
+		a.row = readRow(text(3), text(4), text(5))
 		if a.err = errRace; a.word == "late" {
 			a.err = errLate
 		}
@@ -117,25 +118,24 @@ func (q *request) lookAt(a *answer, into []store.Charge) {
 
 // readHot reads the answer to a hot step: the key from before, from which Go computes the reply.
 func (q *request) readHot(text string, into []store.Charge) (a answer, err error) {
-	if len(text) < 48 || q.mode != hot {
+	f := reader{text: text}
+	if a.last, a.wrote = f.int(), f.int() != 0; f.bad || q.mode != hot {
 		return a, fmt.Errorf("%w: %.80q", errReply, text)
 	}
-	a.last = int64(number(text))
-	return a, q.replay(&a, text[16:], number(text[8:]) != 0, into)
+	return a, q.replay(&a, f.text, into)
 }
 
 // readRecord reads the record of a step that had been carried out before.
 func (q *request) readRecord(a *answer, text string, into []store.Charge) error {
 	a.repeated = true
-	if len(text) < 24 {
-		return errReply
-	}
-	if m := number(text[16:]); m >= 0 && q.mode == hot && len(text) >= 40 {
+	_, text, _ = strings.Cut(text, " ")
+	f := reader{text: text}
+	if f.int(); q.mode == hot && f.int() >= 0 {
 		now := a.now
-		err := q.replay(a, text[8:], true, into)
+		err := q.replay(a, text, into)
 		a.now, a.row = now, nil // others may have written it since
 		return err
-	} else if m != -1 || q.made == nil {
+	} else if q.made == nil || q.mode == hot {
 		return errReply
 	}
 	a.answer(q.reply, into)
@@ -143,46 +143,61 @@ func (q *request) readRecord(a *answer, text string, into []store.Charge) error 
 }
 
 // replay carries the step out once more, as the server has: text is its time, how many calls it has
-// booked, the lengths of s and x, and s, x and g.
-func (q *request) replay(a *answer, text string, wrote bool, into []store.Charge) error {
-	r := reader{text: text}
-	at, booked, ofS, ofX := r.micros(), r.int(), r.int(), r.int()
-	if r.bad || booked < 0 || booked > int64(len(q.op.Costs)) || ofS < 0 || ofX < 0 || ofS+ofX > int64(len(r.text)) {
-		return errReply
-	}
-	before, op := store.Stored{}, *q.op
-	if s := r.text[:ofS]; s != "" {
-		before = q.row.stored.Clone()
-		before.State.Row, before.State.Leaked = store.Row{}, store.Units{}
-		for i := range before.State.Parts {
-			p := &before.State.Parts[i]
-			*p = store.Part{Since: p.Since, End: p.End}
+// booked, and the key as it was.
+func (q *request) replay(a *answer, text string, into []store.Charge) error {
+	before := func() (r *row, at time.Duration, booked int64, err error) {
+		f := reader{text: text}
+		at, booked, has := f.micros(), f.int(), f.int()
+		if r = new(row); has == whole && len(f.text) >= headSize {
+			r.seen, f.text = f.text[:tokenSize], f.text[headSize:]
 		}
-		if !overlay(&before, s, r.text[ofS:ofS+ofX], r.text[ofS+ofX:]) { // nor can the script go on with it
-			a.err = errRace
-			return nil
+		if f.bad || booked < 0 || booked > int64(len(q.op.Costs)) || has < 0 || has > whole || has == whole && r.seen == "" || has == 0 && f.text != "" {
+			return r, 0, 0, errReply
 		}
-		a.row = &row{token: s[:8], print: q.row.print, fixed: q.row.fixed, stored: before}
-	} else {
-		a.row = &row{}
+		if has != 0 {
+			r.edition, r.fixed, r.epoch, r.stored = q.row.edition, q.row.fixed, q.row.epoch, q.row.stored
+			r.stored.State.Row, r.stored.State.Leaked = store.Row{}, store.Units{}
+			r.stored.State.Parts = make([]store.Part, len(r.stored.Limits))
+			for i := range r.stored.State.Parts {
+				r.stored.State.Parts[i].Since = q.row.stored.State.Parts[i].Since
+			}
+			if !r.overlay(&f, q.row) { // nor can the script go on with it
+				err = errRace
+			}
+			at += r.stored.State.At
+		}
+		return r, at, booked, err
 	}
-	after := before.Clone()
+	r, now, booked, err := before()
+	if err != nil {
+		if err == errRace {
+			a.err, err = err, nil
+		}
+		return err
+	}
+	op := *q.op
 	op.Into = into
-	a.now, a.wrote = at, wrote
-	if a.reply = op.ApplyAt(&after, at, at); a.reply.Corrupt {
-		a.err, a.row = errRace, nil
+	a.now = now
+	if a.reply = op.ApplyAt(&r.stored, now, now); a.reply.Corrupt {
+		a.err = errRace
 		return nil
 	}
 	if int64(len(a.reply.Charges)) != booked {
 		a.differs = true
-		after = before.Clone()
-		a.reply = exactly(&op, &after, at, int(booked), &a.reply)
+		r, _, _, _ = before()
+		a.reply = exactly(&op, &r.stored, now, int(booked), &a.reply)
 	}
-	if wrote {
-		a.row = newRow(after, q.token, q.row)
+	if a.row = r; !a.wrote {
+		return nil
+	}
+	if r.seen = q.token; r.fixed == "" {
+		r.edition, r.fixed, r.epoch = q.token[:4], madeAt(now, r.stored.Made, q.row.fixed), int64(now)
 	}
 	return nil
 }
+
+// whole says that a reply has the key with its token.
+const whole = 2
 
 // exactly carries op out as a server that has booked m calls, whatever the limits allow.
 func exactly(op *store.Op, s *store.Stored, now time.Duration, m int, other *store.Reply) store.Reply {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	mrand "math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,7 @@ type carrier struct {
 	worker  atomic.Value // this Store's field in the keys' hashes, a string
 	trip    atomic.Int64 // how long a round trip takes, in ns: an average
 	found   atomic.Bool  // the client of a Cluster knows the nodes
+	bare    atomic.Bool  // the server has not what a hot step needs
 }
 
 // rename gives the Store another field in the hashes, in which it has no record yet.
@@ -44,6 +46,7 @@ func (c *carrier) Compose(t *engine.Trip) {
 		k = &key{name: c.config.name(t.Key.Bucket)}
 		t.Key.State = k
 	}
+	k.cold = k.cold || c.bare.Load()
 	reserve := min(max(time.Millisecond, 2*time.Duration(c.trip.Load())), maxReserve)
 	q := compose(k, c.worker.Load(), &t.Op, t.Seq, t.Fence, t.Clock, reserve)
 	q.pause, k.pause = k.pause, 0
@@ -134,6 +137,10 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 			q.unknown.Store(true)
 			return engine.Again
 		}
+		if q.mode == hot && strings.Contains(a.Err.Error(), "user_script:") && !transient(a.Err) { // it cannot read the key
+			k.cold = true
+			return engine.Anew
+		}
 		v := verdict(a.Err)
 		q.moved.Store(v == engine.Elsewhere)
 		return v
@@ -158,7 +165,9 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 		c.rename()
 		a.Reply.Corrupt = true
 		return engine.Failed
-	case r.word == "cold" || q.mode == hot && (r.row == nil || r.row.token == "" || r.row.print == q.row.print):
+	case r.word == "bare":
+		c.bare.Store(true)
+	case r.word == "cold" || q.mode == hot && (r.row == nil || r.row.seen == "" || r.row.edition == q.row.edition):
 		k.cold = r.word != "missing" && r.word != "late"
 	}
 	return engine.Anew

@@ -41,9 +41,11 @@
 //
 // The server carries out by itself what each call needs: booking, returning, settling, successes,
 // refusals, holds and looks. For the rest the process reads the key, computes, and writes the key if
-// no other process has written it since: Resume, Pause, limits that are set, fill-ups, and what an
-// API says remains. That takes two round trips or more. A process that loses such a race reserves
-// the key for two of its own round trips, at most half a second, and the others wait.
+// no other process has written it since: Resume, Pause, limits that are set, fill-ups, what an API
+// says remains, and each sixteenth refusal, which decides about the speed. That takes two round
+// trips or more. A process that loses such a race reserves the key for two of its own round trips,
+// at most half a second, and the others wait. A server whose scripts lack cmsgpack, as some
+// substitutes of Redis in tests, carries out nothing by itself.
 //
 // A key expires a minute after all of it has leaked, or after 30 days more if its limits were set.
 //

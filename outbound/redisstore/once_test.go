@@ -27,10 +27,10 @@ func open(t testing.TB, addr string, c Config) *Store {
 
 // stored returns a key as the server has it.
 func stored(t testing.TB, rdb redis.Cmdable, name string) *store.Stored {
-	v, err := rdb.HMGet(context.Background(), name, "s", "x", "v", "g").Result()
+	v, err := rdb.HMGet(context.Background(), name, "s", "v", "u", "g").Result()
 	require.NoError(t, err)
 	text := func(i int) string { s, _ := v[i].(string); return s }
-	return &readRow(text(0), text(1), text(2), text(3)).stored
+	return &readRow(text(0), text(1)+text(2), text(3)).stored
 }
 
 // A call is charged exactly once although three of ten replies and one of ten requests are lost,

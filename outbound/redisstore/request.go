@@ -1,8 +1,9 @@
 package redisstore
 
 import (
-	"crypto/rand"
+	"encoding/binary"
 	"math"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -18,7 +19,7 @@ const (
 	farthest = time.Duration(1<<63-1) / 2
 )
 
-// The modes of the script.
+// The modes of a step.
 const (
 	look = iota
 	swap
@@ -65,75 +66,40 @@ func (q *request) command() []any {
 // compose writes a step down. clock is at most what the server's clock shows; 0: not known. op
 // must not change any more.
 func compose(k *key, worker any, op *store.Op, seq int64, fence bool, clock, reserve time.Duration) *request {
-	var id [8]byte
-	_, _ = rand.Read(id[:]) // never fails
 	clock -= clock % time.Microsecond
-	q := &request{op: op, seq: seq, fence: fence, token: string(id[:])}
 	op.Age -= op.Age % time.Microsecond
-	q.row = k.row
-	absent := k.row == nil || k.row.token == ""
+	q := &request{op: op, seq: seq, fence: fence, row: k.row}
+	q.token = string(binary.LittleEndian.AppendUint64(nil, rand.Uint64())[:tokenSize])
+	absent := k.row == nil || k.row.seen == ""
 	if absent {
 		q.row = k.makes(op)
 	}
-	known := k.row != nil && clock != 0
-	var third, fourth, fifth, sixth, seventh any = "", "", "", "", ""
-	keep := spare
+	q.args = append(make([]any, 0, 14), "EVALSHA", digest, 1, k.name, worker, seq, int64(clock/1000))
 	switch {
 	case !k.cold && clock >= k.apart && hotable(op, q.row):
 		q.mode = hot
-		if absent || clock == 0 || clock >= k.until {
-			third = q.row.fixed
+		var makes any = ""
+		if (absent || clock == 0 || clock >= k.until) && store.Equal(op.Limits, q.row.stored.Limits) {
+			makes = k.makes(op).fixed
 		}
-		fourth = steps(op, &q.row.stored)
-		if q.row.stored.Set {
-			keep += keepSet
-		}
-	case known:
-		q.mode, q.row = swap, k.row
+		q.args = append(q.args, q.steps(), makes)
+	case k.row != nil && clock != 0:
+		q.mode = swap
 		s := k.row.stored.Clone()
 		q.reply = op.ApplyAt(&s, clock, clock)
-		third = k.row.token
+		keep := spare + max(0, min(q.reply.Expire, farthest/4))
+		var fields, v, g any = "", "", ""
 		if q.reply.Changed || fence {
-			keep += max(0, min(q.reply.Expire, farthest/4))
-			q.made = newRow(s, q.token, nil)
-			b, x := q.made.fields(keep)
-			fourth, fifth = b, x
-			if x == nil {
-				fifth = ""
+			var other bool
+			if q.made, other = newRow(s, q.token, k.row); other {
+				v = q.made.fixed
 			}
-			if q.made.print != 0 {
-				seventh = q.made.parts()
-			}
-			if sixth = q.made.fixed; k.row.fixed == q.made.fixed {
-				sixth = ""
-			}
+			fields, g = q.made.fields(keep), q.made.g
 		}
+		q.args = append(q.args, "", k.row.seen, fields, v, g, int64(keep/time.Millisecond), int64(reserve/1000))
 	default:
-		clock = 0
+		q.args[6] = 0
 	}
-	micros := func(d time.Duration) float64 { return float64(d / 1000) }
-	fenced := 0.
-	if fence {
-		fenced = 1
-	}
-	limits := q.row.stored.Limits
-	b := append(make([]byte, 0, 80+perLimit*len(limits)), q.token...)
-	b = numbers(b, float64(seq), float64(q.mode), fenced, micros(clock), micros(keep), q.row.print, micros(op.Age), micros(reserve), float64(len(limits)))
-	if q.mode == hot {
-		for i := range limits {
-			b = numbers(b, limits[i].Capacity, limits[i].Rate, float64(limits[i].Kind), float64(limits[i].Window))
-		}
-		for i := range limits {
-			if limits[i].Kind.Calendar() {
-				var p store.Period
-				if i < len(op.Periods) && op.Periods[i].Sound() {
-					p = op.Periods[i]
-				}
-				b = numbers(b, float64(p.Begin), float64(p.End), float64(p.Next))
-			}
-		}
-	}
-	q.args = []any{"EVALSHA", digest, 1, k.name, worker, b, third, fourth, fifth, sixth, seventh}
 	return q
 }
 
@@ -144,13 +110,13 @@ func (k *key) makes(op *store.Op) *row {
 	}
 	var s store.Stored
 	(&store.Op{Limits: op.Limits, Base: op.Base}).ApplyAt(&s, 0, 0)
-	k.first = newRow(s, "", nil)
+	k.first = &row{edition: "none", fixed: fixedOf(&s, 0), stored: s}
 	return k.first
 }
 
 // hotable reports whether the server may carry op out by itself on a key like r.
 func hotable(op *store.Op, r *row) bool {
-	if op.Action > store.Book || r.print == 0 || !store.Same(op.Limits, r.stored.Limits) {
+	if op.Action > store.Book || r.edition == "" || !store.Same(op.Limits, r.stored.Limits) {
 		return false
 	}
 	for i := range op.Reports {
@@ -161,16 +127,17 @@ func hotable(op *store.Op, r *row) bool {
 	return true
 }
 
-// steps writes down what to do with a key of these limits.
-func steps(op *store.Op, s *store.Stored) []byte {
-	move, reports, backs, runs := 0., 0., 0., 0.
+// steps writes a hot step down.
+func (q *request) steps() []byte {
+	op, s := q.op, &q.row.stored
+	move, reports, backs, runs := int64(0), int64(0), int64(0), int64(0)
 	for i := range op.Reports {
 		if !idle(&op.Reports[i]) {
 			reports++
 		}
 	}
 	if op.Action == store.Book {
-		backs = float64(len(op.Back))
+		backs = int64(len(op.Back))
 		for i := range op.Costs {
 			if i == 0 || op.Costs[i] != op.Costs[i-1] {
 				runs++
@@ -182,7 +149,26 @@ func steps(op *store.Op, s *store.Stored) []byte {
 			}
 		}
 	}
-	w := writer{numbers(make([]byte, 0, 128), move, reports, backs, runs), s}
+	keep := spare
+	if s.Set {
+		keep += keepSet
+	}
+	w := writer{b: append(append(make([]byte, 0, 256), q.token...), q.row.edition...), row: q.row, ref: s.State.At - s.State.At%1000}
+	w.b = append(w.b, 0xdd, 0, 0, 0, 0) // an array, of as many numbers as there will be
+	w.ints(flag(q.fence), int64(keep/1000), int64(op.Age/1000), q.row.gid, int64(w.ref/1000), int64(len(s.Limits)), move, reports, backs, runs)
+	for i := range s.Limits {
+		l := &s.Limits[i]
+		w.add(l.Capacity, l.Rate, float64(l.Kind), float64(l.Window))
+	}
+	for i := range s.Limits {
+		if s.Limits[i].Kind.Calendar() {
+			var p store.Period
+			if i < len(op.Periods) && op.Periods[i].Sound() {
+				p = op.Periods[i]
+			}
+			w.ints(p.Begin, p.End, p.Next)
+		}
+	}
 	if move == 1 {
 		w.charge(op.Move)
 	}
@@ -199,17 +185,19 @@ func steps(op *store.Op, s *store.Stored) []byte {
 		if !(weight > 0) {
 			weight = 1
 		}
-		w.add(float64(min(op.Wait, farthest)), float64(op.Horizon), float64(max(0, op.After)), op.Claim, weight)
+		w.ints(int64(min(op.Wait, farthest)), int64(op.Horizon), int64(max(0, op.After)))
+		w.add(op.Claim, weight)
 		for i := 0; i < len(op.Costs); {
 			j := i + 1
 			for j < len(op.Costs) && op.Costs[j] == op.Costs[i] {
 				j++
 			}
-			w.add(float64(j - i))
+			w.ints(int64(j - i))
 			w.add(op.Costs[i][:len(s.Limits)]...)
 			i = j
 		}
 	}
+	binary.BigEndian.PutUint32(w.b[headSize+1:], w.n)
 	return w.b
 }
 
@@ -236,35 +224,38 @@ func movable(op *store.Op, limits []store.Limit) bool {
 	return true
 }
 
-// writer writes the fourth argument of a hot step.
+// writer writes a hot step.
 type writer struct {
-	b []byte
-	s *store.Stored
+	b   []byte
+	n   uint32 // numbers
+	row *row
+	ref time.Duration // to which times of the dial are relative
 }
 
-func (w *writer) add(x ...float64) { w.b = numbers(w.b, x...) }
+func (w *writer) add(x ...float64) { w.b, w.n = numbers(w.b, x...), w.n+uint32(len(x)) }
+func (w *writer) ints(x ...int64)  { w.b, w.n = integers(w.b, x...), w.n+uint32(len(x)) }
 
 // dial adds a time of the dial.
 func (w *writer) dial(d time.Duration) {
-	ns := d % 1000
-	w.add(float64((d-ns)/1000), float64(ns))
+	w.ints(int64(min(d, farthest) - (w.ref - w.row.stored.State.Born)))
 }
 
 func (w *writer) charge(c *store.Charge) {
-	id, born := float64(c.ID), float64(c.Born/1000)
-	if c.Settled {
+	s := &w.row.stored
+	id := c.ID
+	switch {
+	case c.Born != s.State.Born: // which returns nothing, and so needs not to be settled
+		id = foreign
+	case c.Settled:
 		id = -1
 	}
-	if c.Born%1000 != 0 {
-		born = -1
-	}
-	w.add(id, float64(c.Prev), born)
+	w.ints(id, c.Prev)
 	w.dial(c.Place)
 	w.dial(c.Before)
-	w.add(float64(c.Until / 1000))
-	for i := range w.s.Limits {
+	w.ints(int64(c.Until / 1000))
+	for i := range s.Limits {
 		y := c.Y[i]
-		if c.Number < w.s.State.Parts[i].Since {
+		if c.Number < s.State.Parts[i].Since {
 			y = math.Inf(-1)
 		}
 		w.add(c.N[i], y, c.Up[i])
@@ -272,24 +263,25 @@ func (w *writer) charge(c *store.Charge) {
 }
 
 func (w *writer) report(r *store.Report) {
-	w.add(float64(r.Kind))
+	s := &w.row.stored
+	w.ints(int64(r.Kind))
 	if r.Kind == store.Settled {
 		w.charge(r.Charge)
-		w.add(r.Used[:len(w.s.Limits)]...)
+		w.add(r.Used[:len(s.Limits)]...)
 		return
 	}
-	if w.add(float64(r.Epoch>>20), float64(r.Epoch&(epochLow-1))); r.Kind == store.Succeeded {
+	if w.ints(r.Epoch - w.row.epoch); r.Kind == store.Succeeded {
 		return
 	}
-	w.add(float64(min(r.Wait, farthest)), float64(r.MaxWait), float64(r.Reason))
+	w.ints(int64(min(r.Wait, farthest)), int64(r.MaxWait), int64(r.Reason))
 	c := r.Charge
 	if c == nil {
-		c = &store.Charge{ID: -1, Born: 1}
+		c = &store.Charge{Born: -1}
 	}
 	w.charge(c)
 	free := c.Free
-	for i := range w.s.Limits {
-		switch l := &w.s.Limits[i]; {
+	for i := range s.Limits {
+		switch l := &s.Limits[i]; {
 		case l.Kind == store.Leaky:
 			free = min(free, c.Place+l.Above(c.N[i], 0))
 		case !l.Kind.Calendar():

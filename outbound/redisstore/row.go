@@ -2,267 +2,240 @@ package redisstore
 
 import (
 	"encoding/binary"
-	"hash/fnv"
-	"math"
+	"hash/crc32"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// row is a key as the server keeps it: the fields s, x and v, as the table in hot.lua says. It does
-// not change once it is made.
+// row is a key as the server keeps it, as the table in hot.lua says. It does not change once it is
+// made.
 type row struct {
-	token  string  // the first bytes of s, which are other after each write; "": there is no key
-	print  float64 // of fixed; 0: only Go may change the key
-	fixed  string  // v
-	stored store.Stored
+	seen    string // s, or its token; "": there is no key
+	edition string // of fixed; "": only a swap may change the key
+	fixed   string // v: Born, Made, and what hot steps do not change
+	epoch   int64  // of fixed
+	g       string // slots of windows, as they were at gid
+	gid     int64
+	stored  store.Stored
 }
 
 const (
-	head     = 144     // bytes of s before the levels
-	perLimit = 16      // bytes of s for each limit
-	rest     = 56      // bytes of x before the limits
-	largest  = 9e15    // below it a float64 holds each whole number
-	epochLow = 1 << 20 // the part of an epoch that the server counts on
+	tokenSize = 6             // bytes at the front of s
+	headSize  = tokenSize + 4 // with the edition
+	foreign   = 1e17          // the id of a charge that is unknown to a key
+	holdMem   = int64(store.HoldMemory)
+	grace     = int64(store.BookingGrace)
+	anyTime   = -1 // the gid of slots that are read with s
 )
 
-// leaky reports whether the server may carry steps of a key out by itself.
-func leaky(s *store.Stored) bool {
-	st := &s.State
-	within := func(d time.Duration) bool { return d > -largest && d < largest }
-	if len(s.Limits) == 0 || len(st.Parts) != len(s.Limits) || st.At%1000 != 0 || st.Born%1000 != 0 || s.Made%1000 != 0 || st.Row.Until%1000 != 0 ||
-		!within(st.Skip) || !within(st.Rem) || !within(st.Last) || st.IDs >= largest {
+// fixedOf returns v, less Born and Made. A sum at its end tells bytes that are spoiled.
+func fixedOf(s *store.Stored, epoch int64) string {
+	f := store.Stored{State: store.New(0, len(s.Limits)), Limits: s.Limits, Number: s.Number, Base: s.Base, Set: s.Set}
+	f.State.Epoch, f.State.Rem, f.State.Last = epoch-int64(s.State.Born), 0, 0 // which are short
+	f.State.Corrupt = s.State.Corrupt
+	for i := range f.State.Parts {
+		f.State.Parts[i].Since = s.State.Parts[i].Since
+	}
+	b, _ := f.AppendBinary(nil)
+	return string(binary.LittleEndian.AppendUint32(b, crc32.ChecksumIEEE(b)))
+}
+
+// readFixed reads v, and reports whether it can.
+func (r *row) readFixed(v string) bool {
+	f := reader{text: v}
+	born, made := f.micros(), f.micros()
+	n := len(f.text) - 4
+	if f.bad || n < 0 || string(binary.LittleEndian.AppendUint32(nil, crc32.ChecksumIEEE([]byte(f.text[:n])))) != f.text[n:] ||
+		r.stored.UnmarshalBinary([]byte(f.text[:n])) != nil {
 		return false
 	}
-	for i := range st.Parts {
-		for _, d := range [...]time.Duration{st.Parts[i].Begin, st.Parts[i].End} {
-			if s.Limits[i].Kind.Calendar() && d%1000 != 0 {
-				return false
-			}
-		}
-	}
+	st := &r.stored.State
+	r.fixed, r.epoch = v, st.Epoch+int64(born)
+	st.Born, r.stored.Made = born, made
 	return true
 }
 
-// fixedOf returns what hot steps do not change: limits and numbers.
-func fixedOf(s *store.Stored) string {
-	f := store.Stored{State: store.New(0, len(s.Limits)), Limits: s.Limits, Number: s.Number, Base: s.Base, Set: s.Set}
-	f.State.Corrupt = s.State.Corrupt
-	for i := range f.State.Parts {
-		p := &f.State.Parts[i]
-		if p.Since = s.State.Parts[i].Since; s.Limits[i].Kind == store.Leaky {
-			p.End = s.State.Parts[i].End
-		}
+// made returns v of a key that begins at born.
+func madeAt(born, made time.Duration, fixed string) string {
+	return string(integers(nil, int64(born/1000), int64(made/1000))) + fixed
+}
+
+// newRow returns the row of s that a swap writes in place of known, and whether its v is another one.
+func newRow(s store.Stored, token string, known *row) (r *row, other bool) {
+	r = &row{seen: token, edition: known.edition, epoch: known.epoch, gid: known.gid, stored: s}
+	if e := s.State.Epoch - r.epoch; e < 0 || e > 1e9 || s.State.Born != known.stored.State.Born {
+		r.epoch = s.State.Epoch
 	}
-	b, _ := f.AppendBinary(nil)
-	return string(b)
-}
-
-// printOf returns a number that stands for fixed.
-func printOf(fixed string) float64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(fixed))
-	return float64(h.Sum64()>>12) + 1 // which loses nothing
-}
-
-// newRow returns the row of a key with a new token. known has its fixed part already, or is nil.
-func newRow(s store.Stored, token string, known *row) *row {
-	r := &row{token: token, stored: s}
-	switch {
-	case !leaky(&s):
-		b, _ := s.AppendBinary(nil)
-		r.fixed = string(b)
-	case known != nil && known.print != 0:
-		r.print, r.fixed = known.print, known.fixed
-	default:
-		r.fixed = fixedOf(&s)
-		r.print = printOf(r.fixed)
+	r.fixed = madeAt(s.State.Born, s.Made, fixedOf(&s, r.epoch))
+	if other = r.edition == "" || r.fixed != known.fixed; other {
+		r.edition = token[:4]
 	}
-	return r
+	r.slots()
+	return r, other
 }
 
-// parts returns g: what the limits that are not leaky keep.
-func (r *row) parts() (b []byte) {
+// slots sets g, and gid to a time that no other g has.
+func (r *row) slots() {
 	st := &r.stored.State
+	at := max(int64(st.At/1000), r.gid+2) // the script may have written the next one
+	b := integers(nil, at, int64(st.Skip)+at*1000-int64(st.At))
+	r.g, r.gid = "", 0
 	for i := range r.stored.Limits {
-		l, p := &r.stored.Limits[i], &st.Parts[i]
-		if l.Kind == store.Leaky {
-			continue
-		}
-		if b == nil {
-			b = numbers(b, float64((st.At-st.Born)/1000), float64(st.Skip))
-		}
-		sure, dial := 0., st.Dial()
-		if p.Sure {
-			sure = 1
-		}
-		begin, end := float64(p.Begin-dial), float64(p.End-dial)
-		if l.Kind.Calendar() {
-			begin, end = float64(p.Begin/1000), float64(p.End/1000)
-		}
-		b = numbers(b, begin, end, p.Units, sure, float64(p.Skip), float64(len(p.Slots)))
-		for _, t := range p.Slots {
-			b = numbers(b, float64(t.End-dial), t.Units)
+		slots := st.Parts[i].Slots
+		for _, t := range slots[:max(0, len(slots)-1)] {
+			b, r.gid = numbers(integers(b, int64(t.End-st.Dial())), t.Units), at
 		}
 	}
-	return b
-}
-
-// readParts reads g, and reports whether it can.
-func readParts(t *store.Stored, g string) bool {
-	st, f, dial := &t.State, reader{text: g}, time.Duration(0)
-	for i := range t.Limits {
-		l, p := &t.Limits[i], &st.Parts[i]
-		if l.Kind == store.Leaky {
-			continue
-		}
-		if f.text == g {
-			if len(g) < 16 {
-				return false
-			}
-			dial = f.micros() - time.Duration(f.int())
-		}
-		if len(f.text) < 48 {
-			return false
-		}
-		if l.Kind.Calendar() {
-			p.Begin, p.End = f.micros(), f.micros()
-		} else {
-			p.Begin, p.End = dial+time.Duration(f.int()), dial+time.Duration(f.int())
-		}
-		p.Units, p.Sure, p.Skip = f.float(), f.float() == 1, time.Duration(f.int())
-		n := f.int()
-		if n < 0 || n > int64(len(f.text)/16) {
-			return false
-		}
-		for range n {
-			p.Slots = append(p.Slots, store.Slot{End: dial + time.Duration(f.int()), Units: f.float()})
-		}
+	if r.gid != 0 {
+		r.g = string(b)
 	}
-	return !f.bad && f.text == ""
 }
 
-// fields returns s and x. keep is for how long the server keeps the key from At on.
-func (r *row) fields(keep time.Duration) (s, x []byte) {
+// fields returns s. keep is for how long the server keeps the key from At on.
+func (r *row) fields(keep time.Duration) []byte {
 	t, st := &r.stored, &r.stored.State
-	micros := func(d time.Duration) float64 { return float64(d / 1000) }
-	s = append(make([]byte, 0, head+perLimit*len(t.Limits)), r.token...)
-	s = numbers(s, r.print, 0, micros(st.At)+micros(keep), micros(st.At), micros(st.Born), micros(t.Made), float64(st.Skip), float64(st.Rem), float64(st.Last),
-		st.Speed, float64(st.Epoch>>20), float64(st.Epoch&(epochLow-1)), float64(st.Fails), float64(st.Why), float64(st.Top), float64(st.IDs), t.Lead)
-	if r.print == 0 {
-		return s, nil
-	}
+	micros := func(d time.Duration) int64 { return int64(d / 1000) }
 	some := st.Row.Top != 0
 	for i := range t.Limits {
-		p := &st.Parts[i]
-		s = numbers(s, st.Level[i], p.Ret)
-		some = some || st.Leaked[i] != 0 || p.Over != 0 || p.Owed != 0
+		some = some || st.Leaked[i] != 0 || st.Parts[i].Over != 0 || st.Parts[i].Owed != 0
+	}
+	b := append(make([]byte, 0, 64+16*len(t.Limits)), r.seen...)
+	b = append(b, r.edition...)
+	b = integers(b, micros(st.At), int64((st.At+keep)/time.Second), int64(st.Skip), int64(st.Rem)+holdMem, int64(st.Last)+grace)
+	b = integers(numbers(b, st.Speed), st.Epoch-r.epoch, int64(st.Fails), int64(st.Why), st.Top, st.IDs)
+	b = integers(numbers(b, t.Lead), flag(some), r.gid)
+	for i := range t.Limits {
+		b = numbers(b, st.Level[i], st.Parts[i].Ret)
+	}
+	dial := st.Dial()
+	for i := range t.Limits {
+		switch p := &st.Parts[i]; {
+		case t.Limits[i].Kind == store.Window:
+			var slots [3]store.Slot // the first, the last but one, the last
+			older := max(0, len(p.Slots)-1)
+			if len(p.Slots) > 0 {
+				slots[2] = p.Slots[older]
+			}
+			b = integers(b, int64(p.Begin-dial), int64(slots[2].End-dial))
+			b = integers(numbers(b, slots[2].Units), int64(older))
+			if older > 0 {
+				slots[0], slots[1] = p.Slots[0], p.Slots[older-1]
+			}
+			b = integers(b, int64(slots[0].End-dial), int64(slots[1].End-dial))
+		case t.Limits[i].Kind != store.Leaky:
+			begin, end := int64(p.Begin-dial), int64(p.End-dial)
+			if t.Limits[i].Kind.Calendar() {
+				begin, end = micros(p.Begin), micros(p.End)
+			}
+			b = integers(numbers(integers(b, begin, end), p.Units), flag(p.Sure), int64(p.Skip), 0)
+		}
 	}
 	if some {
 		w := &st.Row
-		x = numbers(nil, float64(w.Calls), float64(w.Refused), w.Top, w.Per, w.Fast, float64(w.Trust), micros(w.Until))
+		b = numbers(integers(b, w.Calls, w.Refused), w.Top, w.Per, w.Fast)
+		b = integers(b, w.Trust, micros(w.Until))
 		for i := range t.Limits {
-			x = numbers(x, st.Leaked[i], st.Parts[i].Over, st.Parts[i].Owed)
+			b = numbers(b, st.Leaked[i], st.Parts[i].Over, st.Parts[i].Owed)
 		}
 	}
-	return s, x
+	return b
 }
 
-// readRow reads what newRow or the server has written. What cannot be read is corrupt, as
+func flag(set bool) int64 {
+	if set {
+		return 1
+	}
+	return 0
+}
+
+// readRow reads what a swap or the server has written. What cannot be read is corrupt, as
 // [store.Op.Apply] takes it.
-func readRow(s, x, v, g string) *row {
+func readRow(s, v, g string) *row {
 	if s == "" {
 		return &row{}
 	}
-	r := &row{token: s[:min(8, len(s))], fixed: v}
-	if len(s) < head {
+	r := &row{seen: s}
+	f := reader{text: s[min(headSize, len(s)):]}
+	if !r.readFixed(v) || !r.overlay(&f, &row{g: g, gid: anyTime}) {
 		r.stored.State.Speed = -1
 		return r
 	}
-	f := reader{text: s[8:]}
-	print := f.float()
-	if err := r.stored.UnmarshalBinary([]byte(v)); err != nil || print == 0 {
-		return r
-	}
-	if printOf(v) != print || !overlay(&r.stored, s, x, g) {
-		r.stored.State.Speed = -1
-		return r
-	}
-	r.print = print
+	r.edition = s[tokenSize:headSize]
 	return r
 }
 
-// overlay sets the numbers that hot steps change, and reports whether they can be read.
-func overlay(t *store.Stored, s, x, g string) bool {
-	if len(s) != head+perLimit*len(t.Limits) || len(x) != 0 && len(x) != rest+24*len(t.Limits) {
-		return false
-	}
-	f, st := reader{text: s[8+3*8:]}, &t.State
-	st.At, st.Born, t.Made = f.micros(), f.micros(), f.micros()
-	st.Skip, st.Rem, st.Last, st.Speed = time.Duration(f.int()), time.Duration(f.int()), time.Duration(f.int()), f.float()
-	high, low := f.int(), f.int()
-	st.Epoch, st.Fails, st.Why = high<<20+low, int(f.int()), uint8(f.int())
+// overlay sets the numbers that hot steps change, and reports whether it can read them. The slots
+// are those of known if they are of the same time; else they follow in f.
+func (r *row) overlay(f *reader, known *row) bool {
+	t, st := &r.stored, &r.stored.State
+	st.At = f.micros()
+	f.int()
+	st.Skip, st.Rem, st.Last, st.Speed = f.nanos(), f.nanos()-store.HoldMemory, f.nanos()-store.BookingGrace, f.float()
+	st.Epoch, st.Fails, st.Why = r.epoch+f.int(), int(f.int()), uint8(f.int())
 	st.Top, st.IDs, t.Lead = f.int(), f.int(), f.float()
+	some := f.int() != 0
+	r.gid = f.int()
 	for i := range t.Limits {
 		st.Level[i], st.Parts[i].Ret = f.float(), f.float()
 	}
-	if !readParts(t, g) {
+	dial, left := st.Dial(), int64(0)
+	var older [store.Max]int64
+	var newest [store.Max]store.Slot
+	for i := range t.Limits {
+		p, kind := &st.Parts[i], t.Limits[i].Kind
+		if kind == store.Leaky {
+			continue
+		}
+		if kind.Calendar() {
+			p.Begin, p.End = f.micros(), f.micros()
+		} else {
+			p.Begin, p.End = dial+f.nanos(), dial+f.nanos()
+		}
+		units, n, d := f.float(), f.int(), f.nanos()
+		f.int()
+		if kind == store.Window {
+			newest[i], older[i], p.End = store.Slot{End: p.End, Units: units}, n, 0
+			left = max(left, n)
+		} else {
+			p.Units, p.Sure, p.Skip = units, n == 1, d
+		}
+	}
+	if some {
+		w := &st.Row
+		w.Calls, w.Refused, w.Top, w.Per, w.Fast, w.Trust, w.Until = f.int(), f.int(), f.float(), f.float(), f.float(), f.int(), f.micros()
+		if w.Top == 0 {
+			*w = store.Row{}
+		}
+		for i := range t.Limits {
+			st.Leaked[i], st.Parts[i].Over, st.Parts[i].Owed = f.float(), f.float(), f.float()
+		}
+	}
+	from := *f
+	if known.gid == r.gid || known.gid == anyTime {
+		from = reader{text: known.g}
+		r.g = known.g
+	} else {
+		r.g, f.text = f.text, ""
+	}
+	if r.gid == 0 {
+		r.g = ""
+	} else if at := from.int(); at != r.gid {
 		return false
-	}
-	if x == "" {
-		return !f.bad
-	}
-	f.text = x
-	w := &st.Row
-	w.Calls, w.Refused, w.Top, w.Per, w.Fast, w.Trust, w.Until = f.int(), f.int(), f.float(), f.float(), f.float(), f.int(), f.micros()
-	if w.Top == 0 {
-		*w = store.Row{}
+	} else {
+		dial = time.Duration(at)*time.Microsecond - st.Born - from.nanos()
 	}
 	for i := range t.Limits {
-		st.Leaked[i], st.Parts[i].Over, st.Parts[i].Owed = f.float(), f.float(), f.float()
+		p := &st.Parts[i]
+		if older[i] < 0 || older[i] > 128 || left > 0 && r.gid == 0 {
+			return false
+		}
+		for range older[i] {
+			p.Slots = append(p.Slots, store.Slot{End: dial + from.nanos(), Units: from.float()})
+		}
+		if newest[i].Units > 0 {
+			p.Slots = append(p.Slots, newest[i])
+		}
 	}
-	return !f.bad
-}
-
-// reader reads numbers from the front of a text, which is long enough.
-type reader struct {
-	text string
-	bad  bool // a whole number was none
-}
-
-func (r *reader) float() float64 {
-	x := number(r.text)
-	r.text = r.text[8:]
-	return x
-}
-
-func (r *reader) int() int64 {
-	x := r.float()
-	if !(x > -9.2e18 && x < 9.2e18) {
-		r.bad = true
-		return 0
-	}
-	return int64(x)
-}
-
-func (r *reader) micros() time.Duration {
-	x := r.int()
-	if x > math.MaxInt64/1000 || x < math.MinInt64/1000 {
-		r.bad = true
-		return 0
-	}
-	return time.Duration(x) * time.Microsecond
-}
-
-// number reads the number at the front of a text.
-func number(s string) float64 {
-	return math.Float64frombits(binary.LittleEndian.Uint64([]byte(s[:8])))
-}
-
-// numbers appends numbers as the script reads them.
-func numbers(b []byte, x ...float64) []byte {
-	for _, f := range x {
-		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(f))
-	}
-	return b
+	return !f.bad && !from.bad && f.text == "" && (r.gid == 0 || from.text == "")
 }

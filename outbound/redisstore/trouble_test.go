@@ -104,7 +104,7 @@ var troubles = []trouble{
 		s.Kill(t)
 		return func() { s.Restart(t) }
 	}},
-	{why: "no password", says: "unauthenticated", denied: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options) func() {
+	{why: "no password", says: "uthentica", denied: true, cause: func(t *testing.T, s *redistest.Server, _ *redis.Options) func() {
 		s.Do(t, "ACL", "SETUSER", "default", "resetpass", ">secret")
 		return func() {
 			admin := s.Client(t, func(o *redis.Options) { o.Password = "secret" })
@@ -326,13 +326,13 @@ func (f instead) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPip
 
 // grant answers a hot step on a key of one limit as if it had booked all calls on an unused key.
 func grant(cmd *redis.Cmd) {
-	numbersOf, steps := string(cmd.Args()[5].([]byte)), string(cmd.Args()[7].([]byte))
-	backs, runs, booked := int(number(steps[16:])), int(number(steps[24:])), 0.
-	for at := 32 + 88*backs + 40; runs > 0; runs-- {
-		booked += number(steps[at:])
-		at += 16
+	step := decode(string(cmd.Args()[7].([]byte))[headSize+5:])
+	backs, runs, booked := int(step[8]), int(step[9]), 0.
+	for at := 10 + 4 + 8*backs + 5; runs > 0; runs-- {
+		booked += step[at]
+		at += 2
 	}
-	cmd.SetVal(string(numbers(nil, number(numbersOf[8:]), 1, float64(time.Now().UnixMicro()), booked, 0, 0)))
+	cmd.SetVal(string(numbers(nil, float64(cmd.Args()[5].(int64)), 1, float64(time.Now().UnixMicro()), booked, 0)))
 }
 
 // played returns a store whose server is f.

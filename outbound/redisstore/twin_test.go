@@ -25,7 +25,7 @@ type twin struct {
 	rdb     *redis.Client
 	key     key
 	stored  store.Stored // the key, after its last step
-	s, x, g string       // as the server keeps it
+	s, v, g string       // as the server keeps it
 	seq     int64
 	charges []store.Charge // the latest
 	epoch   int64
@@ -83,47 +83,67 @@ func (w *twin) pass() {
 	case w.dense:
 		d = time.Duration(w.ExpFloat64() * 2e7).Truncate(time.Microsecond)
 	}
-	if w.s == "" || d == 0 || w.key.row.print == 0 { // Go's own bytes cannot be shifted
+	if w.s == "" || d == 0 {
 		return
 	}
-	back := func(b []byte, at int) {
-		binary.LittleEndian.PutUint64(b[at-1:], math.Float64bits(number(string(b[at-1:]))-float64(d/1000)))
-	}
-	s, x := []byte(w.s), []byte(w.x)
-	for _, at := range []int{25, 33, 41, 49} {
-		back(s, at)
-	}
-	if len(x) > 0 && number(w.x[16:]) != 0 {
-		back(x, 49)
-	}
-	w.s, w.x = string(s), string(x)
-	values := []any{"s", s}
-	if len(x) > 0 {
-		values = append(values, "x", x)
-	}
-	v := w.key.row.fixed
-	if g, pos := []byte(w.g), 17; len(g) > 0 && w.IntN(40) == 0 { // the clock steps into another period
-		by := float64(4e6 * (w.IntN(3) - 1))
-		for _, l := range w.stored.Limits {
-			if l.Kind == store.Leaky {
-				continue
-			}
-			for _, at := range []int{pos, pos + 8} {
-				if l.Kind.Calendar() {
-					binary.LittleEndian.PutUint64(g[at-1:], math.Float64bits(number(string(g[at-1:]))+by))
-				}
-			}
-			pos += 48 + 16*int(number(w.g[pos+39:]))
+	back := func(text string, head int, at ...int) string {
+		all := decode(text[head:])
+		for _, i := range at {
+			all[i] -= float64(d / 1000)
 		}
-		w.g = string(g)
-		values = append(values, "g", g)
+		return text[:head] + string(numbers(nil, all...))
+	}
+	n, parts := len(w.stored.Limits), 0
+	for i := range w.stored.Limits {
+		if w.stored.Limits[i].Kind != store.Leaky {
+			parts += 6
+		}
+	}
+	all := decode(w.s[headSize:])
+	times := []int{0}
+	if all[13] != 0 { // there are slots
+		times = append(times, 13)
+		w.g = back(w.g, 0, 0)
+	}
+	if row := 14 + 2*n + parts; all[12] != 0 && all[row+2] != 0 { // there is a row
+		times = append(times, row+6)
+	}
+	w.s = back(w.s, headSize, times...)
+	f := reader{text: w.v}
+	born, made := f.micros(), f.micros()
+	w.v = madeAt(born-d, made-d, f.text)
+	if w.IntN(40) == 0 { // the clock steps into another period
+		by, at := float64(4e6*(w.IntN(3)-1)), 14+2*n
+		all = decode(w.s[headSize:])
+		for _, l := range w.stored.Limits {
+			if l.Kind.Calendar() {
+				all[at], all[at+1] = all[at]+by, all[at+1]+by
+			}
+			if l.Kind != store.Leaky {
+				at += 6
+			}
+		}
+		w.s = w.s[:headSize] + string(numbers(nil, all...))
+	}
+	values := []any{"s", w.s, "v", w.v, "u", ""}
+	if w.g != "" {
+		values = append(values, "g", w.g)
 	}
 	require.NoError(w, w.rdb.HSet(context.Background(), w.key.name.(string), values...).Err())
 	for i := range w.charges {
 		w.charges[i].Born -= d
 	}
-	w.key.row = readRow(w.s, w.x, v, w.g)
+	w.epoch -= int64(d)
+	w.key.row = readRow(w.s, w.v, w.g)
 	w.stored = w.key.row.stored
+}
+
+// decode returns all numbers of a text.
+func decode(text string) (all []float64) {
+	for f := (reader{text: text}); f.text != ""; {
+		all = append(all, f.float())
+	}
+	return all
 }
 
 func (w *twin) units(limits []store.Limit) (n store.Units) {
@@ -283,13 +303,13 @@ func (w *twin) play() {
 		q := compose(&w.key, "wtwintwin", op, w.seq, w.IntN(10) == 0, clock, time.Millisecond)
 		pipe := w.rdb.Pipeline()
 		step := pipe.Do(ctx, q.args...)
-		fields := pipe.HMGet(ctx, w.key.name.(string), "s", "x", "v", "g")
+		fields := pipe.HMGet(ctx, w.key.name.(string), "s", "v", "u", "g")
 		_, _ = pipe.Exec(ctx)
 		if redis.HasErrorPrefix(step.Err(), "NOSCRIPT") {
 			require.NoError(w, w.rdb.ScriptLoad(ctx, script).Err())
 			continue
 		}
-		require.NoError(w, step.Err())
+		require.NoError(w, step.Err(), "%+v\nfrom %+v", *op, w.stored)
 		a, err := q.read(step.Val(), nil)
 		require.NoError(w, err)
 		if a.err != nil {
@@ -312,8 +332,8 @@ func (w *twin) play() {
 func (w *twin) compare(op *store.Op, q *request, a *answer, fields []any) {
 	text := func(i int) string { s, _ := fields[i].(string); return s }
 	old := w.s
-	w.s, w.x, w.g = text(0), text(1), text(3)
-	is := readRow(w.s, w.x, text(2), w.g)
+	w.s, w.v, w.g = text(0), text(1)+text(2), text(3)
+	is := readRow(w.s, w.v, w.g)
 	require.False(w, a.differs, "another number of calls: %+v\nfrom %+v", *op, w.stored)
 	require.False(w, a.reply.Corrupt, "%+v", *op)
 	if q.mode == hot {

@@ -34,8 +34,9 @@ func (s *State) Change(old, limits []Limit, number int64) {
 			}
 			continue
 		}
-		// A fixed window that is new may have begun at the API with any call from before.
-		s.Parts[i] = Part{Since: number, End: s.Dial() + max(0, s.Last) + l.Window}
+		if s.Parts[i].Since = number; l.Kind == Fixed { // it may have begun at the API with any call from before
+			s.Parts[i].End = s.Dial() + max(0, s.Last) + l.Window
+		}
 		if s.Last > 0 && booked[l.Unit] > 0 {
 			l.law().fill(s, l, i, min(booked[l.Unit], l.Capacity), s.Last, new(Charge))
 		}
