@@ -1,0 +1,22 @@
+package rollouttest
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/store"
+)
+
+// A fleet on one store in memory, for a minute.
+func TestFleet_InMemory(t *testing.T) {
+	for name, check := range map[string]func(*Fleet, *testing.T){"beside": (*Fleet).Beside, "restarts": (*Fleet).Restarts, "keyed": (*Fleet).Keyed} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				kept := store.NewMemory()
+				f := &Fleet{Open: func(testing.TB) store.Store { return kept }, For: time.Minute, Tenants: 1_000}
+				check(f, t)
+			})
+		})
+	}
+}
