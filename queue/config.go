@@ -7,10 +7,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-const (
-	defaultLen   = 100_000
-	maxTolerance = 100 * time.Millisecond // the bucket forgets a booking whose time passed longer ago
-)
+// maxTolerance is limited by the bucket, which forgets a booking whose time passed longer ago.
+const defaultLen, maxTolerance = 100_000, 100 * time.Millisecond
 
 // Config is optional: its zero value works.
 type Config struct {

@@ -100,13 +100,10 @@ package queue
 //
 //	config.go    Config and what is wrong with one
 //	errors.go    the errors to compare with
-//	queue.go     Acquire, Shutdown and all else that callers use
-//	explain.go   Explain
-//	pump.go      does what is due: trips to the bucket, the timer, the lock
-//	plan.go      decides what to book and when
-//	refusals.go  decides which calls are refused, by sums of the costs ahead
+//	queue.go     Acquire, Explain, Shutdown and all else that callers use
+//	pump.go      does what is due: lets calls go, trips to the bucket, the timer, the lock
+//	plan.go      decides what to book and when, and which calls are refused, by sums of the costs ahead
 //	waiters.go   the line: the calls that wait, and the places booked for them
-//	trips.go     how long trips to the bucket take
 //
 // Simulated fleets had 1 to 1,000 processes, 50 and 1,000 calls per second and capacities of 1 and
 // 100, half of the processes 2 ms and half 20 ms from the store. Jain's index of fairness was 0.999

@@ -103,27 +103,3 @@ func TestQueue_PlaceIsUsedGoesBackOrStays(t *testing.T) {
 		})
 	}
 }
-
-// A call with a place outlasts an error of the store unless it needs another trip.
-func TestOnlyCallsThatNeedAnotherTripFailWithTheStore(t *testing.T) {
-	trip := func(s *Queue, _ *outbound.Bucket) { s.trips.mean = 30 * ms }
-	for _, c := range []struct {
-		moment
-		fails bool
-	}{
-		{moment{name: "its place is far away", store: true, calls: []float64{1}, places: 1}, false},
-		{moment{name: "a trip before its place the clock is too old", store: true, calls: []float64{1}, places: 1, at: 65 * ms, edit: trip}, true},
-		{moment{name: "earlier there is time for another trip", store: true, calls: []float64{1}, places: 1, at: 65*ms - 1, edit: trip}, false},
-		{moment{name: "the clock is young enough", store: true, calls: []float64{1}, places: 1, at: 80 * ms, edit: func(s *Queue, b *outbound.Bucket) {
-			hear(s, b)
-			trip(s, b)
-		}}, false},
-		{moment{name: "it is due and did not go", store: true, calls: []float64{1}, places: 1, at: 100 * ms, edit: hear}, true},
-	} {
-		c.run(t, func(s *Queue, _ []*waiter, now time.Time) {
-			if fails := s.failsWith(s.line.tickets[0], now); fails != c.fails {
-				t.Errorf("%s: fails %v", c.name, fails)
-			}
-		})
-	}
-}

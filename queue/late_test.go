@@ -28,7 +28,7 @@ func pause(q *Queue, d time.Duration) {
 	time.Sleep(d)
 	q.mu.Lock()
 	q.pumping = false
-	q.setTimerLocked()
+	q.setTimerLocked(time.Now())
 	q.mu.Unlock()
 }
 
@@ -217,7 +217,7 @@ func TestAPlaceThatNoCallWantsIsNotLate(t *testing.T) {
 		q.mu.Lock()
 		back := len(q.line.unused)
 		q.pumping = false
-		q.setTimerLocked()
+		q.setTimerLocked(time.Now())
 		q.mu.Unlock()
 		pass(time.Second)
 		if late := q.Stats().Late; back != 1 || told != 0 || late != 0 {

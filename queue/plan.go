@@ -1,7 +1,10 @@
 package queue
 
 import (
+	"cmp"
+	"context"
 	"math"
+	"slices"
 	"sort"
 	"time"
 
@@ -60,21 +63,19 @@ func (q *Queue) dueIn(t outbound.Ticket, now time.Time) time.Duration { return q
 
 // firstIn is how long until the first call goes, as [Stats.NextIn] has it.
 func (q *Queue) firstIn(now time.Time) time.Duration {
-	switch {
-	case len(q.line.tickets) > 0:
-		return max(0, q.dueIn(q.line.tickets[0], now))
-	case q.head.soonest.After(now):
-		return q.head.soonest.Sub(now)
+	if t := q.line.tickets; len(t) > 0 {
+		return max(0, q.dueIn(t[0], now))
 	}
-	return -1
+	return max(-1, q.head.soonest.Sub(now))
 }
 
-// lastIn is how long until the last place is due; 0: there is none.
-func (q *Queue) lastIn(now time.Time) time.Duration {
+// early is how long until the last place is due within the low mark; 0 or less: it is, or there is no
+// place.
+func (q *Queue) early(now time.Time) (in time.Duration) {
 	if n := len(q.line.tickets); n > 0 {
-		return q.dueIn(q.line.tickets[n-1], now)
+		in = q.dueIn(q.line.tickets[n-1], now) - q.trips.lowMark()
 	}
-	return 0
+	return in
 }
 
 // toBook decides what to book, and fills in the booking. It returns the first call to book for, or
@@ -82,16 +83,14 @@ func (q *Queue) lastIn(now time.Time) time.Duration {
 func (q *Queue) toBook(now time.Time) (first *waiter) {
 	k, l := &q.booking, &q.line
 	k.Costs, k.Move = k.Costs[:0], outbound.Ticket{}
-	lowMark, last := q.trips.lowMark(), q.lastIn(now)
+	early := q.early(now)
 	switch {
-	case q.news > 0 && len(l.tickets) == 1 && last > lowMark:
+	case q.news > 0 && len(l.tickets) == 1 && early > 0:
 		// Units may have come back, and bring the only place nearer.
 		first, k.Move = l.end.next, l.tickets[0]
 		k.Costs = append(k.Costs, first.cost)
-	case l.unplaced == &l.end || now.Before(q.bookAt()):
-		return nil
-	case last > lowMark && (last > lowMark+q.trips.wayBack || q.hearIn(now) > 0):
-		// It is too early. If there is a trip now anyway, though, the next may be too late.
+	// If there is a trip now anyway, the next may be too late.
+	case l.unplaced == &l.end, now.Before(q.bookAt()), early > q.trips.wayBack, early > 0 && q.hearIn(now) > 0:
 		return nil
 	default:
 		first = l.unplaced
@@ -103,17 +102,14 @@ func (q *Queue) toBook(now time.Time) (first *waiter) {
 			k.Costs = append(k.Costs, w.cost)
 		}
 	}
-	k.Wait, k.Horizon, k.After = within(q.expires(first), now), lowMark+span+q.trips.wayBack, q.trips.wayBack
+	k.Wait, k.Horizon, k.After = within(q.expires(first), now), q.trips.lowMark()+span+q.trips.wayBack, q.trips.wayBack
 	if q.wasted > 1 && q.shared { // the store tells too short a way back; a whole trip is longer
 		k.After = max(k.After, q.trips.mean)
 	}
 	// By Claim, workers with a backlog have equal shares. Without it the workers close to the store
 	// would have most of a busy bucket. One call is no backlog.
-	switch {
-	case len(k.Costs) == 1:
+	if k.Claim = cmp.Or(k.Claim, math.Inf(1)); len(k.Costs) == 1 {
 		k.Claim = 0
-	case k.Claim == 0:
-		k.Claim = math.Inf(1) // the backlog begins
 	}
 	return first
 }
@@ -132,7 +128,7 @@ func (q *Queue) hearIn(now time.Time) time.Duration {
 	}
 	in := q.dueIn(t[0], now)
 	if i := sort.Search(len(t), func(i int) bool { return q.clock.Stale(t[i]) }); i < len(t) {
-		in = min(in, q.dueIn(t[i], now)-q.trips.lowMark())
+		in = min(in, max(q.dueIn(t[i], now)-q.trips.lowMark(), q.pause.Sub(now)))
 	}
 	if q.shared {
 		in = min(in, q.trips.ended.Add(newsCheck).Sub(now))
@@ -148,33 +144,146 @@ func (q *Queue) nextIn(now time.Time) time.Duration {
 	}
 	next := q.hearIn(now)
 	if w := l.unplaced; w != &l.end { // calls behind it have later deadlines, or a ctx that ends then
-		next = min(next, q.expires(w).Sub(now), max(q.bookAt().Sub(now), q.lastIn(now)-q.trips.lowMark()))
+		next = min(next, q.expires(w).Sub(now), max(q.bookAt().Sub(now), q.early(now)))
 	}
 	return next
-}
-
-// failsWith reports whether a call with the place t fails when a trip fails, because it
-// would need another one to go.
-func (q *Queue) failsWith(t outbound.Ticket, now time.Time) bool {
-	in := q.dueIn(t, now)
-	return in <= q.trips.lowMark() && (in <= 0 || q.clock.Stale(t))
 }
 
 // bookableAt is when the queue tries again to book a place for w, which can go after so long: a
 // calendar books it only when its period is over, if w waits for the one after the next, and a
 // fixed window when all of it comes back.
 func (q *Queue) bookableAt(w *waiter, after time.Duration, now time.Time) time.Time {
-	soonest, at := now.Add(min(retry, after)), time.Time{}
+	at := now.Add(newsCheck) // another worker may have changed the limits
 	if q.clock.Known() {
-		at, _, _ = q.clock.Earliest(&w.cost, new(outbound.Cost))
+		if opens, _, _ := q.clock.Earliest(&w.cost, new(outbound.Cost)); opens.Before(at) {
+			at = opens
+		}
 	}
-	if news := now.Add(newsCheck); q.shared && at.After(news) {
-		at = news // another worker may have changed the limits
-	}
-	return latest(soonest, at)
+	return latest(at, now.Add(min(retry, after)))
 }
 
 // within is the longest wait that ends by the deadline.
 func within(deadline, now time.Time) time.Duration {
 	return min(max(0, deadline.Sub(now)), forever-rounding) + rounding
 }
+
+// known reports whether the clock counts those in line and nobody else.
+func (q *Queue) known() bool { return q.clock.Known() && len(q.line.unused) == 0 }
+
+// current reports whether a call may be refused by the clock. Until a trip has ended the clock
+// still counts the places that go back with it, and what else has come back.
+func (q *Queue) current() bool { return q.known() && q.news == 0 }
+
+// admitLocked puts a new call in line, or returns why it must not wait.
+func (q *Queue) admitLocked(w *waiter, now time.Time) error {
+	if q.closed {
+		return ErrClosed
+	}
+	for i := range w.cost {
+		if n := w.cost[i]; !(n >= 0 && n <= math.MaxFloat64) && n != outbound.Free {
+			return &outbound.CostError{Key: q.bucket.Key(), Cost: w.cost, Err: outbound.ErrInvalid}
+		}
+	}
+	l := &q.line
+	judged := q.current() && l.uncounted == &l.end
+	if judged {
+		if err := q.judge(w, now); err != nil {
+			return err
+		}
+	}
+	if l.n >= q.config.MaxLen {
+		w.err = ErrFull
+		at, _ := q.earliest(&w.cost)
+		return q.throttled(w, at, now)
+	}
+	w.onlyTrip = q.shared && l.n == 0
+	if l.add(w, judged); l.unplaced == w {
+		q.setTimerLocked(now)
+	}
+	return nil
+}
+
+// judge returns why a call that goes behind all that the sums count must not wait, and finds out
+// whether it surely goes in time: only such calls count against others.
+func (q *Queue) judge(w *waiter, now time.Time) error {
+	// If all cost the same, one of w and the calls ahead goes by the next place, though perhaps not
+	// w itself.
+	l, by := &q.line, q.expires(w).Add(rounding)
+	ahead, alike := &l.all, !l.mixed && (l.unplaced == &l.end || l.unplaced.cost == w.cost)
+	if alike {
+		ahead = &l.sure
+	}
+	if w.sure = !q.head.soonest.After(by) && q.clock.Surely(&w.cost, ahead, l.n, alike, by); w.sure {
+		return nil // most are, and need no more of their small stacks
+	}
+	at, err := q.earliest(&w.cost)
+	if err == nil && at.After(by) {
+		err = q.throttled(w, at, now)
+	}
+	return err
+}
+
+// earliest returns a lower bound of the time at which a call of this cost goes behind all that the sums
+// count, or zero while it is unknown.
+func (q *Queue) earliest(c *outbound.Cost) (at time.Time, err error) {
+	if q.known() {
+		at, _, err = q.clock.Earliest(c, &q.line.sure)
+	}
+	return latest(at, q.head.soonest), err
+}
+
+// expires is when a call gives up that has no place, or a later one. A MaxWait bounds the wait for
+// room and not the store's distance: it counts as two trips and a reply's way back if it is
+// shorter, because the first trip may only tell the distance.
+func (q *Queue) expires(w *waiter) time.Time {
+	if q.trips.wayBack == 0 || w.err == context.DeadlineExceeded {
+		return w.deadline
+	}
+	return latest(w.deadline, start.Add(w.came+2*q.trips.lowMark()+q.trips.wayBack))
+}
+
+// latest returns the latest of the times.
+func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
+
+// throttled returns the error of a call that could go at earliest; zero: at no known time.
+func (q *Queue) throttled(w *waiter, earliest, now time.Time) *outbound.ThrottledError {
+	e := &outbound.ThrottledError{Key: q.bucket.Key(), Err: w.err}
+	if !earliest.IsZero() {
+		e.RetryAfter = max(0, earliest.Sub(now))
+	}
+	if full := q.head.full; full != nil { // still true: the bucket tells when a call ends
+		e.Limit, e.InProgress, e.Oldest = full.Limit, full.InProgress, full.Oldest+now.Sub(q.trips.ended)
+	} else if q.known() {
+		_, e.Limit, _ = q.clock.Earliest(&w.cost, &q.line.sure)
+	}
+	return e
+}
+
+// trips is what the queue knows of its trips to the bucket.
+type trips struct {
+	mean, deviation time.Duration // of the time that a trip takes; 0: there was none yet
+	ended           time.Time     // when the last one ended
+	// wayBack is how long a reply normally takes to arrive. A place that is due sooner
+	// has passed when the queue hears of it. 0: less than half the tolerance.
+	wayBack time.Duration
+}
+
+// measure takes a trip into account, as TCP does its round trips. A trip that takes far
+// too long counts less, or places would be booked too far ahead for a while. So does the
+// first, which may open a connection, as soon as there is another.
+func (t *trips) measure(took, wayBack, tolerance time.Duration) {
+	t.wayBack = wayBack
+	if wayBack <= tolerance/2 {
+		t.wayBack = 0
+	}
+	if t.mean == 0 || took < t.mean/2 {
+		t.mean, t.deviation = max(1, took), took/8
+	}
+	t.mean = max(t.mean, min(took, wayBack)) // a mean from an outage may be too short
+	took = min(took, t.mean+max(4*t.deviation, span))
+	t.deviation += ((took - t.mean).Abs() - t.deviation) / 4
+	t.mean += (took - t.mean) / 8
+}
+
+// lowMark is how far ahead the last place is due at least, while calls wait for more.
+func (t *trips) lowMark() time.Duration { return low + t.mean + 4*t.deviation }

@@ -68,6 +68,9 @@ func (m moment) run(t *testing.T, f func(s *Queue, calls []*waiter, now time.Tim
 		if m.edit != nil {
 			m.edit(s, b)
 		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.pumping = true // no other goroutine is to decide
 		f(s, calls, time.Now())
 	})
 }

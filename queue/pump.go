@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -11,29 +10,36 @@ import (
 
 // pump does what there is to do now, and sets the timer for what is next.
 func (q *Queue) pump() {
-	growStack()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.called = false
 	if q.pumping { // another goroutine is on a trip, and will set the timer after it
 		now := time.Now()
 		q.letGoLocked(now)
-		q.setTimerOnTripLocked(now)
+		q.setTimerLocked(now)
 		return
 	}
 	q.pumping = true
 	for q.stepLocked() {
 	}
 	q.pumping = false
-	q.setTimerLocked()
+	q.setTimerLocked(time.Now())
 }
 
-// stepLocked lets the calls go that are due, and makes a trip to the bucket if it needs one.
-// It reports whether there may be more to do at once. During the trip it unlocks mu.
+// stepLocked lets the calls go that are due, refuses those that have waited for too long, judges some
+// again, and makes a trip to the bucket if it needs one. It reports whether there may be more to do
+// at once. During the trip, and after each piece of a long line, it unlocks mu.
 func (q *Queue) stepLocked() bool {
 	now, l, k := time.Now(), &q.line, &q.booking
 	q.letGoLocked(now)
-	q.refuseExpiredLocked(now)
+	for w := l.unplaced; w != &l.end && !q.expires(w).After(now); w = l.unplaced {
+		q.refuseLocked(w, q.throttled(w, time.Time{}, now))
+	}
+	if q.countLocked(now) {
+		q.mu.Unlock()
+		q.mu.Lock()
+		return true
+	}
 	if q.news > 0 {
 		q.head = head{} // a call may have ended during the trip that found no slot, or there may be other limits
 	}
@@ -43,7 +49,7 @@ func (q *Queue) stepLocked() bool {
 	first, before := q.toBook(now), q.clock
 	moving := k.Move != outbound.Ticket{}
 	err := q.tripLocked(now)
-	places := k.Tickets
+	places, nothing := k.Tickets, false
 	if first != nil {
 		q.head = head{}
 	}
@@ -54,8 +60,8 @@ func (q *Queue) stepLocked() bool {
 		l.takePlaces() // there is one in its stead
 	case first != nil && !moving:
 		q.granted = max(2*len(places), q.granted/2)
+		nothing = len(places) == 0 && !first.gone
 	}
-	nothing := first != nil && !first.gone && err == nil && !moving && len(places) == 0
 	if len(l.unused) > l.late { // calls have cancelled, and what goes back would come too late for those behind
 		l.unused, places = append(l.unused, places...), nil
 	}
@@ -70,7 +76,6 @@ func (q *Queue) stepLocked() bool {
 		q.credit = 0
 		l.uncount()
 	}
-	q.countLocked()
 	admitted, late := q.stats.Admitted, q.stats.Late
 	now = time.Now()
 	q.letGoLocked(now)
@@ -85,26 +90,18 @@ func (q *Queue) stepLocked() bool {
 	return true
 }
 
-// countLocked judges the calls that the sums leave out, refuses those that miss their deadlines and
-// counts the others. It unlocks mu after each piece of a long line.
-func (q *Queue) countLocked() {
-	for l := &q.line; q.current(); {
-		now := time.Now()
-		for n := 0; n < piece && l.uncounted != &l.end; n++ {
-			w := l.uncounted
-			if err := q.judge(w, now); err != nil {
-				q.refuseLocked(w, err)
-			} else {
-				l.countNext()
-			}
+// countLocked judges calls that the sums leave out, refuses those that miss their deadlines and
+// counts the others. It reports whether there were any. A piece of the line is enough at a time.
+func (q *Queue) countLocked(now time.Time) (some bool) {
+	for n, l := 0, &q.line; n < piece && l.uncounted != &l.end && q.current(); n++ {
+		some = true
+		if err := q.judge(l.uncounted, now); err != nil {
+			q.refuseLocked(l.uncounted, err)
+		} else {
+			l.countNext()
 		}
-		if l.uncounted == &l.end {
-			return
-		}
-		q.letGoLocked(now)
-		q.mu.Unlock()
-		q.mu.Lock()
 	}
+	return some
 }
 
 // looks is how many calls the queue looks at again for each trip, on the average.
@@ -125,7 +122,7 @@ func (q *Queue) tripLocked(now time.Time) error {
 		q.news++
 	}
 	news := q.news
-	q.setTimerOnTripLocked(now)
+	q.setTimerLocked(now)
 	q.mu.Unlock()
 	sent := time.Now()
 	// The ctx of no call may end the trip, or the places that it books would be lost.
@@ -228,14 +225,7 @@ func (q *Queue) placeLocked(places []outbound.Ticket) {
 	}
 }
 
-// refuseExpiredLocked refuses the calls whose deadlines have passed while they had no place.
-func (q *Queue) refuseExpiredLocked(now time.Time) {
-	for w := q.line.unplaced; w != &q.line.end && !q.expires(w).After(now); w = q.line.unplaced {
-		q.refuseLocked(w, q.throttled(w, time.Time{}, now))
-	}
-}
-
-// failLocked refuses the calls that need another trip before they go, with the store's error. Their
+// failLocked refuses the calls with the store's error that are due and need a trip to go. Their
 // places are lost. If the trip was to book for first, it refuses the calls without a place as well;
 // only first, if the others have room in the share of the limits that decides meanwhile.
 func (q *Queue) failLocked(first *waiter, err error) {
@@ -248,74 +238,47 @@ func (q *Queue) failLocked(first *waiter, err error) {
 	for first != nil && l.unplaced != &l.end {
 		q.refuseLocked(l.unplaced, err)
 	}
-	w := l.end.next
-	for i := 0; i < len(l.tickets); {
-		v := w
-		w = v.next
-		if !q.failsWith(l.tickets[i], now) {
-			i++
-			continue
-		}
-		l.tickets = slices.Delete(l.tickets, i, i+1)
+	for len(l.tickets) > 0 && !q.clock.Due(l.tickets[0]).After(now) {
+		l.tickets = l.tickets[1:]
 		l.onePlaceLess()
-		q.refuseLocked(v, err)
+		q.refuseLocked(l.end.next, err)
 	}
+	q.pause = now.Add(2 * span)
 }
 
-// refuseLocked takes a call out of the line and answers it with err.
-func (q *Queue) refuseLocked(w *waiter, err error) {
-	q.stats.Refused++
-	q.removeLocked(w)
-	w.err = err
-	close(w.ready)
-}
-
-// setTimerLocked sets the timer for the next thing to do, while nobody is pumping.
-func (q *Queue) setTimerLocked() {
-	if q.line.n == 0 && len(q.line.unused) == 0 {
-		q.restLocked()
-		return
-	}
-	if q.ignore == nil {
-		q.ignore = q.bucket.Waiting(q.onChange)
-		if q.clock.Known() && q.clock.Changed() { // since the trip, and before the queue listened
-			q.news++
+// setTimerLocked sets the timer for the next thing to do: during a trip, to let a call go. A place
+// that was due at now needs what the trip brings.
+func (q *Queue) setTimerLocked(now time.Time) {
+	switch t := q.line.tickets; {
+	case q.pumping:
+		if len(t) > 0 && t[0] != q.booking.Move && q.clock.Due(t[0]).After(now) {
+			q.pumpInLocked(q.dueIn(t[0], now))
 		}
-	}
-	q.pumpInLocked(q.nextIn(time.Now()))
-}
-
-// setTimerOnTripLocked sets the timer for the call that may go during the trip. now is when calls
-// were let go: a place that was due then needs what the trip brings.
-func (q *Queue) setTimerOnTripLocked(now time.Time) {
-	t := q.line.tickets
-	if len(t) == 0 || t[0] == q.booking.Move {
-		return
-	}
-	if in := q.dueIn(t[0], now); in > 0 {
-		q.pumpInLocked(in)
+	case q.idle():
+		q.restLocked()
+	default:
+		if q.ignore == nil {
+			q.ignore = q.bucket.Waiting(q.onChange)
+		}
+		q.pumpInLocked(q.nextIn(now))
 	}
 }
 
-// pumpInLocked makes pump run after d, and not before.
+// pumpInLocked makes pump run after d.
 //
 // If d is 0 a goroutine calls it, and not a timer. Our users test in testing/synctest
 // bubbles, where timers of no time in several goroutines crash the program under the race
 // detector, up to Go 1.26 at least.
 func (q *Queue) pumpInLocked(d time.Duration) {
 	switch {
-	case d > 0 && q.timer == nil:
-		q.timer = time.AfterFunc(d, q.pump)
-		return
-	case d > 0:
-		q.timer.Reset(d)
-		return
-	case q.timer != nil:
-		q.timer.Stop()
-	}
-	if !q.called {
+	case d <= 0 && !q.called:
 		q.called = true
 		go q.pump()
+	case d <= 0:
+	case q.timer == nil:
+		q.timer = time.AfterFunc(d, q.pump)
+	default:
+		q.timer.Reset(d)
 	}
 }
 
@@ -341,22 +304,5 @@ func (q *Queue) onChange() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.news++
-	if !q.pumping && q.ignore != nil {
-		q.pumpInLocked(0)
-	}
+	q.setTimerLocked(time.Now())
 }
-
-// growStack makes room on the stack for all that a step calls. A timer's goroutine
-// begins with a small stack, which would move three times on the way down: that
-// takes as long as half the step. Here it moves once, while hardly anything is on it.
-//
-//go:noinline
-func growStack() {
-	var room [12 << 10]byte
-	touch(&room)
-}
-
-// touch keeps the compiler from leaving the room out.
-//
-//go:noinline
-func touch(room *[12 << 10]byte) { room[0] = 1 }

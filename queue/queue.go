@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,9 +17,8 @@ import (
 type Queue struct {
 	bucket *outbound.Bucket
 	config Config
-	err    error  // what is wrong with the bucket or the Config
-	key    string // of the bucket
-	shared bool   // the bucket is in a store
+	err    error // what is wrong with the Config
+	shared bool  // the bucket is in a store
 
 	mu      sync.Mutex // protects what follows; nobody holds it during a trip to a store
 	line    waiters
@@ -66,21 +66,19 @@ type Stats struct {
 // processes do. If b or c is invalid, each Acquire returns an error that is
 // [outbound.ErrInvalid].
 func New(b *outbound.Bucket, c Config) *Queue {
-	q := &Queue{bucket: b, config: c, err: c.check(), key: b.Key(), shared: b.Shared()}
-	if b == nil {
-		q.err = fmt.Errorf("queue: %w: nil Bucket", outbound.ErrInvalid)
-	}
-	if c.MaxLen == 0 {
-		q.config.MaxLen = defaultLen
-	}
+	q := &Queue{bucket: b, config: c, err: c.check(), shared: b.Shared()}
+	q.config.MaxLen = cmp.Or(c.MaxLen, defaultLen)
 	q.line.init()
 	return q
 }
 
 // invalid returns what is wrong with the Queue.
 func (q *Queue) invalid() error {
-	if q == nil {
+	switch {
+	case q == nil:
 		return fmt.Errorf("queue: %w: nil Queue", outbound.ErrInvalid)
+	case q.bucket == nil:
+		return fmt.Errorf("queue: %w: nil Bucket", outbound.ErrInvalid)
 	}
 	return q.err
 }
@@ -104,7 +102,7 @@ func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit
 	if done {
 		return
 	}
-	w, err := q.join(ctx, &c, err)
+	w, err := q.join(ctx, &c)
 	if err != nil {
 		return
 	}
@@ -114,18 +112,15 @@ func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit
 	select {
 	case <-w.ready:
 	case <-ctx.Done():
-		if err = q.leave(ctx, w); err != nil {
-			return
-		}
-		<-w.ready // the queue has admitted or refused it at the same moment
+		q.leave(ctx, w)
 	}
 	err = w.result(&p)
 	return
 }
 
-// result returns what has become of a call that is ready.
+// result returns what has become of a call, when it is ready.
 func (w *waiter) result(p *outbound.Permit) error {
-	if w.err == nil {
+	if <-w.ready; w.err == nil {
 		*p = w.ticket.Permit()
 	}
 	return w.err
@@ -136,7 +131,7 @@ func (w *waiter) result(p *outbound.Permit) error {
 //
 //go:noinline
 func traced(ctx context.Context, ready <-chan struct{}) {
-	defer trace.StartRegion(ctx, regionName).End()
+	defer trace.StartRegion(ctx, "dripfeed: wait for a turn").End()
 	select {
 	case <-ready:
 	case <-ctx.Done():
@@ -158,111 +153,111 @@ func (q *Queue) lane(ctx context.Context) *Queue {
 	return q.inJobs
 }
 
-// regionName is what a wait is called in an execution trace.
-const regionName = "dripfeed: wait for a turn"
-
 // ask asks the bucket for a call that comes while no other waits. done says that the call is
-// admitted, or refused whatever the queue does. Else err is the bucket's refusal, if it was asked.
+// admitted, or refused whatever the queue does.
 func (q *Queue) ask(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (done bool, err error) {
-	if err = q.invalid(); err != nil {
-		return true, err
-	}
-	if err = ctx.Err(); err != nil && err != context.DeadlineExceeded {
+	if err = cmp.Or(q.invalid(), ctx.Err()); err != nil && err != context.DeadlineExceeded {
 		return true, err
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	switch {
-	case err != nil:
-		q.stats.Refused++
-		return true, &outbound.ThrottledError{Key: q.key, Err: err}
 	// A trip to a store takes time, and the caller may give up meanwhile. Unused places must
 	// go back before the bucket is asked, or it would refuse the call for their sake.
-	case q.shared || q.closed || q.pumping || q.line.n > 0 || len(q.line.unused) > 0 || q.booking.InJob:
+	if err != nil || q.closed || q.booking.InJob || q.shared || !q.idle() {
 		return false, nil
 	}
-	if err = q.askLocked(c, p); err == nil {
-		q.stats.Admitted++
-	}
-	return err == nil, err
+	return q.askLocked(ctx, c, p)
 }
 
-// askLocked asks the bucket. Inside, the bucket may tell other queues of a change. None of them can
-// be waiting for this queue, which does not listen now. It is a function of its own because its frame
-// is large.
+// askLocked is ask, in a frame of its own because that is large. Inside, the bucket may tell other
+// queues of a change. None of them can be waiting for this queue, which does not listen now.
 //
 //go:noinline
-func (q *Queue) askLocked(c *outbound.Cost, p *outbound.Permit) (err error) {
-	*p, err = q.bucket.Acquire(context.Background(), *c)
-	return err
+func (q *Queue) askLocked(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (done bool, err error) {
+	if *p, err = q.bucket.Acquire(context.Background(), *c); err == nil {
+		q.stats.Admitted++
+		return true, nil
+	}
+	now := time.Now()
+	by, why := q.deadline(ctx, now)
+	full, throttled := errors.AsType[*outbound.ThrottledError](err)
+	if throttled && full.RetryAfter <= within(by, now) {
+		return false, nil
+	}
+	if throttled {
+		full.Err = why
+	}
+	q.stats.Refused++
+	return true, err
+}
+
+// deadline returns when a call gives up that comes now, and what says so: its ctx, ErrFar or
+// MaxWait (nil).
+func (q *Queue) deadline(ctx context.Context, now time.Time) (by time.Time, why error) {
+	by, why = now.Add(farthest), ErrFar
+	if q.config.MaxWait > 0 {
+		by, why = now.Add(q.config.MaxWait), nil
+	}
+	if d, ok := ctx.Deadline(); ok && (why != nil || d.Before(by)) {
+		by, why = d, context.DeadlineExceeded
+	}
+	return by, why
 }
 
 // newWaiter returns the call as one that would wait, and the time.
 func (q *Queue) newWaiter(ctx context.Context, c *outbound.Cost) (*waiter, time.Time) {
 	now := time.Now()
-	w := &waiter{cost: *c, came: now.Sub(start), ready: make(chan struct{}), deadline: now.Add(farthest), err: ErrFar}
-	if q.config.MaxWait > 0 {
-		w.deadline, w.err = now.Add(q.config.MaxWait), nil
-	}
-	if d, ok := ctx.Deadline(); ok && (w.err != nil || d.Before(w.deadline)) {
-		w.deadline, w.err = d, context.DeadlineExceeded
-	}
+	w := &waiter{cost: *c, came: now.Sub(start), ready: make(chan struct{})}
+	w.deadline, w.err = q.deadline(ctx, now)
 	return w, now
 }
 
-// join puts a call at the end of the line, or refuses it. refused is the bucket's refusal, if the
-// bucket was asked.
-func (q *Queue) join(ctx context.Context, c *outbound.Cost, refused error) (*waiter, error) {
+// join puts a call at the end of the line, or refuses it.
+func (q *Queue) join(ctx context.Context, c *outbound.Cost) (*waiter, error) {
 	w, now := q.newWaiter(ctx, c)
 	q.mu.Lock()
-	if q.closed {
-		q.mu.Unlock()
-		return nil, ErrClosed
-	}
-	judged, err := q.admit(w, now, refused)
-	if err != nil {
+	err := q.admitLocked(w, now)
+	if err != nil && err != ErrClosed {
 		q.stats.Refused++
-		q.mu.Unlock()
-		return nil, err
-	}
-	q.line.add(w, judged)
-	if q.line.unplaced == w && !q.pumping {
-		q.setTimerLocked()
 	}
 	q.mu.Unlock()
-	return w, nil
+	return w, err
 }
 
-// leave takes a call whose ctx has ended out of the line and returns why it is not admitted. It
-// returns nil if the call was no longer waiting.
-func (q *Queue) leave(ctx context.Context, w *waiter) error {
+// leave takes a call whose ctx has ended out of the line, if it still waits.
+func (q *Queue) leave(ctx context.Context, w *waiter) {
 	err := ctx.Err()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
 	case w.gone:
-		return nil
 	case errors.Is(err, context.DeadlineExceeded):
 		w.err = err
-		err = q.throttled(w, time.Time{}, time.Now())
-		q.stats.Refused++
+		q.refuseLocked(w, q.throttled(w, time.Time{}, time.Now()))
 	default:
 		q.stats.Cancelled++
+		q.answerLocked(w, err)
 	}
-	if q.removeLocked(w) && !q.pumping {
-		q.setTimerLocked()
-	}
-	return err
 }
 
-// removeLocked takes w out of the line, and reports whether it had a place or was the first without
-// one. If the queue pauses until that call can go, it is another one now.
-func (q *Queue) removeLocked(w *waiter) (ahead bool) {
-	if ahead = w.seq <= q.line.unplaced.seq; ahead && !q.head.soonest.IsZero() {
+// refuseLocked takes a call out of the line and answers it with err.
+func (q *Queue) refuseLocked(w *waiter, err error) {
+	q.stats.Refused++
+	q.answerLocked(w, err)
+}
+
+// answerLocked is refuseLocked for any reason. If w had a place, or was the first call without one,
+// there may be something to do sooner, and another call to wait for.
+func (q *Queue) answerLocked(w *waiter, err error) {
+	ahead := w.seq <= q.line.unplaced.seq
+	if ahead && !q.head.soonest.IsZero() {
 		q.head = head{}
 	}
-	q.line.remove(w)
-	return ahead
+	if q.line.remove(w); ahead {
+		q.setTimerLocked(time.Now())
+	}
+	w.err = err
+	close(w.ready)
 }
 
 // Len returns the number of calls that wait.
@@ -298,6 +293,36 @@ func (s *Stats) add(in Stats) {
 	s.Late += in.Late
 }
 
+// Explain returns when a call of this cost would leave that came to the queue now, and why not
+// before, as [outbound.Bucket.Explain] does. The call would leave after the waiting calls, which are
+// Ahead of it. Wait is as exact as the early refusals that the package describes, and else a lower
+// bound, by the last reply of the bucket. Explain changes nothing. It costs one operation on the
+// bucket, however many calls wait. It does not count the further requests of jobs, which wait in a
+// line of their own.
+func (q *Queue) Explain(ctx context.Context, c outbound.Cost) (outbound.Explanation, error) {
+	if err := q.invalid(); err != nil {
+		return outbound.Explanation{}, err
+	}
+	e, err := q.bucket.Explain(ctx, c)
+	if err != nil {
+		return e, err
+	}
+	q.mu.Lock()
+	e.Ahead = q.line.n
+	at, err := q.earliest(&c)
+	q.mu.Unlock()
+	if e.Ahead == 0 || e.Wait < 0 || err != nil { // the limits have changed since the last trip
+		return e, nil
+	}
+	if wait := time.Until(at); wait > e.Wait || e.Because == "" {
+		held := e.States[0].HeldFor
+		if e.Wait = max(e.Wait, wait); held < e.Wait-held || e.Wait == 0 { // else the hold is the longest part
+			e.Because = "booked"
+		}
+	}
+	return e, nil
+}
+
 // Bucket returns the bucket that the queue is around, which may be nil.
 func (q *Queue) Bucket() *outbound.Bucket {
 	if q == nil {
@@ -311,36 +336,36 @@ func (q *Queue) Bucket() *outbound.Bucket {
 // no call waits, however busy the bucket is. The next call of such a key gets a new queue.
 func (q *Queue) Idle() bool {
 	q.mu.Lock()
-	busy := q.line.n > 0 || q.pumping || len(q.line.unused) > 0
-	inJobs := q.inJobs
+	idle, inJobs := q.idle(), q.inJobs
 	q.mu.Unlock()
-	return !busy && (q.bucket == nil || q.bucket.Idle()) && (inJobs == nil || inJobs.Idle())
+	return idle && (q.bucket == nil || q.bucket.Idle()) && (inJobs == nil || inJobs.Idle())
 }
+
+// idle reports whether the queue has nothing to do.
+func (q *Queue) idle() bool { return q.line.n == 0 && len(q.line.unused) == 0 && !q.pumping }
 
 // Shutdown refuses new calls with [ErrClosed] and returns when all waiting calls have left. If ctx
 // ends first it returns ctx's error, and the calls still leave.
 func (q *Queue) Shutdown(ctx context.Context) error {
 	q.mu.Lock()
 	q.closed = true
-	if q.empty == nil && (q.line.n > 0 || q.pumping) {
+	idle, inJobs := q.idle(), q.inJobs
+	if q.empty == nil && !idle {
 		q.empty = make(chan struct{})
 	}
-	empty, inJobs := q.empty, q.inJobs
+	empty := q.empty
 	q.mu.Unlock()
-	if inJobs != nil {
-		if err := inJobs.Shutdown(ctx); err != nil {
-			return err
+	if !idle {
+		select {
+		case <-empty:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
-	if empty == nil {
-		return nil
+	if inJobs != nil {
+		return inJobs.Shutdown(ctx)
 	}
-	select {
-	case <-empty:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return nil
 }
 
 // Close refuses new calls and all waiting calls with [ErrClosed]. It does not change admitted
@@ -350,9 +375,6 @@ func (q *Queue) Close() error {
 	q.closed = true
 	for q.line.n > 0 {
 		q.refuseLocked(q.line.end.prev, ErrClosed)
-	}
-	if !q.pumping {
-		q.setTimerLocked()
 	}
 	inJobs := q.inJobs
 	q.mu.Unlock()

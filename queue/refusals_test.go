@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -83,7 +84,7 @@ func TestAdmitRefusesCallsThatNeedNotWait(t *testing.T) {
 				s.line.uncounted.sure = true
 				s.line.countNext()
 			}
-			_, err := s.admit(calls[last], now, nil)
+			err := s.admitLocked(calls[last], now)
 			if c.waits {
 				if err != nil {
 					t.Errorf("%s: %v", c.name, err)
@@ -98,7 +99,7 @@ func TestAdmitRefusesCallsThatNeedNotWait(t *testing.T) {
 // allRefused returns the calls that were refused, in order.
 func allRefused(calls []*waiter) (all []refusal) {
 	for _, w := range calls {
-		if w.gone {
+		if w.gone && w.err != nil {
 			all = append(all, refusal{w, w.err})
 		}
 	}
@@ -142,7 +143,7 @@ func TestHopelessCallsAfterAChange(t *testing.T) {
 		c.run(t, func(s *Queue, calls []*waiter, now time.Time) {
 			s.placeLocked(s.line.takePlaces())
 			s.line.uncount()
-			s.countLocked()
+			s.countLocked(now)
 			c.expect(t, calls, allRefused(calls), c.want...)
 		})
 	}
@@ -167,7 +168,8 @@ func TestExpiredCalls(t *testing.T) {
 		}}, []refused{{0, 0, context.DeadlineExceeded}, {1, 0, nil}}},
 	} {
 		c.run(t, func(s *Queue, calls []*waiter, now time.Time) {
-			s.refuseExpiredLocked(now)
+			s.pause, s.line.uncounted = now.Add(time.Hour), &s.line.end // it books and judges nothing
+			s.stepLocked()
 			all := allRefused(calls)
 			c.expect(t, calls, all, c.want...)
 			for _, r := range all {
@@ -180,25 +182,29 @@ func TestExpiredCalls(t *testing.T) {
 	}
 }
 
+// A call that comes while no other waits is refused by the bucket, with the reason why it does not
+// wait longer.
 func TestARefusalOfTheBucketSaysWhyTheCallDoesNotWait(t *testing.T) {
-	soon := time.Now()
-	for _, c := range []struct {
-		w    waiter
-		want error
-	}{
-		{waiter{deadline: soon, err: ErrFar}, ErrFar},
-		{waiter{deadline: soon}, nil},
-		{waiter{deadline: soon, err: context.DeadlineExceeded}, context.DeadlineExceeded},
-	} {
-		full := &outbound.ThrottledError{RetryAfter: ms}
-		if err := c.w.refusedBy(full, soon, soon); err != error(full) || full.Err != c.want {
-			t.Errorf("%v, want %v", err, c.want)
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1.0 / (48 * 3600)})
+		if _, err := b.Acquire(bg, outbound.Cost{1}); err != nil {
+			t.Fatal(err)
 		}
-		if err := c.w.refusedBy(errAway, soon.Add(time.Hour), soon); err != errAway {
-			t.Error(err)
+		soon, stop := context.WithTimeout(bg, time.Minute)
+		defer stop()
+		for _, c := range []struct {
+			ctx     context.Context
+			maxWait time.Duration
+			want    error
+		}{
+			{bg, 0, ErrFar}, {bg, time.Hour, nil}, {soon, time.Hour, context.DeadlineExceeded}, {soon, 0, context.DeadlineExceeded},
+		} {
+			q := New(b, Config{MaxWait: c.maxWait})
+			_, err := q.Acquire(c.ctx, outbound.Cost{1})
+			full, ok := errors.AsType[*outbound.ThrottledError](err)
+			if !ok || full.Err != c.want || full.RetryAfter < 47*time.Hour || q.Stats() != (Stats{Refused: 1}) {
+				t.Errorf("%v (%+v), %+v, want %v", err, full, q.Stats(), c.want)
+			}
 		}
-		if err := c.w.refusedBy(&outbound.ThrottledError{RetryAfter: ms}, soon.Add(ms), soon); err != nil {
-			t.Errorf("refused though it can go in time: %v", err)
-		}
-	}
+	})
 }

@@ -119,7 +119,7 @@ func TestNoTripTellsNothingOfUntoldCalls(t *testing.T) {
 		}
 		come(q, 1, 100*ms)
 		q.mu.Lock()
-		in := q.lastIn(time.Now())
+		in := q.early(time.Now()) + q.trips.lowMark()
 		q.mu.Unlock()
 		pass(in - 75*ms)
 		go used[0].Settle(outbound.Cost{4.999})

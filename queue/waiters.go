@@ -52,7 +52,7 @@ func (l *waiters) init() {
 	l.unplaced, l.uncounted = &l.end, &l.end
 }
 
-// add puts w at the end of the line. The sums count it if all are counted, and w is judged.
+// add puts w at the end of the line. The sums count it if it was judged.
 func (l *waiters) add(w *waiter, judged bool) {
 	l.seq++
 	w.seq = l.seq
@@ -63,9 +63,10 @@ func (l *waiters) add(w *waiter, judged bool) {
 		l.unplaced = w
 	}
 	if l.uncounted == &l.end {
-		if l.uncounted = w; judged {
-			l.countNext()
-		}
+		l.uncounted = w
+	}
+	if judged {
+		l.countNext()
 	}
 }
 
