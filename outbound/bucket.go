@@ -51,9 +51,8 @@ func NewBucket(key string, limits ...Limit) (*Bucket, error) {
 // which hold until the program's own change. [Bucket.Observe] reports each change as an
 // [EventLimits] with both.
 //
-// Limits are the same if Unit, Name and kind are the same: those keep their levels. Where a release
-// adds a limit of a unit that has one without a Name, give the new one a Name. Another Name or kind
-// is another limit, which begins empty.
+// Limits are the same if Unit, Name and kind are the same, and without a Name their window, or
+// their period and zone: those keep their levels. Another limit begins empty.
 //
 // NewSharedBucket does no I/O. A nil store is [ErrInvalid], because a bucket in memory
 // would give each of N workers the whole quota. A limit [InFlight] is this bucket's own:
@@ -245,8 +244,8 @@ func (b *Bucket) Resume(ctx context.Context) error {
 // are in force already change nothing, so a program may set what it reads as often as it reads it.
 //
 // A limit that stays keeps its level, in units; a new one begins empty; nothing refills. A limit
-// stays if Unit, Name and kind are the same. One without a Name stays if it says the same as one in
-// force, such as "10 per 1s", or if it is the only one that differs from it in its numbers alone.
+// stays if Unit, Name and kind are the same, and without a Name its window, or its period and zone.
+// It also stays if it is the only one of its unit and kind without a Name, before and after.
 // Calls that are booked for the next second leave at their times, however often limits are set.
 // Later reservations are void, and their calls are booked again by the new limits.
 //
@@ -268,11 +267,8 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 			return err
 		}
 	}
-	if !shared {
-		given := b.given()
-		if inherit(own, given); slices.Equal(own, given) {
-			return nil
-		}
+	if !shared && slices.Equal(own, b.given()) {
+		return nil
 	}
 	return b.do(ctx, "set limits", &step{action: store.Replace, limits: own}, new(reply))
 }

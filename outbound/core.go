@@ -3,7 +3,6 @@ package outbound
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync/atomic"
 	"time"
 	"unique"
@@ -26,7 +25,6 @@ type core struct {
 // said is what else a limit says. Most buckets say the same as others, and share it.
 type said struct {
 	name   string
-	called string
 	n      float64
 	window time.Duration
 	label  string
@@ -45,7 +43,7 @@ type saying struct {
 func sayingOf(l *Limit) unique.Handle[said] {
 	s := lastSaid.Load()
 	if s == nil || s.limit != *l {
-		s = &saying{*l, unique.Make(said{l.Name, l.called, l.n, l.window, l.label()})}
+		s = &saying{*l, unique.Make(said{l.Name, l.n, l.window, l.label()})}
 		lastSaid.Store(s)
 	}
 	return s.said
@@ -102,7 +100,7 @@ func (b *core) newSlowPath(limits []Limit) *slowPath {
 // first returns the limit of the cell.
 func (b *core) first() Limit {
 	s := b.said.Value()
-	return Limit{Capacity: b.capacity, LeakRate: b.rate, Unit: b.unitOf(), Name: s.name, called: s.called, n: s.n, window: s.window}
+	return Limit{Capacity: b.capacity, LeakRate: b.rate, Unit: b.unitOf(), Name: s.name, n: s.n, window: s.window}
 }
 
 // slowPath returns what the core has beyond its cell, and makes it if there is none yet.
@@ -280,9 +278,7 @@ func (b *core) prepare(p *slowPath, s *step, t *trip, f *inForce) {
 		return
 	}
 	if t.op.Replacement, t.op.Own = p.made.law, len(s.limits) == 0; !t.op.Own {
-		limits := slices.Clone(s.limits)
-		inherit(limits, f.list())
-		set := newLimitSet(limits)
+		set := newLimitSet(s.limits)
 		t.op.Replacement = set.law
 	}
 }

@@ -93,7 +93,7 @@ func (w *twin) level() {
 func (w *twin) change(l Limit) {
 	w.advance()
 	w.changed = true
-	next := []store.Limit{{Capacity: l.Capacity, Rate: l.LeakRate}}
+	next := []store.Limit{l.law()}
 	if !store.Equal(w.limits, next) {
 		w.number++
 		w.state.Change(w.limits, next, w.number)
@@ -122,7 +122,7 @@ func TestTheCellDecidesAsTheArithmeticDoes(t *testing.T) {
 			// to be the last, which decides how the hold treats it.
 			unit := 1e9 / l.LeakRate
 			exact := unit == math.Trunc(unit)
-			w := &twin{T: t, b: Must(NewBucket(fmt.Sprint("round ", round), l)), limits: []store.Limit{{Capacity: l.Capacity, Rate: l.LeakRate}}, state: store.New(now(), 1), number: 1}
+			w := &twin{T: t, b: Must(NewBucket(fmt.Sprint("round ", round), l)), limits: []store.Limit{l.law()}, state: store.New(now(), 1), number: 1}
 			w.base = w.state.Epoch
 			events := r.IntN(4) // in most rounds the cell is left rarely
 			for range 300 {

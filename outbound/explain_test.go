@@ -30,8 +30,8 @@ func explained(t *testing.T, b *Bucket, c Cost) Explanation {
 func TestACallGoesWhenExplainSays(t *testing.T) {
 	berlin, _ := time.LoadLocation("Europe/Berlin")
 	all := []Limit{
-		PerSecond(3), Per(20, time.Minute).Of(1, "tokens"), Per(5, time.Second).Burst(3), Window(4, 2*time.Second), FixedWindow(5, 3*time.Second),
-		Window(30, time.Minute).Of(2, "rows"), Daily(60, berlin), {Capacity: 7, LeakRate: 0.3}, {Capacity: 1e9, LeakRate: 1e8},
+		PerSecond(3), Per(20, time.Minute).Of(1, "tokens"), Per(5, time.Second).Burst(3).Of(0, "burst"), Window(4, 2*time.Second), FixedWindow(5, 3*time.Second),
+		Window(30, time.Minute).Of(2, "rows"), Daily(60, berlin), {Capacity: 7, LeakRate: 0.3}, {Capacity: 1e9, LeakRate: 1e8, Name: "wide"},
 	}
 	causes, named := map[string]int{}, 0
 	for round := range 60 {

@@ -44,16 +44,12 @@ type Limit struct {
 	LeakRate float64
 	// Unit is the index of the number in a [Cost] that this limit counts.
 	Unit int
-	// Name says which limit this is in errors, events and metrics, and matches
-	// a limit with its successor in [Bucket.SetLimits]. It may be empty. Where a bucket
-	// has several of one unit without a name, each is named by what it says, such as
-	// "10 per 1s". In SetLimits one with other numbers stays the same limit, and keeps the
-	// name that says the old ones, if it is the only such one of its unit and window, or of
-	// its period and zone. Between buckets of one key it is another limit: give each a name
-	// there, and one that comes later as well. [NewSharedBucket] says why.
+	// Name says which limit this is in errors, events and metrics, and matches a limit with its
+	// successor in [Bucket.SetLimits]. If it is empty, the limit's kind and its window, or its period
+	// and zone, match it. So two limits of one unit and kind with the same window need names, as do
+	// two literals of one unit.
 	Name string
 
-	called   string        // the name that the bucket made up, if it is still the Name
 	n        float64       // Per: so many
 	window   time.Duration // in any window of this length
 	zone     string        // the name of a calendar's time zone
@@ -108,7 +104,7 @@ func (l Limit) Burst(b float64) Limit {
 	switch {
 	case l.flaw != "":
 	case l.kind != store.Leaky:
-		l.flaw = "Burst is for limits that space calls evenly: of " + l.says() + " all may go at once as it is"
+		l.flaw = "Burst is for limits that space calls evenly: of " + digits(l.Capacity) + l.shape() + " all may go at once as it is"
 	case l.window == 0:
 		l.flaw = "Burst is for Per, PerSecond, PerMinute and PerHour: set Capacity instead"
 	case b != 1 && !(b > 1 && b <= l.n):
@@ -261,9 +257,6 @@ func (l Limit) Each() (n float64, window time.Duration) {
 // 3000 burst".
 func (l Limit) String() string {
 	name := l.Name
-	if l.unnamed() {
-		name = ""
-	}
 	if strconv.Quote(name) != `"`+name+`"` || strings.TrimSpace(name) != name || strings.Contains(name, "(unit ") {
 		name = strconv.Quote(name)
 	}
@@ -372,13 +365,16 @@ func (l *Limit) again() (m Limit) {
 	default:
 		m = Limit{Capacity: l.Capacity, LeakRate: l.LeakRate}
 	}
-	m.Unit, m.Name, m.called = l.Unit, l.Name, l.called
+	m.Unit, m.Name = l.Unit, l.Name
 	return m
 }
 
 // law returns what a store is to know of the limit.
 func (l *Limit) law() store.Limit {
-	m := store.Limit{Name: l.Name, Unit: int32(l.Unit), Kind: l.kind, Capacity: l.Capacity, Rate: l.LeakRate, Window: l.window, Zone: l.zone, Unnamed: l.Name != "" && l.unnamed()}
+	m := store.Limit{Name: l.Name, Unit: int32(l.Unit), Kind: l.kind, Capacity: l.Capacity, Rate: l.LeakRate, Window: l.window, Zone: l.zone}
+	if l.Name == "" {
+		m.Name, m.Unnamed = l.shape(), true
+	}
 	switch {
 	case l.window <= 0:
 	case l.kind != store.Leaky:
@@ -393,7 +389,7 @@ func (l *Limit) law() store.Limit {
 func limitOf(l *store.Limit) Limit {
 	m := Limit{Capacity: l.Capacity, LeakRate: l.Rate, Unit: int(l.Unit), Name: l.Name, window: l.Window, zone: l.Zone, kind: l.Kind}
 	if l.Unnamed {
-		m.called = m.Name
+		m.Name = ""
 	}
 	switch {
 	case l.Window <= 0:
@@ -407,21 +403,11 @@ func limitOf(l *store.Limit) Limit {
 	return m
 }
 
-// unnamed reports whether the limit has a level and its user gave it no name.
-func (l *Limit) unnamed() bool { return !l.inFlight && l.Name == l.called }
-
-// label names the limit in words: its name, or what it says.
+// label names the limit in words: its name, or what it says, such as "10 per 1s".
 func (l *Limit) label() string {
 	switch {
 	case l.Name != "":
 		return l.Name
-	}
-	return l.says()
-}
-
-// says returns a name for a limit that has none: what it says.
-func (l *Limit) says() string {
-	switch {
 	case l.inFlight || l.kind == store.Leaky && l.window == 0:
 		return l.spec()
 	case l.kind == store.Leaky:
@@ -430,7 +416,7 @@ func (l *Limit) says() string {
 	return digits(l.Capacity) + l.shape()
 }
 
-// shape is what the limit says but for its numbers.
+// shape is the label without its number. It identifies a limit without a name.
 func (l *Limit) shape() string {
 	switch {
 	case l.kind.Calendar():
@@ -451,21 +437,6 @@ func short(d time.Duration) string {
 		s = strings.TrimSuffix(s, "0m")
 	}
 	return s
-}
-
-// same reports whether both are the same limit at different times.
-func (l *Limit) same(m *Limit) bool {
-	return l.Unit == m.Unit && l.Name == m.Name && l.inFlight == m.inFlight
-}
-
-// find returns the index of the limit that is the same as l, or -1.
-func find(limits []Limit, l *Limit) int {
-	for i := range limits {
-		if limits[i].same(l) {
-			return i
-		}
-	}
-	return -1
 }
 
 // digits writes a number so that it is read as the same.

@@ -54,13 +54,13 @@ func TestALimitWithoutANameKeepsItsLevelWhenAnotherComesOrGoes(t *testing.T) {
 // A name that was given is never taken from its limit, and no two limits get one.
 func TestALimitWithANameInheritsNone(t *testing.T) {
 	b := outbound.Must(outbound.NewBucket("k", outbound.PerSecond(10), outbound.PerHour(100)))
-	limits := []outbound.Limit{outbound.PerSecond(10), outbound.PerHour(9).Of(0, "10 per 1s")}
+	limits := []outbound.Limit{outbound.PerSecond(10), outbound.PerHour(9).Of(0, "100 per 1h")}
 	for range 2 {
 		if err := b.SetLimits(background, limits...); err != nil {
 			t.Fatal(err)
 		}
 		states, err := b.States(background)
-		if err != nil || len(states) != 2 || states[0].Limit.Name != "" || states[1].Limit.Name != "10 per 1s" {
+		if err != nil || len(states) != 2 || states[0].Limit.Name != "" || states[1].Limit.Name != "100 per 1h" {
 			t.Fatalf("%+v, %v", states, err)
 		}
 	}

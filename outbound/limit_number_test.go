@@ -2,6 +2,7 @@ package outbound_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,20 +62,15 @@ var berlin = func() *time.Location {
 	return zone
 }()
 
-// Which of several stays is not guessed: the one that differs in its numbers alone is to be the
-// only one.
-func TestOfSeveralLimitsThatDifferInNumbersNoneInherits(t *testing.T) {
-	b := outbound.Must(outbound.NewBucket("k", outbound.Limit{Capacity: 10, LeakRate: 1}, outbound.Limit{Capacity: 20, LeakRate: 0.5}, outbound.Window(9, time.Hour).Of(0, "9 in an hour")))
-	if _, err := b.Acquire(background, outbound.Cost{5}); err != nil {
-		t.Fatal(err)
+// Which of several limits stays is not guessed: those without a window need names.
+func TestLiteralsOfOneUnitNeedNames(t *testing.T) {
+	limits := []outbound.Limit{{Capacity: 10, LeakRate: 1}, {Capacity: 20, LeakRate: 0.5}}
+	if _, err := outbound.NewBucket("k", limits...); !errors.Is(err, outbound.ErrInvalid) || !strings.Contains(err.Error(), "different names") {
+		t.Error(err)
 	}
-	if err := b.SetLimits(background, outbound.Limit{Capacity: 11, LeakRate: 1}, outbound.Limit{Capacity: 21, LeakRate: 0.5}, outbound.Window(8, time.Hour)); err != nil {
-		t.Fatal(err)
-	}
-	states, err := b.States(background)
-	for i, name := range []string{"11 burst, 1/s", "21 burst, 0.5/s", "8 per 1h"} {
-		if err != nil || len(states) != 3 || states[i].Limit.Name != name || states[i].Level != 0 {
-			t.Fatalf("%+v, %v", states, err)
-		}
+	limits[1].Name = "slow"
+	limits = append(limits, outbound.Limit{Capacity: 20, LeakRate: 0.5, Unit: 1})
+	if _, err := outbound.NewBucket("k", limits...); err != nil {
+		t.Error(err)
 	}
 }

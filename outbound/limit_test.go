@@ -124,7 +124,7 @@ func TestABucketIsAsFastAsItsRateSays(t *testing.T) {
 	}
 }
 
-func TestLimitsOfOneUnitWithoutNamesAreNamedByWhatTheySay(t *testing.T) {
+func TestLimitsWithoutNamesHaveLabels(t *testing.T) {
 	limits := []Limit{PerSecond(10), PerHour(5_000), Per(1_000_000, 90*time.Minute).Burst(2), Per(0.5, 1500*time.Millisecond), {Capacity: 40, LeakRate: 2},
 		InFlight(3), PerMinute(30_000).Of(1, ""), PerMinute(7).Of(0, "mine")}
 	b, err := NewBucket("k", limits...)
@@ -132,12 +132,9 @@ func TestLimitsOfOneUnitWithoutNamesAreNamedByWhatTheySay(t *testing.T) {
 		t.Fatal(err)
 	}
 	states, err := b.States(ctx)
-	for i, want := range []string{"10 per 1s", "5000 per 1h", "1000000 per 1h30m", "0.5 per 1.5s", "40 burst, 2/s", "", "", "mine"} {
-		if err != nil || states[i].Limit.Name != want {
-			t.Errorf("%v is named %q (%v), want %q", limits[i], states[i].Limit.Name, err, want)
-		}
-		if limits[i].Name != "" && limits[i].Name != "mine" {
-			t.Errorf("the caller's is named %q", limits[i].Name)
+	for i, want := range []string{"10 per 1s", "5000 per 1h", "1000000 per 1h30m", "0.5 per 1.5s", "40 burst, 2/s", "3 in flight", "30000 per 1m", "mine"} {
+		if err != nil || states[i].Label() != want || states[i].Limit.Name != limits[i].Name {
+			t.Errorf("%v is named %q and labelled %q (%v), want %q", limits[i], states[i].Limit.Name, states[i].Label(), err, want)
 		}
 	}
 	var full *ThrottledError
@@ -156,7 +153,7 @@ func TestLimitsOfOneUnitWithoutNamesAreNamedByWhatTheySay(t *testing.T) {
 	}
 	for _, twice := range [][]Limit{{PerSecond(10), PerSecond(10)}, {PerSecond(10), PerSecond(10).Burst(2)}, {PerSecond(1), PerSecond(1).Of(0, "1 per 1s"), PerHour(1)}} {
 		var bad *LimitError
-		if _, err := NewBucket("k", twice...); !errors.As(err, &bad) || !strings.Contains(err.Error(), `"`+twice[0].says()+`"`) {
+		if _, err := NewBucket("k", twice...); !errors.As(err, &bad) || !strings.Contains(err.Error(), `"`+twice[0].label()+`"`) {
 			t.Errorf("%v: %v", twice, err)
 		}
 	}

@@ -234,7 +234,7 @@ func (o *limitObject) limit() (l Limit, flaw string) {
 // MarshalText writes what String prints, also in JSON. The zero Limit is the empty text, and so is
 // one that has only a name or a unit. The error of an invalid limit is a [*LimitError].
 func (l Limit) MarshalText() ([]byte, error) {
-	if l.Of(0, "") == (Limit{called: l.called}) {
+	if l.Of(0, "") == (Limit{}) {
 		return nil, nil
 	}
 	if flaw := l.check(); flaw != "" {

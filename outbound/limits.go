@@ -26,62 +26,18 @@ func checkLimits(key string, limits []Limit) ([]Limit, error) {
 	if inFlight > 1 {
 		return nil, &LimitError{Key: key, Reason: "a bucket has at most one InFlight"}
 	}
-	for i := range limits {
-		l := &own[i]
-		if l.Name == "" && (find(limits[:i], &limits[i]) >= 0 || find(limits[i+1:], &limits[i]) >= 0) {
-			l.Name = l.says()
-			l.called = l.Name
-		}
-		if find(own[:i], l) >= 0 {
-			return nil, &LimitError{Key: key, Limit: *l, Reason: "two limits of one unit are " + quote(l.Name) + ": leave one out, or give them different names"}
+	for i := range own {
+		if l := &own[i]; slices.ContainsFunc(own[:i], l.same) {
+			return nil, &LimitError{Key: key, Limit: *l, Reason: "two limits of one unit are " + quote(l.label()) + ": leave one out, or give them different names"}
 		}
 	}
 	return own, nil
 }
 
-// inherit gives limits without a name the name that they have among those in force. So they
-// stay the same limits when another of their unit comes or goes, or when their numbers change:
-// one that does not say the same is the one that differs in its numbers alone.
-func inherit(limits, inForce []Limit) {
-	was, is := unnamed(inForce), unnamed(limits)
-	for _, alike := range [...]func(l, m *Limit) bool{
-		func(l, m *Limit) bool { return l.says() == m.says() },
-		func(l, m *Limit) bool { return l.kind == m.kind && l.shape() == m.shape() },
-		func(l, m *Limit) bool { return l.shape() == m.shape() },
-	} {
-		for _, l := range slices.Clone(is) {
-			like := func(m *Limit) bool { return m.Unit == l.Unit && alike(l, m) }
-			i, j := only(is, like), only(was, like)
-			if i < 0 || j < 0 {
-				continue
-			}
-			if at := find(limits, was[j]); at < 0 {
-				l.Name, l.called = was[j].Name, was[j].Name
-			} else if &limits[at] != l {
-				continue
-			}
-			is, was = slices.Delete(is, i, i+1), slices.Delete(was, j, j+1)
-		}
-	}
-}
-
-// unnamed returns those of limits that were given no name.
-func unnamed(limits []Limit) (all []*Limit) {
-	for i := range limits {
-		if limits[i].unnamed() {
-			all = append(all, &limits[i])
-		}
-	}
-	return all
-}
-
-// only returns the index of the only limit that is like that, or -1.
-func only(limits []*Limit, like func(*Limit) bool) int {
-	i := slices.IndexFunc(limits, like)
-	if i >= 0 && slices.ContainsFunc(limits[i+1:], like) {
-		return -1
-	}
-	return i
+// same reports whether a key, or a reader of its metrics, cannot tell both limits apart.
+func (l *Limit) same(m Limit) bool {
+	alike := l.Name == "" && m.Name == "" && l.kind == m.kind && l.shape() == m.shape()
+	return l.Unit == m.Unit && l.inFlight == m.inFlight && (alike || l.label() == m.label())
 }
 
 // findAtOnce returns the index of the InFlight, or -1.
@@ -99,21 +55,10 @@ type limitSet struct {
 
 // newLimitSet leaves an InFlight out, which is no limit of the law.
 func newLimitSet(limits []Limit) (s limitSet) {
-	size := len(limits)
-	if findAtOnce(limits) >= 0 {
-		size--
-	}
-	s.law = make([]store.Limit, 0, size)
 	for i := range limits {
-		if limits[i].inFlight {
-			continue
-		}
-		s.parts = s.parts || limits[i].kind != store.Leaky
-		if s.law = append(s.law, limits[i].law()); limits[i].Name == "" {
-			if s.labels == nil {
-				s.labels = make([]string, size)
-			}
-			s.labels[len(s.law)-1] = limits[i].label()
+		if l := &limits[i]; !l.inFlight {
+			s.law, s.labels = append(s.law, l.law()), append(s.labels, l.label())
+			s.parts = s.parts || l.kind != store.Leaky
 		}
 	}
 	s.calendar = calendar.New(s.law)
@@ -122,7 +67,8 @@ func newLimitSet(limits []Limit) (s limitSet) {
 
 // label returns the label of the limit i, as [State.Label] has it.
 func (s *limitSet) label(i int) string {
-	if l := limitOf(&s.law[i]); l.Name != "" || s.labels == nil {
+	if s.labels == nil {
+		l := limitOf(&s.law[i])
 		return l.label()
 	}
 	return s.labels[i]

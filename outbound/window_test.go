@@ -234,14 +234,15 @@ func TestWindowsAndCalendarsSayWhatTheyAre(t *testing.T) {
 		{Daily(10_000, time.UTC), "10000 per day UTC", "10000 per day UTC"},
 		{Monthly(30, pacific).Of(0, "euros"), "30 per month America/Los_Angeles", "euros: 30 per month America/Los_Angeles"},
 	} {
-		if says, is := c.limit.says(), c.limit.String(); says != c.says || is != c.describe {
+		unnamed := c.limit.Of(c.limit.Unit, "")
+		if says, is := unnamed.label(), c.limit.String(); says != c.says || is != c.describe {
 			t.Errorf("%q, %q; want %q, %q", says, is, c.says, c.describe)
 		}
 	}
 	b := Must(NewBucket("k", PerSecond(10), Window(5_000, time.Hour), Daily(50_000, pacific), Daily(60_000, time.UTC), InFlight(3)))
 	for i, s := range states(t, b)[:4] {
-		if want := []string{"10 per 1s", "5000 per 1h", "50000 per day America/Los_Angeles", "60000 per day UTC"}[i]; s.Limit.Name != want {
-			t.Errorf("%q, want %q", s.Limit.Name, want)
+		if want := []string{"10 per 1s", "5000 per 1h", "50000 per day America/Los_Angeles", "60000 per day UTC"}[i]; s.Label() != want {
+			t.Errorf("%q, want %q", s.Label(), want)
 		}
 	}
 	_, err := Must(NewBucket("k", Window(10, time.Minute))).Acquire(ctx, Cost{11})

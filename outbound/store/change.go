@@ -1,6 +1,9 @@
 package store
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Change replaces the limits old by limits, of which number is the new Number. Nothing refills. A
 // limit that stays keeps its level. A new one starts empty, or with what calls may have taken of
@@ -27,7 +30,7 @@ func (s *State) Change(old, limits []Limit, number int64) {
 	s.Top, s.Level, s.Leaked, s.Parts = 0, Units{}, Units{}, make([]Part, len(limits))
 	for i := range limits {
 		l := &limits[i]
-		if j := find(old, l); j >= 0 {
+		if j := heirOf(old, limits, l); j >= 0 {
 			s.Level[i], s.Leaked[i], s.Parts[i] = levels[j], leaked[j], parts[j]
 			if !l.law().change(s, &old[j], l, i) || s.Corrupt && l.Capacity > old[j].Capacity {
 				s.Parts[i].Since = number
@@ -42,6 +45,24 @@ func (s *State) Change(old, limits []Limit, number int64) {
 		}
 	}
 	s.look(limits, false)
+}
+
+// heirOf returns the index of the limit of old that l, one of limits, continues: the same limit, or
+// if the user gave both no name, and there is only one such of the unit and kind on either side, that
+// one. It returns -1 if there is none.
+func heirOf(old, limits []Limit, l *Limit) int {
+	like := func(m Limit) bool { return l.Unnamed && m.Unnamed && m.Unit == l.Unit && m.Kind == l.Kind }
+	only := func(all []Limit) int {
+		i := slices.IndexFunc(all, like)
+		if i >= 0 && slices.ContainsFunc(all[i+1:], like) {
+			return -1
+		}
+		return i
+	}
+	if j := find(old, l); j >= 0 || only(limits) < 0 {
+		return j
+	}
+	return only(old)
 }
 
 // Resume ends a hold and a slow-down, and begins a new life: reservations become void, and nothing

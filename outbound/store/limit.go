@@ -54,7 +54,8 @@ type Limit struct {
 	// Unit is what the limit counts: a number from 0 to MaxUnit that only the user understands.
 	Unit int32
 	Kind Kind `json:",omitzero"`
-	// Unnamed is true if the user gave no name and Name was made up. Only the user understands it.
+	// Unnamed is true if the user gave no name and Name was made up. If two limits of a change are the
+	// only such ones of their unit and kind, the new one keeps the level, whatever their Names.
 	Unnamed bool `json:",omitzero"`
 }
 
