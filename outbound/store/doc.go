@@ -92,13 +92,14 @@
 //
 // # To add a kind of limit
 //
-// Each kind is a file: leaky.go, window.go, fixed.go, period.go. A new one needs a [Kind], a type
-// with the methods of the interface law in state.go, and a line in laws. Outside of these files
-// only Stored.roll asks which kind a limit is, for calendars, and [Limit.Sound]. What a kind keeps
-// is its level, which is what counts now, and fields of [Part], which the codec writes for all.
-// Then it needs a world in window_search_test.go, an ideal limit in law_test.go, the shortest
-// lawful wait in prompt_test.go, and a limit in someWorkers of trace_test.go. A store that does not
-// call [Op.ApplyAt] needs it too. ALGORITHM.md has rules that look simpler and are wrong.
+// A law has a file: leaky.go, window.go, fixed.go, and period.go for the three calendars. A new kind
+// needs a [Kind], a type with the methods of the interface law in state.go, and a line in laws. In
+// this package only Stored.roll and State.renew ask elsewhere which kind a limit is, for calendars,
+// and [Kind.Calendar] and [Limit.Sound]. A new Kind is the last, unless it counts in periods. What a
+// kind keeps is its level, which is what counts now, and fields of [Part], which the codec writes
+// for all. Then it needs a world in window_search_test.go (calendars: calendar_world_test.go), an
+// ideal limit in law_test.go, the shortest lawful wait in prompt_test.go, and a limit in someWorkers
+// of trace_test.go. Other packages: see ARCHITECTURE.md.
 //
 // # What was searched
 //
@@ -109,5 +110,5 @@
 // calendar_world_test.go play long random histories. FuzzFill compares with exact numbers.
 //
 //	go test ./outbound/store
-//	DRIPFEED_LONG=1 go test ./outbound/store -run 'NoSmall|NoLong' -timeout 60m -v
+//	DRIPFEED_LONG=1 go test ./outbound/store -run 'NoSmall|NoLong' -timeout 2h -v
 package store

@@ -2,7 +2,7 @@ package store
 
 import "time"
 
-// How steering judges: see [Report].
+// How steering judges: see [Row].
 const (
 	// full is how many refusals fill a row. After so many, twice as many calls for each
 	// refusal are no chance.
