@@ -575,7 +575,7 @@ if runs > 0 then
           elseif kind[i] == 1 and total > fit then
             if not slots then
               w = max(w, sure[i] > 0 and gap[i] or fin[i]) -- at least
-              full = real(w) > most
+              full = full or real(w) > most
               if full then break end
               load()
             end

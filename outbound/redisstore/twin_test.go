@@ -62,7 +62,10 @@ func (w *twin) limits() []store.Limit {
 			if w.leaky {
 				break
 			}
-			l.Kind, l.Rate = store.Hourly, 0
+			l.Kind, l.Rate = store.Hourly+store.Kind(w.IntN(3)), 0
+			if l.Kind > store.Hourly {
+				l.Zone = []string{"UTC", "Europe/Berlin", "America/St_Johns"}[w.IntN(3)]
+			}
 		}
 	}
 	return all
@@ -218,6 +221,27 @@ func (w *twin) report(limits []store.Limit, cold bool) (r store.Report, ok bool)
 	return r, true
 }
 
+// periodOf returns the period of a limit that is so many after the one of t. Hours are of 4 s here,
+// days of 3 s or 5 s, and months are months of the zone.
+func periodOf(l *store.Limit, t time.Time, after int) (p store.Period) {
+	long := int64(4)
+	switch l.Kind {
+	case store.Daily:
+		long = 3 + int64(len(l.Zone)%2)*2
+	case store.Monthly:
+		zone, err := time.LoadLocation(l.Zone)
+		if err != nil {
+			panic(err)
+		}
+		y, m, _ := t.In(zone).Date()
+		begin := func(n int) int64 { return time.Date(y, m+time.Month(after+n), 1, 0, 0, 0, 0, zone).Unix() }
+		return store.Period{Begin: begin(0), End: begin(1), Next: begin(2)}
+	}
+	p.Begin = (t.Unix()/long + int64(after)) * long
+	p.End, p.Next = p.Begin+long, p.Begin+2*long
+	return p
+}
+
 func (w *twin) step() *store.Op {
 	limits := w.stored.Limits
 	op := &store.Op{Limits: limits, Number: w.stored.Number, Base: 7, Age: time.Duration(w.ExpFloat64() * 1e10), Weight: float64(w.IntN(3))}
@@ -227,13 +251,10 @@ func (w *twin) step() *store.Op {
 	}
 	t, err := w.rdb.Time(context.Background()).Result()
 	require.NoError(w, err)
-	for range limits {
-		const long = 4
-		p := store.Period{Begin: t.Unix() / long * long}
-		p.End, p.Next = p.Begin+long, p.Begin+2*long
+	for i := range limits {
+		p := periodOf(&limits[i], t, 0)
 		if w.IntN(20) == 0 {
-			p.Begin, p.End = p.Begin+long, p.End+long // it is not that time yet
-			p.Next += long
+			p = periodOf(&limits[i], t, 1) // it is not that time yet
 		}
 		op.Periods = append(op.Periods, p)
 	}
@@ -334,7 +355,7 @@ func (w *twin) compare(op *store.Op, q *request, a *answer, fields []any) {
 	old := w.s
 	w.s, w.v, w.g = text(0), text(1)+text(2), text(3)
 	is := readRow(w.s, w.v, w.g)
-	require.False(w, a.differs, "another number of calls: %+v\nfrom %+v", *op, w.stored)
+	require.False(w, a.differs, "%d calls at %v, which is another number: %+v\nfrom %+v", len(a.reply.Charges), a.now, *op, w.stored)
 	require.False(w, a.reply.Corrupt, "%+v", *op)
 	if q.mode == hot {
 		w.hot++
