@@ -18,7 +18,7 @@ type Config struct {
 	MaxLen int
 	// MaxWait is the longest that a call waits. The queue refuses a call that would have to wait
 	// longer: with one limit immediately, else after MaxWait at the latest. With a store that is
-	// far away a shorter MaxWait counts as two trips and a reply's way back. If MaxWait is zero,
+	// far away a shorter MaxWait counts as two requests and the latency of a reply. If MaxWait is zero,
 	// only the deadline of the call's ctx bounds the wait, and a call without one waits for a day
 	// at most: see [ErrFar].
 	MaxWait time.Duration

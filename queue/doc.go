@@ -4,18 +4,18 @@
 //	q := queue.New(bucket, queue.Config{MaxWait: time.Minute})
 //	permit, err := q.Acquire(ctx, outbound.Cost{1})
 //
-// Acquire asks the bucket. If the bucket has no capacity, the call waits in the goroutine of its
-// caller, and leaves at the time at which the queue has a reservation for it. A waiting call takes
-// about 250 bytes besides its goroutine, and no CPU. A queue has no goroutine of its own.
+// Acquire asks the bucket. If the bucket has no capacity, the call waits in its goroutine, and leaves
+// at the time of its reservation. A waiting call takes about 250 bytes and its goroutine, and no
+// CPU. A queue has no goroutine of its own.
 //
 // # Order
 //
-// Calls leave in the order in which they come, whatever they cost. No call overtakes one that waits
-// for a limit which does not count it. With one report an hour and ten rows a second in one bucket,
-// a row waits behind the reports. Calls that are not to wait for each other need two buckets.
+// Calls leave in the order of their arrival, whatever they cost. No call overtakes another, even if
+// they need different limits. With one report an hour and ten rows a second in one bucket, a row
+// waits behind the reports. Calls that should not wait for each other need two buckets.
 //
-// Two calls that leave at the same instant may be seen swapped after Acquire has returned. A bucket
-// serves several queues, in one process or in many, in the order in which they reserve. Nothing can
+// Two calls that leave at the same instant may return from Acquire in the other order. A bucket
+// serves several queues, in one process or in many, in the order of their reservations. Nothing can
 // be reserved beyond the end of an [outbound.FixedWindow] or of a calendar period. A queue whose
 // first call needs the next one waits until it begins. Other queues, and calls without a queue, may
 // then be first.
@@ -23,7 +23,7 @@
 // # Refused early
 //
 // A call that cannot leave before the deadline of its ctx, or within MaxWait, is refused
-// immediately, with the time until it could leave. A call that has neither waits for a day at most.
+// immediately, with the time until it could leave. A call without either waits for a day at most.
 // A refused call is never charged. The queue refuses no call that could leave in time. This does
 // not cover units that are returned later: by waiting calls that cancel, by calls that cost less
 // than they acquired, by higher limits, and by a Resume.
@@ -38,56 +38,50 @@
 // deadline. The bound counts the calls ahead that have reservations, and those that surely leave in
 // time, in the slowest order that their limits allow. With an [outbound.InFlight] it counts only
 // calls with reservations, because the queue does not know when calls in flight end. While returned
-// units are on their way to a store, the queue refuses no call, and looks at new calls when the
-// store has replied.
+// units are on their way to a store, the queue refuses no call. It looks at new calls when the store
+// has replied.
 //
 // A new call takes some 100 ns of CPU, however many calls wait. After a hold or a change of limits
 // the queue looks at all calls again, 2,048 at a time, and frees its lock in between.
 //
-// # Late calls
+// # Late and cancelled calls
 //
-// A call uses its reservation in time or not at all. If the process was paused, or is short of CPU,
-// a reservation that is later than [Config].Tolerance goes back to the bucket, and the call
-// reserves again as the first in line. [Stats].Late counts these.
+// If the process was paused, or is short of CPU, a reservation that is later than [Config].Tolerance
+// goes back to the bucket. The call reserves again as the first in line. [Stats].Late counts these.
 //
-// # Cancelled calls
-//
-// The reservation of a call that cancels goes to the next call. One that no call can use goes back
-// to the bucket, and its units are free unless others have reserved behind it. A process that
-// crashes loses its reservations: one or two, and above 100 calls per second those of about 15 ms
-// and a round trip, or of 100 ms while it catches up with other processes.
+// The reservation of a call that cancels goes to the next call. If no call can use it, it goes back
+// to the bucket, and frees its units if no later reservation exists. A process that crashes loses
+// its reservations: one or two, and above 100 calls per second those of about 15 ms and a round
+// trip, or of 100 ms while it catches up with other processes.
 //
 // # Many processes
 //
-// Queues of several processes with more calls than reservations have equal shares of a shared
+// Queues of several processes that have more calls than reservations get equal shares of a shared
 // bucket. A process that is further from the store catches up with reservations up to 100 ms after
-// its first, or twice as far away as its first. It catches up from when its backlog begins.
+// its first, or twice as far away as its first.
 //
 // A queue alone at 1,000 calls per second makes one request to the store for ten calls. Under
 // contention a call takes at most one request if two or more calls wait in each queue, else two. A
-// reservation is used only within 25 ms of the store's last reply, or within a round trip up to 1 s
-// if that is longer, so a hold that another process caused stops this one. A queue whose next
-// reservation is far away asks every ten seconds for holds and limits of other processes.
+// reservation is used only within 25 ms of the store's last reply, or within the time of a request
+// up to 1 s if that is longer, so a hold that another process caused stops this one. A queue whose
+// next reservation is far away asks every ten seconds for holds and limits of other processes.
 //
 // If replies take longer than half the tolerance, the queue reserves no time before the reply
-// arrives, and MaxWait is at least two round trips and the latency of a reply. Units that leak
-// until then are lost if no other process takes them; while calls wait, only the first call can
-// lose some. If more than three requests in a row bring no usable reservation, the queue pauses for
-// 20 ms to 640 ms between them.
+// arrives, and MaxWait is at least two requests and the latency of a reply. Units that leak until
+// then are lost if no other process takes them; while calls wait, only the first call can lose some.
+// If more than three requests in a row bring no usable reservation, the queue pauses for 20 ms to
+// 640 ms between them.
 //
 // If a request for reservations fails, all calls without one get the store's error. Calls with one
-// keep it, and fail only if the store cannot be reached when they are to leave. If the failed
-// request was to move the only reservation, its call gets the error too, because the store may have
-// moved it.
+// keep it, and fail only if the store cannot be reached when they should leave. If the failed
+// request was to move the only reservation, its call gets the error too.
 //
-// # Jobs
+// # Jobs and two queues
 //
-// A job of [outbound.Do] whose queue has an [outbound.InFlight] is in flight until it ends. The
-// further requests that it sends through package transport need no place in flight. They wait in a
-// line of their own, so that none waits behind a call that waits for its job. MaxLen counts in each
+// A job of [outbound.Do] whose queue has an [outbound.InFlight] is in flight until it ends. Its
+// further requests through package transport need no capacity in flight. They wait in a line of
+// their own, so that they never wait behind a call that waits for their job. MaxLen counts in each
 // line. Stats, Len, Close and Shutdown cover both.
-//
-// # Two queues
 //
 // Put a limit of calls in flight outside and a limit per time inside, next to the call: then a call
 // leaves when its inner queue admits it. If both count the same calls, one bucket with both limits

@@ -13,7 +13,7 @@ import (
 )
 
 // Queue is an [outbound.Limiter] that lets calls wait for a bucket, first in, first out. It is safe
-// for concurrent use. It has no goroutine, and needs no Close to be collected.
+// for concurrent use. It has no goroutine. The garbage collector frees it without a Close.
 type Queue struct {
 	bucket *outbound.Bucket
 	config Config
@@ -332,8 +332,8 @@ func (q *Queue) Bucket() *outbound.Bucket {
 }
 
 // Idle reports whether no call waits and the bucket is idle. An [outbound.Keyed] calls it before it
-// drops a queue. If a Keyed has queues of several keys around one bucket, it drops those in which
-// no call waits, however busy the bucket is. The next call of such a key gets a new queue.
+// drops a queue. If a Keyed has queues of several keys around one bucket, it drops those without
+// waiting calls, however busy the bucket is. The next call of such a key gets a new queue.
 func (q *Queue) Idle() bool {
 	q.mu.Lock()
 	idle, inJobs := q.idle(), q.inJobs

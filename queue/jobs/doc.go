@@ -12,19 +12,18 @@
 //	}
 //	defer permit.Done()
 //
-// A job that comes later than a poll interval and two head starts after its reservation, and finds
-// no capacity, loses its reservation: it books again, behind all jobs that have reservations.
-//
 // # Reservations and queue
 //
-// A Scheduler books a reservation for each job, in the order in which the jobs come. A job whose
+// A Scheduler books a reservation for each job, in the order of their arrival. A job whose
 // reservation is far away gets a [Later] with a ticket, and the job system runs it again a head
 // start before its reservation. It then waits for the rest in its worker, in a queue around the
 // bucket. Only that queue admits jobs. So a job runs twice: once to book, and once at its
 // reservation. A job that [Scheduler.Book] has booked when it was enqueued runs once.
 //
-// A ticket grants nothing. One that is forged, copied or lost, and a job that comes early, late,
-// twice or never, changes the order of jobs, and never how many are admitted.
+// A ticket grants nothing. A ticket that is forged, copied or lost, and a job that comes early, late
+// or twice, changes the order of jobs, but not how many are admitted. A job that comes later than a
+// poll interval and two head starts after its reservation, and finds no capacity, loses its
+// reservation: it books again, behind all jobs with reservations.
 //
 //	what happens                         what the Scheduler does                     what it costs
 //	a job comes early                    reschedules it, ticket kept                 a run
@@ -45,13 +44,11 @@
 //	its cost is above a capacity         returns an error that is no Later
 //
 // A Scheduler books nothing beyond the end of a calendar period or an [outbound.FixedWindow]. Jobs
-// that need the next one come when it begins, spread over a poll interval in the order in which
-// each process has told them. A job that comes then for the first time may be before them.
+// that need the next one come when it begins, spread over a poll interval in the order of their
+// Laters in each process. A job that comes then for the first time may be before them.
 //
-// None of these is a failure of the job or an attempt: an adapter has to keep the job system from
-// counting it as one. A Later whose Err is not nil is worth a log line. If thousands of jobs with
-// reservations are deleted, later jobs wait behind those reservations. [Scheduler.Resume] voids
-// them, and ends a hold.
+// None of these counts as a failure or an attempt: an adapter keeps the job system from counting it. Log a Later that has an Err. If thousands of jobs with reservations are
+// deleted, later jobs wait behind those reservations. [Scheduler.Resume] voids them, and ends a hold.
 //
 // # When to use it
 //
@@ -70,26 +67,23 @@
 // that charge pays for the first request, and each further request is charged. Or pace the client
 // alone, and hand what [After] makes of its error to the job system.
 //
-// # Limits that change
-//
 // Other limits of the bucket void all tickets. Jobs still come at their old times, and book again.
 // A Scheduler learns of a change that another program makes from each job in its queue, and asks
 // the bucket before its first job and once in each poll interval.
 //
 // # Costs and numbers
 //
-// A run makes one round trip to the reservations, one more if its ticket is void, and one to the
-// bucket if it may be admitted. Asking makes two more, once in a poll interval. A job without
-// capacity in time makes up to five. A Scheduler of a bucket in this process takes about four
-// kilobytes.
+// A run makes one request to the reservations, one more if its ticket is void, and one to the bucket
+// if it may be admitted. Asking makes two more, once in a poll interval. A job without capacity in
+// time makes up to five. A Scheduler of a bucket in this process takes about four kilobytes.
 //
 // These numbers come from simulations of 1,000 jobs at 10 a second, 5 processes with 10 or 400
 // workers each, and poll intervals of 1, 5 and 15 s, of a system like asynq and one like River;
 // ideal: 99.9 s:
 //
 //   - A job runs 1.9 to 2.0 times, booked before 1.00 times, in 100 to 106 s. If a process is killed, no job is lost.
-//   - Three 429s that ask for 10 s each cost 1.0 to 1.35 more runs a job; 1.1 are the least. At
-//     polls of 1 and 5 s 95 of 100 jobs are at most 25 places out of order; at 15 s, up to 350.
+//   - Three 429s that ask for 10 s each cost 1.0 to 1.35 more runs a job; 1.1 are the least. With
+//     poll intervals of 1 and 5 s 95 of 100 jobs are at most 25 positions out of order; with 15 s 350.
 //   - If 1,000 jobs come 100 s late together, a job runs 2.7 times in the mean and 6 times at most.
-//   - 100 tenants at 1 a second, one of them with 2,000 jobs: the others' waits have a p95 of 0.76 s, and 0.77 s without it.
+//   - 100 tenants at 1 a second, one of them with 2,000 jobs: the waits of the other 99 have a p95 of 0.76 s, and 0.77 s without it.
 package jobs

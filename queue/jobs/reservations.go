@@ -10,9 +10,9 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// Reservation is the time at which a job may run: enqueue it to run at At, with its Ticket.
+// Reservation is the time when a job may run: enqueue it to run at At, with its Ticket.
 type Reservation struct {
-	// At is when the job is to run: a head start before the time at which the limits admit it.
+	// At is when the job should run: a head start before the limits admit it.
 	At time.Time
 	// Ticket names the reservation: see [WithTicket]. It is empty if the time would be further away
 	// than Config.Ahead, or in the next period of a calendar or an [outbound.FixedWindow]. Then the
@@ -103,7 +103,7 @@ func (s *Scheduler) book(ctx context.Context, k *outbound.Booking) error {
 const mostBooked = 4096
 
 // Book books a reservation for each of costs, in this order, for jobs that are about to be
-// enqueued. It makes one round trip for 4,096 of them. After an error it gives all reservations
+// enqueued. It makes one request for 4,096 of them. After an error it gives all reservations
 // back; they stay unused if the store does not take them within a second. The error is a
 // [*outbound.CostError] of a cost that can never be admitted, or that of the store or of ctx; then
 // jobs can be enqueued without a reservation.

@@ -15,7 +15,7 @@ import (
 )
 
 // Scheduler is an [outbound.Limiter] for jobs that can be rescheduled. It is safe for concurrent
-// use, has no goroutine, and needs no Close.
+// use. It has no goroutine. The garbage collector frees it without a Close.
 type Scheduler struct {
 	bucket *outbound.Bucket
 	queue  *queue.Queue // it alone admits
@@ -93,8 +93,8 @@ func New(b *outbound.Bucket, c Config) *Scheduler {
 var errOnlyInFlight = fmt.Errorf("jobs: no reservations under an InFlight alone: %w", outbound.ErrInvalid)
 
 // Acquire admits the job, perhaps after a short wait, or returns a [*Later]: the job has not run,
-// and is to be rescheduled. Pass the ticket of that Later to its next run by [WithTicket]. A job
-// without a ticket, or with one that is void, books a reservation behind all others.
+// and the job system should reschedule it. Pass the ticket of that Later to its next run by [WithTicket]. A job
+// without a ticket, or with one that is void, books a reservation behind all other jobs.
 //
 // An error that is no Later is permanent, such as that of a cost above a limit's capacity.
 func (s *Scheduler) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
@@ -153,17 +153,17 @@ func (s *Scheduler) Queue() *queue.Queue {
 // see [outbound.Permit.AcquireIn].
 func (s *Scheduler) Bucket() *outbound.Bucket { return s.Queue().Bucket() }
 
-// Idle reports whether forgetting the Scheduler loses nothing: no job waits, the bucket is idle,
-// and nothing is reserved in this process. An [outbound.Keyed] asks this before it drops a
-// Scheduler. Where the Keyed has Schedulers of several keys around one bucket, it drops those in
-// which no job waits, and keeps the last one: the bucket has the reservations. The reservations of
+// Idle reports whether it is safe to forget the Scheduler: no job waits, the bucket is idle,
+// and this process has no reservations. An [outbound.Keyed] asks this before it drops a
+// Scheduler. If the Keyed has Schedulers of several keys around one bucket, it drops those
+// without waiting jobs, and keeps the last one: the bucket has the reservations. The reservations of
 // a shared bucket are in its store, and outlive the Scheduler.
 func (s *Scheduler) Idle() bool { return s == nil || s.queue.Idle() }
 
 // Later is the error of a job that has not run: reschedule it to run after In, with Ticket. It is
-// no failure of the job, and no attempt.
+// not a failure of the job.
 type Later struct {
-	// In is the time after which the job is to run again. It may be 0.
+	// In is how long to wait before the job runs again. It may be 0.
 	In time.Duration
 	// Ticket names the job's reservation. Pass it to the next run by [WithTicket]. A system that
 	// does not carry it with the job keeps it for In and an hour. After that the job may as well
@@ -184,8 +184,8 @@ func (l *Later) Error() string {
 }
 
 // Unwrap returns Err. If that is nil, it returns an error that is [outbound.ErrThrottled]: the
-// [*outbound.ThrottledError] of the bucket, or of its reservations, which names neither a limit nor
-// a hold.
+// [*outbound.ThrottledError] of the bucket, or of its reservations. The latter
+// has no Limit.
 func (l *Later) Unwrap() error {
 	if l.Err == nil && l.full != nil {
 		return l.full
