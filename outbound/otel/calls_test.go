@@ -150,7 +150,7 @@ func TestASpanSaysWhatBecameOfTheCall(t *testing.T) {
 			{errors.New("secret-key is broken"), "failed", codes.Error, 0},
 			{&outbound.ThrottledError{Key: secret, Limit: "per hour", RetryAfter: 90 * time.Second, Held: true, Reason: "quota"}, "refused", codes.Unset, 1},
 			{&outbound.ThrottledError{Key: secret, Err: context.Canceled}, "refused", codes.Unset, 1},
-			{context.Canceled, "cancelled", codes.Unset, 0},
+			{context.Canceled, "failed", codes.Error, 0}, // not the caller's: its own has not ended
 			{nil, "cancelled", codes.Unset, 0},
 		} {
 			ctx, caller := tp.Tracer("").Start(bg, "caller")
@@ -229,13 +229,13 @@ func TestUnsampledCallsAllocateNothing(t *testing.T) {
 		for what, c := range map[string]watch.Call{
 			"admitted":           {Name: "api"},
 			"admitted in a wait": {Name: "api", Wait: time.Second},
-			"refused":            {Name: "api", Err: refused},
-			"refused in a wait":  {Name: "api", Wait: time.Second, Err: refused},
-			"failed in a wait":   {Name: "api", Wait: time.Second, Err: errNoMore},
+			"refused":            {Name: "api", Result: "refused", Err: refused},
+			"refused in a wait":  {Name: "api", Wait: time.Second, Result: "refused", Err: refused},
+			"failed in a wait":   {Name: "api", Wait: time.Second, Result: "failed", Err: errNoMore},
 		} {
 			if allocs := testing.AllocsPerRun(100, func() {
 				heard.call(ctx, c)
-				heard.call(ctx, watch.Call{Name: "other", Err: errNoMore})
+				heard.call(ctx, watch.Call{Name: "other", Result: "failed", Err: errNoMore})
 			}); allocs != 0 {
 				t.Errorf("%s, %s: %v allocations", name, what, allocs)
 			}

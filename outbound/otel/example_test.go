@@ -83,7 +83,7 @@ func ExampleInstrument() {
 		panic(err)
 	}
 	for _, m := range told.ScopeMetrics[0].Metrics {
-		if calls, ok := m.Data.(metricdata.Sum[int64]); ok && m.Name == "dripfeed.calls" {
+		if calls, ok := m.Data.(metricdata.Sum[float64]); ok && m.Name == "dripfeed.calls" {
 			for _, p := range calls.DataPoints {
 				result, _ := p.Attributes.Value("result")
 				fmt.Println(result.AsString(), p.Value)
@@ -94,4 +94,5 @@ func ExampleInstrument() {
 	// admitted 2
 	// refused 1
 	// cancelled 0
+	// failed 0
 }

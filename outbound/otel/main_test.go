@@ -15,10 +15,12 @@ import (
 
 	"github.com/prometheus/otlptranslator"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -105,6 +107,13 @@ func collect(t testing.TB, r sdkmetric.Reader) []metricdata.Metrics {
 	return list
 }
 
+// newListener returns what Instrument has a Board call.
+func newListener(m metric.Meter, t trace.Tracer) (*listener, error) {
+	l := &listener{tracer: t, names: make(map[string]*named)}
+	_, err := l.register(m, new(watch.Board))
+	return l, err
+}
+
 // find returns what a metric tells.
 func find(t testing.TB, all []metricdata.Metrics, name string) metricdata.Aggregation {
 	t.Helper()
@@ -118,7 +127,7 @@ func find(t testing.TB, all []metricdata.Metrics, name string) metricdata.Aggreg
 // waits returns the histogram of the waits of the one name that there is.
 func waits(t testing.TB, r sdkmetric.Reader) metricdata.HistogramDataPoint[float64] {
 	t.Helper()
-	points := find(t, collect(t, r), waitTime).(metricdata.Histogram[float64]).DataPoints
+	points := find(t, collect(t, r), "dripfeed.call.wait_time").(metricdata.Histogram[float64]).DataPoints
 	if len(points) != 1 {
 		t.Fatalf("%d histograms", len(points))
 	}
@@ -245,7 +254,7 @@ func promText(t testing.TB, b *watch.Board) (values map[string]float64, heads []
 		name, rest, _ := strings.Cut(line[:i], "{")
 		var all []string
 		for _, l := range label.FindAllStringSubmatch(rest, -1) {
-			if l[2] != "" || l[1] == "limit" || l[1] == "reason" {
+			if l[2] != "" {
 				all = append(all, l[0])
 			}
 		}

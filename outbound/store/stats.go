@@ -19,7 +19,7 @@ type StoreStats struct {
 	Cancelled uint64
 	// Trips are the requests that a server has answered in time, also with an error. The
 	// operations of all other requests have Failed.
-	Trips Trips
+	Trips Times
 	// Repeats counts how often the store has sent a request again: its answer was late or lost,
 	// another node had the key, or the server did not know the script. If it keeps growing, the
 	// network loses packets, or the server is slower than a quarter of the store's timeout.
@@ -30,20 +30,41 @@ type StoreStats struct {
 	Outages []Outage
 }
 
-// Trips are the number of requests, and the time that they took. A request takes from when it was
-// first sent until its answer arrived, however often it was sent.
-type Trips struct {
-	Count uint64
-	Time  time.Duration // of all together
-	// Within is a histogram: how many requests took at most so long, with bounds from a
-	// millisecond to an hour in ascending order. A request that took longer is in Count only.
-	Within []TripsWithin
+// TimeBounds are the upper ends of the buckets of [Times].
+var TimeBounds = [...]time.Duration{
+	time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond,
+	time.Second, 5 * time.Second, 10 * time.Second, time.Minute, 5 * time.Minute, 30 * time.Minute, time.Hour,
 }
 
-// TripsWithin is how many requests took at most as long as Bound. It includes those of lower bounds.
-type TripsWithin struct {
-	Bound time.Duration
+// Times is a histogram of how long something took. A request takes from when it was first sent until
+// its answer arrived, however often it was sent.
+type Times struct {
 	Count uint64
+	Time  time.Duration // of all together
+	// Within counts by the first of TimeBounds that the time did not exceed. What took longer is in
+	// Count only.
+	Within [len(TimeBounds)]uint64
+}
+
+// Add counts one more, which took d.
+func (t *Times) Add(d time.Duration) {
+	t.Count++
+	t.Time += max(0, d)
+	for i, bound := range TimeBounds {
+		if d <= bound {
+			t.Within[i]++
+			return
+		}
+	}
+}
+
+// Plus adds all that u has counted.
+func (t *Times) Plus(u *Times) {
+	t.Count += u.Count
+	t.Time += u.Time
+	for i, n := range u.Within {
+		t.Within[i] += n
+	}
 }
 
 // Outage is a server that serves no operation.

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,14 +17,14 @@ import (
 type Action struct {
 	Name  string        // of the limiter, as given to [Board.Add]
 	Label string        // of the key; "": it is no key
-	Do    string        // "resume" or "hold"
-	Hold  time.Duration // how long to hold
+	Do    string        // "resume" or "pause"
+	For   time.Duration // how long to pause
 }
 
 const (
 	actionBody = 64 << 10        // bytes of a request for an action
 	actionTime = 5 * time.Second // for the store of a shared bucket
-	maxHold    = 24 * time.Hour
+	maxPause   = 24 * time.Hour
 )
 
 var errReadOnly = errors.New("this page is read-only: Board.Allow is not set")
@@ -39,8 +40,8 @@ func (s *server) mayAct(r *http.Request) error {
 	return nil
 }
 
-// knows reports whether a host is one whose name nobody else can have lead here. A page of a stranger reaches this
-// server as its own origin, if the stranger's name resolves to this server's address: only the Host tells.
+// knows reports whether no other site can have a host's name lead here. The page of another site reaches
+// this server as its own origin, if its name resolves to this server's address: only the Host shows that.
 func (s *server) knows(host string) bool {
 	name := hostname(host)
 	if _, err := netip.ParseAddr(name); err == nil || name == "localhost" {
@@ -54,47 +55,36 @@ func hostname(host string) string {
 	return strings.ToLower(strings.TrimSuffix((&url.URL{Host: host}).Hostname(), "."))
 }
 
-// act carries out the action that a request asks for, or changes nothing and answers why.
-func (s *server) act(w http.ResponseWriter, r *http.Request) {
-	if err := s.mayAct(r); err != nil {
-		http.Error(w, err.Error(), http.StatusForbidden)
-		return
-	}
-	if err := new(http.CrossOriginProtection).Check(r); err != nil {
-		http.Error(w, err.Error(), http.StatusForbidden)
-		return
+// act carries out the action that a request asks for, or returns why it changes nothing.
+func (s *server) act(w http.ResponseWriter, r *http.Request) (code int, err error) {
+	if err := cmp.Or(s.mayAct(r), new(http.CrossOriginProtection).Check(r)); err != nil {
+		return http.StatusForbidden, err
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, actionBody)
 	a, err := readAction(r)
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
-		return
-	}
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
+		return http.StatusRequestEntityTooLarge, err
+	} else if err != nil {
+		return http.StatusBadRequest, err
 	}
 	bucket := s.bucketOf(a.Name, a.Label)
 	if bucket == nil {
-		http.Error(w, "no such bucket", http.StatusNotFound)
-		return
+		return http.StatusNotFound, errors.New("no such bucket")
 	}
 	if err := s.allow(r, a); err != nil {
-		http.Error(w, err.Error(), http.StatusForbidden)
-		return
+		return http.StatusForbidden, err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), actionTime)
 	defer cancel()
-	if a.Do == "hold" {
-		err = bucket.Hold(ctx, a.Hold)
+	if a.Do == "pause" {
+		err = bucket.Pause(ctx, a.For)
 	} else {
 		err = bucket.Resume(ctx)
 	}
 	if err != nil {
-		http.Error(w, named(err, bucket.Key(), a.Name), http.StatusBadGateway)
-		return
+		return http.StatusBadGateway, errors.New(named(err, bucket.Key(), a.Name))
 	}
-	w.WriteHeader(http.StatusNoContent)
+	return http.StatusNoContent, nil
 }
 
 // readAction reads a form.
@@ -103,16 +93,15 @@ func readAction(r *http.Request) (Action, error) {
 		return Action{}, err
 	}
 	a := Action{Name: r.PostForm.Get("name"), Label: r.PostForm.Get("label"), Do: r.PostForm.Get("do")}
+	var err error
 	switch a.Do {
 	case "resume":
-		return a, nil
-	case "hold":
-		var err error
-		a.Hold, err = time.ParseDuration(r.PostForm.Get("hold"))
-		if err == nil && (a.Hold <= 0 || a.Hold > maxHold) {
-			err = fmt.Errorf("a hold lasts more than 0 s and at most %v", maxHold)
+	case "pause":
+		if a.For, err = time.ParseDuration(r.PostForm.Get("for")); err == nil && (a.For <= 0 || a.For > maxPause) {
+			err = fmt.Errorf("a pause lasts more than 0 s and at most %v", maxPause)
 		}
-		return a, err
+	default:
+		err = errors.New("an action is a form: name, label, do=resume or do=pause, for=1m")
 	}
-	return Action{}, errors.New(`an action is a form: name, label, do=resume or do=hold, hold=1m`)
+	return a, err
 }

@@ -75,7 +75,7 @@ func TestRequestsOfOtherSitesChangeNothing(t *testing.T) {
 		{"Host", "localhost.evil.example"}, {"Host", "127.0.0.1.evil.example"}, {"Host", "evil.example:127.0.0.1"}, {"Host", "notlocalhost"}, {"Host", "localhost.."}, {"Host", ""},
 		{"Host", "evil.example#localhost"}, {"Host", "localhost:80@evil.example"}, {"Host", "0x7f.1"}, {"Host", "dash.example.com.evil.example"}, {"Host", "xdash.example.com"},
 	} {
-		for _, form := range []string{"name=github&do=resume", "name=github&do=hold&hold=2h"} {
+		for _, form := range []string{"name=github&do=resume", "name=github&do=pause&for=2h"} {
 			if w := post(b, form, header...); w.Code != http.StatusForbidden {
 				t.Errorf("%q: %d %s", header, w.Code, w.Body)
 			}
@@ -99,7 +99,7 @@ func TestThePageAndCurlMayAct(t *testing.T) {
 		if d := heldFor(t, bucket); d != 0 {
 			t.Errorf("%q: held for %v still", header, d)
 		}
-		if w := post(b, "name=github&do=hold&hold=90s", header...); w.Code != http.StatusNoContent {
+		if w := post(b, "name=github&do=pause&for=90s", header...); w.Code != http.StatusNoContent {
 			t.Errorf("%q: %d %s", header, w.Code, w.Body)
 		}
 		if d := heldFor(t, bucket); d < time.Minute || d > 90*time.Second {
@@ -113,7 +113,7 @@ func TestWithoutAllowNobodyActs(t *testing.T) {
 	b, bucket := boardOf(t)
 	b.Allow = nil
 	for _, header := range [][]string{{}, {"Sec-Fetch-Site", "same-origin"}, {"Host", "127.0.0.1"}} {
-		for _, form := range []string{"name=github&do=resume", "name=github&do=hold&hold=2h", "", "do=jump"} {
+		for _, form := range []string{"name=github&do=resume", "name=github&do=pause&for=2h", "", "do=jump"} {
 			if w := post(b, form, header...); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "read-only") {
 				t.Errorf("%q %q: %d %s", form, header, w.Code, w.Body)
 			}
@@ -134,20 +134,20 @@ func TestAllowDecides(t *testing.T) {
 		}
 		return nil
 	}
-	w := post(b, "name=github&label=&do=hold&hold=2h")
+	w := post(b, "name=github&label=&do=pause&for=2h")
 	if w.Code != http.StatusForbidden || w.Body.String() != "<b>only root</b>\n" || w.Header().Get("Content-Type") != "text/plain; charset=utf-8" {
 		t.Error(w.Code, w.Header(), w.Body)
 	}
 	if d := heldFor(t, bucket); d > time.Hour {
 		t.Errorf("held for %v against Allow", d)
 	}
-	if w := post(b, "name=github&do=hold&hold=2h", "Authorization", "Basic cm9vdDo="); w.Code != http.StatusNoContent {
+	if w := post(b, "name=github&do=pause&for=2h", "Authorization", "Basic cm9vdDo="); w.Code != http.StatusNoContent {
 		t.Error(w.Code, w.Body)
 	}
 	if d := heldFor(t, bucket); d < 110*time.Minute {
 		t.Errorf("held for %v, not for 2 h", d)
 	}
-	if want := (Action{Name: "github", Do: "hold", Hold: 2 * time.Hour}); len(asked) != 2 || asked[0] != want || asked[1] != want {
+	if want := (Action{Name: "github", Do: "pause", For: 2 * time.Hour}); len(asked) != 2 || asked[0] != want || asked[1] != want {
 		t.Errorf("Allow was asked for %+v", asked)
 	}
 }
@@ -173,7 +173,7 @@ func TestAllowIsCalledWithNoLockHeld(t *testing.T) {
 		}
 		return errors.New("no")
 	}
-	if w := post(b, "name=github&do=hold&hold=2h"); w.Code != http.StatusForbidden {
+	if w := post(b, "name=github&do=pause&for=2h"); w.Code != http.StatusForbidden {
 		t.Error(w.Code, w.Body)
 	}
 }
@@ -210,14 +210,14 @@ func TestWhatIsNoActionIsRefused(t *testing.T) {
 		"":                                              http.StatusBadRequest,
 		"name=github":                                   http.StatusBadRequest,
 		"name=github&do=Resume":                         http.StatusBadRequest,
-		"name=github&do=hold":                           http.StatusBadRequest,
-		"name=github&do=hold&hold=0s":                   http.StatusBadRequest,
-		"name=github&do=hold&hold=-1m":                  http.StatusBadRequest,
-		"name=github&do=hold&hold=24h0m0.1s":            http.StatusBadRequest,
-		"name=github&do=hold&hold=99999999h":            http.StatusBadRequest,
-		"name=github&do=hold&hold=60":                   http.StatusBadRequest,
-		"name=github&do=hold&hold=1e9s":                 http.StatusBadRequest,
-		"name=github&do=hold&hold=NaNs":                 http.StatusBadRequest,
+		"name=github&do=pause":                          http.StatusBadRequest,
+		"name=github&do=pause&for=0s":                   http.StatusBadRequest,
+		"name=github&do=pause&for=-1m":                  http.StatusBadRequest,
+		"name=github&do=pause&for=24h0m0.1s":            http.StatusBadRequest,
+		"name=github&do=pause&for=99999999h":            http.StatusBadRequest,
+		"name=github&do=pause&for=60":                   http.StatusBadRequest,
+		"name=github&do=pause&for=1e9s":                 http.StatusBadRequest,
+		"name=github&do=pause&for=NaNs":                 http.StatusBadRequest,
 		"name=%zz&do=resume":                            http.StatusBadRequest,
 		"name=gitlab&do=resume":                         http.StatusNotFound,
 		"name=github&label=acme&do=resume":              http.StatusNotFound,
@@ -273,7 +273,9 @@ func TestActionsFindHostileNames(t *testing.T) {
 	f := &fake{buckets: map[[2]string]*outbound.Bucket{}}
 	for _, name := range hostileNames {
 		f.buckets[[2]string{name, name}] = heldBucket(t)
-		f.show = func(Query) Snapshot { return Snapshot{Limiters: []Limiter{{Name: name, Label: name}}} }
+		f.show = func(Query) Snapshot {
+			return Snapshot{Limiters: []Limiter{{Name: name, Label: name, ID: idOf(name, name)}}}
+		}
 		var got Action
 		s := &server{source: f, allow: func(_ *http.Request, a Action) error { got = a; return nil }}
 		id := viewOf(t, s, "/?json").Limiters[0].ID
@@ -336,7 +338,7 @@ func TestAnActionThatFailsSaysWhy(t *testing.T) {
 	}
 	b := &Board{Allow: anybody}
 	b.Add("github", bucket)
-	for _, form := range []string{"name=github&do=resume", "name=github&do=hold&hold=1m"} {
+	for _, form := range []string{"name=github&do=resume", "name=github&do=pause&for=1m"} {
 		w := post(b, form)
 		if text := w.Body.String(); w.Code != http.StatusBadGateway || !strings.Contains(text, "connection refused") || strings.Contains(text, "secret") {
 			t.Errorf("%s: %d %s", form, w.Code, text)
@@ -353,7 +355,7 @@ func TestAnActionDoesNotWaitForAHungStore(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.Add("github", bucket)
-		for _, form := range []string{"name=github&do=resume", "name=github&do=hold&hold=1m"} {
+		for _, form := range []string{"name=github&do=resume", "name=github&do=pause&for=1m"} {
 			began := time.Now()
 			if w := post(b, form); w.Code != http.StatusBadGateway || strings.Contains(w.Body.String(), "secret") {
 				t.Errorf("%s: %d %s", form, w.Code, w.Body)

@@ -4,87 +4,73 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// Board shows limiters while they work. Its zero value works. It has no goroutine, needs no Close, and registers
-// nothing: http.Handle("/debug/dripfeed", board). It is safe for concurrent use. Set its fields before first use.
+// Board shows limiters while they work. Its zero value works. It has no goroutine, needs no Close, and
+// registers nothing: http.Handle("/debug/dripfeed", board). It is safe for concurrent use. Set its
+// fields before first use.
 type Board struct {
-	// Allow decides whether a request may have an action carried out. It is called for each action, with no lock
-	// held, so it can log who did what; its error is shown. nil: nobody may act, and the page has no buttons.
+	// Allow decides whether a request may have an action carried out. It is called for each action,
+	// with no lock held, so it can log who did what. The page shows its error. If Allow is nil, no
+	// request may act, and the page has no buttons.
 	Allow func(r *http.Request, a Action) error
-	// Hosts are the names under which actions are taken, beside localhost and IP addresses. They protect from DNS
-	// rebinding.
+	// Hosts are the names under which actions are taken, in addition to localhost and IP addresses.
+	// They protect from DNS rebinding.
 	Hosts []string
-
-	calls atomic.Pointer[[]*func(context.Context, Call)] // who hears of calls; nil: nobody does
+	// OnCall is called with each call under any name, when Acquire is about to return, by many
+	// goroutines at the same time, with the ctx of Acquire. The call waits for it, so it must not
+	// block. If it panics, the panic goes on, and a call that was just admitted is given back. It is
+	// for tracing: what the Board counts needs no OnCall.
+	OnCall func(ctx context.Context, c Call)
 
 	mu     sync.Mutex // protects what follows
 	began  time.Time
 	shown  []*shown // in the order in which they were added
 	stores []*boardStore
-	states map[stateOf]*cached // of the limiters with shared buckets that are shown
-	events events
+	events []Event // the latest last
 }
 
-// stateOf is whose state is remembered. Limiters of several names may be around one bucket, and differ in who waits
-// and in what calls cost.
-type stateOf struct {
-	shown  *shown
-	bucket *outbound.Bucket
-}
-
-// shown is one name on the board.
+// shown is one name on the board. The Board's lock protects all but its meter.
 type shown struct {
 	name    string
 	meter   meter
-	held    held
-	limiter outbound.Limiter // that was added last; nil: it is a Keyed's name
-	keyed   keys             // nil: it is a limiter
-	times   int              // that the name was added
-	late    uint64           // places that the queues have lost which had the name before
-	stop    func()           // stops observing its bucket
+	limiter outbound.Limiter             // that was added last; nil: it is a Keyed's name
+	keyed   keys                         // nil: it is a limiter
+	times   int                          // that the name was added
+	stop    func()                       // stops observing its bucket; nil: it has none
+	states  map[*outbound.Bucket]*cached // of shared buckets
 }
 
-// Call is a call that has asked for room, as the functions given to [Board.OnCall] hear of it.
+// Call is a call that has asked a limiter, as Board.OnCall gets it.
 type Call struct {
-	Name string // as given to Add
+	Name string // as given to Add, as metrics have it
 	Cost outbound.Cost
 	Wait time.Duration // how long Acquire took
-	Err  error         // why the call was not admitted; nil: it was
+	// Result is what the Board counts the call as: "admitted", "refused", "cancelled" or "failed".
+	Result string
+	Err    error // why the call was not admitted; nil: it was
 }
 
-// Add counts the calls of a limiter under a name, and shows its state, if it is a bucket, a queue or another limiter
-// around one of these, as [outbound.Observe] makes it. Use the result, which works as l does: its permits are those of l,
-// and an admitted call costs two readings of the clock and no allocation. Put Add around a queue, and not into one.
-// [outbound.As] finds l in the result, whose method Idle is false if l has none.
+// Add counts the calls of a limiter under a name, and shows its state, if it is a bucket, a queue or
+// another limiter around one of these, as [outbound.Observe] makes it. Use the result, which works as
+// l does: its permits are those of l, and an admitted call costs two readings of the clock, a mutex
+// and no allocation. Put Add around a queue, and not into one. [outbound.As] finds l in the result,
+// whose method Idle is false if l has none.
 //
-// The name is what metrics, the page and logs show. It comes from the program, never from a user or a URL. With a
-// name that was added before the same counters go on, and the state is that of the new limiter. For limiters of many
-// keys there is [AddKeyed].
+// The name is what metrics, the page and logs show. It comes from the program, never from a user or a
+// URL. If a name was added before, its counters go on, and its state is that of the new limiter. For
+// limiters of many keys there is [AddKeyed].
 func (b *Board) Add(name string, l outbound.Limiter) outbound.Limiter {
 	if l == nil {
 		l = noLimiter{}
 	}
-	bucket := bucketIn(l)
-	s, times := b.show(name, l, nil)
-	if bucket != nil {
-		stop := bucket.Observe(func(c outbound.Event) { b.note(s, times, &c) })
-		b.mu.Lock()
-		if s.times == times {
-			s.stop, stop = stop, nil
-		}
-		b.mu.Unlock()
-		if stop != nil { // the name was added again meanwhile
-			stop()
-		}
-	}
-	return &counted{limiter: l, meter: &s.meter, board: b, name: name}
+	return &counted{limiter: l, meter: &b.show(name, l, nil).meter, board: b, name: clean(name)}
 }
 
 // noLimiter is a nil limiter.
@@ -94,45 +80,27 @@ func (noLimiter) Acquire(context.Context, outbound.Cost) (outbound.Permit, error
 	return outbound.Permit{}, fmt.Errorf("%w: nil Limiter of a Board", outbound.ErrInvalid)
 }
 
-// show has a name stand for a limiter, or for a Keyed, from now on, and returns how often it was added.
-func (b *Board) show(name string, l outbound.Limiter, k keys) (s *shown, times int) {
+// show has a name stand for a limiter, or for a Keyed, from now on.
+func (b *Board) show(name string, l outbound.Limiter, k keys) *shown {
+	bucket := bucketIn(l)
 	b.mu.Lock()
-	s = b.nameLocked(name)
-	late := s.late
-	for was := -1; was != s.times; { // another Add may be faster
-		was = s.times
-		former, before := s.limiter, s.late
-		b.mu.Unlock()
-		if late = before; former != nil {
-			if q, ok := inner(former).(hasStats); ok {
-				late += q.Stats().Late
-			}
-		}
-		b.mu.Lock()
-	}
-	s.limiter, s.keyed, s.late = l, k, late
-	s.times++
-	times = s.times
-	stop := s.stop
-	s.stop = nil
-	b.mu.Unlock()
-	if stop != nil {
-		stop()
-	}
-	s.held.end(now()) // what held the former one says nothing of this one
-	return s, times
-}
-
-// nameLocked returns what is shown under a name, and makes it if there is nothing.
-func (b *Board) nameLocked(name string) *shown {
+	defer b.mu.Unlock()
 	b.beginLocked()
-	for _, s := range b.shown {
-		if s.name == name {
-			return s
-		}
+	i := slices.IndexFunc(b.shown, func(s *shown) bool { return s.name == name })
+	if i < 0 {
+		i = len(b.shown)
+		b.shown = append(b.shown, &shown{name: name})
 	}
-	s := &shown{name: name}
-	b.shown = append(b.shown, s)
+	s := b.shown[i]
+	if s.stop != nil {
+		s.stop()
+	}
+	s.meter.change(&outbound.Event{Kind: outbound.EventReleased}) // a hold of the former bucket is none of the new one
+	s.limiter, s.keyed, s.stop = l, k, nil
+	s.times++
+	if times := s.times; bucket != nil {
+		s.stop = bucket.Observe(func(e outbound.Event) { b.note(s, times, &e) })
+	}
 	return s
 }
 
@@ -142,93 +110,22 @@ func (b *Board) beginLocked() {
 	}
 }
 
-// names returns what is shown now.
-func (b *Board) names() []*shown {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return append([]*shown(nil), b.shown...)
-}
-
-// current returns what a name stands for now.
-func (b *Board) current(s *shown) (outbound.Limiter, keys, uint64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return s.limiter, s.keyed, s.late
-}
-
-// OnCall has f called with each call that has asked for room under any name, when Acquire is about to return. Many
-// goroutines call f at the same time, with the ctx of Acquire. The call waits for f, so f must not block. If f panics,
-// the panic goes on, and a call that was just admitted is given back. stop ends it. A nil f hears nothing. OnCall is
-// for tracing; what the Board itself counts needs no f.
-func (b *Board) OnCall(f func(context.Context, Call)) (stop func()) {
-	if f == nil {
-		return func() {}
-	}
-	edit := func(change func([]*func(context.Context, Call)) []*func(context.Context, Call)) {
-		for {
-			old := b.calls.Load()
-			var all []*func(context.Context, Call)
-			if old != nil {
-				all = append(all, *old...)
-			}
-			next := &all
-			if all = change(all); len(all) == 0 {
-				next = nil
-			}
-			if b.calls.CompareAndSwap(old, next) {
-				return
-			}
-		}
-	}
-	edit(func(all []*func(context.Context, Call)) []*func(context.Context, Call) { return append(all, &f) })
-	return func() {
-		edit(func(all []*func(context.Context, Call)) (rest []*func(context.Context, Call)) {
-			for _, g := range all {
-				if g != &f {
-					rest = append(rest, g)
-				}
-			}
-			return rest
-		})
-	}
-}
-
-// tell has those who hear of calls hear of one.
-func (b *Board) tell(ctx context.Context, name string, c outbound.Cost, wait time.Duration, err error) {
-	all := b.calls.Load()
-	if all == nil {
-		return
-	}
-	for _, f := range *all {
-		(*f)(ctx, Call{Name: name, Cost: c, Wait: wait, Err: err})
-	}
-}
-
-// What a limiter may be, beside a *outbound.Bucket.
+// What a limiter may be, other than a *outbound.Bucket.
 type (
 	explainer interface {
 		Explain(context.Context, outbound.Cost) (outbound.Explanation, error)
 	}
 	hasBucket interface{ Bucket() *outbound.Bucket }
-	hasQueue  interface{ Queue() *queue.Queue }
 	hasStats  interface{ Stats() queue.Stats }
 )
 
-// inner returns the limiter that tells the state of l, which may be around it: that of a line is its queue.
+// inner returns the limiter in l that reports its state. That of a Scheduler is its queue.
 func inner(l outbound.Limiter) outbound.Limiter {
 	for {
 		switch x := l.(type) {
-		case *queue.Queue:
-			if x == nil {
-				return nil
-			}
-			return l
-		case hasQueue:
-			if q := x.Queue(); q != nil {
-				return q
-			}
-			return l
-		case explainer, hasBucket: // it tells its own
+		case interface{ Queue() *queue.Queue }:
+			return x.Queue()
+		case explainer, hasBucket:
 			return l
 		case interface{ Unwrap() outbound.Limiter }:
 			l = x.Unwrap()
@@ -238,7 +135,7 @@ func inner(l outbound.Limiter) outbound.Limiter {
 	}
 }
 
-// bucketIn returns the bucket whose state is that of a limiter; nil: there is none.
+// bucketIn returns the bucket whose state is that of a limiter, or nil.
 func bucketIn(l outbound.Limiter) *outbound.Bucket {
 	switch x := inner(l).(type) {
 	case *outbound.Bucket:
@@ -249,17 +146,13 @@ func bucketIn(l outbound.Limiter) *outbound.Bucket {
 	return nil
 }
 
-// bucketOf returns the bucket of a limiter; nil: it has none, or is unknown.
+// bucketOf returns the bucket of a limiter, or nil.
 func (b *Board) bucketOf(name, label string) *outbound.Bucket {
-	for _, s := range b.names() {
-		if s.name != name {
-			continue
-		}
-		switch limiter, keyed, _ := b.current(s); {
-		case keyed != nil:
-			return bucketIn(keyed.find(label))
-		case label == "":
-			return bucketIn(limiter)
+	for _, r := range b.rows() {
+		if r.Name == name && r.keyed != nil {
+			return bucketIn(r.keyed.find(label))
+		} else if r.Name == name && label == "" {
+			return bucketIn(r.limiter)
 		}
 	}
 	return nil

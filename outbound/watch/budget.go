@@ -4,42 +4,35 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// mostBudgets is how many policies of an API a meter keeps. Their names are the API's.
-const mostBudgets = 16
+const (
+	// mostBudgets is how many policies of an API a meter keeps. The API makes up their names.
+	mostBudgets = 16
+	// blur is by how much times may differ that mean the same reset: APIs round it to whole seconds,
+	// and responses take time.
+	blur = 2 * time.Second
+	// shortestWindow is the shortest of which Others is reported. For a shorter one the error would
+	// be larger than the number.
+	shortestWindow = 10 * time.Second
+)
 
-// budgets are what an API has told of its quotas, by policy.
-type budgets struct {
-	mu  sync.Mutex
-	all []budget
-}
-
-// budget is what the API has told of one quota.
+// budget is what the API has reported of one quota.
 type budget struct {
 	outbound.Budget
-	at time.Duration // when it told that
-	// What follows is for telling whether somebody else uses the quota.
-	until time.Duration // the reset, as it was first told of the quota's window; below 0: it was not told
-	moves bool          // the reset moves, as if the quota was no window: nobody knows who has used it
-	// Since the window has begun, or since it was first heard of:
+	at time.Duration // when it reported that
+	// What follows is for Others.
+	until time.Duration // the reset, as first reported of the quota's window; below 0: not reported
+	moves bool          // the reset moves, as that of a quota which is no window
+	// As of the window's beginning, or of the first report of it:
 	ours  float64 // units that the meter had counted
 	spent float64 // of the limit
 }
 
-const (
-	// blur is by how much times may differ that mean the same reset: APIs round it to whole seconds, and answers
-	// take time.
-	blur = 2 * time.Second
-	// shortest window of which others are told: that of a shorter one would be more blur than number.
-	shortestWindow = 10 * time.Second
-)
-
-// reset returns when the quota is whole again; below 0: nobody knows.
+// reset returns when the quota is whole again. It is below 0 if that is unknown.
 func (b *budget) reset() time.Duration {
 	if b.Reset < 0 || b.Reset > math.MaxInt64-b.at {
 		return -1
@@ -47,8 +40,7 @@ func (b *budget) reset() time.Duration {
 	return b.at + b.Reset
 }
 
-// over reports whether what the API told is out of date: its reset is over, or nothing was told for an hour of a quota
-// without one.
+// over reports whether the report is out of date: its reset is over, or it has none and is an hour old.
 func (b *budget) over(at time.Duration) bool {
 	if r := b.reset(); r >= 0 {
 		return at >= r
@@ -56,64 +48,62 @@ func (b *budget) over(at time.Duration) bool {
 	return at-b.at > time.Hour
 }
 
-// orUntold is a number, or -1, if it is none.
-func orUntold(n float64) float64 {
+// orUnknown is a number, or -1 if it is none.
+func orUnknown(n float64) float64 {
 	if n >= 0 && n <= math.MaxFloat64 {
 		return n
 	}
 	return -1
 }
 
-// hear notes what the API tells now. units is how many the meter has counted so far.
-func (b *budgets) hear(told *outbound.Budget, units *[len(outbound.Cost{})]floats) {
-	is := budget{Budget: *told, at: now()}
-	is.Limit, is.Remaining = orUntold(is.Limit), orUntold(is.Remaining)
+// hearLocked notes what the API reports of a quota.
+func (m *meter) hearLocked(report *outbound.Budget, at time.Duration) {
+	is := budget{Budget: *report, at: at}
+	is.Limit, is.Remaining = orUnknown(is.Limit), orUnknown(is.Remaining)
 	if is.Limit < 0 && is.Remaining < 0 {
 		return
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	i := slices.IndexFunc(b.all, func(x budget) bool { return x.Policy == told.Policy && x.Unit == told.Unit })
+	i := slices.IndexFunc(m.budgets, func(x budget) bool { return x.Policy == is.Policy && x.Unit == is.Unit })
 	if i < 0 {
-		if b.all = slices.DeleteFunc(b.all, func(x budget) bool { return x.over(is.at) }); len(b.all) >= mostBudgets {
+		if m.budgets = slices.DeleteFunc(m.budgets, func(x budget) bool { return x.over(at) }); len(m.budgets) >= mostBudgets {
 			return
 		}
 		is.Policy, is.Unit = strings.Clone(is.Policy), strings.Clone(is.Unit) // they may be parts of a whole header
-		is.begin(units)
-		b.all = append(b.all, is)
+		is.begin(m)
+		m.budgets = append(m.budgets, is)
 		return
 	}
-	was := &b.all[i]
+	was := &m.budgets[i]
 	is.Policy, is.Unit = was.Policy, was.Unit
-	if is.follow(was, units) {
+	if is.follow(was, m) {
 		*was = is
 	}
 }
 
-// counted returns how many units of the kind that the quota counts a meter has counted, as far as it has.
-func (b *budget) counted(units *[len(outbound.Cost{})]floats) float64 {
-	if b.Number < 0 || b.Number >= len(outbound.Cost{}) {
+// counted returns how many units of the kind that the quota counts a meter has counted.
+func (b *budget) counted(m *meter) float64 {
+	if b.Number < 0 || b.Number >= units {
 		return 0
 	}
-	return units[b.Number].load()
+	return m.Units[b.Number]
 }
 
 // begin begins to compare what the API counts with what the meter does.
-func (b *budget) begin(units *[len(outbound.Cost{})]floats) {
-	b.until, b.moves, b.ours, b.spent = b.reset(), false, b.counted(units), b.Limit-b.Remaining
+func (b *budget) begin(m *meter) {
+	b.until, b.moves, b.ours, b.spent = b.reset(), false, b.counted(m), b.Limit-b.Remaining
 }
 
-// follow takes what was told of the quota before into account, and reports whether this is newer.
-func (b *budget) follow(was *budget, units *[len(outbound.Cost{})]floats) bool {
+// follow takes the report before this one into account, and reports whether this is newer.
+func (b *budget) follow(was *budget, m *meter) bool {
 	reset := b.reset()
 	b.until, b.moves, b.ours, b.spent = was.until, was.moves, was.ours, was.spent
 	switch {
 	case reset < 0 || was.until < 0 || was.Limit < 0 || was.Remaining < 0 || was.Number != b.Number:
-		b.begin(units)
+		b.begin(m)
 	case reset > was.until+blur && b.at >= was.until-blur: // a new window, with this call in it
-		b.begin(units)
+		b.begin(m)
 		b.ours, b.spent, b.moves = b.ours-1, 0, reset-b.at < shortestWindow
-	case reset < was.until-blur && reset <= b.at+blur: // of the window before: this answer was overtaken
+	case reset < was.until-blur && reset <= b.at+blur: // of the window before: a newer response has overtaken it
 		return false
 	case reset > was.until+blur || reset < was.until-blur:
 		b.until, b.moves = reset, true
@@ -121,29 +111,25 @@ func (b *budget) follow(was *budget, units *[len(outbound.Cost{})]floats) bool {
 	return true
 }
 
-// others returns which part of the quota somebody else has used, about; below 0: nobody knows.
-func (b *budget) others(units *[len(outbound.Cost{})]floats) float64 {
-	switch {
-	case b.moves || b.until < 0 || b.Limit <= 0 || b.Remaining < 0 || b.Number < 0 || b.Number >= len(outbound.Cost{}):
-		return -1
-	case b.Unit != "" && b.Unit != "requests": // what a call costs of others is known at its end
+// others returns which part of the quota others have used, about. It is below 0 if that is unknown,
+// as for a quota of tokens: how many a call has used is known at its end.
+func (b *budget) others(m *meter) float64 {
+	if b.moves || b.until < 0 || b.Limit <= 0 || b.Remaining < 0 || b.Number < 0 || b.Number >= units || b.Unit != "" && b.Unit != "requests" {
 		return -1
 	}
-	return min(1, max(0, b.Limit-b.Remaining-b.spent-(b.counted(units)-b.ours))/b.Limit)
+	return min(1, max(0, b.Limit-b.Remaining-b.spent-(b.counted(m)-b.ours))/b.Limit)
 }
 
-// tell returns what the API has told that is still true. units is how many the meter has counted.
-func (b *budgets) tell(at time.Duration, units *[len(outbound.Cost{})]floats) (all []Budget) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for i := range b.all {
-		x := &b.all[i]
+// budgetsLocked returns what the API has reported that is still true.
+func (m *meter) budgetsLocked(at time.Duration) (all []Budget) {
+	for i := range m.budgets {
+		x := &m.budgets[i]
 		if x.over(at) {
 			continue
 		}
-		t := Budget{Policy: x.Policy, Unit: x.Unit, Limit: x.Limit, Remaining: x.Remaining, ResetIn: -1, ToldAgo: at - x.at, Others: x.others(units)}
-		if r := x.reset(); r >= 0 {
-			t.ResetIn = r - at
+		t := Budget{Budget: x.Budget, Age: at - x.at, Others: x.others(m)}
+		if t.Reset = -1; x.reset() >= 0 {
+			t.Reset = x.reset() - at
 		}
 		all = append(all, t)
 	}

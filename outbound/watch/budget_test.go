@@ -31,7 +31,7 @@ func TestWhatTheAPIToldIsGoneAfterItsReset(t *testing.T) {
 		told(&p, "garbage", math.NaN(), math.Inf(1), time.Hour)
 		names := func() (all []string) {
 			for _, x := range only(t, &b).Budgets {
-				all = append(all, fmt.Sprint(x.Policy, " ", x.Remaining, " ", x.ResetIn, " ", x.ToldAgo))
+				all = append(all, fmt.Sprint(x.Policy, " ", x.Remaining, " ", x.Reset, " ", x.Age))
 			}
 			return all
 		}
@@ -197,7 +197,7 @@ func TestOthersGoByWhatTheQuotaCounts(t *testing.T) {
 			t.Fatal(err)
 		}
 		told(&p, "second", 100, 0, time.Hour)
-		for _, x := range b.Snapshot(bg, Query{Names: true}).Limiters[0].Budgets {
+		for _, x := range b.Snapshot(bg, Query{}).Limiters[0].Budgets {
 			if x.Others != -1 {
 				t.Errorf("%+v of all keys", x)
 			}

@@ -45,7 +45,7 @@ func newSite(t *testing.T) *site {
 			all.Limiters[0], all.Limiters[1] = all.Limiters[1], all.Limiters[0] // equals, as whose levels have changed
 			all.Limiters[4].Severity = Stopped
 			all.Limiters[3].Explain.Refusals = 5
-			all.Stores[0].Trips, all.Stores[0].TripTime = all.Stores[0].Trips+10, all.Stores[0].TripTime+2*time.Second
+			all.Stores[0].Stats.Trips.Count, all.Stores[0].Stats.Trips.Time = all.Stores[0].Stats.Trips.Count+10, all.Stores[0].Stats.Trips.Time+2*time.Second
 		}
 		if q.Search != "" {
 			all.Limiters = all.Limiters[8:9]
@@ -60,6 +60,7 @@ func newSite(t *testing.T) *site {
 	}}
 	mux := http.NewServeMux()
 	mux.Handle("/debug/dripfeed", page)
+	mux.Handle("/read-only/", &server{source: s.fake})
 	mux.Handle("/board/", boardAtWork(t))
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.down.Load() {
@@ -87,10 +88,10 @@ func boardAtWork(t *testing.T) *Board {
 func checkBoard(t *testing.T, c *chromium, address string) {
 	c.open(address)
 	for name, words := range map[string][]string{
-		"github":         {"Stopped: held for 1 h|Stopped: held for 59 min", "10 per 1s", "refused by us", "A call could go in 1 h|A call could go in 59 min"},
-		"calm":           {"Calm", " of 1 000 000 in the last second", "admitted by this process since", "A call could go now"},
+		"github":         {"Stopped: held for 1 h|Stopped: held for 59 min", "10 per 1s", "refused by us", "A call could leave in 1 h|A call could leave in 59 min"},
+		"calm":           {"Calm", " of 1 000 000 in the last second", "admitted by this process since", "A call could leave now"},
 		"tenants":        {"1 key · this process", "1 refused by us", "Busy"},
-		"tenants / acme": {"Busy", "room in 1 h1/h in the long run|room in 59 min", "1 per 1h: room for 1 in ", "A call could go in 1 h|A call could go in 59 min"},
+		"tenants / acme": {"Busy", "room in 1 h1/h in the long run|room in 59 min", "room for 1 in ", "A call could leave in 1 h|A call could leave in 59 min"},
 	} {
 		text, _ := c.eval(cardOf(name) + "?.textContent").(string)
 		text = strings.NewReplacer("\u00a0", " ", "\u202f", " ").Replace(text)
@@ -99,6 +100,17 @@ func checkBoard(t *testing.T, c *chromium, address string) {
 				t.Errorf("%s does not say %q: %s", name, w, text)
 			}
 		}
+	}
+}
+
+// checkReadOnly looks at a page that may not act.
+func checkReadOnly(t *testing.T, c *chromium, address string) {
+	c.open(address)
+	if n := c.eval("document.querySelectorAll('.acts button').length"); n != 0.0 {
+		t.Errorf("a page that may not act has %v buttons", n)
+	}
+	if text, _ := c.eval("document.querySelector('footer').textContent").(string); !strings.Contains(text, "Board.Allow is not set") {
+		t.Errorf("it does not say why: %s", text)
 	}
 }
 
@@ -117,6 +129,7 @@ func TestPageInChromium(t *testing.T) {
 	address := s.URL + "/debug/dripfeed"
 	c.view(1400, "light")
 	checkBoard(t, c, s.URL+"/board/")
+	checkReadOnly(t, c, s.URL+"/read-only/")
 	c.open(address + "?theme=none")
 
 	for _, scheme := range []string{"light", "dark"} {
@@ -160,7 +173,7 @@ func TestPageInChromium(t *testing.T) {
 			t.Fatal(err)
 		}
 		switch url := sent.Request.URL; {
-		case strings.HasPrefix(url, s.URL+"/board/"):
+		case strings.HasPrefix(url, s.URL+"/board/"), strings.HasPrefix(url, s.URL+"/read-only/"):
 		case strings.HasPrefix(url, address+"?") && strings.Contains(url, "theme=none"):
 			polls++
 		case !strings.HasPrefix(url, "data:") && url != "about:blank" && url != "https://elsewhere.example/x.png": // which checkPolicy asks for
@@ -248,14 +261,14 @@ func checkHostileNames(t *testing.T, c *chromium) {
 func checkWords(t *testing.T, c *chromium) {
 	for name, words := range map[string][]string{
 		"shopify / snow-devil": {"Stopped: held for 12 s (rate)", "this process", "39 of 40", "48 refused by us", "1 refused by the API", "limit 2/s", "now 0 calls/s",
-			"A call could go in 12 s", "It would wait for the hold to end.", "The API has refused the latest call.", "Calls go at 90 % of the speed.", "leaky: 39 of 40, room for 1 now."},
-		"payments": {"shared by all workers, state of 14 s ago", "connection refused", "0 of 100 in the last second", "200 ms / 1.4 s", "131 204", "by this process since",
-			"By the state of 14 s ago, a call could go in 1.5 s."},
+			"A call could leave in 12 s", "would wait 11.8s for the hold to end", "the API has refused the latest call", "slowed to 90 %", `limit "leaky": level 39 of 40, room for 1 now`},
+		"payments": {"shared by all processes, state of 14 s ago", "connection refused", "0 of 100 in the last second", "200 ms / 1.4 s", "131 204", "by this process since",
+			"By the state of 14 s ago, a call could leave in 1.5 s."},
 		"llm / batch": {"8 205 of 8 000, bookings included", "5 of 24 in flight", "16", "6.4 s", "350 ms", "2 791 300", "units for tokens",
-			"It would wait for limit “tokens” to have room.", "16 calls are before it in the queue.", "Calls are booked for the next 6 s.", "included, room for 400 in 445 ms.", "5 of 24 in flight."},
-		"github / acme": {"11 of 12 in the last second", "somebody else uses 9 %", "told 300 ms ago", "reset in 26 min", "345 of 5 000", "A call could go now"},
+			`would wait 6.7s for limit "tokens"`, "16 ahead of it in the queue", "calls are booked for the next 6s", "room for 400 in 445ms", "5 of 24 in flight"},
+		"github / acme": {"11 of 12 in the last second", "others use 9 %", "as of 300 ms ago", "reset in 26 min", "345 of 5 000", "A call could leave now"},
 		"tenants":       {"12 340 keys", "2 204 118"},
-		"redis":         {"Away for 14 s"},
+		"redis":         {"Unavailable for 14 s"},
 	} {
 		text, _ := c.eval(cardOf(name) + ".textContent").(string)
 		text = strings.NewReplacer("\u00a0", " ", "\u202f", " ").Replace(text)
@@ -265,7 +278,7 @@ func checkWords(t *testing.T, c *chromium) {
 			}
 		}
 	}
-	if text, _ := c.eval("document.getElementById('events').textContent").(string); !strings.Contains(text, "at 56\u00a0% of the speed (and 3 more before)") {
+	if text, _ := c.eval("document.getElementById('events').textContent").(string); !strings.Contains(text, "more slowly (speed 0.56) (and 3 more before)") {
 		t.Errorf("an event does not say how often it was: %s", text)
 	}
 	for d, want := range durations {
@@ -273,7 +286,7 @@ func checkWords(t *testing.T, c *chromium) {
 			t.Errorf("dur(%d) is %q, want %q", d, got, want)
 		}
 	}
-	if got := c.eval("document.querySelector('#wrong li').textContent"); !strings.Contains(got.(string), "No call goes for 12\u00a0s: ") {
+	if got := c.eval("document.querySelector('#wrong li').textContent"); !strings.Contains(got.(string), "No call leaves for 12\u00a0s: ") {
 		t.Errorf("a number may be parted from its unit: %q", got)
 	}
 	if text, _ := c.eval("document.querySelector('main').textContent").(string); strings.Contains(text, "hooli") || !strings.Contains(text, "12\u202f338 more are not shown") {
@@ -312,9 +325,9 @@ func checkThatPollsDisturbNobody(t *testing.T, c *chromium, s *site) {
 	c.eval(cardOf("llm / batch") + ".querySelector('summary').click()")
 	c.eval(`(() => {
 		const card = ` + cardOf("llm / batch") + `;
-		` + buttonOf("github / acme", "Hold") + `.focus();
+		` + buttonOf("github / acme", "Pause") + `.focus();
 		const words = card.querySelector('pre').firstChild;
-		getSelection().setBaseAndExtent(words, 0, words, 13);
+		getSelection().setBaseAndExtent(words, 0, words, 12);
 		scrollTo(0, 300);
 		window.was = [...document.querySelectorAll('.cards > .card[id]')];
 		window.moved = 0;
@@ -323,9 +336,9 @@ func checkThatPollsDisturbNobody(t *testing.T, c *chromium, s *site) {
 	s.turned.Store(true)
 	polled(c)
 	for what, expression := range map[string]string{
-		"focus":     "document.activeElement === " + buttonOf("github / acme", "Hold"),
+		"focus":     "document.activeElement === " + buttonOf("github / acme", "Pause"),
 		"fold":      cardOf("llm / batch") + ".querySelector('details').open",
-		"selection": "getSelection().toString() === 'It would wait'",
+		"selection": `getSelection().toString() === '"llm batch":'`,
 		"scroll":    "scrollY === 300",
 		"nodes":     "was.every((e, i) => e === document.querySelectorAll('.cards > .card[id]')[i])",
 		"moves":     "moved === 0",

@@ -31,7 +31,7 @@ func checkActions(t *testing.T, c *chromium, s *site) {
 	if d := heldFor(t, s.bucket); d != 0 {
 		t.Errorf("held for %v after Resume", d)
 	}
-	c.click(buttonOf(name, "Hold"))
+	c.click(buttonOf(name, "Pause"))
 	c.until("document.querySelector('dialog').open")
 	c.eval("document.getElementById('long').value = '15m'")
 	c.click("document.getElementById('yes')")
@@ -39,9 +39,9 @@ func checkActions(t *testing.T, c *chromium, s *site) {
 	if d := heldFor(t, s.bucket); d < 14*time.Minute || d > 15*time.Minute {
 		t.Errorf("held for %v, not for 15 minutes", d)
 	}
-	c.click(buttonOf("payments", "Hold"))
+	c.click(buttonOf("payments", "Pause"))
 	c.until("document.querySelector('dialog').open")
-	if text, _ := c.eval("document.querySelector('dialog').innerText").(string); !strings.Contains(text, "for every worker") || !strings.Contains(text, "Hold payments?") {
+	if text, _ := c.eval("document.querySelector('dialog').innerText").(string); !strings.Contains(text, "for every process") || !strings.Contains(text, "Pause payments?") {
 		t.Error("of a shared bucket the dialog says", text)
 	}
 	c.click("document.getElementById('no')")
@@ -79,7 +79,7 @@ func TestPage_LoadsFromAnAddressWithPassword(t *testing.T) {
 }
 
 func checkSearch(t *testing.T, c *chromium, s *site) {
-	c.eval("document.getElementById('pause').click(); document.getElementById('find').focus()") // to search ends a pause
+	c.eval("document.getElementById('freeze').click(); document.getElementById('find').focus()") // a search ends the freeze
 	c.call("Input.insertText", args{"text": "hooli"}, nil)
 	c.until("document.querySelectorAll('.cards > .card[id]').length === 1 && location.search === '?theme=none&q=hooli'")
 	if text, _ := c.eval("document.querySelector('main').textContent").(string); !strings.Contains(text, "tenants / hooli") {
@@ -100,7 +100,7 @@ func checkSearch(t *testing.T, c *chromium, s *site) {
 	}
 	s.fake.mu.Unlock()
 	for what, change := range map[string][2]string{
-		"paused": {"document.getElementById('pause').click()", "document.getElementById('pause').click()"},
+		"frozen": {"document.getElementById('freeze').click()", "document.getElementById('freeze').click()"},
 		"hidden": {"Object.defineProperty(document, 'hidden', {value: true, configurable: true}); document.dispatchEvent(new Event('visibilitychange'))",
 			"delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))"},
 	} {

@@ -19,8 +19,12 @@ func TestACallThatOnCallBreaksIsGivenBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var b Board
 			slots := bucket(t, outbound.InFlight(1), outbound.Limit{Capacity: 1, LeakRate: 0.001})
-			l := b.Add("api", slots)
-			stop := b.OnCall(func(context.Context, Call) { end() })
+			l, breaks := b.Add("api", slots), true
+			b.OnCall = func(context.Context, Call) {
+				if breaks {
+					end()
+				}
+			}
 			done := make(chan any)
 			go func() {
 				defer func() { done <- recover() }()
@@ -29,7 +33,7 @@ func TestACallThatOnCallBreaksIsGivenBack(t *testing.T) {
 			if got := <-done; (got == nil) != (name == "Goexit") {
 				t.Errorf("recovered %v", got)
 			}
-			stop()
+			breaks = false
 			if p, err := l.Acquire(bg, outbound.Cost{1}); err != nil {
 				t.Error(err)
 			} else {
@@ -71,17 +75,23 @@ func TestWhatIsCancelledAndWhatHasFailed(t *testing.T) {
 			{nil, errors.New("own"), "map[other:1]"},
 		} {
 			var b Board
+			var call Call
+			b.OnCall = func(_ context.Context, c Call) { call = c }
 			l := b.Add("api", limiterFunc(func(context.Context, outbound.Cost) (outbound.Permit, error) { return outbound.Permit{}, c.err }))
 			if _, err := l.Acquire(c.ctx, outbound.Cost{1}); err != c.err {
 				t.Errorf("%v became %v", c.err, err)
 			}
 			is := only(t, &b).Calls
 			got := fmt.Sprint(is.ByError)
+			result := "failed"
 			switch {
 			case is.Cancelled == 1:
-				got = "cancelled"
+				got, result = "cancelled", "cancelled"
 			case is.Refused == 1:
-				got = "refused"
+				got, result = "refused", "refused"
+			}
+			if call.Name != "api" || call.Result != result || call.Err != c.err {
+				t.Errorf("OnCall got %+v, and counted is %s", call, got)
 			}
 			if sum := is.Cancelled + is.Refused + is.Failed + is.Admitted; got != c.want || sum != 1 {
 				t.Errorf("%v is %s, want %s: %+v", c.err, got, c.want, is)

@@ -5,11 +5,15 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/fallback"
+	"github.com/dripfeed/dripfeed/outbound/store"
+	"github.com/dripfeed/dripfeed/queue"
 )
 
 // fake is a Board whose rows a test has written.
@@ -48,11 +52,12 @@ var hostileNames = []string{
 // hostileRow returns a row that says s wherever it says anything.
 func hostileRow(s string) Limiter {
 	return Limiter{
-		Name: s, Label: s, Severity: Stopped, Trouble: []string{s, s}, Shared: true, AsOf: time.Now(), Err: s, Reason: s, HeldFor: time.Minute,
-		Explain: &outbound.Explanation{Key: s, Cost: outbound.Cost{1}, Because: "never", Limit: s, Err: errors.New(s), States: []outbound.State{{Limit: outbound.Limit{Name: s}}}},
-		Limits:  []Limit{{Name: s, Level: 1, Capacity: 2, Binding: true}, {Name: s, Unit: 3, Level: 1, Capacity: 2}},
-		Calls:   Calls{Admitted: 1, Refused: 1, Failed: 1, ByLimit: map[string]uint64{s: 1}, ByError: map[string]uint64{s: 1}, Units: [len(outbound.Cost{})]float64{1, 1, 1, 1}},
-		Budgets: []Budget{{Policy: s, Unit: s, Limit: 2, Remaining: 1}}, Refusals: map[string]uint64{s: 1}, Actions: []string{"resume", "hold"},
+		Name: s, Label: s, ID: idOf(s, s), Severity: Stopped, Trouble: []string{s, s}, Bucket: true, Shared: true, Err: s, Reason: s, HeldFor: time.Minute,
+		Explain: &outbound.Explanation{Key: s, AsOf: time.Now(), Cost: outbound.Cost{1}, Because: "never", Limit: s, Err: errors.New(s), States: []outbound.State{{Limit: outbound.Limit{Name: s}}}},
+		Limits:  []Limit{{Name: s, Level: 1, Capacity: 2}, {Name: s, Unit: 3, Level: 1, Capacity: 2}},
+		Calls: Calls{Second: Second{Admitted: 1, Refused: 1, Failed: 1, ByAPI: 1}, ByLimit: map[string]uint64{s: 1}, ByError: map[string]uint64{s: 1}, ByReason: map[string]uint64{s: 1},
+			Units: [units]float64{1, 1, 1, 1}},
+		Budgets: []Budget{{Budget: outbound.Budget{Policy: s, Unit: s, Limit: 2, Remaining: 1}}},
 	}
 }
 
@@ -65,6 +70,23 @@ func minuteOf(p50, p99 time.Duration, f func(i int) Second) *Minute {
 	return m
 }
 
+// explained returns a bucket's explanation of a call: of its wait, and why. change has more to say.
+func explained(now time.Time, wait time.Duration, because, limit string, change func(*outbound.Explanation), states ...outbound.State) *outbound.Explanation {
+	e := &outbound.Explanation{Key: "api", AsOf: now, Cost: outbound.Cost{1}, Wait: wait, Because: because, Limit: limit, States: states}
+	for i := range states {
+		states[i].Speed = 1
+	}
+	if change != nil {
+		change(e)
+	}
+	return e
+}
+
+// stateOf returns the state of a limit.
+func stateOf(l outbound.Limit, level float64, wait time.Duration) outbound.State {
+	return outbound.State{Limit: l, Level: level, Wait: wait}
+}
+
 // office returns what a Board of a busy program shows.
 func office(now time.Time) Snapshot {
 	ago := now.Add
@@ -73,15 +95,24 @@ func office(now time.Time) Snapshot {
 			return Second{Admitted: uint64(low + (high-low)*math.Abs(math.Sin(float64(i*i)/7)))}
 		}
 	}
-	hold, both := []string{"hold"}, []string{"hold", "resume"}
-	return Snapshot{
+	calls := func(admitted uint64, waited time.Duration, units ...float64) (c Calls) {
+		c.Admitted, c.Units[0], c.Waits = admitted, float64(admitted), store.Times{Count: admitted, Time: waited}
+		copy(c.Units[1:], units)
+		return c
+	}
+	with := func(c Calls, change func(*Calls)) Calls { change(&c); return c }
+	leaky, per := outbound.Limit{Capacity: 40, LeakRate: 2, Name: "leaky"}, outbound.PerSecond
+	tokens := outbound.Limit{Capacity: 8_000, LeakRate: 1_366, Unit: 1, Name: "tokens"}
+	all := Snapshot{
 		At: now, Began: ago(-34 * time.Minute), Hidden: 12_337,
 		Limiters: []Limiter{
 			{
-				Name: "shopify", Label: "snow-devil", Severity: Stopped, AsOf: now, HeldFor: 11_800 * time.Millisecond, Reason: "rate", Speed: 0.9, Actions: both,
-				Trouble: []string{"No call goes for 12 s: the API has refused calls that came too fast.", "Calls go at 90 % of the speed, because the API has refused some."},
-				Explain: &outbound.Explanation{Wait: 11_800 * time.Millisecond, Because: "hold", Refusals: 1, Cost: outbound.Cost{1}, States: make([]outbound.State, 1)},
-				Limits:  []Limit{{Name: "leaky", Level: 39, Capacity: 40, LeakRate: 2, Binding: true, EmptyIn: 32 * time.Second}},
+				Name: "shopify", Label: "snow-devil", Severity: Stopped, HeldFor: 11_800 * time.Millisecond, Reason: "rate", Speed: 0.9,
+				Trouble: []string{"No call leaves for 12 s: the API has refused calls that came too fast.", "Calls leave at 90 % of the speed, because the API has refused some."},
+				Explain: explained(now, 11_800*time.Millisecond, "hold", "leaky", func(e *outbound.Explanation) {
+					e.Refusals, e.States[0].HeldFor, e.States[0].Reason, e.States[0].Speed = 1, e.Wait, "rate", 0.9
+				}, stateOf(leaky, 39, 0)),
+				Limits: []Limit{{Name: "leaky", Level: 39, Capacity: 40, LeakRate: 2, EmptyIn: 32 * time.Second}},
 				Minute: minuteOf(0, 12*time.Millisecond, func(i int) Second {
 					switch s := wave(1, 5)(i); {
 					case i < 47:
@@ -91,30 +122,30 @@ func office(now time.Time) Snapshot {
 					}
 					return Second{Refused: 4}
 				}),
-				Calls:    Calls{Admitted: 4_070, Refused: 51, ByLimit: map[string]uint64{"leaky": 51}, Units: [len(outbound.Cost{})]float64{4_070}, WaitTime: 9 * time.Second},
-				Refusals: map[string]uint64{"rate": 3},
+				Calls: with(calls(4_070, 9*time.Second), func(c *Calls) {
+					c.Refused, c.ByLimit, c.ByAPI, c.ByReason = 51, map[string]uint64{"leaky": 51}, 3, map[string]uint64{"rate": 3}
+				}),
 			},
 			{
-				Name: "payments", Severity: Stopped, Shared: true, AsOf: ago(-14 * time.Second), Speed: 1, Actions: hold, Waiting: 8, Oldest: 1_300 * time.Millisecond,
+				Name: "payments", Severity: Stopped, Shared: true, Speed: 1, Queue: &queue.Stats{Waiting: 8, Oldest: 1_300 * time.Millisecond, Late: 4},
 				Err: "explain: dial tcp 10.0.0.7:6379: connect: connection refused",
 				Trouble: []string{"Its store does not answer (explain: dial tcp 10.0.0.7:6379: connect: connection refused); what is shown is 14 s old.",
 					"8 calls wait in the queue, the first for 1.3 s.", "280 calls failed in the last minute, the latest because the store failed."},
-				Explain: &outbound.Explanation{Wait: 1_500 * time.Millisecond, Because: "booked", Ahead: 8, Cost: outbound.Cost{1}, States: []outbound.State{{Wait: 160 * time.Millisecond}}},
-				Limits:  []Limit{{Name: "100 per 1s", Used: 0, Of: 100, Window: time.Second, LeakRate: 100, Binding: true}},
+				Explain: explained(ago(-14*time.Second), 1_500*time.Millisecond, "booked", "100 per 1s", func(e *outbound.Explanation) { e.Ahead = 8 }, stateOf(per(100), 1, 160*time.Millisecond)),
+				Limits:  []Limit{{Name: "100 per 1s", Used: 0, Of: 100, Window: time.Second, LeakRate: 100}},
 				Minute: minuteOf(200*time.Millisecond, 1_400*time.Millisecond, func(i int) Second {
 					if i < 45 {
 						return Second{Admitted: uint64(58 + 9*(i%4))}
 					}
 					return Second{Failed: 20}
 				}),
-				Calls: Calls{Admitted: 131_204, Failed: 303, Cancelled: 12, ByError: map[string]uint64{"store": 303}, Units: [len(outbound.Cost{})]float64{131_204}, WaitTime: 2 * time.Hour},
-				Late:  4,
+				Calls: with(calls(131_204, 2*time.Hour), func(c *Calls) { c.Failed, c.Cancelled, c.ByError = 303, 12, map[string]uint64{"store": 303} }),
 			},
 			{
-				Name: "stripe", Severity: Slowed, AsOf: now, Speed: 0.56, Actions: both, Waiting: 3, Oldest: 120 * time.Millisecond, NextIn: 18 * time.Millisecond,
-				Trouble: []string{"Calls go at 56 % of the speed, because the API has refused some.", "3 calls wait in the queue, the first for 120 ms."},
-				Explain: &outbound.Explanation{Wait: 60 * time.Millisecond, Because: "booked", Ahead: 3, Cost: outbound.Cost{1}, States: []outbound.State{{Wait: 18 * time.Millisecond}}},
-				Limits:  []Limit{{Name: "25 per 1s", Used: 14, Of: 25, Window: time.Second, Binding: true}},
+				Name: "stripe", Severity: Slowed, Speed: 0.56, Queue: &queue.Stats{Waiting: 3, Oldest: 120 * time.Millisecond, NextIn: 18 * time.Millisecond},
+				Trouble: []string{"Calls leave at 56 % of the speed, because the API has refused some.", "3 calls wait in the queue, the first for 120 ms."},
+				Explain: explained(now, 60*time.Millisecond, "booked", "25 per 1s", func(e *outbound.Explanation) { e.Ahead, e.States[0].Speed = 3, 0.56 }, stateOf(per(25), 1, 18*time.Millisecond)),
+				Limits:  []Limit{{Name: "25 per 1s", Used: 14, Of: 25, Window: time.Second}},
 				Minute: minuteOf(40*time.Millisecond, 310*time.Millisecond, func(i int) Second {
 					s := Second{Admitted: uint64(25 - min(i/4, 11))}
 					if i%11 == 3 && i < 45 {
@@ -122,62 +153,75 @@ func office(now time.Time) Snapshot {
 					}
 					return s
 				}),
-				Calls:    Calls{Admitted: 38_911, Cancelled: 2, Units: [len(outbound.Cost{})]float64{38_911}, WaitTime: 31 * time.Minute},
-				Refusals: map[string]uint64{"rate": 3, "concurrency": 1},
+				Calls: with(calls(38_911, 31*time.Minute), func(c *Calls) {
+					c.Cancelled, c.ByAPI, c.ByReason = 2, 4, map[string]uint64{"rate": 3, "concurrency": 1}
+				}),
 			},
 			{
-				Name: "llm", Label: "batch", Severity: Busy, AsOf: now, Speed: 1, Actions: hold, Waiting: 16, Oldest: 6_400 * time.Millisecond, NextIn: 350 * time.Millisecond,
+				Name: "llm", Label: "batch", Severity: Busy, Speed: 1, Queue: &queue.Stats{Waiting: 16, Oldest: 6_400 * time.Millisecond, NextIn: 350 * time.Millisecond},
 				Trouble: []string{"16 calls wait in the queue, the first for 6.4 s."},
-				Explain: &outbound.Explanation{Wait: 6_700 * time.Millisecond, Because: "limit", Limit: "tokens", Ahead: 16, Booked: 6 * time.Second,
-					Cost: outbound.Cost{1, 400}, States: []outbound.State{{}, {Wait: 445 * time.Millisecond}, {}}},
+				Explain: explained(now, 6_700*time.Millisecond, "limit", "tokens", func(e *outbound.Explanation) { e.Ahead, e.Booked, e.Cost = 16, 6*time.Second, outbound.Cost{1, 400} },
+					stateOf(outbound.Limit{Capacity: 60, LeakRate: 8, Name: "requests"}, 3.08, 0), stateOf(tokens, 8_205, 445*time.Millisecond), stateOf(outbound.InFlight(24).Of(0, "in progress"), 5, 0)),
 				Limits: []Limit{
 					{Name: "requests", Level: 3.08, Capacity: 60, LeakRate: 8, EmptyIn: 385 * time.Millisecond},
-					{Name: "tokens", Unit: 1, Level: 8_205, Capacity: 8_000, LeakRate: 1_366, Binding: true, EmptyIn: 6 * time.Second},
+					{Name: "tokens", Unit: 1, Level: 8_205, Capacity: 8_000, LeakRate: 1_366, EmptyIn: 6 * time.Second},
 					{Name: "in progress", Level: 5, Capacity: 24, InFlight: true},
 				},
 				Minute: minuteOf(5_400*time.Millisecond, 6_400*time.Millisecond, wave(1, 5)),
-				Calls:  Calls{Admitted: 6_115, Units: [len(outbound.Cost{})]float64{6_115, 2_791_300}, WaitTime: 9 * time.Hour},
+				Calls:  calls(6_115, 9*time.Hour, 2_791_300),
 			},
 			{
-				Name: "github", Label: "acme", AsOf: now, Speed: 1, Actions: hold,
-				Explain: &outbound.Explanation{Cost: outbound.Cost{1}, States: make([]outbound.State, 2)},
+				Name: "github", Label: "acme", Speed: 1,
+				Explain: explained(now, 0, "", "per second", nil, stateOf(per(12).Of(0, "per second"), 0.1, 0), stateOf(outbound.Window(5_000, time.Hour).Of(0, "per hour"), 345, 0)),
 				Limits: []Limit{
-					{Name: "per second", Used: 11, Of: 12, Window: time.Second, Binding: true},
+					{Name: "per second", Used: 11, Of: 12, Window: time.Second},
 					{Name: "per hour", Level: 345.2, Capacity: 5_000, LeakRate: 5_000. / 3_600, EmptyIn: 248 * time.Second},
 				},
 				Minute:  minuteOf(0, 80*time.Millisecond, wave(6, 12)),
-				Calls:   Calls{Admitted: 1_390, Units: [len(outbound.Cost{})]float64{1_390}},
-				Budgets: []Budget{{Policy: "core", Limit: 5_000, Remaining: 4_205, ResetIn: 26 * time.Minute, ToldAgo: 300 * time.Millisecond, Others: 0.09}},
+				Calls:   calls(1_390, 0),
+				Budgets: []Budget{{Budget: outbound.Budget{Policy: "core", Limit: 5_000, Remaining: 4_205, Reset: 26 * time.Minute}, Age: 300 * time.Millisecond, Others: 0.09}},
 			},
 			{
-				Name: "tenants", Keys: 12_340, Calls: Calls{Admitted: 2_204_118, Refused: 1_204, ByLimit: map[string]uint64{"5 per 1s": 1_204}, Units: [len(outbound.Cost{})]float64{2_204_118}},
+				Name: "tenants", Keyed: true, Keys: 12_340, Calls: with(calls(2_204_118, 0), func(c *Calls) { c.Refused, c.ByLimit = 1_204, map[string]uint64{"5 per 1s": 1_204} }),
 				Minute: minuteOf(0, time.Millisecond, wave(980, 1_150)),
 			},
 			{
-				Name: "tenants", Label: "umbrella", Severity: Busy, AsOf: now, Speed: 1, Actions: hold, Explain: &outbound.Explanation{Wait: 170 * time.Millisecond, Because: "limit", Limit: "5 per 1s", Cost: outbound.Cost{1}, States: []outbound.State{{Wait: 170 * time.Millisecond}}},
-				Limits: []Limit{{Name: "5 per 1s", Level: 1.84, Capacity: 1, LeakRate: 5, Binding: true, NextIn: 170 * time.Millisecond}},
+				Name: "tenants", Label: "umbrella", Severity: Busy, Speed: 1, Explain: explained(now, 170*time.Millisecond, "limit", "5 per 1s", nil, stateOf(per(5), 1, 170*time.Millisecond)),
+				Limits: []Limit{{Name: "5 per 1s", Level: 1.84, Capacity: 1, LeakRate: 5, NextIn: 170 * time.Millisecond}},
 			},
 			{
-				Name: "tenants", Label: "initech", AsOf: now, Speed: 1, Actions: hold, Explain: &outbound.Explanation{},
+				Name: "tenants", Label: "initech", Speed: 1, Explain: explained(now, 0, "", "", nil, stateOf(per(5), 0.6, 0)),
 				Limits: []Limit{{Name: "5 per 1s", Level: 0.6, Capacity: 1, LeakRate: 5}},
 			},
-			{ // which is so calm that only those see it who look for it
-				Name: "tenants", Label: "hooli", AsOf: now, Speed: 1, Actions: hold,
+			{ // which is so calm that only a search shows it
+				Name: "tenants", Label: "hooli", Speed: 1,
 				Limits: []Limit{{Name: "5 per 1s", Level: 0.1, Capacity: 1, LeakRate: 5}},
 			},
 		},
 		Stores: []Store{
 			{
 				Name: "redis", Away: true, AwayFor: 14 * time.Second, Err: "dial tcp 10.0.0.7:6379: connect: connection refused",
-				Trouble: []string{"10.0.0.7:6379 has not answered for 14 s: dial tcp 10.0.0.7:6379: connect: connection refused."}, Trips: 91_044, Operations: 131_222, Repeats: 12, Remembered: 1_840, Failures: 19, MeanTrip: 640 * time.Microsecond,
+				Trouble: []string{"10.0.0.7:6379 has not answered for 14 s: dial tcp 10.0.0.7:6379: connect: connection refused."},
+				Stats:   &store.StoreStats{Answered: 131_222, Repeats: 12, Remembered: 1_840, Failed: 19, Trips: store.Times{Count: 91_044, Time: 91_044 * 640 * time.Microsecond}},
 			},
-			{Name: "redis-eu", Fallback: true, Switched: 3, Trips: 4_102, Operations: 9_310, MeanTrip: 2 * time.Millisecond},
+			{Name: "redis-eu", Fallback: &fallback.State{Outages: 3}, Stats: &store.StoreStats{Answered: 9_310, Trips: store.Times{Count: 4_102, Time: 4_102 * 2 * time.Millisecond}}},
 		},
 		Events: []Event{
-			{At: ago(-13 * time.Second), Name: "shopify snow-devil", Kind: "held", Words: "no call goes for 25 s (rate)"},
-			{At: ago(-13 * time.Second), Name: "shopify snow-devil", Kind: "slowed", Words: "the API refuses calls: they go at 90 % of the speed"},
-			{At: ago(-4 * time.Minute), Name: "stripe", Kind: "slowed", Words: "the API refuses calls: they go at 56 % of the speed", Times: 4},
-			{At: ago(-26 * time.Hour), Name: "llm batch", Kind: "released", Words: "calls go again, after 2 min"},
+			{At: ago(-13 * time.Second), Name: "shopify snow-devil", Kind: "held", Words: "no call leaves (for 25 s, reason rate)"},
+			{At: ago(-13 * time.Second), Name: "shopify snow-devil", Kind: "slowed", Words: "the API has refused calls: they leave more slowly (speed 0.9)"},
+			{At: ago(-4 * time.Minute), Name: "stripe", Kind: "slowed", Words: "the API has refused calls: they leave more slowly (speed 0.56)", Times: 4},
+			{At: ago(-26 * time.Hour), Name: "llm batch", Kind: "released", Words: "calls leave again, after a hold (for 2 min)"},
 		},
 	}
+	for i := range all.Limiters {
+		l := &all.Limiters[i]
+		if l.ID, l.Bucket = idOf(l.Name, l.Label), !l.Keyed; l.Explain != nil {
+			l.Explain.Key = l.Name + " " + l.Label
+		}
+	}
+	return all
+}
+
+func idOf(name, label string) string {
+	return url.Values{"name": {name}, "label": {label}}.Encode()
 }

@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -28,7 +29,7 @@ func TestTheLimiterOfAKeyIsAsForReturnsIt(t *testing.T) {
 	}); n > 1 {
 		t.Errorf("%v allocations", n)
 	}
-	if c := b.Snapshot(bg, Query{Names: true}).Limiters[0].Calls; c.Admitted != 101 {
+	if c := b.Snapshot(bg, Query{}).Limiters[0].Calls; c.Admitted != 101 {
 		t.Errorf("%+v", c)
 	}
 }
@@ -70,9 +71,6 @@ func TestKeysThatAreRefusedLatelyComeFirst(t *testing.T) {
 		ask("new", 3)
 		if got := first(); got != "new" {
 			t.Errorf("first comes %q, which was refused half an hour ago", got)
-		}
-		if n := len(b.shown[0].keyed.(*keyedSet[string]).refused.counts(now())); n != 1 {
-			t.Errorf("%d keys are remembered", n)
 		}
 	})
 }
@@ -143,8 +141,8 @@ func TestAllKeysTogetherHaveNoQueue(t *testing.T) {
 	}
 }
 
-// A search makes the label of each key once, and then those of the keys that it has found, whose states are the latest.
-// Not all searches are remembered.
+// A search makes the label of each key once, and then those of the keys that it has found, whose states
+// are the latest. The last search is remembered.
 func TestSearchesAreSpared(t *testing.T) {
 	var b Board
 	labels := 0
@@ -159,9 +157,7 @@ func TestSearchesAreSpared(t *testing.T) {
 	look := func(search string, rows int) (first string) {
 		labels = 0
 		s := b.Snapshot(bg, Query{Search: search, Rows: rows})
-		for _, w := range set.walks {
-			w.until = now() + time.Hour // as if there were a million
-		}
+		set.last.until = now() + time.Hour // as if there were a million
 		return fmt.Sprint(s.Limiters[0].Label, " of ", len(s.Limiters), " and ", s.Hidden)
 	}
 	look("TENANT 77", 50) // 77, and 770 to 779
@@ -174,20 +170,37 @@ func TestSearchesAreSpared(t *testing.T) {
 	if got := look("tenant 77", 5); got != "Tenant 773 of 5 and 6" || labels != 5 {
 		t.Errorf("%s; the next look has made %d labels", got, labels)
 	}
-	for i := range 2 * mostWalks {
-		look(strconv.Itoa(i), 50)
+	if look("tenant 5", 50); labels <= 1000 {
+		t.Errorf("another search has made %d labels", labels)
 	}
-	if len(set.walks) != mostWalks {
-		t.Errorf("%d walks are remembered", len(set.walks))
-	}
-	for _, w := range set.walks {
-		w.until = 0
-	}
-	look("tenant 5", 50)
-	if len(set.walks) != 1 {
-		t.Errorf("%d walks are remembered", len(set.walks))
+	set.last.until = 0
+	if look("tenant 5", 50); labels <= 1000 {
+		t.Errorf("a look after the rest has made %d labels", labels)
 	}
 	if look("tenants", 5); labels != 5 {
 		t.Errorf("a search for the name has made %d labels", labels)
 	}
+}
+
+// However many keys are refused, only some are remembered: the latest, and a key that is refused again
+// and again.
+func TestRefusedKeysThatAreRememberedAreFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set := &keyedSet[int]{keyed: &outbound.Keyed[int]{}}
+		for i := range 1000 {
+			set.refuse(i)
+			if i%10 == 0 {
+				set.refuse(-1)
+			}
+			time.Sleep(time.Millisecond)
+		}
+		often := slices.IndexFunc(set.refused, func(r refusedKey[int]) bool { return r.key == -1 })
+		if len(set.refused) != mostRefused || often < 0 || set.refused[often].times != 100 || set.refused[mostRefused-1].key != 999 {
+			t.Errorf("%+v", set.refused)
+		}
+		time.Sleep(2 * lately)
+		if set.refuse(-1); set.refused[mostRefused-1].times != 1 {
+			t.Error("refusals of long ago count")
+		}
+	})
 }

@@ -38,8 +38,8 @@ func TestAHoldOfAnHourMakesTwoLines(t *testing.T) {
 		_, _ = b.State(bg)
 		synctest.Wait()
 		all := l.all()
-		if len(all) != 2 || !strings.Contains(all[0], `level=WARN msg="calls are held" limiter=github for=1m0s reason=quota`) ||
-			!strings.Contains(all[1], `level=INFO msg="calls go again" limiter=github held_for=30m30s extended=59`) {
+		if len(all) != 2 || !strings.Contains(all[0], `level=WARN msg="no call leaves" limiter=github for=1m0s reason=quota`) ||
+			!strings.Contains(all[1], `level=INFO msg="calls leave again, after a hold" limiter=github for=30m30s`) {
 			t.Errorf("%q", all)
 		}
 	})
@@ -68,19 +68,24 @@ func TestEachChangeHasItsLine(t *testing.T) {
 		outbound.EventLimits, outbound.EventForgotten, outbound.EventLate, "new"}
 	for _, k := range kinds {
 		c := outbound.Event{Kind: k, Hold: time.Second, Speed: 0.5, Calls: 3, Late: time.Millisecond}
-		if note(c); wordsOf(&c) == "" {
+		if note(c); sentence(&c) == "" {
 			t.Errorf("no words for %v", k)
 		}
 	}
-	if all := l.all(); len(all) != len(kinds)-1 { // EventExtended waits for the end, and one is new
+	if all := l.all(); len(all) != len(kinds)-1 { // the hold was not extended by much
 		t.Errorf("%d lines: %q", len(all), all)
 	}
 	Log(nil)
-	for k, want := range map[string]string{
-		outbound.EventForgotten: "1 call ended without Done, and kept its place until now",
-		outbound.EventLate:      "a place passed 21 ms before this process came to use it",
+	for e, want := range map[*outbound.Event]string{
+		{Kind: outbound.EventHeld, Hold: 25 * time.Second, Reason: "rate"}:               "no call leaves (for 25 s, reason rate)",
+		{Kind: outbound.EventForgotten, Calls: 1}:                                        "calls ended without Done, and counted as in flight until now (calls 1)",
+		{Kind: outbound.EventLate, Calls: 2, Late: 21 * time.Millisecond}:                "reservations were lost, because this process was late (calls 2, late 21 ms)",
+		{Kind: outbound.EventSlowed, Speed: 0.56}:                                        "the API has refused calls: they leave more slowly (speed 0.56)",
+		{Kind: outbound.EventLimits, Before: "10 per 1s", Limits: "5 per 1s; 2 per 10s"}: "the limits were changed (before 10 per 1s, limits 5 per 1s; 2 per 10s)",
+		{Kind: outbound.EventResumed}:                                                    "an operator has ended the hold and the slow-down",
+		{Kind: "new", Calls: 3}:                                                          "new (calls 3)",
 	} {
-		if got := wordsOf(&outbound.Event{Kind: k, Calls: 1, Late: 21 * time.Millisecond}); got != want {
+		if got := sentence(e); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
@@ -101,13 +106,13 @@ func TestALongHoldIsToldThoughShortOnesCameBefore(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		note(outbound.Event{Kind: outbound.EventReleased, Hold: 2 * time.Second})
 		hold(time.Hour)
-		if all := l.all(); len(all) != 3 || !strings.Contains(all[2], `msg="calls are held" for=1h0m0s reason=quota`) || !strings.Contains(all[2], "more=1") {
+		if all := l.all(); len(all) != 3 || !strings.Contains(all[2], `msg="no call leaves" for=1h0m0s reason=quota`) || !strings.Contains(all[2], "more=1") {
 			t.Errorf("%q", all)
 		}
 	})
 }
 
-// A short hold that becomes a long one is told as such, once.
+// A short hold that becomes a long one is logged as such, each time that it has doubled.
 func TestAHoldThatBecomesALongOneIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l lines
@@ -123,7 +128,7 @@ func TestAHoldThatBecomesALongOneIsTold(t *testing.T) {
 		_, _ = b.State(bg)
 		synctest.Wait()
 		all := l.all()
-		if len(all) != 3 || !strings.Contains(all[1], `level=WARN msg="calls are held for longer" for=1h0m0s`) || !strings.Contains(all[2], "extended=4") {
+		if len(all) != 4 || !strings.Contains(all[1], `level=WARN msg="the hold was extended" for=2s`) || !strings.Contains(all[2], `for=1h0m0s`) || !strings.Contains(all[3], "calls leave again") {
 			t.Errorf("%q", all)
 		}
 	})

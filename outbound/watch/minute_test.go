@@ -8,42 +8,71 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// Nothing is lost or counted twice when many come at once into a new second, long after its slot was used, while
-// others look.
+// Nothing is lost or counted twice when many calls come at the same time into a new second, long after
+// its mark was used, while others look.
 func TestAMinuteCountsEachCallOnce(t *testing.T) {
-	var m minute
+	var m meter
 	const callers, calls = 4, 20
+	read := func(at time.Duration) *Minute {
+		var l Limiter
+		m.read(&l, at, true)
+		return l.Minute
+	}
 	for sec := range 3 * keptSeconds {
-		at := time.Duration(sec)*time.Second + time.Second/2
+		at := before + time.Duration(sec)*time.Second + time.Second/2
 		var all sync.WaitGroup
 		for range callers {
 			all.Go(func() {
 				for range calls {
-					m.admit(at, 3, &outbound.Cost{2})
+					m.admit(at, 20*time.Millisecond, &outbound.Cost{2})
 				}
 			})
 		}
 		all.Go(func() {
-			for _, s := range m.read(at).Seconds {
+			for _, s := range read(at).Seconds {
 				if s.Admitted > callers*calls {
 					t.Errorf("%d calls in a second", s.Admitted)
 				}
 			}
 		})
 		all.Wait()
-		r, sum := m.read(at), uint64(0)
+		r, sum := read(at), uint64(0)
 		for _, s := range r.Seconds {
 			sum += s.Admitted
 		}
-		if n := uint64(callers * calls * min(60, sec+1)); r.Seconds[59].Admitted != callers*calls || sum != n {
-			t.Fatalf("second %d: %d calls, %d in the minute, want %d", sec, r.Seconds[59].Admitted, sum, n)
+		if n := uint64(callers * calls * min(60, sec+1)); r.Seconds[59].Admitted != callers*calls || sum != n || r.Sum.Admitted != n {
+			t.Fatalf("second %d: %d calls, %d and %d in the minute, want %d", sec, r.Seconds[59].Admitted, sum, r.Sum.Admitted, n)
 		}
 		if used := m.used(at, time.Minute, 0); sec > 60 && used != 2*callers*calls*60.5 { // half of the first second lies in it
 			t.Fatalf("second %d: %v units in a minute", sec, used)
 		}
 	}
-	m.admit(0, 0, &outbound.Cost{1}) // who is a minute late is not counted in the slot of another second
-	if s := m.read(3*keptSeconds*time.Second - 1).Seconds[59]; s.Admitted != callers*calls {
-		t.Errorf("%+v", s)
+	m.admit(before, 0, &outbound.Cost{1}) // a call that comes late is counted in the latest second
+	if r := read(before + 3*keptSeconds*time.Second - 1); r.Seconds[59].Admitted != callers*calls+1 || r.Sum.Admitted != 60*callers*calls+1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A second in which nothing happened counts nothing, and has no mark.
+func TestAQuietSecondCountsNothing(t *testing.T) {
+	var m meter
+	at := func(sec int) time.Duration { return before + time.Duration(sec)*time.Second }
+	for _, sec := range []int{0, 1, 30, 100, 101, 101, 159} {
+		m.admit(at(sec), 0, &outbound.Cost{1})
+	}
+	for now, want := range map[int]map[int]uint64{
+		159: {100: 1, 101: 2, 159: 1}, 160: {101: 2, 159: 1}, 161: {159: 1}, 218: {159: 1}, 219: {}, 1000: {},
+	} {
+		var l Limiter
+		m.read(&l, at(now), true)
+		sum := uint64(0)
+		for i, s := range l.Minute.Seconds {
+			if sum += s.Admitted; s.Admitted != want[now-59+i] {
+				t.Errorf("at %d: %d calls in second %d", now, s.Admitted, now-59+i)
+			}
+		}
+		if l.Minute.Sum.Admitted != sum || (l.Minute.P50 < 0) != (sum == 0) {
+			t.Errorf("at %d: %+v", now, l.Minute)
+		}
 	}
 }

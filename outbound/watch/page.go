@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 
@@ -31,10 +30,9 @@ func hashOf(element string) string {
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// ServeHTTP serves a page that shows the limiters, wherever it is mounted. GET is the page. GET ?json is what it shows,
-// a [Snapshot] with an ID for each limiter, where q is [Query].Search and rows is Query.Rows. POST carries out an
-// [Action], if Allow lets it: a form with name, label, do and hold, such as "1m". Whoever may see the page sees names and
-// labels, so put it where only those come who may.
+// ServeHTTP serves a page that shows the limiters, wherever it is mounted. GET is the page. GET ?json is what it shows: a
+// [Snapshot], where q is [Query].Search and rows is Query.Rows. POST carries out an [Action], if Allow permits it: a form
+// with the ID of a limiter, do=pause or do=resume, and for=1m. The page shows names and labels, so protect it.
 func (b *Board) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	(&server{source: b, allow: b.Allow, hosts: b.Hosts}).ServeHTTP(w, r)
 }
@@ -66,9 +64,14 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		h.Set("Content-Type", "text/html; charset=utf-8")
 		h.Set("Content-Length", strconv.Itoa(len(page)))
-		io.WriteString(w, page) // nobody could be told of an error
+		io.WriteString(w, page) // an error means that the browser has gone
 	case http.MethodPost:
-		s.act(w, r)
+		code, err := s.act(w, r)
+		if err != nil {
+			http.Error(w, err.Error(), code)
+			return
+		}
+		w.WriteHeader(code)
 	default:
 		h.Set("Allow", "GET, HEAD, POST")
 		http.Error(w, "watch: a page for GET, an action for POST", http.StatusMethodNotAllowed)
@@ -78,15 +81,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // view is a Snapshot as the page gets it.
 type view struct {
 	Snapshot
-	Limiters []viewRow // instead of the Snapshot's
-	ReadOnly string    // why this request may ask for no action; "": it may
-}
-
-// viewRow is a Limiter with what names it in an action. JSON cannot say each name: its strings are
-// UTF-8, names are bytes.
-type viewRow struct {
-	Limiter
-	ID string // name and label, encoded as in a form
+	ReadOnly string // why this request may ask for no action; empty: it may
 }
 
 // data answers with what the page shows.
@@ -100,13 +95,6 @@ func (s *server) data(w http.ResponseWriter, r *http.Request) {
 	v := view{Snapshot: s.Snapshot(r.Context(), Query{Search: form.Get("q"), Rows: rows})}
 	if err := s.mayAct(r); err != nil {
 		v.ReadOnly = err.Error()
-	}
-	v.Limiters = make([]viewRow, len(v.Snapshot.Limiters))
-	for i, l := range v.Snapshot.Limiters {
-		if v.ReadOnly != "" {
-			l.Actions = nil
-		}
-		v.Limiters[i] = viewRow{l, url.Values{"name": {l.Name}, "label": {l.Label}}.Encode()}
 	}
 	text, err := json.Marshal(v)
 	if err != nil {

@@ -92,13 +92,13 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		go1(t, l)
 		stop := wait(l, 3)
 		time.Sleep(20 * time.Second)
-		if is := called(t, b, "api"); is.Waiting != 3 || is.Oldest != 20*time.Second || is.NextIn.Round(time.Second) != 40*time.Second || is.Severity != Busy || is.Trouble[0] != "3 calls wait in the queue, the first for 20 s." {
+		if is := called(t, b, "api"); is.Queue.Waiting != 3 || is.Queue.Oldest != 20*time.Second || is.Queue.NextIn.Round(time.Second) != 40*time.Second || is.Severity != Busy || is.Trouble[0] != "3 calls wait in the queue, the first for 20 s." {
 			t.Errorf("%+v", is)
 		}
 		tells(t, b, `calls_waiting{limiter="api"} 3`, `calls_oldest_wait_seconds{limiter="api"} 20`)
 		time.Sleep(41 * time.Second)
 		stop()
-		if is := called(t, b, "api"); is.Waiting != 0 || is.Minute.P99 < 10*time.Second || is.Calls.WaitTime < 59*time.Second {
+		if is := called(t, b, "api"); is.Queue.Waiting != 0 || is.Minute.P99 < 10*time.Second || is.Calls.Waits.Time < 59*time.Second {
 			t.Errorf("%+v", is)
 		}
 		tells(t, b, `call_wait_time_seconds_bucket{limiter="api",le="10"} 1`, `call_wait_time_seconds_bucket{limiter="api",le="300"} 2`)
@@ -136,17 +136,17 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		is := called(t, b, "api")
-		if is.Refusals["quota"] != 1 || is.Calls.Refused != 1 || is.HeldTime != time.Minute || is.Reason != "quota" || is.Severity != Stopped || !strings.Contains(is.Trouble[0], "the API says that the quota is used up") {
+		if is.Calls.ByReason["quota"] != 1 || is.Calls.Refused != 1 || is.HeldTime != time.Minute || is.Reason != "quota" || is.Severity != Stopped || !strings.Contains(is.Trouble[0], "the API reports that the quota is used up") {
 			t.Errorf("%+v", is)
 		}
 		if is.HeldFor < 9*time.Minute || is.HeldFor > 12*time.Minute || is.Explain.Because != "hold" {
 			t.Errorf("held for %v: %v", is.HeldFor, is.Explain)
 		}
 		tells(t, b, `refusals_total{limiter="api",reason="quota"} 1`, `hold_time_seconds_total{limiter="api"} 60`, `calls_total{limiter="api",result="refused",error_type=""} 1`)
-		if all := log.all(); !strings.Contains(all[0], `level=WARN msg="calls are held" limiter=api`) || !strings.Contains(all[0], "reason=quota") {
+		if all := log.all(); !strings.Contains(all[0], `level=WARN msg="no call leaves" limiter=api`) || !strings.Contains(all[0], "reason=quota") {
 			t.Errorf("%q", all)
 		}
-		if e := b.Snapshot(bg, Query{}).Events; len(e) == 0 || e[len(e)-1].Kind != "held" || !strings.Contains(e[len(e)-1].Words, "(quota)") {
+		if e := b.Snapshot(bg, Query{}).Events; len(e) == 0 || e[len(e)-1].Kind != "held" || !strings.Contains(e[len(e)-1].Words, "reason quota") {
 			t.Errorf("%+v", e)
 		}
 	})
@@ -187,7 +187,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 			t.Error(err)
 		}
 		is := called(t, b, "api")
-		if is.Explain.Limit != "per hour" || is.Limits[0].Binding || !is.Limits[1].Binding || !strings.Contains(is.Explain.String(), `would wait 1h for limit "per hour"`) {
+		if is.Explain.Limit != "per hour" || !strings.Contains(is.Explain.String(), `would wait 1h for limit "per hour"`) {
 			t.Errorf("%+v", is)
 		}
 		tells(t, b, `calls_without_room_total{limiter="api",limit="per hour"} 1`)
@@ -261,7 +261,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		go1(t, l)
 		s := b.Snapshot(bg, Query{}).Stores[0]
-		if !s.Away || s.AwayFor < 30*time.Second || s.Shares != 1 || s.Switched != 1 || !strings.Contains(s.Err, "unavailable") || len(s.Trouble) != 2 {
+		if !s.Away || s.AwayFor < 30*time.Second || s.Fallback.Keys != 1 || s.Fallback.Outages != 1 || !strings.Contains(s.Err, "unavailable") || len(s.Trouble) != 2 {
 			t.Errorf("%+v", s)
 		}
 		if is := called(t, b, "direct"); is.Severity != Stopped || !strings.HasPrefix(is.Trouble[0], "Its store does not answer (explain: ") || is.Calls.ByError["store"] != 1 {
@@ -277,7 +277,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		time.Sleep(time.Minute) // each limiter is looked at again
-		if s = b.Snapshot(bg, Query{}).Stores[0]; s.Away || s.Err != "" || s.Trouble != nil || s.Switched != 1 {
+		if s = b.Snapshot(bg, Query{}).Stores[0]; s.Away || s.Err != "" || s.Trouble != nil || s.Fallback.Outages != 1 {
 			t.Errorf("%+v", s)
 		}
 		if is := called(t, b, "direct"); is.Err != "" {
@@ -286,12 +286,12 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		tells(t, b, `store_away{store="quotas"} 0`)
 	})
 	question(t, "how slow is the store, and how many operations share a trip", func(t *testing.T, b *Board) {
-		c := &counting{stats: contract.StoreStats{Answered: 30, Repeats: 3, Trips: contract.Trips{
-			Count: 12, Time: 240 * time.Millisecond, Within: []contract.TripsWithin{{Bound: 5 * time.Millisecond, Count: 9}, {Bound: time.Second, Count: 12}}}}}
+		c := &counting{stats: contract.StoreStats{Answered: 30, Repeats: 3, Trips: contract.Times{
+			Count: 12, Time: 240 * time.Millisecond, Within: [len(contract.TimeBounds)]uint64{1: 9, 6: 3}}}}
 		if err := b.AddStore("redis", c); err != nil {
 			t.Fatal(err)
 		}
-		if s := b.Snapshot(bg, Query{}).Stores[0]; s.MeanTrip != 20*time.Millisecond || s.Trips != 12 || s.Operations != 30 || s.Repeats != 3 {
+		if s := b.Snapshot(bg, Query{}).Stores[0]; s.Stats.Trips.Count != 12 || s.Stats.Answered != 30 || s.Stats.Repeats != 3 {
 			t.Errorf("%+v", s)
 		}
 		tells(t, b, `store_trips_total{store="redis"} 12`, `store_operations_total{store="redis"} 30`, `store_repeats_total{store="redis"} 3`,
@@ -305,17 +305,17 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		l := b.Add("api", queue.New(one, queue.Config{}))
 		stop := wait(l, 200)
 		time.Sleep(3 * time.Second)
-		if is := called(t, b, "api"); is.Late != 0 {
-			t.Errorf("%d places are lost before", is.Late)
+		if is := called(t, b, "api"); is.Queue.Late != 0 {
+			t.Errorf("%d reservations are lost before", is.Queue.Late)
 		}
 		store.late.Store(int64(500 * time.Millisecond)) // its answers come after the places that they book
 		time.Sleep(5 * time.Second)
 		is, e := called(t, b, "api"), b.Snapshot(bg, Query{}).Events
-		if is.Late == 0 || len(e) == 0 || e[0].Kind != "late" || !strings.Contains(e[0].Words, "before this process came to use") {
-			t.Errorf("%d places are lost, %+v", is.Late, e)
+		if is.Queue.Late == 0 || len(e) == 0 || e[0].Kind != "late" || !strings.Contains(e[0].Words, "this process was late") {
+			t.Errorf("%d reservations are lost, %+v", is.Queue.Late, e)
 		}
-		tells(t, b, `queue_late_total{limiter="api"} `+strconv.FormatUint(is.Late, 10))
-		if all := log.all(); len(all) == 0 || !strings.Contains(all[0], `level=WARN msg="places were lost, because this process was late"`) || !strings.Contains(all[0], "late=") {
+		tells(t, b, `queue_late_total{limiter="api"} `+strconv.FormatUint(is.Queue.Late, 10))
+		if all := log.all(); len(all) == 0 || !strings.Contains(all[0], `level=WARN msg="reservations were lost, because this process was late"`) || !strings.Contains(all[0], "late=") {
 			t.Errorf("%q", all)
 		}
 		stop()

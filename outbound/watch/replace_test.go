@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/queue"
 )
 
 // A hold of a bucket that a name does not stand for any more is no hold of the new one.
@@ -31,7 +30,7 @@ func TestTheHoldOfAFormerBucketIsOver(t *testing.T) {
 				if got := only(t, &b).HeldTime; got != time.Minute {
 					t.Errorf("held for %v in all, want a minute", got)
 				}
-				if b.shown[0].held.holds(now()) {
+				if b.shown[0].meter.until != 0 {
 					t.Error("the hold is in force")
 				}
 			})
@@ -65,29 +64,6 @@ func TestANameThatManyAddAtOnceHearsOfOne(t *testing.T) {
 			t.Errorf("%+v", s.Events)
 		}
 	})
-}
-
-// lossy is a limiter that tells how many places it has lost.
-type lossy struct {
-	outbound.Limiter
-	late uint64
-}
-
-func (l lossy) Stats() queue.Stats { return queue.Stats{Late: l.late} }
-
-// Places that were lost stay counted when the name stands for another queue.
-func TestPlacesThatFormerQueuesHaveLostStayCounted(t *testing.T) {
-	var b Board
-	for i, want := range []uint64{5, 5 + 7, 5 + 7 + 1} {
-		b.Add("api", lossy{outbound.Unlimited{}, []uint64{5, 7, 1}[i]})
-		if got := only(t, &b).Late; got != want {
-			t.Errorf("%d places, want %d", got, want)
-		}
-	}
-	b.Add("api", bucket(t, outbound.PerSecond(1)))
-	if l := only(t, &b); l.Queued || l.Late != 13 {
-		t.Errorf("%+v", l)
-	}
 }
 
 // Under the race detector this fails if an action looks at a name while somebody adds it.

@@ -5,9 +5,9 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -23,18 +23,37 @@ type row struct {
 	Limiter
 	shown   *shown
 	limiter outbound.Limiter // nil: it stands for all keys of a Keyed
+	keyed   keys             // nil: it is a limiter
 	rank    float64          // how much in trouble it is, as far as that is known without a trip
 	refused bool             // of a key: calls were refused lately
-	label   string           // in metrics
-	limits  []string         // the labels of the limits there
 }
 
-// Snapshot returns what the Board shows now. It asks shared buckets that are to be shown for their
-// state, a trip for each whose state is not from within the last second, and waits for a store for 0.8
-// s. It glances at all keys of each Keyed, which takes longer where they have several limits, but asks
-// only those that are to be shown. A search makes the label of each key. Of very many keys, or with a
-// slow label, a later look asks only those that were found: the next walk over all of them begins a
-// hundred times as long after this one as it took. If ctx ends, states are missing.
+// rows returns what the names stand for now.
+func (b *Board) rows() (all []*row) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.shown {
+		all = append(all, &row{shown: s, limiter: s.limiter, keyed: s.keyed, Limiter: Limiter{Name: s.name, Speed: 1}})
+	}
+	return all
+}
+
+// read fills in what is known without a trip, and reports whether the bucket is held.
+func (r *row) read(at time.Duration, minute bool) (held bool) {
+	held = r.shown.meter.read(&r.Limiter, at, minute)
+	if r.Keyed = r.keyed != nil; r.Keyed {
+		r.Keys = r.keyed.len()
+		for i := range r.Budgets { // each key may have a quota of its own
+			r.Budgets[i].Others = -1
+		}
+	}
+	return held
+}
+
+// Snapshot returns what the Board shows now. It asks the shared buckets that are to be shown for their
+// state, a trip for each whose state is not from within the last second, and waits for a store for
+// 0.8 s. It looks at all keys of each Keyed, and makes the label of each for a search. How long that
+// may take says the doc of the package.
 func (b *Board) Snapshot(ctx context.Context, q Query) Snapshot {
 	if q.Rows <= 0 {
 		q.Rows = defaultRows
@@ -45,244 +64,117 @@ func (b *Board) Snapshot(ctx context.Context, q Query) Snapshot {
 	s := Snapshot{At: time.Now(), Began: b.began, Events: slices.Clone(b.events)}
 	b.mu.Unlock()
 	slices.Reverse(s.Events)
-	rows, hidden := b.rows(&q, true)
+	rows, hidden := b.pick(&q)
 	s.Hidden = hidden
-	b.fill(ctx, rows, true)
+	b.fill(ctx, rows)
+	for _, r := range rows {
+		r.judge()
+	}
 	slices.SortStableFunc(rows, func(x, y *row) int {
 		return cmp.Or(-cmp.Compare(x.Severity, y.Severity), -cmp.Compare(x.rank, y.rank))
 	})
 	for _, r := range rows {
+		r.ID = url.Values{"name": {r.Name}, "label": {r.Label}}.Encode()
 		s.Limiters = append(s.Limiters, r.Limiter)
 	}
 	s.Stores = b.storesShown()
 	return s
 }
 
-// rows returns the rows to show, and how many there are besides. people says that they are for people, who look at the
-// last minute.
-func (b *Board) rows(q *Query, people bool) (rows []*row, hidden int) {
-	search := strings.ToLower(q.Search)
-	at := now()
-	for _, s := range b.names() {
-		limiter, keyed, late := b.current(s)
-		r := &row{shown: s, limiter: limiter, Limiter: Limiter{Name: s.name, Speed: 1, Late: late}}
-		r.Calls, r.Refusals = s.meter.calls(), s.meter.refusals()
-		r.Budgets = s.meter.budgets.tell(at, &s.meter.units)
-		for i := range r.Budgets {
-			if keyed != nil { // each key may have a quota of its own
-				r.Budgets[i].Others = -1
-			}
-		}
-		if people {
-			r.Minute = s.meter.minute.read(at)
-		}
-		if limiter != nil {
-			r.rank = fullness(limiter)
-		}
-		if s.held.holds(at) {
+// pick returns the rows to show, and how many more there are. Keys and names have half of the rows
+// each, if there are so many: those in trouble among many keys are no reason to hide what the program
+// has named.
+func (b *Board) pick(q *Query) (rows []*row, hidden int) {
+	search, at := strings.ToLower(q.Search), now()
+	var names, keys []*row
+	for _, r := range b.rows() {
+		if r.rank = fullness(r.limiter); r.read(at, true) {
 			r.rank = math.Inf(1)
 		}
-		r.HeldTime = s.held.time(at)
-		if keyed != nil {
-			r.Keyed, r.Keys = true, keyed.len()
-		}
-		named := contains(s.name, search)
-		if named {
-			rows = append(rows, r)
-		}
-		if keyed == nil || q.Names {
-			continue
-		}
 		ofKeys := search
-		if named {
-			ofKeys = "" // all keys of the name
+		if contains(r.Name, search) {
+			names, ofKeys = append(names, r), "" // all keys of the name
 		}
-		worst, more := keyed.worst(q.Rows, ofKeys)
-		hidden += more
-		for _, k := range worst {
-			rows = append(rows, &row{shown: s, limiter: k.limiter, rank: k.full, refused: k.refused, Limiter: Limiter{Name: s.name, Label: k.label, Speed: 1}})
+		if r.keyed != nil {
+			worst, more := r.keyed.worst(q.Rows, ofKeys)
+			hidden += more
+			for _, k := range worst {
+				keys = append(keys, &row{shown: r.shown, limiter: k.limiter, rank: k.full, refused: k.refused, Limiter: Limiter{Name: r.Name, Label: k.label, Speed: 1}})
+			}
 		}
 	}
-	slices.SortStableFunc(rows, func(x, y *row) int { return -cmp.Compare(x.rank, y.rank) })
-	all := len(rows)
-	rows = shorten(rows, q.Rows)
-	return rows, hidden + all - len(rows)
+	first := func(rows []*row, n int) []*row {
+		slices.SortStableFunc(rows, func(x, y *row) int { return -cmp.Compare(x.rank, y.rank) })
+		return rows[:min(len(rows), n)]
+	}
+	hidden += len(names) + len(keys)
+	rows = first(names, q.Rows-min(len(keys), q.Rows/2))
+	rows = append(rows, first(keys, q.Rows-len(rows))...)
+	return rows, hidden - len(rows)
 }
 
-// shorten returns the first rows, n at most. Keys and names have half of them each, if there are so many: those in
-// trouble among many keys are no reason to hide what the program has named.
-func shorten(rows []*row, n int) []*row {
-	if len(rows) <= n {
-		return rows
-	}
-	keys := 0
-	for _, r := range rows {
-		if r.Label != "" {
-			keys++
-		}
-	}
-	room := max(n/2, n-(len(rows)-keys)) // for keys
-	names := n - min(room, keys)
-	return slices.DeleteFunc(rows, func(r *row) bool {
-		left := &names
-		if r.Label != "" {
-			left = &room
-		}
-		*left--
-		return *left < 0
-	})
-}
-
-// fill fills in the states of rows, those of shared buckets at the same time, and for people what is wrong.
-func (b *Board) fill(ctx context.Context, rows []*row, people bool) {
-	judge := func(r *row) {
-		if people {
-			r.judge(b)
-		}
-	}
-	var all sync.WaitGroup
-	for _, r := range rows {
-		if r.limiter == nil {
-			judge(r)
-			continue
-		}
-		bucket := bucketIn(r.limiter)
-		if bucket == nil || !bucket.Shared() {
-			r.Limiter.fill(ctx, r.limiter, nil, &r.shown.meter)
-			judge(r)
-			continue
-		}
-		c := b.cache(r, bucket)
-		all.Go(func() {
-			r.Limiter.fill(ctx, r.limiter, c, &r.shown.meter)
-			judge(r)
-		})
-	}
-	all.Wait()
-	b.forget()
-}
-
-// forgotten is after how long nobody remembers the state of a bucket that is not shown any more.
-const forgotten = time.Minute
-
-// cache returns what is known of the limiter of a row, whose bucket is shared.
-func (b *Board) cache(r *row, bucket *outbound.Bucket) *cached {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	of := stateOf{r.shown, bucket}
-	c := b.states[of]
-	if c == nil {
-		if b.states == nil {
-			b.states = make(map[stateOf]*cached)
-		}
-		c = new(cached)
-		b.states[of] = c
-	}
-	c.used = now()
-	return c
-}
-
-// forget drops the states that nobody has looked at for a while. One that is being asked for stays, so that a store
-// that hangs is not asked again.
-func (b *Board) forget() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	at := now()
-	for k, c := range b.states {
-		if at-c.used > forgotten && !c.asked() {
-			delete(b.states, k)
-		}
-	}
-}
-
-// holds reports whether a hold is in force, as far as this process has heard.
-func (h *held) holds(at time.Duration) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.since > 0 && at < h.until
+// why says in words why a bucket is held, by the reason.
+var why = map[string]string{
+	"":            "an operator, or the API without a reason, has asked for a pause",
+	"rate":        "the API has refused calls that came too fast",
+	"quota":       "the API reports that the quota is used up",
+	"concurrency": "the API has refused a call because of too many in flight",
+	"exhausted":   "nothing is left of the API's quota until its reset",
 }
 
 // judge says what is wrong with a limiter.
-func (r *row) judge(b *Board) {
-	l := &r.Limiter
+func (r *row) judge() {
 	say := func(s Severity, format string, a ...any) {
-		l.Severity = max(l.Severity, s)
-		l.Trouble = append(l.Trouble, fmt.Sprintf(format, a...))
+		r.Severity = max(r.Severity, s)
+		r.Trouble = append(r.Trouble, fmt.Sprintf(format, a...))
 	}
-	if l.Err != "" && !l.gone {
-		age := "nothing is known of it"
-		if !l.AsOf.IsZero() {
-			age = "what is shown is " + brief(time.Since(l.AsOf)) + " old"
-		}
-		if l.Shared {
-			say(Stopped, "Its store does not answer (%s); %s.", l.Err, age)
-		} else {
-			say(Stopped, "It cannot be asked (%s).", l.Err)
-		}
+	switch {
+	case r.Err == "":
+	case !r.Shared:
+		say(Stopped, "It cannot be asked (%s).", r.Err)
+	case r.Explain == nil:
+		say(Stopped, "Its store does not answer (%s); nothing is known of it.", r.Err)
+	default:
+		say(Stopped, "Its store does not answer (%s); what is shown is %s old.", r.Err, brief(time.Since(r.Explain.AsOf)))
 	}
-	if l.HeldFor > 0 {
-		why := "an operator, or the API without a reason, has asked for a pause"
-		switch l.Reason {
-		case "rate":
-			why = "the API has refused calls that came too fast"
-		case "quota":
-			why = "the API says that the quota is used up"
-		case "concurrency":
-			why = "the API has refused a call because of too many at once"
-		case "exhausted":
-			why = "nothing is left of the API's quota until its reset"
-		}
-		say(Stopped, "No call goes for %s: %s.", brief(l.HeldFor), why)
+	if r.HeldFor > 0 {
+		say(Stopped, "No call leaves for %s: %s.", brief(r.HeldFor), cmp.Or(why[r.Reason], r.Reason))
 	}
-	if l.Speed > 0 && l.Speed < 1 {
-		say(Slowed, "Calls go at %.3g %% of the speed, because the API has refused some.", 100*l.Speed)
+	if r.Speed > 0 && r.Speed < 1 {
+		say(Slowed, "Calls leave at %.3g %% of the speed, because the API has refused some.", 100*r.Speed)
 	}
-	if l.Waiting > 0 {
-		s := fmt.Sprintf("%s in the queue", count(uint64(l.Waiting), "call waits", "calls wait"))
-		if l.Oldest > 0 {
-			s += ", the first for " + brief(l.Oldest)
+	if q := r.Queue; q != nil && q.Waiting > 0 {
+		first := ""
+		if q.Oldest > 0 {
+			first = ", the first for " + brief(q.Oldest)
 		}
-		say(Busy, "%s.", s)
+		say(Busy, "%s in the queue%s.", count(uint64(q.Waiting), "call waits", "calls wait"), first)
 	}
-	if l.Minute != nil {
-		var admitted, refused, byAPI, failed uint64
-		for _, s := range l.Minute.Seconds {
-			admitted, refused, byAPI, failed = admitted+s.Admitted, refused+s.Refused, byAPI+s.ByAPI, failed+s.Failed
-		}
-		if failed > 0 {
-			why, severity := failure(r.shown.meter.lastFailure.Load()), Busy
-			if admitted == 0 && why.stops() {
+	if r.Minute != nil {
+		sum := r.Minute.Sum
+		if sum.Failed > 0 {
+			severity, words := Busy, failures[r.failed]
+			if sum.Admitted == 0 && stops(r.failed) {
 				severity = Stopped
 			}
-			words := failureWords[why]
 			if words != "" {
 				words = ", the latest because " + words
 			}
-			say(severity, "%s failed in the last minute%s.", count(failed, "call", "calls"), words)
+			say(severity, "%s failed in the last minute%s.", count(sum.Failed, "call", "calls"), words)
 		}
-		if byAPI > 0 {
-			say(Busy, "The API has refused %s in the last minute.", count(byAPI, "call", "calls"))
+		if sum.ByAPI > 0 {
+			say(Busy, "The API has refused %s in the last minute.", count(sum.ByAPI, "call", "calls"))
 		}
-		if refused > 0 {
-			say(Busy, "%s refused by us in the last minute.", count(refused, "call was", "calls were"))
+		if sum.Refused > 0 {
+			say(Busy, "%s refused by us in the last minute.", count(sum.Refused, "call was", "calls were"))
 		}
 	}
 	if r.refused {
 		say(Busy, "Calls of this key were refused by us lately.")
 	}
-	for _, t := range l.Budgets {
+	for _, t := range r.Budgets {
 		if t.Others >= 0.05 {
-			name := "of the quota"
-			if t.Policy != "" {
-				name = "of " + t.Policy
-			}
-			l.Trouble = append(l.Trouble, fmt.Sprintf("Somebody else has used about %.0f %% %s.", 100*t.Others, name))
-		}
-	}
-	if b.Allow != nil && bucketIn(r.limiter) != nil {
-		l.Actions = []string{"hold"}
-		if l.HeldFor > 0 || l.Speed < 1 {
-			l.Actions = append(l.Actions, "resume")
+			say(Calm, "Others have used about %.0f %% of %s.", 100*t.Others, cmp.Or(t.Policy, "the quota"))
 		}
 	}
 }

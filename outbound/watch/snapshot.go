@@ -4,27 +4,30 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/fallback"
 	"github.com/dripfeed/dripfeed/outbound/store"
+	"github.com/dripfeed/dripfeed/queue"
 )
 
 // Query says what a [Snapshot] is to show.
 type Query struct {
-	// Search has only limiters shown whose name or label contains it, in any case; "": all.
+	// Search is what the name or the label of a limiter contains, in any case. If it is empty, the
+	// Snapshot shows all.
 	Search string
-	// Rows is how many limiters are shown at most, those in trouble first; 0 or less: 50. At most 1 000. Keys take no
-	// more than half of them while there are names to show.
+	// Rows is how many limiters are shown at most, those in trouble first. If it is zero or less, 50
+	// are shown, and never more than 1,000. Keys take no more than half of them while there are names
+	// to show.
 	Rows int
-	// Names leaves the keys of Keyed limiters out.
-	Names bool
 }
 
-// Snapshot is what a [Board] shows at one moment. It is what the page gets as JSON: durations are in nanoseconds.
-// All counts are those of this process. Levels of shared buckets are those of all who share them.
+// Snapshot is what a [Board] shows at one moment. It is what the page gets as JSON: durations are in
+// nanoseconds. All counts are those of this process. Levels of shared buckets are those of all
+// processes that share them.
 type Snapshot struct {
 	At       time.Time
 	Began    time.Time // when the Board was first used: since then it counts
 	Limiters []Limiter // those in trouble first
-	Hidden   int       // further limiters, keys included, that match the Query and are not shown
+	Hidden   int       // further limiters, keys included, that match the Query
 	Stores   []Store
 	Events   []Event // the latest first, 100 at most
 }
@@ -34,52 +37,45 @@ type Severity uint8
 
 // The severities.
 const (
-	Calm    Severity = iota // calls go, or nobody asks
+	Calm    Severity = iota // calls leave, or there are none
 	Busy                    // calls wait, or were refused within the last minute
-	Slowed                  // fewer calls go than could, after refusals by the API
-	Stopped                 // no call goes: a hold, or a store that does not answer
+	Slowed                  // calls leave more slowly, after refusals by the API
+	Stopped                 // no call leaves: a hold, or a store that does not answer
 )
 
 // Limiter is what a Board shows of one limiter, or of one key of an [outbound.Keyed].
 type Limiter struct {
 	Name     string
-	Label    string // of the key; "": it is no key
+	Label    string // of the key; empty if it is no key
+	ID       string // of both in an [Action]: a form
 	Severity Severity
-	// Trouble says in words what is wrong, a sentence each; empty: nothing is.
+	// Trouble says in words what is wrong, a sentence each. If it is empty, nothing is wrong.
 	Trouble []string
-	// Keys is how many limiters there are, with the row that stands for all of a Keyed.
-	Keys int
-	// Shared says that the bucket's state is in a store, and that its levels, holds and speed are of all workers.
-	Shared bool
-	// Kept says that there is a bucket in the limiter, whose levels, holds and speed are told, and Queued that there is
-	// a queue, whose waits are. Else those fields tell nothing. Keyed says that the row stands for all keys.
-	Kept, Queued, Keyed bool
-	// AsOf is when the state was true; zero: there is no state, as of a limiter that is neither a bucket nor a queue.
-	AsOf time.Time
-	// Err is why there is no state now, or an older one; "": there is one.
+	// Keyed says that the row stands for all keys of an [outbound.Keyed], and Keys how many there are.
+	Keyed bool
+	Keys  int
+	// Bucket says that there is a bucket in the limiter, which can be paused, and Shared that its
+	// state is in a store, so that its levels, holds and speed are of all processes.
+	Bucket, Shared bool
+	// Err is why there is no state now, or an older one. If it is empty, the state is the latest.
 	Err string
-	// Explain says when a call could go that costs what calls have cost so far, on average, and why not before. Its
-	// String says so in words.
+	// Explain says when a call could leave that costs what calls have cost so far, on average, and
+	// why not before. Its String says so in words. If it is nil, the state is unknown.
 	Explain *outbound.Explanation
 
 	Limits   []Limit
 	HeldFor  time.Duration
-	HeldTime time.Duration // of all holds that this process has heard of
+	HeldTime time.Duration // of all holds that this process has learned of
 	Reason   string
 	Speed    float64 // 1, or less after refusals
 
-	Waiting int           // in the queue
-	Oldest  time.Duration // how long the first of them has waited
-	NextIn  time.Duration // until the next of them goes, as far as known
-	Late    uint64        // places that were lost because this process was late
+	Queue *queue.Stats // nil: the limiter has no queue
 
-	Calls    Calls
-	Minute   *Minute // nil: of a key nothing is counted
-	Budgets  []Budget
-	Refusals map[string]uint64 // by the API, by reason
-	Actions  []string          // that this request may ask for: "resume", "hold"
+	Calls   Calls
+	Minute  *Minute // nil: of a key nothing is counted
+	Budgets []Budget
 
-	gone bool // the look was broken off before the state was there
+	failed string // why the latest call has failed
 }
 
 // Limit is what a Board shows of one limit.
@@ -91,52 +87,56 @@ type Limit struct {
 	LeakRate float64 // units per second
 	NextIn   time.Duration
 	EmptyIn  time.Duration
-	Binding  bool // it makes the call of Explain wait longest
 	InFlight bool // the level is of calls in progress
-	// Of a limit that lets Of units go in each Window of at most a minute: how many of them this process has let
-	// go in the last one, about. Of is 0 with other limits, and then Level is what to show.
+	// If a limit admits Of units in each Window of at most a minute, Used is how many of them this
+	// process was admitted in the last one, about. With other limits Of is 0.
 	Used, Of float64
 	Window   time.Duration
 }
 
-// Calls counts the calls that asked for room, by what became of them. The counts add up to all calls that have asked,
-// but for those that still wait.
+// Calls counts the calls by what became of them. Admitted, Refused, Failed and Cancelled add up to all
+// calls, except for those that still wait.
 type Calls struct {
-	Admitted  uint64
-	Refused   uint64            // without room
-	Failed    uint64            // another error
+	Second
 	Cancelled uint64            // their context ended
-	ByLimit   map[string]uint64 // the refused, by the limit that had no room; "": it has no name, or there was another reason
+	ByLimit   map[string]uint64 // the refused, by the limit that had no capacity; "" if there was another reason
 	ByError   map[string]uint64 // the failed, by the type of the error
-	Units     [len(outbound.Cost{})]float64
-	WaitTime  time.Duration // of the admitted, in all
+	ByReason  map[string]uint64 // those that the API has refused, by its reason
+	Units     [units]float64    // of the admitted
+	Waits     store.Times       // of the admitted
 }
 
 // Minute is what has happened in the last minute.
 type Minute struct {
+	Sum     Second
 	Seconds []Second // 60, the latest last; the last one is not over
-	// P50 and P99 are the waits that half and 99 of a hundred calls did not exceed, about; below 0: no call was
-	// admitted.
+	// P50 and P99 are the waits that half and 99 of a hundred calls did not exceed, about. They are
+	// below 0 if no call was admitted.
 	P50, P99 time.Duration
 }
 
-// Second is what has happened in one second.
+// Second is how many calls there were in one second.
 type Second struct {
-	Admitted, Refused, ByAPI uint64 // ByAPI: refused by the API
-	Failed                   uint64 // another error
+	Admitted uint64
+	Refused  uint64 // by the limiter
+	Failed   uint64 // another error
+	ByAPI    uint64 // refused by the API, after they were admitted
 }
 
-// Budget is what the API has told of one of its quotas, as [outbound.Budget], until its reset.
+func (s Second) minus(t Second) Second {
+	return Second{s.Admitted - t.Admitted, s.Refused - t.Refused, s.Failed - t.Failed, s.ByAPI - t.ByAPI}
+}
+
+// Budget is what the API has reported of one of its quotas, until its reset. Reset is how long until
+// then.
 type Budget struct {
-	Policy, Unit     string
-	Limit, Remaining float64       // below 0: not told
-	ResetIn          time.Duration // below 0: not told
-	ToldAgo          time.Duration
-	// Others is the part of Limit that somebody else has used since the Board has seen the quota's window begin, or
-	// since it has first heard of the quota. Somebody else is another program with the same key, or another worker.
-	// Below 0: nobody knows. So it is with a quota that counts no requests, with one whose reset is not told or moves
-	// with each call, with one whose windows are shorter than ten seconds, and with an [outbound.Keyed], whose keys
-	// may have a quota each.
+	outbound.Budget
+	Age time.Duration // of the report
+	// Others is the part of Limit that others have used since the Board has seen the quota's window
+	// begin, or since the first report of it. Others are other programs with the same key, and other
+	// processes of this one. It is below 0 if that is unknown: for a quota that does not count
+	// requests, for one whose reset is not reported or moves with each call, for one whose windows
+	// are shorter than ten seconds, and for an [outbound.Keyed], whose keys may have a quota each.
 	Others float64
 }
 
@@ -147,28 +147,17 @@ type Store struct {
 	AwayFor time.Duration
 	Err     string // why it is away
 	Trouble []string
-
-	// Counts says that the store counts what follows, as [store.StoreStats]: Operations are those that a
-	// trip has answered.
-	Counts bool
-
-	Trips, Operations, Repeats, Remembered, Failures uint64
-
-	TripTime time.Duration // of all trips
-	MeanTrip time.Duration
-	Within   []store.TripsWithin
-
-	// Of a fallback:
-	Fallback bool
-	Shares   int    // keys that calls have used in this process alone
-	Switched uint64 // how often the store was found away
+	// Stats are what the store counts, without Outages. If it is nil, the store counts nothing.
+	Stats *store.StoreStats
+	// Fallback is what a fallback does, without Err. If it is nil, the store is none.
+	Fallback *fallback.State
 }
 
-// Event is a change that has happened to a limiter's bucket.
+// Event is something that has happened to a limiter's bucket.
 type Event struct {
 	At    time.Time
 	Name  string
-	Kind  string // as [string] tells
+	Kind  string // as in [outbound.Event]
 	Words string
 	Times int // that it has happened in a row, the latest at At
 }

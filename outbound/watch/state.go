@@ -1,9 +1,11 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
+	"maps"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -14,186 +16,144 @@ import (
 const (
 	// patience is how long a look waits for a store.
 	patience = 800 * time.Millisecond
-	// fresh is how old a shared bucket's state may be so that nobody asks for it again. Several people may look at
-	// the same page.
+	// fresh is how old the state of a shared bucket may be without being asked for again. Several
+	// people may look at the same page.
 	fresh = 900 * time.Millisecond
+	// forgotten is after how long the state of a bucket that is not shown any more is dropped.
+	forgotten = time.Minute
 )
 
-var (
-	errSlow   = errors.New("no answer within " + patience.String())
-	errGone   = errors.New("nobody has waited for the answer") // the look was broken off
-	errBroken = errors.New("it breaks when it is asked")
-)
+var errBroken = errors.New("it breaks when it is asked")
 
-// cached is what was last known of a limiter whose bucket is shared.
+// cached is what was last known of a limiter.
 type cached struct {
-	mu    sync.Mutex
-	known bool
-	e     outbound.Explanation
-	err   error         // of the last trip
-	at    time.Duration // when that ended
-	trip  chan struct{} // closed when the trip that is under way ends; nil: none is
-	used  time.Duration // when it was last shown; the Board's lock protects it
+	turn chan struct{} // full during a trip, for which others wait too; it protects what follows
+	e    *outbound.Explanation
+	err  error         // of the last trip
+	at   time.Duration // when that ended
+	used time.Duration // when it was last shown; the Board's lock protects it
 }
 
-// explain returns what is known of a limiter in a store, which may hang, and asks again what is old. err says why
-// there is nothing newer.
-func (c *cached) explain(ctx context.Context, x explainer, cost outbound.Cost) (e outbound.Explanation, known bool, err error) {
-	c.mu.Lock()
+func newCached() *cached { return &cached{turn: make(chan struct{}, 1)} }
+
+// explain returns what is known of a limiter, and asks again for what is old. e is nil if nothing is
+// known. err says why there is nothing newer.
+func (c *cached) explain(ctx context.Context, x explainer, cost outbound.Cost) (e *outbound.Explanation, err error) {
+	c.turn <- struct{}{}
+	defer func() { <-c.turn }()
 	if c.at > 0 && now()-c.at < fresh {
-		defer c.mu.Unlock()
-		return c.e, c.known, c.err
+		return c.e, c.err
 	}
-	trip := c.trip
-	if trip == nil {
-		trip = make(chan struct{})
-		c.trip = trip
-		go c.ask(trip, x, cost)
-	}
-	c.mu.Unlock()
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case <-trip:
-	case <-timer.C:
-		err = errSlow
-	case <-ctx.Done():
-		err = errGone
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err == nil {
-		err = c.err
-	}
-	return c.e, c.known, err
-}
-
-// ask makes the trip. It does not end with the request for which it was begun, because others wait for it too.
-func (c *cached) ask(trip chan struct{}, x explainer, cost outbound.Cost) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	var (
-		e   outbound.Explanation
-		err = errBroken
-	)
 	defer func() {
 		_ = recover() // a look ends no program
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.err, c.at, c.trip = err, max(1, now()), nil; err == nil {
-			c.e, c.known = e, true
-		}
-		close(trip)
+		c.at = now()
+		e, err = c.e, c.err
 	}()
-	e, err = x.Explain(ctx, cost)
+	c.err = errBroken
+	is, err := x.Explain(ctx, cost)
+	if c.err = err; err == nil {
+		c.e = &is
+	}
+	return // as set above
 }
 
-// asked reports whether a trip is under way.
-func (c *cached) asked() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.trip != nil
+// cache returns what is known of the limiter of a row, whose bucket is shared. Limiters of several
+// names may be around one bucket, and differ in which calls wait and in what calls cost.
+func (b *Board) cache(of *shown, bucket *outbound.Bucket) *cached {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at := now()
+	maps.DeleteFunc(of.states, func(_ *outbound.Bucket, c *cached) bool { return at-c.used > forgotten })
+	if of.states == nil {
+		of.states = make(map[*outbound.Bucket]*cached)
+	}
+	c := of.states[bucket]
+	if c == nil {
+		c = newCached()
+		of.states[bucket] = c
+	}
+	c.used = at
+	return c
 }
 
-// fill fills in the state of a limiter, and of its queue.
-func (l *Limiter) fill(ctx context.Context, in outbound.Limiter, c *cached, m *meter) {
-	in = inner(in)
-	if q, ok := in.(hasStats); ok {
-		s := q.Stats()
-		l.Queued = true
-		l.Waiting, l.Oldest, l.NextIn = s.Waiting, s.Oldest, s.NextIn
-		l.Late += s.Late
+// fill fills in the states of rows, those of shared buckets at the same time.
+func (b *Board) fill(ctx context.Context, rows []*row) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, r := range rows {
+		in := inner(r.limiter)
+		bucket := bucketIn(in)
+		if r.Bucket = bucket != nil; bucket == nil {
+			continue
+		}
+		if q, ok := in.(hasStats); ok {
+			s := q.Stats()
+			r.Queue = &s
+		}
+		x, ok := in.(explainer)
+		if !ok {
+			x = bucket
+		}
+		c := newCached()
+		ask := func() {
+			e, err := c.explain(ctx, x, r.shown.meter.usual())
+			r.explained(e, err, bucket.Key())
+		}
+		if r.Shared = bucket.Shared(); r.Shared {
+			c = b.cache(r.shown, bucket)
+			all.Go(ask)
+		} else {
+			ask()
+		}
 	}
-	x, ok := in.(explainer)
-	bucket := bucketIn(in)
-	l.Kept = bucket != nil
-	if !ok || bucket == nil {
-		return
-	}
-	var (
-		e     outbound.Explanation
-		known = true
-		err   error
-		cost  = m.usual()
-	)
-	if l.Shared = bucket.Shared(); l.Shared {
-		e, known, err = c.explain(ctx, x, cost)
-	} else {
-		e, err = x.Explain(ctx, cost)
-		known = err == nil
-	}
-	name := l.Name
-	if l.Label != "" {
-		name += " " + l.Label
-	}
+	all.Wait()
+}
+
+// explained fills in what a bucket has explained, with the row's name in the place of its key.
+func (r *row) explained(of *outbound.Explanation, err error, key string) {
+	name := strings.TrimSpace(r.Name + " " + r.Label)
 	if err != nil {
-		l.Err = named(err, bucket.Key(), name)
+		r.Err = cmp.Or(named(err, key, name), "an error")
 	}
-	if l.gone = err == errGone; !known {
+	if of == nil {
 		return
 	}
-	e.Key = name
-	var bad *outbound.CostError
-	if errors.As(e.Err, &bad) { // it has the bucket's key
-		own := *bad
-		own.Key = e.Key
-		e.Err = &own
+	e := *of
+	if e.Key = name; e.Err != nil {
+		e.Err = errors.New(named(e.Err, key, name))
 	}
-	if l.AsOf = e.AsOf; len(e.States) > 0 {
-		s := &e.States[0]
-		l.HeldFor, l.Speed, l.Reason = s.HeldFor, s.Speed, s.Reason
+	r.Explain = &e
+	for i := range e.States {
+		s := &e.States[i]
+		r.HeldFor, r.Speed, r.Reason = s.HeldFor, s.Speed, s.Reason
+		l := Limit{Name: s.Label(), Unit: s.Limit.Unit, Level: s.Level, Capacity: s.Limit.Capacity, LeakRate: s.Limit.LeakRate,
+			NextIn: s.NextIn, EmptyIn: s.EmptyIn}
+		plain := s.Limit
+		plain.Name, plain.Unit = "", 0
+		l.InFlight = plain == outbound.InFlight(int(plain.Capacity))
+		// The meter counts the calls of all keys, so it reports nothing of one.
+		if n, window := s.Limit.Each(); r.Label == "" && window > 0 && window <= time.Minute && s.Limit.Capacity == 1 {
+			l.Of, l.Window, l.Used = n, window, min(n, r.shown.meter.used(now(), window, l.Unit))
+		}
+		r.Limits = append(r.Limits, l)
 	}
 	if err != nil { // the hold goes on meanwhile
-		l.HeldFor = max(0, l.HeldFor-time.Since(e.AsOf))
-	}
-	l.Explain = &e
-	for i := range e.States {
-		l.Limits = append(l.Limits, limitOf(&e, i, m, l.Label == ""))
+		r.HeldFor = max(0, r.HeldFor-time.Since(e.AsOf))
 	}
 }
 
-// limitOf returns what is shown of a limit. The meter counts the calls of all keys, so it tells nothing of one.
-func limitOf(e *outbound.Explanation, i int, m *meter, counted bool) Limit {
-	is := &e.States[i]
-	l := Limit{Name: is.Label(), Unit: is.Limit.Unit, Level: is.Level, Capacity: is.Limit.Capacity, LeakRate: is.Limit.LeakRate,
-		NextIn: is.NextIn, EmptyIn: is.EmptyIn, Binding: e.Limit != "" && e.Limit == is.Label()}
-	plain := is.Limit
-	plain.Name, plain.Unit = "", 0
-	l.InFlight = plain == outbound.InFlight(int(plain.Capacity))
-	if n, window := is.Limit.Each(); counted && window > 0 && window <= time.Minute && is.Limit.Capacity == 1 {
-		l.Of, l.Window, l.Used = n, window, min(n, m.minute.used(now(), window, is.Limit.Unit))
-	}
-	return l
-}
-
-// shortest is how many bytes a key has at least that is looked for in the text of an error. A shorter one is no secret.
-const shortest = 4
-
-// named is the text of an error with a name in the place of the bucket's key, which a store's error may tell.
+// named is the text of an error with a name in the place of the bucket's key, which may be a secret. A
+// key below four bytes is none.
 func named(err error, key, name string) string {
-	text := withoutKey(err)
-	if len(key) < shortest || key == name {
+	text := err.Error()
+	var store *outbound.StoreError
+	if errors.As(err, &store) {
+		text = store.Op + ": " + store.Err.Error()
+	}
+	if len(key) < 4 {
 		return text
 	}
-	return strings.ReplaceAll(text, key, name)
-}
-
-// withoutKey is the text of an error of a store, or of a bad configuration, without the bucket's key, which may be a
-// secret. Of other errors it is the type.
-func withoutKey(err error) string {
-	var store *outbound.StoreError
-	var limit *outbound.LimitError
-	switch {
-	case errors.As(err, &store):
-		return store.Op + ": " + store.Err.Error()
-	case err == errSlow, err == errGone, err == errBroken:
-		return err.Error()
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return errSlow.Error()
-	case errors.As(err, &limit):
-		return "invalid limit: " + limit.Reason
-	case errors.Is(err, outbound.ErrInvalid):
-		return outbound.ErrInvalid.Error()
-	}
-	return fmt.Sprintf("%T", err)
+	quoted := func(s string) string { return strings.Trim(strconv.Quote(s), `"`) }
+	return strings.NewReplacer(key, name, quoted(key), name, quoted(key[:min(len(key), 64)]), name).Replace(text)
 }

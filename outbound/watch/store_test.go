@@ -23,8 +23,8 @@ func (c *counting) Stats() store.StoreStats { return c.stats }
 func TestABoardShowsStores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
-		c := &counting{&watchedStore{Memory: store.NewMemory()}, store.StoreStats{Answered: 30, Remembered: 5, Failed: 2, Repeats: 1, Trips: store.Trips{
-			Count: 10, Time: 50 * time.Millisecond, Within: []store.TripsWithin{{Bound: time.Millisecond, Count: 4}, {Bound: time.Second, Count: 10}}}}}
+		c := &counting{&watchedStore{Memory: store.NewMemory()}, store.StoreStats{Answered: 30, Remembered: 5, Failed: 2, Repeats: 1, Trips: store.Times{
+			Count: 10, Time: 50 * time.Millisecond, Within: [len(store.TimeBounds)]uint64{0: 4, 6: 6}}}}
 		if err := b.AddStore("redis", c); err != nil {
 			t.Fatal(err)
 		}
@@ -34,7 +34,7 @@ func TestABoardShowsStores(t *testing.T) {
 			}
 		}
 		s := b.Snapshot(bg, Query{}).Stores
-		if len(s) != 1 || s[0].Away || s[0].MeanTrip != 5*time.Millisecond || s[0].Operations != 30 || len(s[0].Trouble) != 0 {
+		if len(s) != 1 || s[0].Away || s[0].Stats.Trips.Time != 50*time.Millisecond || s[0].Stats.Answered != 30 || len(s[0].Trouble) != 0 {
 			t.Errorf("%+v", s)
 		}
 		c.stats.Outages = []store.Outage{{Server: "10.0.0.1:6379", Since: time.Now().Add(-time.Minute), Err: store.ErrUnavailable}}
@@ -62,14 +62,14 @@ func TestABoardTellsWhatAFallbackDoes(t *testing.T) {
 		if err := b.AddStore("quotas", f); err != nil {
 			t.Fatal(err)
 		}
-		if s := b.Snapshot(bg, Query{}).Stores[0]; s.Away || !s.Fallback {
+		if s := b.Snapshot(bg, Query{}).Stores[0]; s.Away || s.Fallback == nil {
 			t.Errorf("%+v", s)
 		}
 		l := b.Add("api", shared(t, f, "api", outbound.Limit{Capacity: 10, LeakRate: 1}, outbound.Limit{Capacity: 100, LeakRate: 1, Name: "other"}))
 		_, _ = l.Acquire(bg, outbound.Cost{1})
 		time.Sleep(time.Second)
 		s := b.Snapshot(bg, Query{}).Stores[0]
-		if !s.Away || s.AwayFor != time.Second || s.Switched != 1 || s.Shares != 1 || len(s.Trouble) != 2 || !strings.Contains(s.Trouble[1], "1 key alone") {
+		if !s.Away || s.AwayFor != time.Second || s.Fallback.Outages != 1 || s.Fallback.Keys != 1 || len(s.Trouble) != 2 || !strings.Contains(s.Trouble[1], "1 key alone") {
 			t.Errorf("%+v", s)
 		}
 	})

@@ -26,7 +26,7 @@ func TestCallsThatFailAreTrouble(t *testing.T) {
 			{queue.ErrClosed, false, Stopped, "3 calls failed in the last minute, the latest because the queue is closed."},
 			{&outbound.StoreError{Op: "book", Err: store.ErrUnavailable}, false, Stopped, "the latest because the store failed."},
 			{&outbound.StoreError{Op: "book", Err: store.ErrUnavailable}, true, Busy, "the latest because the store failed."},
-			{&outbound.CostError{Err: outbound.ErrTooLarge}, false, Busy, "the latest because a cost can never go."},
+			{&outbound.CostError{Err: outbound.ErrTooLarge}, false, Busy, "the latest because a cost can never be admitted."},
 			{errors.New("own"), false, Busy, "3 calls failed in the last minute."},
 		} {
 			var b Board
@@ -101,11 +101,8 @@ func TestAStormOfChangesIsOneEvent(t *testing.T) {
 		if len(e) != 3 || e[0].Times != 300 || e[0].Name != "api" || !strings.Contains(e[0].Words, "300 ms") || e[1].Times != 1 || e[2].Kind != "held" || time.Since(e[0].At) != 0 {
 			t.Errorf("%+v", e)
 		}
-		for range 3 { // holds stay apart
-			b.note(s, 1, &outbound.Event{Kind: outbound.EventHeld, Hold: time.Hour})
-		}
-		for i := range 2 * mostEvents {
-			b.note(s, 1, &outbound.Event{Kind: outbound.EventHeld, Hold: time.Duration(i)})
+		for i := range 2 * mostEvents { // holds stay apart
+			b.note(s, 1, &outbound.Event{Kind: []string{outbound.EventHeld, outbound.EventReleased}[i%2], Hold: time.Hour})
 		}
 		if e := b.Snapshot(bg, Query{}).Events; len(e) != mostEvents || fmt.Sprint(e[0].Times) != "1" {
 			t.Errorf("%d events", len(e))

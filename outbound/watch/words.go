@@ -2,7 +2,6 @@ package watch
 
 import (
 	"fmt"
-	"math"
 	"strconv"
 	"time"
 )
@@ -18,41 +17,28 @@ func count(n uint64, one, many string) string {
 // brief is a duration in words without digits that nobody reads, "8 min 52 s", as the page's dur has it.
 func brief(d time.Duration) string {
 	const day, year = 24 * time.Hour, 31_556_952 * time.Second
-	unit := time.Microsecond
-	switch {
-	case d >= day:
-		unit = time.Hour
-	case d >= time.Hour:
-		unit = time.Minute
-	case d >= 10*time.Second:
-		unit = time.Second
-	case d >= time.Second:
-		unit = 100 * time.Millisecond
-	case d >= time.Millisecond:
-		unit = time.Millisecond
-	}
-	d = max(0, min(d, math.MaxInt64-unit))
-	d = (d + unit/2) / unit * unit // the nearest multiple of the unit
-	two := func(big time.Duration, name string, small time.Duration, smallName string) string {
+	two := func(d, big time.Duration, name string, small time.Duration, smallName string) string {
 		s := strconv.Itoa(int(d/big)) + " " + name
 		if n := d % big / small; n > 0 {
 			s += " " + strconv.Itoa(int(n)) + " " + smallName
 		}
 		return s
 	}
-	switch {
+	switch d = max(0, d); {
 	case d >= 2*year:
 		return strconv.Itoa(int(d/year)) + " years"
-	case d >= day:
-		return two(day, "d", time.Hour, "h")
-	case d >= time.Hour:
-		return two(time.Hour, "h", time.Minute, "min")
-	case d >= time.Minute:
-		return two(time.Minute, "min", time.Second, "s")
-	case d >= time.Second || d == 0:
-		return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + " s"
-	case d >= time.Millisecond:
-		return strconv.FormatInt(d.Milliseconds(), 10) + " ms"
+	case d.Round(time.Minute) >= day:
+		return two(d.Round(time.Hour), day, "d", time.Hour, "h")
+	case d.Round(time.Second) >= time.Hour:
+		return two(d.Round(time.Minute), time.Hour, "h", time.Minute, "min")
+	case d.Round(time.Second) >= time.Minute:
+		return two(d.Round(time.Second), time.Minute, "min", time.Second, "s")
+	case d >= 10*time.Second:
+		return d.Round(time.Second).String()[:2] + " s"
+	case d.Round(time.Millisecond) >= time.Second || d < time.Microsecond/2:
+		return strconv.FormatFloat(d.Round(100*time.Millisecond).Seconds(), 'f', -1, 64) + " s"
+	case d.Round(time.Microsecond) >= time.Millisecond:
+		return strconv.FormatInt(d.Round(time.Millisecond).Milliseconds(), 10) + " ms"
 	}
-	return strconv.FormatInt(d.Microseconds(), 10) + " µs"
+	return strconv.FormatInt(d.Round(time.Microsecond).Microseconds(), 10) + " µs"
 }

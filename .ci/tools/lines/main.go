@@ -38,7 +38,7 @@ var parts = []part{
 	{"transport", []string{"transport"}, []string{"transport/profile", "transport/retry"}, 900},
 	{"transport/profile", []string{"transport/profile"}, nil, 2_700},
 	{"transport/retry", []string{"transport/retry"}, nil, 550},
-	{"watch + otel", []string{"outbound/watch", "outbound/otel"}, nil, 2_000},
+	{"watch + otel + prom", []string{"outbound/watch", "outbound/otel", "outbound/prom"}, nil, 2_000},
 	{"examples", []string{"examples"}, nil, 3_800},
 }
 

@@ -142,7 +142,7 @@ func (b *batch) take(todo []Attempt, sent, arrived time.Time) {
 		}
 		switch v {
 		case Done:
-			sh.counts.trip(a.Arrived.Sub(t.began))
+			sh.counts.trips.Add(a.Arrived.Sub(t.began))
 			sh.answered(q, v, nil, sent)
 			sh.deliver(a, sent)
 		case Again, Later, Elsewhere:
@@ -163,7 +163,7 @@ func (b *batch) take(todo []Attempt, sent, arrived time.Time) {
 		default:
 			if v != Unasked && !a.Unasked {
 				q.cause = nil
-				sh.counts.trip(a.Arrived.Sub(t.began))
+				sh.counts.trips.Add(a.Arrived.Sub(t.began))
 				if sh.pipe(q) == p {
 					sh.answered(q, v, a.Err, sent)
 				}

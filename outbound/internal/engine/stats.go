@@ -3,7 +3,6 @@ package engine
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
@@ -12,34 +11,14 @@ import (
 type counts struct {
 	answered, remembered, failed, cancelled uint64 // operations
 
-	trips   uint64
-	time    time.Duration
-	within  [len(bounds)]uint64 // trips by the first bound that they do not exceed
+	trips   store.Times
 	repeats uint64
-}
-
-// bounds are those of the histogram of trips.
-var bounds = [...]time.Duration{
-	time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond,
-	time.Second, 5 * time.Second, 10 * time.Second, time.Minute, 5 * time.Minute, 30 * time.Minute, time.Hour,
-}
-
-// trip counts a trip that a server has answered.
-func (c *counts) trip(took time.Duration) {
-	c.trips++
-	c.time += max(0, took)
-	for i, bound := range bounds {
-		if took <= bound {
-			c.within[i]++
-			return
-		}
-	}
 }
 
 // Stats returns what the engine has counted. It makes no trip and waits for none: it takes
 // each lock for as long as it takes to read the counts.
 func (e *Engine) Stats() store.StoreStats {
-	s := store.StoreStats{Trips: store.Trips{Within: make([]store.TripsWithin, len(bounds))}}
+	var s store.StoreStats
 	for i := range e.shards {
 		sh := &e.shards[i]
 		sh.mu.Lock()
@@ -50,14 +29,7 @@ func (e *Engine) Stats() store.StoreStats {
 		s.Failed += c.failed
 		s.Cancelled += c.cancelled
 		s.Repeats += c.repeats
-		s.Trips.Count += c.trips
-		s.Trips.Time += c.time
-		n := uint64(0)
-		for j := range bounds {
-			n += c.within[j]
-			s.Trips.Within[j].Bound = bounds[j]
-			s.Trips.Within[j].Count += n
-		}
+		s.Trips.Plus(&c.trips)
 	}
 	if e.ill.Load() > 0 {
 		s.Outages = e.outages()
