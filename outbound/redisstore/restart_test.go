@@ -220,3 +220,44 @@ func TestStore_FlushedScriptChargesOnce(t *testing.T) {
 		p.quiet(t, rdb)
 	})
 }
+
+// A settle returns nothing of a charge that the server has lost, though other calls have its number
+// since: their units stay.
+func TestStore_SettleOfLostChargeReturnsNothing(t *testing.T) {
+	for name, limit := range map[string]outbound.Limit{
+		"leaky": still, "window": outbound.Window(100, time.Hour), "fixed": outbound.FixedWindow(100, time.Hour), "calendar": outbound.Monthly(100, time.UTC),
+	} {
+		for what, settle := range map[string]func(p outbound.Permit){
+			"less":    func(p outbound.Permit) { p.Settle(outbound.Cost{1}) },
+			"nothing": func(p outbound.Permit) { p.Settle(outbound.Cost{outbound.Free}) },
+			"failed":  func(p outbound.Permit) { p.Failed() },
+		} {
+			rdb := redistest.Start(t).Client(t)
+			p := newProcess(t, rdb, "key", limit)
+			take := func(n float64) outbound.Permit {
+				permit, err := p.Acquire(t.Context(), outbound.Cost{n})
+				require.NoError(t, err)
+				return permit
+			}
+			level := func(want float64) {
+				t.Helper()
+				s, err := p.State(t.Context())
+				require.NoError(t, err)
+				require.InDelta(t, want, s.Level, 0.5, "%s: %s", name, what)
+			}
+			key := p.store.Key("key")
+			take(50)
+			fields := rdb.HGetAll(t.Context(), key).Val()
+			lost := take(40)
+			require.NoError(t, rdb.Del(t.Context(), key).Err())
+			require.NoError(t, rdb.HSet(t.Context(), key, fields).Err())
+			take(1)
+			kept := take(11)
+			settle(lost)
+			level(62)
+			kept = take(9)
+			kept.Settle(outbound.Cost{5})
+			level(67)
+		}
+	}
+}

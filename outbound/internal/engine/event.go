@@ -62,6 +62,16 @@ type record struct {
 	born  time.Duration // the life of the key
 	until time.Duration // before which the record does not go, by the store's clock
 	lost  time.Time     // when a loss was last reported
+	ids   int64         // the largest number of a booking that the trip has shown
+	void  store.Charge  // charges of its life up to its number may be lost
+}
+
+// sift makes a charge one of no life if the store may have lost it: since then other calls may have
+// its number, and it would return their units.
+func (r *record) sift(c *store.Charge) {
+	if c.Born == r.void.Born && c.ID <= r.void.ID {
+		c.Born = -1
+	}
 }
 
 // What a store can have lost.
@@ -85,13 +95,13 @@ func (sh *shard) compare(a *Attempt, now time.Duration) {
 		loss = errGone
 	}
 	if loss != nil {
-		r.seq = 0
+		r.seq, r.void.Born, r.void.ID = 0, r.born, max(r.ids, r.void.ID)
 		if at := time.Now(); r.lost.IsZero() || at.Sub(r.lost) > time.Minute {
 			r.lost = at
 			sh.report(store.EventDataLoss, a.queue.Bucket, fmt.Errorf("%s: data loss: %w", sh.config.Name, loss))
 		}
 	}
 	if a.Keep > 0 {
-		r.seq, r.born, r.until = a.Seq, born, now+a.Keep
+		r.seq, r.born, r.until, r.ids = a.Seq, born, now+a.Keep, a.Reply.State.IDs
 	}
 }

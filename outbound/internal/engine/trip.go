@@ -79,6 +79,7 @@ func (t *Trip) join() {
 		op.Reports, op.Back, op.Into = nil, nil, nil
 		if op.Move != nil {
 			c := *op.Move
+			t.queue.record.sift(&c)
 			op.Move = &c
 		}
 	} else if t.gates > 0 {
@@ -95,11 +96,15 @@ func (t *Trip) join() {
 		for _, r := range w.op.Reports {
 			if r.Charge != nil {
 				c := *r.Charge
+				t.queue.record.sift(&c)
 				r.Charge = &c
 			}
 			op.Reports = append(op.Reports, r)
 		}
 		op.Back = append(op.Back, w.op.Back...)
+	}
+	for i := range op.Back {
+		t.queue.record.sift(&op.Back[i])
 	}
 	slices.SortStableFunc(op.Back, func(a, b store.Charge) int { return cmp.Compare(a.Place, b.Place) })
 	t.acts = t.main != nil || len(op.Reports)+len(op.Back) > 0
