@@ -27,12 +27,10 @@ const (
 	maxPause   = 24 * time.Hour
 )
 
-var errReadOnly = errors.New("this page is read-only: Board.Allow is not set")
-
 // mayAct returns why a request may ask for no action at all.
 func (s *server) mayAct(r *http.Request) error {
 	if s.allow == nil {
-		return errReadOnly
+		return errors.New("this page is read-only: Board.Allow is not set")
 	}
 	if !s.knows(r.Host) {
 		return fmt.Errorf("this page is read-only under %q: Board.Hosts does not list it", hostname(r.Host))

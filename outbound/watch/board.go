@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -85,11 +86,11 @@ func (b *Board) show(name string, l outbound.Limiter, k keys) *shown {
 	bucket := bucketIn(l)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.beginLocked()
+	b.began = cmp.Or(b.began, time.Now())
 	i := slices.IndexFunc(b.shown, func(s *shown) bool { return s.name == name })
 	if i < 0 {
 		i = len(b.shown)
-		b.shown = append(b.shown, &shown{name: name})
+		b.shown = append(b.shown, &shown{name: name, states: make(map[*outbound.Bucket]*cached)})
 	}
 	s := b.shown[i]
 	if s.stop != nil {
@@ -102,12 +103,6 @@ func (b *Board) show(name string, l outbound.Limiter, k keys) *shown {
 		s.stop = bucket.Observe(func(e outbound.Event) { b.note(s, times, &e) })
 	}
 	return s
-}
-
-func (b *Board) beginLocked() {
-	if b.began.IsZero() {
-		b.began = time.Now()
-	}
 }
 
 // What a limiter may be, other than a *outbound.Bucket.

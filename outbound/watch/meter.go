@@ -166,18 +166,12 @@ func (m *meter) change(e *outbound.Event) {
 	ends := at + min(e.Hold, 1<<62-at)
 	switch e.Kind {
 	case outbound.EventHeld:
-		m.releaseLocked(at)
-		m.since, m.until = at, ends
+		m.held, m.since, m.until = m.heldLocked(at), at, ends
 	case outbound.EventExtended:
 		m.until = ends
 	case outbound.EventReleased, outbound.EventResumed:
-		m.releaseLocked(at)
+		m.held, m.since, m.until = m.heldLocked(at), 0, 0
 	}
-}
-
-func (m *meter) releaseLocked(at time.Duration) {
-	m.held = m.heldLocked(at)
-	m.since, m.until = 0, 0
 }
 
 // heldLocked returns for how long the bucket was held in all.

@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
-	"maps"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -147,8 +145,8 @@ func limiterMetric(kind, name, unit, help string, of func(*Limiter, *samples), l
 // each puts a sample for each name.
 func each(of func(*Limiter) map[string]uint64) func(*Limiter, *samples) {
 	return func(l *Limiter, s *samples) {
-		for _, name := range slices.Sorted(maps.Keys(of(l))) {
-			s.put(float64(of(l)[name]), name, "")
+		for name, n := range of(l) {
+			s.put(float64(n), name, "")
 		}
 	}
 }

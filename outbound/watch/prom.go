@@ -37,15 +37,23 @@ func (b *Board) prometheus(ctx context.Context, w io.Writer) {
 			return
 		}
 		within := uint64(0)
-		for i, bound := range store.TimeBounds {
+		for i := range les {
 			within += s.Times.Within[i]
-			t.line("_bucket", s.Values, strconv.FormatFloat(bound.Seconds(), 'g', -1, 64), float64(within))
+			t.line("_bucket", s.Values, les[i], float64(within))
 		}
 		t.line("_bucket", s.Values, "+Inf", float64(s.Times.Count))
 		t.line("_sum", s.Values, "", s.Value)
 		t.line("_count", s.Values, "", float64(s.Times.Count))
 	})
 }
+
+// les are the store.TimeBounds in seconds.
+var les = func() (all [len(store.TimeBounds)]string) {
+	for i, bound := range store.TimeBounds {
+		all[i] = strconv.FormatFloat(bound.Seconds(), 'g', -1, 64)
+	}
+	return all
+}()
 
 // text is Prometheus text on its way to the scraper.
 type text struct {
@@ -70,7 +78,11 @@ func (t *text) line(suffix string, values []string, le string, value float64) {
 		t.label("le", le)
 	}
 	t.WriteString("} ")
-	t.Write(strconv.AppendFloat(t.AvailableBuffer(), value, 'g', -1, 64))
+	if n := int64(value); n >= 0 && float64(n) == value { // as most are, and this is quicker
+		t.Write(strconv.AppendInt(t.AvailableBuffer(), n, 10))
+	} else {
+		t.Write(strconv.AppendFloat(t.AvailableBuffer(), value, 'g', -1, 64))
+	}
 	t.WriteByte('\n')
 }
 

@@ -60,7 +60,7 @@ func (b *Board) Snapshot(ctx context.Context, q Query) Snapshot {
 	}
 	q.Rows = min(q.Rows, mostRows)
 	b.mu.Lock()
-	b.beginLocked()
+	b.began = cmp.Or(b.began, time.Now())
 	s := Snapshot{At: time.Now(), Began: b.began, Events: slices.Clone(b.events)}
 	b.mu.Unlock()
 	slices.Reverse(s.Events)

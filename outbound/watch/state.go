@@ -27,20 +27,20 @@ var errBroken = errors.New("it breaks when it is asked")
 
 // cached is what was last known of a limiter.
 type cached struct {
-	turn chan struct{} // full during a trip, for which others wait too; it protects what follows
+	turn chan struct{} // full during a trip, for which others wait too; it protects what follows; nil: there are no others
 	e    *outbound.Explanation
 	err  error         // of the last trip
 	at   time.Duration // when that ended
 	used time.Duration // when it was last shown; the Board's lock protects it
 }
 
-func newCached() *cached { return &cached{turn: make(chan struct{}, 1)} }
-
 // explain returns what is known of a limiter, and asks again for what is old. e is nil if nothing is
 // known. err says why there is nothing newer.
 func (c *cached) explain(ctx context.Context, x explainer, cost outbound.Cost) (e *outbound.Explanation, err error) {
-	c.turn <- struct{}{}
-	defer func() { <-c.turn }()
+	if c.turn != nil {
+		c.turn <- struct{}{}
+		defer func() { <-c.turn }()
+	}
 	if c.at > 0 && now()-c.at < fresh {
 		return c.e, c.err
 	}
@@ -64,12 +64,9 @@ func (b *Board) cache(of *shown, bucket *outbound.Bucket) *cached {
 	defer b.mu.Unlock()
 	at := now()
 	maps.DeleteFunc(of.states, func(_ *outbound.Bucket, c *cached) bool { return at-c.used > forgotten })
-	if of.states == nil {
-		of.states = make(map[*outbound.Bucket]*cached)
-	}
 	c := of.states[bucket]
 	if c == nil {
-		c = newCached()
+		c = &cached{turn: make(chan struct{}, 1)}
 		of.states[bucket] = c
 	}
 	c.used = at
@@ -95,13 +92,15 @@ func (b *Board) fill(ctx context.Context, rows []*row) {
 		if !ok {
 			x = bucket
 		}
-		c := newCached()
+		c := new(cached)
+		if r.Shared = bucket.Shared(); r.Shared {
+			c = b.cache(r.shown, bucket)
+		}
 		ask := func() {
 			e, err := c.explain(ctx, x, r.shown.meter.usual())
 			r.explained(e, err, bucket.Key())
 		}
-		if r.Shared = bucket.Shared(); r.Shared {
-			c = b.cache(r.shown, bucket)
+		if r.Shared {
 			all.Go(ask)
 		} else {
 			ask()

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -34,7 +35,7 @@ func (b *Board) AddStore(name string, s any) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.beginLocked()
+	b.began = cmp.Or(b.began, time.Now())
 	b.stores = slices.DeleteFunc(b.stores, func(x *boardStore) bool { return x.name == name })
 	b.stores = append(b.stores, is)
 	return nil
