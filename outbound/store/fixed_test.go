@@ -19,3 +19,25 @@ func TestFixed_SettleThatAdds(t *testing.T) {
 		t.Errorf("still refused for %v", r.Wait)
 	}
 }
+
+// When the length of a full fixed window changes, it frees a window of the new length after its call.
+func TestFixed_ChangeOfLengthMovesItsEnd(t *testing.T) {
+	for _, to := range []time.Duration{4 * time.Second, 20 * time.Second} {
+		before, after := named(fixedWindow(2, 10*time.Second)), named(fixedWindow(2, to))
+		var s Stored
+		now := time.Hour
+		full := Op{Limits: []Limit{before}, Base: 1, Action: Book, Costs: []Units{{1}, {1}}}
+		if r := full.Apply(&s, now); len(r.Charges) != 2 {
+			t.Fatalf("%d booked", len(r.Charges))
+		}
+		change := Op{Limits: []Limit{before}, Base: 1, Number: s.Number, Action: Replace, Replacement: []Limit{after}}
+		change.Apply(&s, now)
+		next := Op{Limits: []Limit{after}, Base: 1, Number: s.Number, Action: Book, Costs: []Units{{1}}}
+		if r := next.Apply(&s, now+after.Window-time.Millisecond); len(r.Charges) != 0 {
+			t.Errorf("%v: a call is booked before the window ends", to)
+		}
+		if r := next.Apply(&s, now+after.Window); len(r.Charges) != 1 {
+			t.Errorf("%v: no call is booked at the end, wait %v", to, r.Wait)
+		}
+	}
+}

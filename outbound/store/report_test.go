@@ -50,3 +50,33 @@ func TestAHoldIsNotTakenForCallsThatHaveLeft(t *testing.T) {
 		t.Errorf("%v units have left since, want none", since)
 	}
 }
+
+// The state says why a key is on hold: the reason of the report that holds it the longest.
+func TestReport_ReasonIsThatOfTheHold(t *testing.T) {
+	limits := []Limit{{Capacity: 1, Rate: 1}}
+	var s Stored
+	for _, step := range []struct {
+		wait time.Duration
+		why  uint8
+		want uint8
+	}{{10 * time.Second, 3, 3}, {time.Second, 4, 3}, {20 * time.Second, 5, 5}} {
+		op := Op{Limits: limits, Number: s.Number, Reports: []Report{{Kind: Held, Wait: step.wait, Reason: step.why}}}
+		if r := op.Apply(&s, time.Hour); r.State.Why != step.want {
+			t.Errorf("a hold of %v: reason %d, want %d", step.wait, r.State.Why, step.want)
+		}
+	}
+}
+
+// A charge settles once: a report of a settled charge changes nothing.
+func TestReport_SettledChargeSettlesOnce(t *testing.T) {
+	op := Op{Limits: []Limit{{Capacity: 10, Rate: 1e-6}}, Action: Book, Costs: []Units{{4}}}
+	var s Stored
+	c := op.Apply(&s, time.Hour).Charges[0]
+	for range 2 {
+		settle := Op{Limits: op.Limits, Number: s.Number, Reports: []Report{{Kind: Settled, Charge: &c, Used: Units{6}}}}
+		if r := settle.Apply(&s, time.Hour); r.State.Level[0] != 6 {
+			t.Errorf("level %v, want 6", r.State.Level[0])
+		}
+		c.Settled = true
+	}
+}
