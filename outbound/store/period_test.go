@@ -97,6 +97,14 @@ func TestAClockThatGoesBackOverTheBeginOfAPeriodLosesNothing(t *testing.T) {
 			t.Errorf("%v s back: a third call of 2 in an hour", back)
 		}
 	}
+	for _, back := range []float64{0.5, 1.9, 3, 3000} { // a step that goes back is kept if a call leaves in it
+		k := &calendarKey{T: t, limits: []Limit{{Kind: Hourly, Capacity: 2}}}
+		n := len(k.book(36010, 0, Units{1}).Charges) + len(k.book(36000-back, 0, Units{1}).Charges)
+		n += len(k.book(36015, 0, Units{1}, Units{1}).Charges)
+		if n != 2 {
+			t.Errorf("%v s back: %d calls of 2 in both hours", back, n)
+		}
+	}
 }
 
 // A step that says other periods than the store's does nothing.

@@ -227,3 +227,26 @@ func TestAFixedWindowMovesWhenItsFirstCallIsReturned(t *testing.T) {
 		t.Errorf("a third call in a second: admitted %v, wait %v", ok, wait)
 	}
 }
+
+// A Resume ends a hold and refills nothing: a full window frees its units a window after its calls, and
+// not later for the hold.
+func TestWindow_ResumeDelaysNoCall(t *testing.T) {
+	limits := []Limit{moving(2, 10*time.Second)}
+	var s Stored
+	now := time.Hour
+	full := Op{Limits: limits, Action: Book, Costs: []Units{{1}, {1}}}
+	if r := full.Apply(&s, now); len(r.Charges) != 2 {
+		t.Fatalf("%d booked", len(r.Charges))
+	}
+	hold := Op{Limits: limits, Number: s.Number, Reports: []Report{{Kind: Held, Wait: time.Hour}}}
+	hold.Apply(&s, now+5*time.Second)
+	resume := Op{Limits: limits, Number: s.Number, Action: Resume}
+	resume.Apply(&s, now+6*time.Second)
+	next := Op{Limits: limits, Number: s.Number, Action: Book, Costs: []Units{{1}}}
+	if r := next.Apply(&s, now+6*time.Second); len(r.Charges) != 0 || r.Wait > 5*time.Second {
+		t.Errorf("%d booked, wait %v, want at most the rest of the window", len(r.Charges), r.Wait)
+	}
+	if r := next.Apply(&s, now+11*time.Second); len(r.Charges) != 1 {
+		t.Errorf("no call is booked 11 s after the first, wait %v", r.Wait)
+	}
+}
