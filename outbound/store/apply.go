@@ -199,7 +199,8 @@ func (op *Op) act(s *Stored, r *Reply, now time.Duration) (acted bool) {
 	if op.Move == nil || op.Action != Book || !op.movable(s) {
 		return op.do(s, r, now)
 	}
-	was, c := s.State.Clone(), *op.Move
+	was, c := s.State, *op.Move
+	s.State = was.Clone()                // the caller has other copies of was, which share its parts
 	r.Moved = s.State.Undo(s.Limits, &c) // before the reports: what they return is then not promised to it
 	if acted = op.do(s, r, now); r.Moved && len(r.Charges) == 0 {
 		s.State = was
