@@ -7,12 +7,21 @@
 // matches ErrUnavailable, the key of the operation is away. Any other error goes to the caller and
 // changes nothing.
 //
-// # What it does not do
+// # Guarantees
 //
-// Processes do not agree on the moment of their return. For at most a second after the store is
-// available again, some processes are on their shares while others use the store, which is not
-// charged with those shares yet. All together may exceed a limit at each return by its capacity and
-// by what leaks in that second. A window may have up to twice its units.
+// Processes whose Shares add up to at most 1 stay within the limit together: in the outage, at the
+// return and in every interval around both. This does not cover
+//
+//   - processes that lose the store while others reach it, or find it a second later than others:
+//     their Shares come on top of the others' use until they have charged it. While one of ten
+//     processes with a Share of 0.1 is cut off, all together use 110 % of the limit;
+//   - the units of reservations that a queue may still use for 25 ms after the switch;
+//   - limits of which a Share is less than a unit: each process has a whole unit, so ten processes
+//     may use one all in the same moment, each as seldom as its Share says;
+//   - hours, days and months: what others have used since this process last heard from the store is
+//     unknown to it, and it takes its share of that as well.
+//
+// # What it does not do
 //
 // A refusal of a call by the API holds this process during an outage, and the store learns how long
 // it is held still. The store does not learn of the refusal itself, so that other processes do not
@@ -41,9 +50,9 @@
 // admitted until a window after the switch. In shorter outages calls wait for that, or are refused
 // with that time. Where calls are to go on meanwhile, use a leaky limit.
 //
-// A share of an hour, a day or a month is that of what was left of it when the store last told this
-// process. If it never has, the share is empty until the next one. It counts by this machine's time
-// of day. A process remembers this, holds and slow-downs of 10_000 keys.
+// A share of an hour, a day or a month is that of what was left of it by the store's last reply. If
+// there was no reply, or if the limits have changed since, the share is empty until the next one. It
+// counts by this machine's time of day. A process remembers this, holds and slow-downs of 10_000 keys.
 //
 // A share of less than a unit is a whole unit, which comes back as seldom as the Share says: of
 // Window with 5 calls an hour, each of ten processes has a call in two hours. A share of an hour, a
@@ -51,25 +60,15 @@
 //
 // # When the store is back
 //
-// Each half second, less a random part, the Store asks whether the store is back. Then it charges
-// the store with what each key has spent: one operation, of at most the capacity of each limit. As
-// with Fillup no level rises above its capacity, so a process that has spent more leaves a full
-// bucket and no debt. A limit that has had the time to drain since is not charged, nor is what has
-// come back to its window or its day meanwhile. A hold that is still in force is reported. While a
-// key is charged, its calls wait for that round trip. Then they use the store. Calls that were
-// admitted in the outage return nothing to the store.
+// Each half second, less a random part, the Store asks for all keys that are away. Once the store has
+// answered for a key, the key's share begins again, full, and for two seconds at most its calls need
+// both the share and the store. So no process uses the whole limit before all have charged what they
+// have spent. A window admits no call in this time. Then calls use only the store.
 //
-// # Guarantees
-//
-// Processes whose Shares add up to at most 1 stay within the limit together, except for
-//
-//   - the second after a return, as above, and reservations that a queue may still use for 25 ms
-//     after the switch;
-//   - limits of which a Share is less than a unit: each process has a whole unit, so ten processes
-//     may use one all in the same moment, each as seldom as its Share says;
-//   - hours, days and months: what others have used since this process last heard from the store is
-//     unknown to it, and it takes its share of that as well;
-//   - processes that lose the store while others reach it: their Shares come on top of the others'
-//     use until they have charged them. While two of five processes with a Share of 0.2 are cut off,
-//     all together use 140 % of the limit.
+// Half a second after its answer the store is charged with what the key has spent: one operation, of
+// at most the capacity of each limit. As with Fillup no level rises above its capacity, so a process
+// that has spent more leaves a full bucket and no debt. A limit that has had the time to drain since
+// is not charged, nor is what has come back to its window or its day meanwhile. A hold that is still
+// in force is reported. Calls that were admitted in the outage return nothing to the store. Units
+// that they have returned in the outage are charged if they had leaked by then.
 package fallback

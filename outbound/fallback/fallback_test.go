@@ -129,9 +129,9 @@ func (p *process) cutOff() {
 func (p *process) mend() {
 	p.t.Helper()
 	p.set(nil)
-	time.Sleep(time.Second)
+	time.Sleep(3 * time.Second)
 	if is := p.f.State(); is.Away {
-		p.t.Fatalf("a second after the store is back, %d keys are away: %v", is.Keys, is.Err)
+		p.t.Fatalf("three seconds after the store is back, %d keys are away: %v", is.Keys, is.Err)
 	}
 }
 
@@ -189,6 +189,7 @@ func TestStore_WithoutShareCallsFail(t *testing.T) {
 		if r := p.must(cost(1)); len(r.Charges) != 1 {
 			t.Error("the store is back, and a call is refused")
 		}
+		time.Sleep(time.Second)
 		if is := p.f.State(); is.Away || is.Outages != 1 {
 			t.Errorf("%+v", is)
 		}
@@ -265,7 +266,7 @@ func TestStore_ChargesAtMostTheCapacityAndNothingThatHasDrained(t *testing.T) {
 			p.take()
 		}
 		p.mend()
-		p.between(39, 39.8)
+		p.between(37, 38) // it was full within a second
 		p.must(store.Op{Action: store.Resume})
 		p.cutOff()
 		time.Sleep(40 * time.Second)
@@ -350,6 +351,48 @@ func TestStore_ShareOfWindow(t *testing.T) {
 	})
 }
 
+// While calls need both a share and the store, the share begins again, so that no process uses twice
+// what it has used just before the return.
+func TestStore_ShareBeginsAgainAtTheReturn(t *testing.T) {
+	for most, l := range map[int]store.Limit{3: leaky(40, 20), 0: window(40, time.Minute)} {
+		bubble(t, func(t *testing.T) {
+			p := newProcess(t, store.NewMemory(), &Store{Share: 0.25}, l)
+			p.cutOff()
+			time.Sleep(2 * time.Minute)
+			p.set(nil)
+			time.Sleep(again + 100*time.Millisecond)
+			if n := p.take(); n > most {
+				t.Errorf("%d calls left at the return with %v, want %d", n, l, most)
+			}
+			time.Sleep(3 * time.Second)
+			if n := p.take(); n < 35 {
+				t.Errorf("%d calls left with the store, of a capacity of 40", n)
+			}
+		})
+	}
+}
+
+// A queue's reservations are as far apart as the share allows while calls need both.
+func TestStore_ReservationsNeedBoth(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newProcess(t, store.NewMemory(), &Store{Share: 0.25}, leaky(40, 20))
+		p.cutOff()
+		time.Sleep(time.Minute)
+		p.set(nil)
+		time.Sleep(again + 100*time.Millisecond)
+		op := cost(1)
+		op.Wait = time.Minute
+		for range 10 {
+			p.must(op)
+		}
+		r := p.must(op)
+		if in, _ := r.State.Due(r.Charges[0].Place); r.Share != nil || in < 1500*time.Millisecond || in > 2200*time.Millisecond {
+			t.Errorf("the 11th call leaves in %v, want two seconds", in)
+		}
+		time.Sleep(3 * time.Second)
+	})
+}
+
 // The share of a period is that of what was left when the store last said so.
 func TestStore_ShareOfPeriod(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -377,9 +420,8 @@ func TestStore_ShareOfPeriod(t *testing.T) {
 	})
 }
 
-// A key of which the store knows the time of no period waits for a call, and then it is charged with
-// all that it has spent.
-func TestStore_ChargesWithTheNextCallWhereAPeriodIsOver(t *testing.T) {
+// A key whose periods are long over is charged with what is not over, without a call.
+func TestStore_ChargesWherePeriodsAreOver(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newProcess(t, store.NewMemory(), &Store{Share: 0.5}, leaky(40, 0.0001), store.Limit{Unit: 1, Kind: store.Hourly, Capacity: 40})
 		p.must(store.Op{})
@@ -389,16 +431,8 @@ func TestStore_ChargesWithTheNextCallWhereAPeriodIsOver(t *testing.T) {
 			t.Errorf("%d calls are admitted, want 2", n)
 		}
 		time.Sleep(3 * time.Hour)
-		p.set(nil)
-		time.Sleep(2 * time.Minute)
-		if is := p.f.State(); is.Keys != 1 {
-			t.Errorf("%d keys are away, want one that waits for a call", is.Keys)
-		}
-		p.must(store.Op{})
+		p.mend()
 		p.between(1.9, 2)
-		if is := p.f.State(); is.Away {
-			t.Errorf("%+v", is)
-		}
 	})
 }
 
@@ -548,7 +582,7 @@ func TestStore_ErrorOfOneKey(t *testing.T) {
 			t.Errorf("the store denies the key, and its call is answered with %v", err)
 		}
 		p.set(nil)
-		time.Sleep(rarely)
+		time.Sleep(2 * time.Second)
 		p.between(4, 5) // it is charged when the store takes it
 	})
 }

@@ -2,10 +2,10 @@ package fallback
 
 import (
 	"math"
-	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/calendar"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -22,43 +22,59 @@ var births atomic.Int64
 
 // away is a key that is away.
 type away struct {
-	// look asks for nothing. It has the limits in force, as far as this process has heard, and the
-	// periods of the latest call.
-	look     store.Op
-	open     bool          // stored is the share of limits
-	stored   store.Stored  // its Limits are what this process may use of limits
-	epoch    int64         // the newest epoch of the store of which a refusal was reported
-	spent    perUnit       // what the store is not charged with yet
-	spentAt  time.Duration // when spent last changed
-	charging chan struct{} // closed when the charge that is under way ends; nil: none is
-	stuck    bool          // the store has answered, and not taken the charge: the next call tries again
+	key      string
+	look     store.Op // asks for nothing. It has the limits in force, as far as this process knows
+	calendar *calendar.Calendar
+	stored   store.Stored  // its Limits are what this process may use of limits; nil: it has to begin
+	spent    store.Units   // what the store is not charged with yet, of each of limits
+	spentAt  time.Duration // when spent last grew
+	back     time.Time     // when the store first answered; zero: it is unavailable
 }
 
-func newAway(op *store.Op) *away {
-	return &away{look: store.Op{Limits: op.Limits, Number: max(1, op.Number), Base: op.Base, Age: op.Age, Periods: op.Periods}}
+func newAway(key string, op *store.Op) *away {
+	k := &away{key: key, look: store.Op{Age: op.Age}}
+	k.adopt(op)
+	return k
+}
+
+// adopt has a key count by the limits of an operation. What was spent counts in its unit.
+func (k *away) adopt(op *store.Op) {
+	var spent store.Units
+	for i := range op.Limits {
+		for j := range k.look.Limits {
+			if k.look.Limits[j].Unit == op.Limits[i].Unit {
+				spent[i] = max(spent[i], k.spent[j])
+			}
+		}
+	}
+	if !store.Equal(op.Limits, k.look.Limits) {
+		k.stored.Limits = nil
+	}
+	k.look.Limits, k.look.Number, k.look.Base = op.Limits, max(1, op.Number), op.Base
+	k.calendar, k.spent = calendar.New(op.Limits), spent
+}
+
+// leave has a key do without the store again. What holds it by now is in seen.
+func (k *away) leave() {
+	if !k.back.IsZero() {
+		k.back, k.stored = time.Time{}, store.Stored{}
+	}
 }
 
 // serveLocked is Update without the store.
-func (s *Store) serveLocked(key string, op *store.Op) (store.Reply, error) {
-	k := s.keys[key]
-	if s.fails() || op.Action == store.Resume || op.Action == store.Replace || k == nil && !s.Unlimited {
+func (s *Store) serveLocked(k *away, op *store.Op) (store.Reply, error) {
+	if op.Action == store.Resume || op.Action == store.Replace {
 		return store.Reply{}, s.cause
 	}
-	if k == nil { // there are too many keys: one for this call
-		k = newAway(op)
-	}
 	if op.Number > k.look.Number { // others were set shortly before, and this bucket has heard of them
-		k.look, k.open = newAway(op).look, false
+		k.adopt(op)
 	}
 	r := store.Reply{Stale: !store.Same(op.Limits, k.look.Limits), Limit: -1}
 	if !r.Stale {
-		t, date := now(), unix()
-		if k.look.Periods = op.Periods; !k.open {
-			r = s.open(key, k, t, date)
+		if k.stored.Limits == nil {
+			s.open(k)
 		}
-		if k.open {
-			r = k.apply(op, t, date)
-		}
+		r = k.apply(op)
 		share := k.stored.Limits
 		if i := r.Limit; r.Refused && len(r.Charges) == 0 && i >= 0 && op.Costs[0][i] > share[i].Capacity {
 			return store.Reply{}, s.cause // no wait makes it fit the share
@@ -67,7 +83,7 @@ func (s *Store) serveLocked(key string, op *store.Op) (store.Reply, error) {
 			r.Share = share
 		}
 		// The bucket sees levels of the whole limit, in which the shares of others are full.
-		for i := range k.look.Limits {
+		for i := range share {
 			r.State.Level[i] = max(0, r.State.Level[i]+k.look.Limits[i].Capacity-share[i].Capacity)
 		}
 	}
@@ -77,103 +93,95 @@ func (s *Store) serveLocked(key string, op *store.Op) (store.Reply, error) {
 	return r, nil
 }
 
-// apply carries an operation out in the share. Of the refusals of calls that the store has admitted,
-// the first of each of the store's epochs begins an episode.
-func (k *away) apply(op *store.Op, t, date time.Duration) store.Reply {
-	here := *op
-	here.Limits, here.Reports = k.stored.Limits, slices.Clone(op.Reports)
-	for i := range here.Reports {
-		r := &here.Reports[i]
-		if r.Kind == store.Refused && r.Charge != nil && r.Charge.Born != k.stored.State.Born && (k.epoch == 0 || r.Epoch > k.epoch) {
-			k.epoch, r.Epoch = r.Epoch, k.stored.State.Epoch
+// apply carries an operation out in the share, and counts what it has spent. The refusal of a call
+// that the store has admitted says which epoch is the store's. The share goes on with it, so that the
+// refusals of one burst count once.
+func (k *away) apply(op *store.Op) store.Reply {
+	t, date := now(), unix()
+	here, said := *op, store.Op{Limits: k.stored.Limits, Periods: k.calendar.At(date)}
+	here.Limits, here.Periods, here.Reports = said.Limits, said.Periods, nil
+	for _, r := range op.Reports {
+		if r.Kind == store.Settled {
+			here.Reports = append(here.Reports, r)
+			continue
+		}
+		said.Reports = append(said.Reports, r) // what they fill is not spent
+		if r.Kind == store.Refused && r.Epoch > k.stored.State.Epoch {
+			k.stored.State.Epoch = r.Epoch
 		}
 	}
+	before := said.ApplyAt(&k.stored, t, date)
 	r := here.ApplyAt(&k.stored, t, date)
-	if !r.Untimely {
-		k.spend(&here, &r, t)
+	for i := range here.Limits {
+		more := r.State.Level[i] - before.State.Level[i]
+		if k.spent[i] = max(0, k.spent[i]+more); more > 0 {
+			k.spentAt = t
+		}
 	}
 	return r
 }
 
-// open begins the share of a key. It is full, so that the switch causes no burst. Of a calendar it is
-// as full as the calendar was when the store last said so. A hold and a slow-down go on.
-func (s *Store) open(key string, k *away, t, date time.Duration) store.Reply {
+// open begins the share of a key. It is full, so that the switch causes no burst. The share of a
+// calendar is as full as the calendar was when the store last said so. A hold and a slow-down go on.
+func (s *Store) open(k *away) {
+	t, date := now(), unix()
 	share := make([]store.Limit, len(k.look.Limits))
-	was := s.seen[key]
-	fill := store.Op{Limits: share, Periods: k.look.Periods, Action: store.Meter, Costs: make([]store.Units, 1)}
+	was := s.seen[k.key]
+	fill := store.Op{Limits: share, Periods: k.calendar.At(date), Action: store.Meter, Costs: make([]store.Units, 1)}
 	for i := range share {
-		if share[i] = s.shrink(k.look.Limits[i]); s.Unlimited {
-			continue
-		}
-		if fill.Costs[0][i] = share[i].Capacity; share[i].Kind.Calendar() {
-			fill.Costs[0][i] *= was.used(&k.look.Limits[i], date)
+		if share[i] = s.shrink(k.look.Limits[i]); !s.Unlimited {
+			fill.Costs[0][i] = share[i].Capacity * k.used(&was, i, date)
 		}
 	}
 	state := store.New(t, len(share))
 	state.Born = -1<<62 + time.Duration(births.Add(1))
 	state.Epoch = int64(state.Born)
-	held := time.Duration(0)
-	if was.speed > 0 {
-		state.At, state.Speed = was.at, was.speed
-		held = was.rem - (t - was.at)
+	for _, last := range []*store.State{&was.state, &k.stored.State} { // the second is by other limits
+		if last.Speed > 0 {
+			state.At, state.Speed, state.Epoch = last.At, last.Speed, last.Epoch
+			fill.Reports = append(fill.Reports, store.Report{Kind: store.Held, Wait: last.Rem - (t - last.At)})
+		}
 	}
 	state.Skip = state.At - state.Born
-	if k.stored.Limits != nil { // by other limits
-		held = max(held, k.stored.State.Rem-(t-k.stored.State.At))
-	}
 	k.stored = store.Stored{State: state, Limits: share, Number: 1}
-	if held > 0 {
-		fill.Reports = []store.Report{{Kind: store.Held, Wait: held}}
-	}
-	r := fill.ApplyAt(&k.stored, t, date)
-	k.open = !r.Untimely
-	return r
+	fill.ApplyAt(&k.stored, t, date)
 }
 
-// shrink returns this process's share of a limit.
+// shrink returns this process's share of a limit. If that is less than a unit, it is a whole unit that
+// comes back as seldom as the Share says. Of a calendar it stays less: a unit of each period would be
+// more often.
 func (s *Store) shrink(l store.Limit) store.Limit {
 	if l.Kind == store.Fixed { // the windows of processes begin at different times, and their sum is to fit into any
 		l.Kind = store.Window
 	}
-	l.N = 0
-	if l.Kind == store.Leaky {
+	if l.N = 0; l.Kind == store.Leaky {
 		l.Window = 0
 	}
-	if s.Unlimited {
-		l.Capacity, l.Rate = most, most
-		if l.Kind == store.Window {
-			l.Capacity = most * min(1, l.Window.Seconds())
-		}
-	} else {
-		s.divide(&l)
-	}
-	switch {
-	case l.Kind == store.Window:
-		l.Rate = l.Capacity / l.Window.Seconds()
-	case l.Kind.Calendar():
-		l.Rate = 0
-	}
-	return l
-}
-
-// divide makes a limit the Share of it. If that is less than a unit, it is a whole unit that comes
-// back as seldom as the Share says. Of a calendar it stays less: a unit of each period would be more
-// often.
-func (s *Store) divide(l *store.Limit) {
-	least := min(1, l.Capacity)
+	whole := min(1, l.Capacity)
 	l.Capacity *= s.Share
 	l.Rate *= s.Share
-	if whole := math.Round(l.Capacity); whole > l.Capacity && whole <= l.Capacity*(1+0.5e-9) {
-		l.Capacity = whole // a 49th of 49 is 1, except for rounding
+	if round := math.Round(l.Capacity); round > l.Capacity && round <= l.Capacity*(1+0.5e-9) {
+		l.Capacity = round // a 49th of 49 is 1, except for rounding
 	}
 	switch {
+	case s.Unlimited:
+		l.Capacity = most
+		if l.Kind == store.Window {
+			l.Capacity = most * min(1, l.Window.Seconds())
+		} else if l.Kind == store.Leaky {
+			l.Rate = most
+		}
 	case l.Kind.Calendar():
 		l.Capacity = max(l.Capacity, math.SmallestNonzeroFloat64) // no limit has a capacity of 0
-	case l.Capacity < least:
-		sec := min(least/l.Rate, century)
-		l.Capacity, l.Rate = least, least/sec
+	case l.Capacity < whole:
+		sec := min(whole/l.Rate, century)
+		l.Capacity, l.Rate = whole, whole/sec
 		if l.Kind == store.Window {
 			l.Window = time.Duration(sec * 1e9)
 		}
 	}
+	if l.Kind == store.Window {
+		l.Rate = l.Capacity / l.Window.Seconds()
+	}
+	return l
 }

@@ -4,7 +4,8 @@ import "time"
 
 // State is what becomes of calls, as [Store.State] reports.
 type State struct {
-	// Away is true if keys do without the store: their calls fail, or are on shares or unlimited.
+	// Away is true if keys do without the store: their calls fail, or are on shares or unlimited. It
+	// stays true for about two seconds after the store is available again, in which calls need both.
 	Away bool
 	// Since is when Away last changed. If it is zero, the store was never unavailable.
 	Since time.Time
@@ -19,9 +20,6 @@ type State struct {
 // State reports what becomes of calls now. It makes no round trip and waits for none. It may be
 // called from OnSwitch.
 func (s *Store) State() State {
-	if s == nil {
-		return State{}
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return State{Away: len(s.keys) > 0, Since: s.since, Err: s.cause, Keys: len(s.keys), Outages: s.outages}

@@ -3,10 +3,7 @@ package fallback
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -23,27 +20,24 @@ type Store struct {
 	Store store.Store
 	// Share is the part of every limit that this process may use by itself while the store is
 	// unavailable: 1 divided by the number of processes. If it is zero, calls fail with the store's
-	// error. If it is not 0 to 1, each Update fails. In an outage at most 10_000 keys have a share;
-	// calls of others fail with the store's error.
+	// error. If it is not 0 to 1, each Update fails. In an outage at most 10_000 keys have a share.
+	// Calls of others fail with the store's error.
 	Share float64
 	// Unlimited admits every call while the store is unavailable, except in a hold. Beyond 10_000
 	// keys the Store honours only holds from before the outage, and does not charge what leaves.
 	// With a Share each Update fails.
 	Unlimited bool
 	// OnSwitch, if it is not nil, is called when the first key is away, with the store's error, and
-	// when no key is away any more. It does not hear of a switch that is over before it is told. Calls come from any goroutine, one after the other. OnSwitch
-	// must not block.
+	// when no key is away any more. A switch that is over before it is reported is not reported.
+	// Calls come from any goroutine, one after the other. OnSwitch must not block.
 	OnSwitch func(away bool, err error)
-
-	any atomic.Bool // keys or seen is not empty
 
 	mu         sync.Mutex // protects what follows
 	keys       map[string]*away
 	seen       map[string]seen
-	since      time.Time // of the last switch
+	since      time.Time // when Away last changed
 	outages    uint64
 	cause      error // the store's latest error
-	back       bool  // the store has answered since, and keys are charged
 	told       bool  // what OnSwitch was told last
 	announcing bool  // a goroutine calls OnSwitch
 }
@@ -61,98 +55,88 @@ func unix() time.Duration { return time.Duration(time.Now().UnixNano()) }
 
 // Update implements [store.Store].
 func (s *Store) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	if err := s.check(); err != nil {
-		return store.Reply{}, err
+	if s == nil || s.Store == nil || !(s.Share >= 0 && s.Share <= 1) || s.Share > 0 && s.Unlimited {
+		return store.Reply{}, errors.New("fallback: a fallback.Store needs a Store, and a Share of 0 to 1 or Unlimited")
 	}
-	for tried := false; !s.fails() && s.any.Load(); {
-		if err := ctx.Err(); err != nil {
-			return store.Reply{}, err
-		}
-		s.mu.Lock()
-		k := s.keys[key]
-		if k == nil || tried && k.stuck { // if it is stuck the store says why
-			s.mu.Unlock()
-			break
-		}
-		if k.charging == nil && !s.back && !k.stuck {
-			r, err := s.serveLocked(key, op)
-			s.mu.Unlock()
-			return r, err
-		}
-		if store.Same(op.Limits, k.look.Limits) {
-			k.look.Periods = op.Periods
-		}
-		charging := s.chargeLocked(key, k)
-		s.mu.Unlock()
-		select {
-		case <-charging:
-			tried = true
-		case <-ctx.Done():
-		}
+	s.mu.Lock()
+	if s.keys == nil {
+		s.keys, s.seen = make(map[string]*away), make(map[string]seen)
 	}
-	return s.ask(ctx, key, op)
-}
-
-func (s *Store) check() error {
+	k := s.keys[key]
+	books := op.Action == store.Book && len(op.Costs) > 0 && op.Move == nil
 	switch {
-	case s == nil || s.Store == nil:
-		return errors.New("fallback: the Store of a fallback.Store is nil")
-	case !(s.Share >= 0 && s.Share <= 1):
-		return fmt.Errorf("fallback: the Share of a fallback.Store is 0 to 1, not %s", strconv.FormatFloat(s.Share, 'g', 6, 64))
-	case s.Share > 0 && s.Unlimited:
-		return errors.New("fallback: a fallback.Store has a Share or is Unlimited, not both")
+	case k == nil, s.fails(), ctx.Err() != nil, !k.back.IsZero() && !books:
+		s.mu.Unlock()
+		return s.ask(ctx, key, op)
+	case k.back.IsZero():
+		defer s.mu.Unlock()
+		return s.serveLocked(k, op)
 	}
-	return nil
+	both, was := *op, k.spent
+	both.Reports, both.Back = nil, nil
+	here, err := s.serveLocked(k, &both)
+	k.spent = was // the store books what leaves
+	s.mu.Unlock()
+	if err != nil || here.Stale {
+		return here, err
+	}
+	both.Reports, both.Back, both.Costs = op.Reports, op.Back, op.Costs[:len(here.Charges)]
+	if len(here.Charges) > 0 {
+		in, _ := here.State.Due(here.Charges[0].Place)
+		both.After = max(op.After, in)
+	}
+	r, err := s.ask(ctx, key, &both)
+	if len(here.Charges) == 0 && err == nil && !r.Stale && !r.Untimely {
+		return here, nil
+	}
+	return r, err
 }
 
 // fails reports whether calls fail while the store is unavailable.
 func (s *Store) fails() bool { return s.Share == 0 && !s.Unlimited }
 
-// ask asks the store, and serves the call without it if it is unavailable.
+// ask asks the store. If it is unavailable, the key's share answers.
 func (s *Store) ask(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	r, err := s.Store.Update(ctx, key, op)
-	switch {
-	case err == nil:
+	if err == nil {
 		s.remember(key, op, &r)
-	case ctx.Err() == nil && errors.Is(err, store.ErrUnavailable):
-		s.mu.Lock()
-		s.cause, s.back = err, false
-		s.goAwayLocked(key, op)
-		if k := s.keys[key]; k == nil || k.charging == nil { // else what it spends here would not be charged
-			r, err = s.serveLocked(key, op)
-		}
-		s.mu.Unlock()
-		s.announce()
 	}
-	return r, err
+	if !errors.Is(err, store.ErrUnavailable) || ctx.Err() != nil {
+		return r, err
+	}
+	defer s.announce()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cause = err
+	k := s.keys[key]
+	if k == nil {
+		if k = newAway(key, op); len(s.keys) < maxKeys {
+			s.goAwayLocked(k)
+		} else if !s.Unlimited { // else k is for this call
+			return r, err
+		}
+	}
+	if s.fails() {
+		return r, err
+	}
+	k.leave()
+	return s.serveLocked(k, op)
 }
 
 // goAwayLocked marks a key away.
-func (s *Store) goAwayLocked(key string, op *store.Op) {
-	if k := s.keys[key]; k != nil || len(s.keys) >= maxKeys {
-		return
+func (s *Store) goAwayLocked(k *away) {
+	if s.keys[k.key] = k; len(s.keys) == 1 {
+		s.since = time.Now()
+		s.outages++
+		s.later()
 	}
-	if s.keys == nil {
-		s.keys = make(map[string]*away)
-	}
-	if s.keys[key] = newAway(op); len(s.keys) > 1 {
-		return
-	}
-	s.any.Store(true)
-	s.since = time.Now()
-	s.outages++
-	s.later(again)
 }
 
-// comeBackLocked has calls of a key use the store again.
-func (s *Store) comeBackLocked(key string) {
-	delete(s.keys, key)
-	if len(s.keys) > 0 {
-		return
+// comeBackLocked has calls of a key use only the store again.
+func (s *Store) comeBackLocked(k *away) {
+	if delete(s.keys, k.key); len(s.keys) == 0 {
+		s.since, s.cause = time.Now(), nil
 	}
-	s.any.Store(len(s.seen) > 0)
-	s.since = time.Now()
-	s.cause, s.back = nil, false
 }
 
 // announce calls OnSwitch if that is due. If another goroutine calls it, that one does it again.
@@ -161,16 +145,13 @@ func (s *Store) announce() {
 	defer s.mu.Unlock()
 	for is := len(s.keys) > 0; s.OnSwitch != nil && !s.announcing && is != s.told; is = len(s.keys) > 0 {
 		s.told, s.announcing = is, true
-		s.switchLocked(is, s.cause)
+		func(cause error) {
+			s.mu.Unlock()
+			defer func() { // OnSwitch may panic
+				s.mu.Lock()
+				s.announcing = false
+			}()
+			s.OnSwitch(is, cause)
+		}(s.cause)
 	}
-}
-
-// switchLocked calls OnSwitch without the lock.
-func (s *Store) switchLocked(away bool, cause error) {
-	s.mu.Unlock()
-	defer func() { // OnSwitch may panic
-		s.mu.Lock()
-		s.announcing = false
-	}()
-	s.OnSwitch(away, cause)
 }
