@@ -25,7 +25,7 @@ type line struct {
 func (l *line) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	time.Sleep(time.Millisecond)
 	if l.cut.Load() {
-		return store.Reply{}, fmt.Errorf("%w: connection refused", outbound.ErrUnavailable)
+		return store.Reply{}, fmt.Errorf("%w: connection refused", store.ErrUnavailable)
 	}
 	return l.Store.Update(ctx, key, op)
 }
