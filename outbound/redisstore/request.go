@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +16,9 @@ const (
 	spare = time.Minute
 	// keepSet is for how much longer it keeps limits that were set.
 	keepSet = 30 * 24 * time.Hour
+	// mostNumbers is how many numbers a step may have that the script takes at once. More are an
+	// array.
+	mostNumbers = 4000
 	// farthest is the longest wait that can be reserved.
 	farthest = time.Duration(1<<63-1) / 2
 )
@@ -154,7 +158,6 @@ func (q *request) steps() []byte {
 		keep += keepSet
 	}
 	w := writer{b: append(append(make([]byte, 0, 256), q.token...), q.row.edition...), row: q.row, ref: s.State.At - s.State.At%1000}
-	w.b = append(w.b, 0xdd, 0, 0, 0, 0) // an array, of as many numbers as there will be
 	w.ints(flag(q.fence), int64(keep/1000), int64(op.Age/1000), q.row.gid, int64(w.ref/1000), int64(len(s.Limits)), move, reports, backs, runs)
 	for i := range s.Limits {
 		l := &s.Limits[i]
@@ -197,7 +200,9 @@ func (q *request) steps() []byte {
 			i = j
 		}
 	}
-	binary.BigEndian.PutUint32(w.b[headSize+1:], w.n)
+	if w.n > mostNumbers {
+		w.b = slices.Insert(w.b, headSize, binary.BigEndian.AppendUint32([]byte{0xdd}, w.n)...)
+	}
 	return w.b
 }
 
