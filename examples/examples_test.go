@@ -3,8 +3,11 @@ package examples
 
 import (
 	"bytes"
+	"cmp"
 	"flag"
 	"fmt"
+	"go/scanner"
+	"go/token"
 	"net"
 	"os"
 	"os/exec"
@@ -26,6 +29,9 @@ var short = map[string][]string{
 	"retry": {"-calls", "20"},
 	"watch": {"-for", "500ms"},
 }
+
+// lines are how many lines of code an example may have that has more than others.
+var lines = map[string]int{"quickstart": 250, "fleet": 500}
 
 // needs says which variable -real needs to begin.
 var needs = map[string]string{"github": "GITHUB_TOKEN", "llm": "OPENAI_API_KEY", "shopify": "SHOPIFY_SHOP"}
@@ -165,5 +171,41 @@ func TestEveryExampleRunsOnThisMachineWhateverIsExported(t *testing.T) {
 	})
 	if n := calls.Load(); n > 0 {
 		t.Errorf("%d calls to other machines", n)
+	}
+}
+
+// An example shows one thing. Its tests do not count, nor do comments and blank lines.
+func TestExamplesAreShort(t *testing.T) {
+	sources, err := filepath.Glob("*/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := map[string]int{}
+	for _, source := range sources {
+		if strings.HasSuffix(source, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := token.NewFileSet().AddFile(source, 1, len(text))
+		var s scanner.Scanner
+		s.Init(file, text, nil, 0)
+		seen := map[int]bool{}
+		for pos, what, literal := s.Scan(); what != token.EOF; pos, what, literal = s.Scan() {
+			if what == token.SEMICOLON && literal == "\n" {
+				continue // the end of a line
+			}
+			for i := range 1 + strings.Count(literal, "\n") {
+				seen[file.Line(pos)+i] = true
+			}
+		}
+		code[filepath.Dir(source)] += len(seen)
+	}
+	for name, n := range code {
+		if most := cmp.Or(lines[name], 150); n > most {
+			t.Errorf("%s has %d lines of code, and may have %d", name, n, most)
+		}
 	}
 }

@@ -19,16 +19,14 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"os/signal"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/dripfeed/dripfeed/examples/internal/calls"
+	"github.com/dripfeed/dripfeed/examples/internal/cli"
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/queue"
@@ -43,24 +41,11 @@ const (
 	patience = 5 // refusals by one host, until the program gives it up
 )
 
-// shows is what the program shows, in a line.
 const shows = "200 hosts are crawled, at 1 page/s each and 20 at once."
 
-func main() {
-	flag.Usage = func() { fmt.Fprintf(flag.CommandLine.Output(), "%s\n\n\tgo run ./examples/crawl\n", shows) }
-	flag.Parse()
-	if flag.NArg() > 0 {
-		flag.Usage()
-		os.Exit(2)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, newHosts(), os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "crawl:", err)
-		stop()
-		os.Exit(1)
-	}
-}
+var example = cli.Example{Name: "crawl", Usage: shows + "\n\n\tgo run ./examples/crawl", New: cli.NoFlags(func(ctx context.Context, out io.Writer) error { return run(ctx, newHosts(), out) })}
+
+func main() { example.Main() }
 
 // newClient returns the crawler's client.
 func newClient(base http.RoundTripper) (*http.Client, error) {
@@ -97,63 +82,32 @@ func run(ctx context.Context, web http.RoundTripper, out io.Writer) error {
 	fmt.Fprintln(out, shows)
 	begin := time.Now()
 	var fetched, refused atomic.Int32
-	var all sync.WaitGroup
-	errs := make([]error, hosts)
-	for i := range hosts {
-		all.Go(func() {
-			refusals := 0
-			for page := 0; page < pages; page++ {
-				status, err := fetch(ctx, client, fmt.Sprintf("https://host%d.example/%d", i, page))
-				full, wait := errors.AsType[*outbound.ThrottledError](err)
-				switch {
-				case wait && sleep(ctx, full.RetryAfter):
-					page-- // the same page again
-				case err != nil:
-					errs[i] = err
-					return
-				case status == http.StatusTooManyRequests:
-					refused.Add(1)
-					if refusals++; refusals == patience {
-						errs[i] = fmt.Errorf("host%d.example has refused %d calls, and is given up", i, refusals)
-						return
-					}
-					page--
-				default:
-					fetched.Add(1)
+	err = calls.Together(hosts, func(i int) error {
+		refusals := 0
+		for page := 0; page < pages; page++ {
+			resp, err := calls.Get(ctx, client, fmt.Sprintf("https://host%d.example/%d", i, page))
+			full, wait := errors.AsType[*outbound.ThrottledError](err)
+			switch {
+			case wait && calls.Sleep(ctx, full.RetryAfter):
+				page-- // the same page again
+			case err != nil:
+				return err
+			case resp.StatusCode == http.StatusTooManyRequests:
+				refused.Add(1)
+				if refusals++; refusals == patience {
+					return fmt.Errorf("host%d.example has refused %d calls, and is given up", i, refusals)
 				}
+				page--
+			default:
+				fetched.Add(1)
 			}
-		})
-	}
-	all.Wait()
+		}
+		return nil
+	})
 	took := time.Since(begin).Seconds()
 	fmt.Fprintf(out, "%d pages in %.1f s, %.0f per second; %d were refused.\n", fetched.Load(), took, float64(fetched.Load())/took, refused.Load())
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
 	}
-	return errors.Join(errs...)
-}
-
-// sleep reports false if ctx ends before the time is over.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// fetch fetches a page. Its place is free again when the body is closed.
-func fetch(ctx context.Context, client *http.Client, url string) (status int, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return 0, err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer resp.Body.Close()
-	_, err = io.Copy(io.Discard, resp.Body)
-	return resp.StatusCode, err
+	return err
 }

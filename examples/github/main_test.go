@@ -20,15 +20,15 @@ func TestOneRefusalMakesAllWorkersWait(t *testing.T) {
 		time.Sleep(time.Until(time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC))) // resets are seconds since 1970
 		begin := time.Now()
 		var out bytes.Buffer
-		task := demo(newAPI(), &out)
+		task := demo(newAPI())
 		go task.disturb(t.Context())
-		if err := task.run(t.Context()); err != nil {
+		if err := task.run(t.Context(), &out); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second) // the queues' last trips
 		t.Logf("\n%s", &out)
-		if task.refused == 0 || task.refused > 4 {
-			t.Errorf("%d calls were refused, want one for each worker at most", task.refused)
+		if task.refused.Load() == 0 || task.refused.Load() > 4 {
+			t.Errorf("%d calls were refused, want one for each worker at most", task.refused.Load())
 		}
 		if took := time.Since(begin); took < 5*time.Second || took > 12*time.Second {
 			t.Errorf("it took %v", took)
@@ -43,27 +43,20 @@ func TestUndisturbedNoCallIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)))
 		var out bytes.Buffer
-		task := demo(newAPI(), &out)
-		if err := task.run(t.Context()); err != nil || task.refused > 0 {
-			t.Errorf("%d refused, %v\n%s", task.refused, err, &out)
+		task := demo(newAPI())
+		if err := task.run(t.Context(), &out); err != nil || task.refused.Load() > 0 {
+			t.Errorf("%d refused, %v\n%s", task.refused.Load(), err, &out)
 		}
 		time.Sleep(time.Second)
 	})
 }
 
 // theReal is the task for the real API, over an API that has GitHub's own rules.
-func theReal(calls, searches int) *task {
-	task := real("secret", new(bytes.Buffer))
+func theReal(calls, searches int32) *task {
+	task := real("secret")
 	api := outboundtest.GitHub()
 	api.Latency = 100 * time.Millisecond
-	task.base, task.calls, task.searches = api, calls, searches
-	task.request = func(ctx context.Context, search bool, _ int) (*http.Request, error) {
-		path := "repos/o/r/issues"
-		if search {
-			path = "search/issues"
-		}
-		return http.NewRequestWithContext(ctx, http.MethodGet, "https://api.github.com/"+path, nil)
-	}
+	task.base, task.url, task.calls, task.searches = api, issues, calls, searches
 	return task
 }
 
@@ -73,8 +66,8 @@ func Test300CallsTakeNoLongerThanThePointsOfAMinuteAllow(t *testing.T) {
 		time.Sleep(time.Until(time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)))
 		begin := time.Now()
 		task := theReal(300, 0)
-		if err := task.run(t.Context()); err != nil || task.refused > 0 || task.made != 300 {
-			t.Errorf("%d made, %d refused, %v", task.made, task.refused, err)
+		if err := task.run(t.Context(), io.Discard); err != nil || task.refused.Load() > 0 || task.made.Load() != 300 {
+			t.Errorf("%d made, %d refused, %v", task.made.Load(), task.refused.Load(), err)
 		}
 		took := time.Since(begin)
 		t.Log(took)
@@ -118,15 +111,13 @@ func TestAllOfAnHourIsUsedAndNoCallMore(t *testing.T) {
 						least -= part
 					}
 					time.AfterFunc(time.Duration(i)*time.Hour+15*time.Minute, func() {
-						task.mu.Lock()
-						defer task.mu.Unlock()
-						if task.made < least || task.made > want+4 { // each worker has one in hand
-							t.Errorf("%d calls made after %v, want %d", task.made, time.Since(begin), want)
+						if made := int(task.made.Load()); made < least || made > want+4 { // each worker has one in hand
+							t.Errorf("%d calls made after %v, want %d", made, time.Since(begin), want)
 						}
 					})
 				}
-				if err := task.run(t.Context()); err != nil || task.refused > 0 {
-					t.Errorf("%d refused, %v", task.refused, err)
+				if err := task.run(t.Context(), io.Discard); err != nil || task.refused.Load() > 0 {
+					t.Errorf("%d refused, %v", task.refused.Load(), err)
 				}
 				if took := time.Since(begin); took < 2*time.Hour || took > 2*time.Hour+150*time.Second { // a 64th of each window, and 100 calls
 					t.Errorf("it took %v", took)
@@ -143,11 +134,11 @@ func TestNoCallWaitsForTheSearches(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		task := theReal(300, 40) // GitHub allows 30 searches in a minute
-		if err := task.run(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		if err := task.run(ctx, io.Discard); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("40 searches: %v", err)
 		}
-		if task.calls > 0 || task.searches != 9 || task.refused > 0 {
-			t.Errorf("%d calls and %d searches are left, want 0 and 9, and one that has begun; %d refused", task.calls, task.searches, task.refused)
+		if task.calls >= 0 || task.searches != 9 || task.refused.Load() > 0 {
+			t.Errorf("%d calls and %d searches are left, want 0 and 9, and one that has begun; %d refused", task.calls, task.searches, task.refused.Load())
 		}
 		time.Sleep(time.Second)
 	})
@@ -158,7 +149,7 @@ func TestInterruptEndsTheWorkers(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
 		begin := time.Now()
-		if err := demo(newAPI(), new(bytes.Buffer)).run(ctx); !errors.Is(err, context.Canceled) {
+		if err := demo(newAPI()).run(ctx, io.Discard); !errors.Is(err, context.Canceled) {
 			t.Errorf("the error is %v", err)
 		}
 		if took := time.Since(begin); took != time.Second {
@@ -177,10 +168,10 @@ func (s *seen) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func TestTheTokenIsSentAndNeverPrinted(t *testing.T) {
 	var out bytes.Buffer
-	task, api := real("secret", &out), new(seen)
+	task, api := real("secret"), new(seen)
 	task.base = api
 	task.calls = 1
-	err := task.run(t.Context())
+	err := task.run(t.Context(), &out)
 	if err == nil || strings.Contains(err.Error()+out.String(), "secret") {
 		t.Errorf("%v\n%s", err, &out)
 	}

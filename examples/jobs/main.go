@@ -1,133 +1,94 @@
-// Command jobs paces background workers by one bucket, in the two ways in which jobs come:
+// Command jobs paces the jobs of a job system by one bucket, in three ways:
 //
 //	go run ./examples/jobs
 //
-// First from a channel: workers share the work, and each job waits in a queue for its turn. Then
-// from a job system that looks for due jobs every so often: a job that has no room goes back to
-// it, and a jobs.Scheduler tells it when to come again. Look at how often each job runs: twice with
-// a Scheduler, and once if its reservation is booked when the job is enqueued. At last several
-// tenants share the workers, and one has far more jobs than its quota admits: with Schedulers they
-// leave the workers to the others.
+// The system looks for due jobs every so often, and a job that has no capacity goes back to it.
+// With a queue alone a job comes again and again. A jobs.Scheduler tells it when to come. Look at
+// how often each job runs: twice with a Scheduler, and once if its reservation is booked when the
+// job is enqueued. The job system is in internal/jobsystem, in place of yours.
 package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"time"
 
+	"github.com/dripfeed/dripfeed/examples/internal/cli"
+	"github.com/dripfeed/dripfeed/examples/internal/jobsystem"
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
-	"github.com/dripfeed/dripfeed/queue"
+	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 const (
+	shows     = "Background jobs wait for their reservations at one API."
 	perSecond = 25 // calls that the API allows
-	orders    = 25
 	reports   = 40
-	workers   = 8
-	poll      = 250 * time.Millisecond // of the job system
-	lead      = 50 * time.Millisecond  // head start of a job before its reservation
 )
 
-// shows is what the program shows, in a line.
-const shows = "Background jobs wait for their turn at one API."
+var example = cli.Example{Name: "jobs", Usage: shows + "\n\n\tgo run ./examples/jobs", New: cli.NoFlags(run)}
 
-func main() {
-	flag.Usage = func() { fmt.Fprintf(flag.CommandLine.Output(), "%s\n\n\tgo run ./examples/jobs\n", shows) }
-	flag.Parse()
-	if flag.NArg() > 0 {
-		flag.Usage()
-		os.Exit(2)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "jobs:", err)
-		stop()
-		os.Exit(1)
-	}
+func main() { example.Main() }
+
+// way is how the jobs are paced.
+type way struct {
+	name    string
+	limiter func(*outbound.Bucket) outbound.Limiter
+	insert  bool // reservations are booked when the jobs are enqueued
 }
 
+var ways = []way{
+	{name: "queue", limiter: jobsystem.ByQueue},
+	{name: "jobs", limiter: jobsystem.ByScheduler},
+	{name: "booked", limiter: jobsystem.ByScheduler, insert: true},
+}
+
+// run sends the reports of a job system in each of the ways.
 func run(ctx context.Context, out io.Writer) error {
 	bucket, err := outbound.NewBucket("shop", outbound.PerSecond(perSecond))
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%s\n\n", shows)
-	var api api
-	if err := shipAll(ctx, out, queue.New(bucket, queue.Config{}), &api); err != nil {
-		return err
-	}
-	if err := sendAll(ctx, out, bucket, &api); err != nil {
-		return err
-	}
-	if err := serveAll(ctx, out); err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "\nIn no second did more than %.0f reports and orders go.\nThe API allows %d.\n",
-		api.began.Worst(time.Second).Units, perSecond)
-	return nil
-}
-
-// shipAll runs a job for each order that comes from a channel.
-func shipAll(ctx context.Context, out io.Writer, l outbound.Limiter, api *api) error {
-	fmt.Fprintf(out, "%d orders come from a channel to %d workers:\n", orders, workers)
-	incoming := make(chan int)
-	go func() {
-		defer close(incoming)
-		for order := range orders {
-			select {
-			case incoming <- order:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-
-	start, shipped, failed := time.Now(), 0, 0
-	for order, err := range outbound.Each(ctx, l, outbound.Cost{1}, workers, outbound.Receive(ctx, incoming), api.ship) {
+	fmt.Fprintf(out, "%s\n\n%d reports come from a job system that looks every %v.\nHow often each of them runs:\n", shows, reports, jobsystem.Poll)
+	var sent outboundtest.History
+	for _, w := range ways {
+		start := time.Now()
+		system, err := w.send(ctx, bucket, &sent)
 		if err != nil {
-			failed++
-			fmt.Fprintf(out, "  order %d: %v\n", order, err)
-			continue
+			return err
 		}
-		shipped++
+		runs, picture := 0, ""
+		for _, j := range system.Jobs {
+			runs += j.Runs
+			picture += fmt.Sprint(min(j.Runs, 9))
+		}
+		fmt.Fprintf(out, "  %-7s%s\n         %d runs, all sent in %.1f s\n", w.name, picture, runs, time.Since(start).Seconds())
 	}
-	if err := ctx.Err(); err != nil { // the loop has ended early
-		return err
-	}
-	fmt.Fprintf(out, "  %d shipped and %d failed in %.1f s.\n", shipped, failed, time.Since(start).Seconds())
+	fmt.Fprintf(out, "\nIn no second did more than %.0f reports go.\nThe API allows %d.\n", sent.Worst(time.Second).Units, perSecond)
 	return nil
 }
 
-// api stands for the API that the jobs call. A call takes 50 ms.
-type api struct{ began outboundtest.History }
-
-var errAddress = errors.New("the address does not exist")
-
-func (a *api) ship(ctx context.Context, order int) error {
-	if err := a.send(ctx, order); err != nil {
-		return err
+// send sends the reports in one way.
+func (w way) send(ctx context.Context, b *outbound.Bucket, sent *outboundtest.History) (*jobsystem.System, error) {
+	limiter := w.limiter(b)
+	system := &jobsystem.System{Workers: reports, Do: outbound.Wrap(limiter, outbound.Cost{1}, func(ctx context.Context, _ *jobsystem.Job) error {
+		sent.Add(time.Now(), 1)
+		return jobsystem.API(ctx)
+	})}
+	costs := make([]outbound.Cost, reports)
+	for i := range costs {
+		system.Jobs = append(system.Jobs, new(jobsystem.Job))
+		costs[i] = outbound.Cost{1}
 	}
-	if order%15 == 7 {
-		return errAddress
+	if w.insert {
+		reservations, err := limiter.(*jobs.Scheduler).Book(ctx, costs...)
+		if err != nil {
+			return nil, err
+		}
+		for i, r := range reservations {
+			system.Jobs[i].At, system.Jobs[i].Ticket = r.At, r.Ticket
+		}
 	}
-	return nil
+	return system, system.Run(ctx)
 }
-
-func (a *api) send(ctx context.Context, _ int) error {
-	a.began.Add(time.Now(), 1)
-	select {
-	case <-time.After(50 * time.Millisecond):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (a *api) sendJob(ctx context.Context, _ *job) error { return a.send(ctx, 0) }

@@ -21,20 +21,19 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"os/signal"
-	"slices"
+	"regexp"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
+	shared "github.com/dripfeed/dripfeed/examples/internal/calls"
+	"github.com/dripfeed/dripfeed/examples/internal/cli"
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/queue"
@@ -42,11 +41,26 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
+const shows = "Two language models are asked, each within its limits."
+
+var example = cli.Example{Name: "llm", Usage: shows + "\n\n\tgo run ./examples/llm [-real]", New: program}
+
+func main() { example.Main() }
+
+func program(flags *flag.FlagSet) cli.Run {
+	isReal := flags.Bool("real", false, "call api.openai.com, with OPENAI_API_KEY")
+	return func(ctx context.Context, out io.Writer) error {
+		if key := os.Getenv("OPENAI_API_KEY"); *isReal && key == "" {
+			return cli.Wrong("-real needs OPENAI_API_KEY")
+		} else if *isReal {
+			return list(ctx, http.DefaultTransport, key, out)
+		}
+		return run(ctx, newAPI(), out)
+	}
+}
+
 // The units of a cost.
-const (
-	requests = iota
-	tokens
-)
+const requests, tokens = 0, 1
 
 // What the API allows for each model. Its minute is a second here.
 const (
@@ -56,6 +70,9 @@ const (
 	tokensPerDay      = 2_000_000
 	runFor            = 4 * time.Second
 )
+
+// ofDay is the place of the requests per day among the limits.
+const ofDay = 2
 
 // limits returns those of a model. It leaves 5 % of the tokens alone, because calls may use more
 // than their estimates.
@@ -69,76 +86,22 @@ func limits(minute time.Duration) []outbound.Limit {
 	}
 }
 
-// shows is what the program shows, in a line.
-const shows = "Two language models are asked, each within its limits."
-
-func main() {
-	isReal := flag.Bool("real", false, "call api.openai.com, with OPENAI_API_KEY")
-	flag.Usage = func() {
-		fmt.Fprintf(flag.CommandLine.Output(), "%s\n\n\tgo run ./examples/llm [-real]\n\n", shows)
-		flag.PrintDefaults()
-	}
-	flag.Parse()
-	key := os.Getenv("OPENAI_API_KEY")
-	switch {
-	case flag.NArg() > 0:
-		flag.Usage()
-		os.Exit(2)
-	case *isReal && key == "":
-		fmt.Fprintln(os.Stderr, "llm: -real needs OPENAI_API_KEY")
-		os.Exit(2)
-	}
-
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	var err error
-	if *isReal {
-		err = list(ctx, http.DefaultTransport, key, os.Stdout)
-	} else {
-		err = run(ctx, newAPI(), os.Stdout)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "llm:", err)
-		stop()
-		os.Exit(1)
-	}
-}
-
 // model is what the program keeps for each model, which has limits of its own.
 type model struct {
-	name     string
-	bucket   *outbound.Bucket
-	limiter  outbound.Limiter
-	estimate outbound.Estimate
-
-	mu      sync.Mutex // protects the fields below
-	calls   int
-	refused int
-	tokens  float64
+	name                 string
+	bucket               *outbound.Bucket
+	limiter              outbound.Limiter
+	estimate             outbound.Estimate
+	client               *http.Client
+	calls, refused, used atomic.Int64
 }
 
-func newModel(name string, limits []outbound.Limit) (*model, error) {
-	bucket, err := outbound.NewBucket(name, limits...)
-	if err != nil {
-		return nil, err
-	}
-	return &model{name: name, bucket: bucket, limiter: queue.New(bucket, queue.Config{}),
-		estimate: outbound.Estimate{Bucket: bucket, First: outbound.Cost{tokens: 300}}}, nil
-}
-
-// leftToday returns how many requests of the day are left.
-func (m *model) leftToday(ctx context.Context) (float64, error) {
-	all, err := m.bucket.States(ctx)
-	if err != nil {
-		return 0, err
-	}
-	i := slices.IndexFunc(all, func(s outbound.State) bool { return s.Limit.Name == "requests per day" })
-	return all[i].Remaining, nil
-}
-
-// client returns a client for the model. The end of an answer tells what it has cost.
-func (m *model) client(base http.RoundTripper) *http.Client {
-	return &http.Client{Transport: &transport.Transport{
+// newModel returns a model with its client. The end of an answer tells what it has cost.
+func newModel(base http.RoundTripper, name string, limits []outbound.Limit) *model {
+	bucket := outbound.Must(outbound.NewBucket(name, limits...))
+	m := &model{name: name, bucket: bucket, limiter: queue.New(bucket, queue.Config{}),
+		estimate: outbound.Estimate{Bucket: bucket, First: outbound.Cost{tokens: 300}}}
+	m.client = &http.Client{Transport: &transport.Transport{
 		Base:    base,
 		Limiter: m.limiter,
 		Cost:    func(req *http.Request) outbound.Cost { return m.estimate.Cost(known(req)) },
@@ -146,14 +109,17 @@ func (m *model) client(base http.RoundTripper) *http.Client {
 		Units:   map[string]int{"requests": requests, "tokens": tokens},
 		OnResponse: func(resp *http.Response, p *outbound.Permit) {
 			transport.AtEnd(resp, 256, func(tail []byte) {
-				if n, ok := usage(tail); ok {
-					used := outbound.Cost{requests: 1, tokens: n}
+				if found := usage.FindSubmatch(tail); found != nil {
+					n, _ := strconv.Atoi(string(found[1]))
+					used := outbound.Cost{requests: 1, tokens: float64(n)}
 					p.Settle(used)
 					m.estimate.Learn(known(resp.Request), used)
+					m.used.Add(int64(n))
 				}
 			})
 		},
 	}}
+	return m
 }
 
 // known is the known part of a request's cost: four bytes are a token.
@@ -162,70 +128,41 @@ func known(req *http.Request) outbound.Cost {
 }
 
 // usage finds the tokens that an answer has used, at its end.
-func usage(tail []byte) (float64, bool) {
-	_, after, ok := strings.Cut(string(tail), `"total_tokens":`)
-	if !ok {
-		return 0, false
-	}
-	digits := strings.TrimLeft(after, " ")
-	digits = digits[:len(digits)-len(strings.TrimLeft(digits, "0123456789"))]
-	n, err := strconv.ParseFloat(digits, 64)
-	return n, err == nil
-}
+var usage = regexp.MustCompile(`"total_tokens": ?([0-9]+)`)
 
 // run lets workers ask both models until the time is up.
 func run(ctx context.Context, api http.RoundTripper, out io.Writer) error {
 	until, cancel := context.WithTimeout(ctx, runFor)
 	defer cancel()
-	var all sync.WaitGroup
-	var models []*model
-	for _, name := range []string{"small", "large"} {
-		m, err := newModel(name, limits(time.Second))
-		if err != nil {
-			return err
-		}
-		models = append(models, m)
-		client := m.client(api)
-		for worker := range 20 {
-			all.Go(func() { m.work(until, client, worker) })
-		}
-	}
-	all.Wait()
+	models := []*model{newModel(api, "small", limits(time.Second)), newModel(api, "large", limits(time.Second))}
+	_ = shared.Together(40, func(worker int) error { return models[worker%2].work(until, worker) }) // the time is up
 	fmt.Fprintf(out, "%s\nThe API is on this machine, and its minute has 1 s.\n\n", shows)
 	fmt.Fprintf(out, "%-6s %6s %8s %8s %13s %11s\n", "model", "calls", "refused", "tokens", "of the rate", "left today")
 	for _, m := range models {
-		left, err := m.leftToday(context.WithoutCancel(ctx))
+		states, err := m.bucket.States(context.WithoutCancel(ctx))
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "%-6s %6d %8d %8.0f %11.0f %% %11.0f\n", m.name, m.calls, m.refused, m.tokens, 100*m.tokens/(tokensPerMinute*runFor.Seconds()), left)
+		used := float64(m.used.Load())
+		fmt.Fprintf(out, "%-6s %6d %8d %8.0f %11.0f %% %11.0f\n", m.name, m.calls.Load(), m.refused.Load(), used,
+			100*used/(tokensPerMinute*runFor.Seconds()), states[ofDay].Remaining)
 	}
 	return ctx.Err()
 }
 
 // work is one worker: it asks one question after the other.
-func (m *model) work(ctx context.Context, client *http.Client, worker int) {
+func (m *model) work(ctx context.Context, worker int) error {
 	for n := 0; ; n++ {
 		question := fmt.Sprintf(`{"model": %q, "messages": [{"role": "user", "content": "%d.%d: %s"}]}`, m.name, worker, n, strings.Repeat("why? ", 20+(worker*7+n)%40))
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://api.openai.com/v1/chat/completions", strings.NewReader(question))
+		// The API of the demonstration reads no bodies, and finds the model in a header.
+		resp, err := shared.Do(ctx, m.client, http.MethodPost, "https://api.openai.com/v1/chat/completions", question, "X-Model", m.name)
 		if err != nil {
-			return
+			return err
 		}
-		req.Header.Set("X-Model", m.name) // the API of the demonstration reads no bodies, and finds the model here
-		resp, err := client.Do(req)
-		if err != nil {
-			return // the time is up
-		}
-		text, _ := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		used, _ := usage(text)
-		m.mu.Lock()
-		m.calls++
-		m.tokens += used
+		m.calls.Add(1)
 		if resp.StatusCode == http.StatusTooManyRequests {
-			m.refused++
+			m.refused.Add(1)
 		}
-		m.mu.Unlock()
 	}
 }
 
@@ -239,12 +176,7 @@ func newAPI() *outboundtest.API {
 		outboundtest.LeakyBucket(tokensPerMinute, tokensPerMinute).Of("tokens", asked).Settle(total).By(perModel))
 	api.Latency, api.Jitter = 50*time.Millisecond, 100*time.Millisecond
 	api.Next = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		answer := strings.Repeat("because ", int(total(req)/2))
-		_ = json.NewEncoder(w).Encode(map[string]any{
-			"choices": []any{map[string]any{"message": map[string]any{"role": "assistant", "content": answer}}},
-			"usage":   map[string]any{"total_tokens": int(total(req))},
-		})
+		fmt.Fprintf(w, `{"choices": [{"message": {"role": "assistant", "content": "%s"}}], "usage": {"total_tokens": %.0f}}`, strings.Repeat("because ", int(total(req)/2)), total(req))
 	})
 	return api
 }
@@ -257,29 +189,16 @@ func total(req *http.Request) float64 {
 
 // list asks the real API for its models.
 func list(ctx context.Context, base http.RoundTripper, key string, out io.Writer) error {
-	m, err := newModel("models", limits(time.Minute))
-	if err != nil {
-		return err
-	}
-	client := m.client(base)
+	m := newModel(base, "models", limits(time.Minute))
 	for range 3 {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://api.openai.com/v1/models", nil)
+		resp, err := shared.Do(ctx, m.client, http.MethodGet, "https://api.openai.com/v1/models", "", "Authorization", "Bearer "+key)
 		if err != nil {
 			return err
 		}
-		req.Header.Set("Authorization", "Bearer "+key)
-		resp, err := client.Do(req)
-		if err != nil {
-			return err
-		}
-		n, err := io.Copy(io.Discard, resp.Body)
-		if err = errors.Join(err, resp.Body.Close()); err != nil {
-			return err
-		}
-		fmt.Fprintf(out, "%s, %d bytes\n", resp.Status, n)
 		if resp.StatusCode >= 400 {
 			return fmt.Errorf("the API has answered %s", resp.Status)
 		}
+		fmt.Fprintln(out, resp.Status)
 	}
 	return nil
 }

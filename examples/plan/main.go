@@ -1,74 +1,167 @@
 // Command plan tells how long calls take under limits, before anybody makes them:
 //
-//	go run ./examples/plan -limit 100/s,50000/h -calls 100000 -workers 50 -callers 8 -latency 150ms
+//	go run ./examples/plan -limit '100 per 1s' -limit '50000 in any 1h' -calls 100000 -workers 50
 //
 // It runs what a fleet runs, in virtual time: each worker has a queue around a bucket, and all
-// buckets are one in a store. Each of a worker's callers makes one call after the other. Look at
-// what bounds the calls. If that is a limit, more workers do not help; if it is the callers, they do.
+// buckets are one in a store. Each of a worker's callers makes one call after the other. Then it
+// runs the same without each of the limits, and with twice the callers. Look at what bounds the
+// calls. If that is a limit, more workers do not help; if it is the callers, they do.
 //
-// 50000/h spaces calls evenly. With 50000/h:window as many go at once as there is room for, as an
-// API allows that counts the calls of an hour: try both. With -svg FILE it draws a picture.
+// "50000 per 1h" spaces calls evenly. With "50000 in any 1h" as many go at once as there is room
+// for, as an API allows that counts the calls of an hour: try both.
 package main
 
 import (
-	"errors"
+	"context"
 	"flag"
 	"fmt"
 	"io"
-	"os"
+	"slices"
+	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/examples/internal/cli"
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/outbound/store"
+	"github.com/dripfeed/dripfeed/queue"
 )
 
-// shows is what the program shows, in a line.
 const shows = "How long calls take under limits, in virtual time."
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+var example = cli.Example{Name: "plan", Usage: shows + "\n\n\tgo run ./examples/plan [flags]", New: program}
 
-// run is the program, and returns its exit status: 0; 1 if there is no result; 2 if it could not
-// begin.
-func run(args []string, out, stderr io.Writer) int {
-	p, svg, err := arguments(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return 0
-	}
-	if err != nil {
-		fmt.Fprintln(stderr, "plan:", err)
-		return 2
-	}
-	r, err := p.try()
-	if err == nil && svg != "" {
-		err = os.WriteFile(svg, []byte(r.draw()), 0o644)
-	}
-	if err != nil {
-		fmt.Fprintln(stderr, "plan:", err)
-		return 1
-	}
-	r.print(out)
-	return 0
+func main() { example.Main() }
+
+// plan is what is to be tried.
+type plan struct {
+	limits  []outbound.Limit
+	calls   int
+	workers int
+	callers int // of each worker
+	latency time.Duration
 }
 
-// arguments returns the plan, and the file for the picture; "" for none.
-func arguments(args []string, stderr io.Writer) (p plan, svg string, err error) {
-	flags := flag.NewFlagSet("plan", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.Usage = func() {
-		fmt.Fprintf(stderr, "%s\n\n\tgo run ./examples/plan [-limit LIMITS] [-calls N]\n\n", shows)
-		flags.PrintDefaults()
-	}
-	limits := flags.String("limit", "100/s,50000/h", "the `LIMITS` of the API: 10/s, 5000/h or\n100/10s, with commas; 5000/h:window\nlets as many go at once")
-	flags.IntVar(&p.calls, "calls", 20_000, "make `N` calls in all")
-	flags.IntVar(&p.workers, "workers", 10, "`N` processes share the limits")
-	flags.IntVar(&p.callers, "callers", 8, "`N` callers in each worker")
+func program(flags *flag.FlagSet) cli.Run {
+	p := &plan{calls: 20_000, workers: 10, callers: 8}
+	flags.Func("limit", "a `LIMIT` of the API, such as '100 per 1s' or\n'50000 in any 1h'; the flag may come again\n(default both)", func(text string) error {
+		l, err := outbound.ParseLimit(text)
+		p.limits = append(p.limits, l)
+		return err
+	})
+	cli.Number(flags, &p.calls, "calls", 1, 200_000, "calls in all")
+	cli.Number(flags, &p.workers, "workers", 1, 100, "processes")
+	cli.Number(flags, &p.callers, "callers", 1, 100, "callers of a worker")
 	flags.DurationVar(&p.latency, "latency", 150*time.Millisecond, "the `TIME` that each call takes")
-	flags.StringVar(&svg, "svg", "", "draw this `FILE`, too")
-	if err := flags.Parse(args); err != nil {
-		return plan{}, "", err
+	return p.run
+}
+
+// run tries the plan, and prints what bounds it.
+func (p *plan) run(_ context.Context, out io.Writer) error {
+	if p.limits == nil {
+		p.limits = []outbound.Limit{outbound.PerSecond(100), outbound.Window(50_000, time.Hour)}
 	}
-	if flags.NArg() > 0 {
-		return plan{}, "", fmt.Errorf("%q is one argument too many", flags.Arg(0))
+	if err := p.check(); err != nil {
+		return err
 	}
-	if p.limits, err = parseLimits(*limits); err != nil {
-		return plan{}, "", err
+	r, err := p.try()
+	if err != nil {
+		return err
 	}
-	return p, svg, p.check()
+	fmt.Fprintf(out, "%s\n%d calls, made by %d workers with %d callers each.\nOnce it goes, a call takes %v.\n\n", shows, p.calls, p.workers, p.callers, p.latency)
+	fmt.Fprintf(out, "duration   %v, %.4g calls a minute\n", short(r.Took), float64(p.calls)/max(r.Took, time.Millisecond).Minutes())
+	fmt.Fprintf(out, "waits      p50 %v, p95 %v, longest %v\n", short(r.Wait(0.5)), short(r.Wait(0.95)), short(r.Wait(1)))
+	if r.Refused > 0 {
+		fmt.Fprintf(out, "refusals   %d\n           A call that would wait too long is refused,\n           and comes back when it is told.\n", r.Refused)
+	}
+	fmt.Fprintln(out)
+	best, bound := r.Took-r.Took/50, "nothing of these alone"
+	change := func(what, name string, changed plan) error {
+		r, err := changed.try()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%-34.34s  %v\n", what, short(r.Took))
+		if r.Took < best {
+			best, bound = r.Took, name
+		}
+		return nil
+	}
+	for i, l := range p.limits {
+		changed := *p
+		changed.limits = slices.Delete(slices.Clone(p.limits), i, i+1)
+		if err := change("without "+l.String(), l.String(), changed); err != nil {
+			return err
+		}
+	}
+	changed := *p
+	changed.callers *= 2
+	if err := change("with twice the callers", "the callers", changed); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "\nWhat bounds it: %s.\n", bound)
+	return nil
+}
+
+// mostHours is the time of all workers together: while its calls wait, each asks the store now and
+// then whether another has paused the bucket. A machine needs up to half a minute for so much.
+const mostHours = 10_000
+
+// check returns why a plan cannot be tried.
+func (p plan) check() error {
+	if p.latency < 0 || p.latency > time.Hour {
+		return cli.Wrong("-latency needs 0s to 1h, not %v", p.latency)
+	}
+	least, what := p.latency.Hours()*float64(p.calls)/float64(p.workers*p.callers), "the callers"
+	for _, l := range p.limits {
+		if n, per := l.Each(); n > 0 && float64(p.calls)/n*per.Hours() > least {
+			least, what = float64(p.calls)/n*per.Hours(), l.String()
+		}
+	}
+	if least*float64(p.workers) > mostHours {
+		return cli.Wrong("%d calls take %.0f hours (%s): too long to try with %d workers", p.calls, least, what, p.workers)
+	}
+	_, err := outbound.NewSharedBucket(store.NewMemory(), "api", p.limits...)
+	for _, l := range p.limits { // each may be left alone
+		if _, alone := outbound.NewSharedBucket(store.NewMemory(), "api", l); err == nil {
+			err = alone
+		}
+	}
+	if err != nil {
+		return cli.Wrong("-limit: %v", err)
+	}
+	return nil
+}
+
+// try runs the plan in virtual time. Synctest is made for tests, and asks for a *testing.T. Nothing
+// promises that a zero one does, but that of Go 1.26 does. A program of your own has such code in a
+// test: see outboundtest.Load.
+func (p plan) try() (r *outboundtest.LoadReport, err error) {
+	synctest.Test(new(testing.T), func(*testing.T) {
+		shared := store.NewMemory() // as Redis for a real fleet
+		var fleet []outbound.Limiter
+		for range p.workers {
+			var l outbound.Limiter = outbound.Unlimited{}
+			if len(p.limits) > 0 {
+				l = queue.New(outbound.Must(outbound.NewSharedBucket(shared, "api", p.limits...)), queue.Config{}) // they were checked
+			}
+			fleet = append(fleet, l)
+		}
+		r = outboundtest.Load{Calls: p.calls, Callers: p.callers, Latency: p.latency}.Run(context.Background(), fleet...)
+	})
+	if r.Failed > 0 {
+		return nil, fmt.Errorf("%d calls have failed, the first with: %w", r.Failed, r.Err)
+	}
+	return r, nil
+}
+
+// short returns a time with three digits or so.
+func short(d time.Duration) time.Duration {
+	for _, unit := range []time.Duration{time.Hour, time.Minute, time.Second, time.Millisecond} {
+		if d >= unit {
+			return d.Round(unit / 100)
+		}
+	}
+	return d.Round(time.Microsecond)
 }

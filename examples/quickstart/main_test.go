@@ -26,29 +26,28 @@ func threeAPIs(t *testing.T) (*demo, [3]*outboundtest.API) {
 		urls[i] = "http://api.example.com/"
 		base[i] = apis[i]
 	}
-	d, err := threeWays(rate, urls, base)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d, apis
+	return threeWays(rate, urls, base), apis
 }
 
 func TestPlainClientIsRefusedBucketRefusesAndQueueWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, apis := threeAPIs(t)
 		var out bytes.Buffer
-		if err := d.run(t.Context(), screen{out: &out}); err != nil {
+		if err := d.run(t.Context(), &out); err != nil {
 			t.Fatal(err)
 		}
-		for i, want := range []tally{
-			{made: 40, answered: 20, refusedByAPI: 20, took: 1950 * time.Millisecond},
-			{made: 40, answered: 14, refusedByUs: 26, took: 1950 * time.Millisecond},
-			{made: 40, answered: 40, took: 3939 * time.Millisecond},
+		for i, want := range []struct {
+			made, answered, refusedByAPI, refusedByUs int
+			took                                      time.Duration
+		}{
+			{40, 20, 20, 0, 1950 * time.Millisecond},
+			{40, 14, 0, 26, 1950 * time.Millisecond},
+			{40, 40, 0, 0, 3939 * time.Millisecond},
 		} {
-			got := d.ways[i].tally()
-			got.took = got.took.Round(time.Millisecond)
-			if got != want {
-				t.Errorf("%s: %+v, want %+v", d.ways[i].name, got, want)
+			w := d.ways[i]
+			if requests-w.count(unmade) != want.made || w.count(answered) != want.answered || w.count(refusedByAPI) != want.refusedByAPI ||
+				w.count(refusedByUs) != want.refusedByUs || w.took().Round(time.Millisecond) != want.took {
+				t.Errorf("%s: %q in %v, want %+v", w.name, w.line(), w.took(), want)
 			}
 		}
 		if r := apis[2].Report(); r.Arrivals != 40 || r.Refused != 0 {
@@ -74,7 +73,7 @@ func TestOutputIsPlainLinesUnlessItIsATerminal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := threeAPIs(t)
 		var out bytes.Buffer
-		if err := d.run(t.Context(), screen{out: &out}); err != nil {
+		if err := d.run(t.Context(), &out); err != nil {
 			t.Fatal(err)
 		}
 		if i := strings.IndexFunc(out.String(), func(r rune) bool { return r < ' ' && r != '\n' }); i >= 0 {
@@ -87,47 +86,19 @@ func TestOutputIsPlainLinesUnlessItIsATerminal(t *testing.T) {
 	})
 }
 
-func TestTerminalShowsOneLiveLinePerWay(t *testing.T) {
+func TestNothingIsWiderThan60Columns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := threeAPIs(t)
 		var out bytes.Buffer
-		if err := d.run(t.Context(), screen{out: &out, live: true}); err != nil {
+		if err := d.run(t.Context(), &out); err != nil {
 			t.Fatal(err)
 		}
-		// Each drawing goes up over the lines of the one before. A terminal that is too
-		// narrow for a line cuts it, except the last time.
-		drawings := strings.Split(out.String(), "\x1b[3A\r\x1b[J")
-		if len(drawings) < 75 {
-			t.Fatalf("drawn %d times, want 20 times a second", len(drawings))
-		}
-		for _, d := range drawings[1 : len(drawings)-1] {
-			d, ok := strings.CutSuffix(d, "\x1b[?7h\x1b[?7l")
-			if last := strings.HasSuffix(d, "\x1b[?7h"); !ok && !last || strings.Count(d, "\n") != 3 {
-				t.Fatalf("drew %q, want three lines that are cut", d)
+		for line := range strings.Lines(out.String()) {
+			if n := len(strings.Trim(line, "\r\n")); n > 60 {
+				t.Fatalf("a line has %d columns: %s", n, line)
 			}
-		}
-		if last := drawings[len(drawings)-1]; strings.Contains(last, "\x1b") {
-			t.Errorf("at the end it drew %q", last)
 		}
 	})
-}
-
-func TestNothingIsWiderThan60Columns(t *testing.T) {
-	for _, live := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			d, _ := threeAPIs(t)
-			var out bytes.Buffer
-			if err := d.run(t.Context(), screen{out: &out, live: live}); err != nil {
-				t.Fatal(err)
-			}
-			text := regexp.MustCompile(`\x1b\[\??[0-9]*[a-zA-Z]`).ReplaceAllString(out.String(), "")
-			for line := range strings.Lines(text) {
-				if n := len(strings.Trim(line, "\r\n")); n > 60 {
-					t.Fatalf("a line has %d columns: %s", n, line)
-				}
-			}
-		})
-	}
 }
 
 func TestInterruptEndsItAtOnceWithTheTable(t *testing.T) {
@@ -137,7 +108,7 @@ func TestInterruptEndsItAtOnceWithTheTable(t *testing.T) {
 		d, _ := threeAPIs(t)
 		var out bytes.Buffer
 		start := time.Now()
-		err := d.run(ctx, screen{out: &out})
+		err := d.run(ctx, &out)
 		if err == nil || err.Error() != "interrupted" {
 			t.Errorf("the error is %v", err)
 		}
@@ -154,9 +125,9 @@ func TestRefusedCallOfTheQueueIsARemark(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := threeAPIs(t)
 		stricter := strictAPI(rate - 1)
-		d.queue.client.Transport = paced(stricter, nil).Transport
+		d.queue().client.Transport = paced(stricter, nil).Transport
 		var out bytes.Buffer
-		if err := d.run(t.Context(), screen{out: &out}); err != nil {
+		if err := d.run(t.Context(), &out); err != nil {
 			t.Errorf("the error is %v", err)
 		}
 		if !strings.Contains(out.String(), "\nThe API has refused ") {
@@ -167,36 +138,25 @@ func TestRefusedCallOfTheQueueIsARemark(t *testing.T) {
 
 // The limit is so wide that the API refuses nothing, however slow the machine is.
 func TestItRunsOverRealHTTP(t *testing.T) {
-	d, err := local(200)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.close()
 	var out bytes.Buffer
-	if err := d.run(t.Context(), screen{out: &out}); err != nil {
+	if err := local(t.Context(), 200, &out); err != nil {
 		t.Fatalf("%v\n%s", err, &out)
 	}
-	for _, w := range d.ways {
-		got := w.tally()
-		if got.made != calls || got.answered+got.refusedByUs != calls || got.answered == 0 {
-			t.Errorf("%s: %+v", w.name, got)
-		}
-	}
-	if got := d.queue.tally(); got.answered != calls || got.took < d.ideal() {
-		t.Errorf("queue: %+v, faster than %v or not all answered", got, d.ideal())
+	if !regexp.MustCompile(`(?m)^queue +40 +40 +0 +0 `).Match(out.Bytes()) {
+		t.Errorf("the queue's calls are not all answered:\n%s", &out)
 	}
 }
 
 // This is main's way from the arguments to the exit status.
-func TestServerOfOnesOwnIsCalledByTheQueueThenTheBucket(t *testing.T) {
+func TestServerOfOnesOwnIsCalledByTheBucketThenTheQueue(t *testing.T) {
 	api := strictAPI(500)
 	server := newServer(t, api)
 	var out, stderr bytes.Buffer
-	status := run(t.Context(), []string{"-api", server, "-rate", "500"}, screen{out: &out}, &stderr)
+	status := example.Exec(t.Context(), []string{"-api", server, "-rate", "500"}, &out, &stderr)
 	if status != 0 || stderr.Len() > 0 {
 		t.Errorf("status %d, %s", status, &stderr)
 	}
-	if n := api.Report().Arrivals; n <= calls || n > 2*calls {
+	if n := api.Report().Arrivals; n <= requests || n > 2*requests {
 		t.Errorf("%d calls have arrived, want all of the queue and some of the bucket", n)
 	}
 	if strings.Contains(out.String(), "plain client") {
@@ -207,9 +167,9 @@ func TestServerOfOnesOwnIsCalledByTheQueueThenTheBucket(t *testing.T) {
 func TestWhatCannotBeReachedFailsAndIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := threeAPIs(t)
-		d.queue.client.Transport = paced(refuser{}, nil).Transport
+		d.queue().client.Transport = paced(refuser{}, nil).Transport
 		var out bytes.Buffer
-		err := d.run(t.Context(), screen{out: &out})
+		err := d.run(t.Context(), &out)
 		if err == nil || err.Error() != "40 calls of the queue have failed, the first with: no route" {
 			t.Errorf("the error is %v", err)
 		}
@@ -229,19 +189,18 @@ func TestArgumentsAreChecked(t *testing.T) {
 		{[]string{"more"}, 2, `"more" is one argument too many`},
 		{[]string{"-nonsense"}, 2, "not defined"},
 		{[]string{"-rate", "5"}, 2, "-rate needs -api"},
-		{[]string{"-svg", "x.svg", "-api", "http://localhost/", "-rate", "5"}, 2, "goes without -api"},
 		{[]string{"-api", "localhost:8080", "-rate", "5"}, 2, "-api needs a URL"},
 		{[]string{"-api", "ftp://example.com/", "-rate", "5"}, 2, "-api needs a URL"},
 		{[]string{"-api", "http:///path", "-rate", "5"}, 2, "-api needs a URL"},
 		{[]string{"-api", "http://user:secret@exa mple.com/", "-rate", "5"}, 2, "-api needs a URL"},
-		{[]string{"-api", "http://example.com/"}, 2, "-rate needs a number"},
-		{[]string{"-api", "http://example.com/", "-rate", "-1"}, 2, "-rate needs a number"},
-		{[]string{"-api", "http://example.com/", "-rate", "NaN"}, 2, "-rate needs a number"},
-		{[]string{"-api", "http://example.com/", "-rate", "Inf"}, 2, "-rate needs a number"},
+		{[]string{"-api", "http://example.com/"}, 2, "-api needs -rate"},
+		{[]string{"-api", "http://example.com/", "-rate", "-1"}, 2, "it needs a number"},
+		{[]string{"-api", "http://example.com/", "-rate", "NaN"}, 2, "it needs a number"},
+		{[]string{"-api", "http://example.com/", "-rate", "Inf"}, 2, "it needs a number"},
 		{[]string{"-api", "http://example.com/", "-rate", "many"}, 2, "invalid value"},
 	} {
 		var out, stderr bytes.Buffer
-		status := run(t.Context(), c.args, screen{out: &out}, &stderr)
+		status := example.Exec(t.Context(), c.args, &out, &stderr)
 		if status != c.status || !strings.Contains(stderr.String(), c.says) {
 			t.Errorf("%q: status %d, want %d and %q:\n%s", c.args, status, c.status, c.says, &stderr)
 		}

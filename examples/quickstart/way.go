@@ -2,24 +2,25 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
-	"io"
 	"net/http"
-	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/dripfeed/dripfeed/examples/internal/calls"
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// calls is how many calls each way makes. Their line fits in 60 columns.
-const calls = 40
+// requests is how many calls each way makes. Their line fits in 60 columns.
+const requests = 40
 
 // What became of a call, as the screen shows it.
 const (
-	unmade       = ' '
+	unmade       = 0
 	waiting      = '.'
 	answered     = '+'
 	refusedByAPI = 'X'
@@ -34,63 +35,38 @@ type way struct {
 	url    string
 	client *http.Client
 
-	mu      sync.Mutex           // protects the fields below
-	cells   [calls]byte          // what became of each call
-	began   [calls]time.Duration // when each call was made
-	ended   [calls]time.Duration // when it was answered or refused, or failed
-	failure error                // the first failure of a call
-}
-
-func newWay(name, shows, url string, client *http.Client) *way {
-	w := &way{name: name, shows: shows, url: url, client: client}
-	copy(w.cells[:], bytes.Repeat([]byte{unmade}, calls))
-	return w
+	mu      sync.Mutex              // protects the fields below
+	cells   [requests]byte          // what became of each call
+	began   [requests]time.Duration // when each call was made
+	ended   [requests]time.Duration // when it was answered or refused, or failed
+	failure error                   // the first failure of a call
 }
 
 // run makes all calls, one every so often, and returns when each has its answer or ctx is
 // done.
-func (w *way) run(ctx context.Context, every time.Duration) {
+func (w *way) run(ctx context.Context, every time.Duration) error {
 	start := time.Now()
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	var all sync.WaitGroup
-	defer all.Wait()
-	for i := range calls {
-		all.Go(func() {
+	return calls.Together(requests, func(i int) error {
+		if calls.Sleep(ctx, time.Duration(i)*every) {
 			w.set(i, waiting, time.Since(start), nil)
 			outcome, err := w.call(ctx)
 			w.set(i, outcome, time.Since(start), err)
-		})
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
 		}
-	}
+		return nil
+	})
 }
 
 // call makes one call and returns what became of it.
 func (w *way) call(ctx context.Context) (outcome byte, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url, nil)
-	if err != nil {
-		return failed, err
-	}
-	resp, err := w.client.Do(req)
-	var full *outbound.ThrottledError
+	resp, err := calls.Get(ctx, w.client, w.url)
 	switch {
-	case errors.As(err, &full):
-		return refusedByUs, nil // full.RetryAfter says when to come back
+	case errors.Is(err, outbound.ErrThrottled):
+		return refusedByUs, nil // a ThrottledError says when to come back
 	case ctx.Err() != nil:
 		return waiting, nil // interrupted
 	case err != nil:
-		return failed, withoutURL(err)
-	}
-	defer resp.Body.Close()
-	// Read to its end, so that the next call can use the connection.
-	if _, err := io.Copy(io.Discard, resp.Body); err != nil && ctx.Err() == nil {
 		return failed, err
-	}
-	if resp.StatusCode == http.StatusTooManyRequests {
+	case resp.StatusCode == http.StatusTooManyRequests:
 		return refusedByAPI, nil
 	}
 	return answered, nil
@@ -99,59 +75,31 @@ func (w *way) call(ctx context.Context) (outcome byte, err error) {
 func (w *way) set(i int, outcome byte, at time.Duration, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.cells[i] == unmade {
+	if outcome == waiting && w.cells[i] == unmade {
 		w.began[i] = at
-	}
-	if outcome != waiting {
+	} else if outcome != waiting {
 		w.ended[i] = at
 	}
 	w.cells[i] = outcome
-	if w.failure == nil {
-		w.failure = err
-	}
+	w.failure = cmp.Or(w.failure, err)
 }
 
-// line shows every call as one character.
+// line shows every call as one character, and a blank for one that is not made yet.
 func (w *way) line() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return string(w.cells[:])
+	return strings.ReplaceAll(string(w.cells[:]), "\x00", " ")
 }
 
-// tally is a row of the table.
-type tally struct {
-	made, answered, refusedByAPI, refusedByUs, failed int
-
-	took    time.Duration
-	failure error
-}
-
-func (w *way) tally() tally {
+func (w *way) count(outcome byte) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	count := func(outcome byte) int { return bytes.Count(w.cells[:], []byte{outcome}) }
-	return tally{
-		made:         calls - count(unmade),
-		answered:     count(answered),
-		refusedByAPI: count(refusedByAPI),
-		refusedByUs:  count(refusedByUs),
-		failed:       count(failed),
-		took:         slices.Max(w.ended[:]),
-		failure:      w.failure,
-	}
+	return bytes.Count(w.cells[:], []byte{outcome})
 }
 
-// used is the part of the quota that was used: the calls answered, divided by those of an
-// even flow of rate calls per second in the same time.
-func (t tally) used(rate float64) float64 {
-	return float64(t.answered) / (1 + rate*t.took.Seconds())
-}
-
-// withoutURL removes the URL from an error, because it may carry a token.
-func withoutURL(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
-		return u.Err
-	}
-	return err
+// took is how long the calls took.
+func (w *way) took() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Max(w.ended[:])
 }

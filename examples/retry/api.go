@@ -1,11 +1,11 @@
 package main
 
 import (
-	"io"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
@@ -20,65 +20,31 @@ const (
 // moody is an API that fails now and then.
 type moody struct {
 	*outboundtest.API
-
-	mu      sync.Mutex // protects the fields below
-	start   time.Time
-	calls   int
-	refused int // by 429
-	failed  int // by 502 and 503
+	start         func() time.Time // of its first call
+	calls, failed atomic.Int32
 }
 
-func newAPI(n float64) *moody {
-	api := outboundtest.Stripe(outboundtest.SlidingLog(n, time.Second))
+func newAPI() *moody {
+	api := outboundtest.Stripe(outboundtest.SlidingLog(rate, time.Second))
 	api.Latency = 50 * time.Millisecond
-	return &moody{API: api}
+	return &moody{API: api, start: sync.OnceValue(time.Now)}
 }
 
+// RoundTrip answers a call. There are calls that the API does not even look at.
 func (m *moody) RoundTrip(req *http.Request) (*http.Response, error) {
-	if resp := m.mood(req); resp != nil {
-		if req.Body != nil {
-			_ = req.Body.Close()
-		}
-		return resp, nil
+	n, now := m.calls.Add(1), time.Since(m.start())
+	closed := now >= closes && now < opens
+	if !closed && n%15 != 0 {
+		return m.API.RoundTrip(req)
 	}
-	resp, err := m.API.RoundTrip(req)
-	if err == nil && resp.StatusCode == http.StatusTooManyRequests {
-		m.mu.Lock()
-		m.refused++
-		m.mu.Unlock()
+	m.failed.Add(1)
+	if req.Body != nil {
+		_ = req.Body.Close()
 	}
-	return resp, err
-}
-
-// mood returns the answer to a call that the API does not even look at, or nil.
-func (m *moody) mood(req *http.Request) *http.Response {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.start.IsZero() {
-		m.start = time.Now()
+	w := httptest.NewRecorder()
+	if w.Code = http.StatusBadGateway; closed {
+		w.Code = http.StatusServiceUnavailable
+		w.Header().Set("Retry-After", strconv.Itoa(int((opens-now+time.Second-1)/time.Second)))
 	}
-	m.calls++
-	header := http.Header{}
-	status := http.StatusBadGateway
-	switch now := time.Since(m.start); {
-	case now >= closes && now < opens:
-		status = http.StatusServiceUnavailable
-		header.Set("Retry-After", strconv.Itoa(int((opens-now+time.Second-1)/time.Second)))
-	case m.calls%15 != 0:
-		return nil
-	}
-	m.failed++
-	return &http.Response{
-		StatusCode: status,
-		Header:     header,
-		Body:       io.NopCloser(strings.NewReader(http.StatusText(status))),
-		Request:    req,
-	}
-}
-
-// counts returns how many calls have come, and how many of them the API refused and failed.
-func (m *moody) counts() (calls, refused, failed int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.calls, m.refused, m.failed
+	return w.Result(), nil
 }

@@ -19,14 +19,14 @@ func TestARefusalMakesAllWaitAsLongAsTheAPIAsksFor(t *testing.T) {
 		begin := time.Now()
 		var out bytes.Buffer
 		api := newAPI()
-		task := demo(api, &out)
+		task := demo(api)
 		go others(t.Context(), api)
-		if err := task.run(t.Context()); err != nil {
+		if err := task.run(t.Context(), &out); err != nil {
 			t.Fatal(err)
 		}
 		t.Logf("\n%s", &out)
-		if task.done != task.calls || task.refused == 0 || task.refused > 4 {
-			t.Errorf("%d calls made, %d refused; want %d, and one for each worker at most", task.done, task.refused, task.calls)
+		if task.done.Load() != task.calls || task.refused.Load() == 0 || task.refused.Load() > 4 {
+			t.Errorf("%d calls made, %d refused; want %d, and one for each worker at most", task.done.Load(), task.refused.Load(), task.calls)
 		}
 		if !strings.Contains(out.String(), "asks to wait 2s") {
 			t.Error("nobody has waited for 2 s")
@@ -41,9 +41,9 @@ func TestARefusalMakesAllWaitAsLongAsTheAPIAsksFor(t *testing.T) {
 func TestUndisturbedNoCallIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
-		task := demo(newAPI(), new(bytes.Buffer))
-		if err := task.run(t.Context()); err != nil || task.refused > 0 {
-			t.Errorf("%d refused, %v", task.refused, err)
+		task := demo(newAPI())
+		if err := task.run(t.Context(), io.Discard); err != nil || task.refused.Load() > 0 {
+			t.Errorf("%d refused, %v", task.refused.Load(), err)
 		}
 		if took := time.Since(begin); took > 4500*time.Millisecond { // (120 - 38)/20 s, and an answer
 			t.Errorf("it took %v", took)
@@ -62,10 +62,10 @@ func TestAWindowTakesLongerThanTheBucketThatTheAPIHas(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			begin := time.Now()
-			task := demo(newAPI(), new(bytes.Buffer))
+			task := demo(newAPI())
 			task.limit = limit
-			if err := task.run(t.Context()); err != nil || task.refused > 0 {
-				t.Errorf("%s: %d refused, %v", name, task.refused, err)
+			if err := task.run(t.Context(), io.Discard); err != nil || task.refused.Load() > 0 {
+				t.Errorf("%s: %d refused, %v", name, task.refused.Load(), err)
 			}
 			took[name] = time.Since(begin)
 			time.Sleep(time.Second)
@@ -82,7 +82,7 @@ func TestInterruptEndsTheWorkers(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
 		begin := time.Now()
-		if err := demo(newAPI(), new(bytes.Buffer)).run(ctx); !errors.Is(err, context.Canceled) {
+		if err := demo(newAPI()).run(ctx, io.Discard); !errors.Is(err, context.Canceled) {
 			t.Errorf("the error is %v", err)
 		}
 		if took := time.Since(begin); took != time.Second {
@@ -101,19 +101,19 @@ func (s *seen) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func TestTheTokenGoesToTheShopOnlyAndIsNeverPrinted(t *testing.T) {
 	for _, shop := range []string{"", "example.com", "evil.test/", "a.b.myshopify.com", "a@evil.test", "A b", "-a"} {
-		if _, err := real(shop, "secret", io.Discard); err == nil || strings.Contains(err.Error(), "secret") {
+		if _, err := real(shop, "secret"); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("shop %q: %v", shop, err)
 		}
 	}
 	for _, shop := range []string{"example", "example.myshopify.com"} {
 		var out bytes.Buffer
-		task, err := real(shop, "secret", &out)
+		task, err := real(shop, "secret")
 		if err != nil {
 			t.Fatal(err)
 		}
 		api := new(seen)
 		task.base, task.calls = api, 1
-		if err = task.run(t.Context()); err == nil || strings.Contains(err.Error()+out.String(), "secret") {
+		if err = task.run(t.Context(), &out); err == nil || strings.Contains(err.Error()+out.String(), "secret") {
 			t.Errorf("%v\n%s", err, &out)
 		}
 		if len(api.urls) != 1 || !strings.HasPrefix(api.urls[0], "https://example.myshopify.com/") || api.tokens[0] != "secret" {

@@ -18,33 +18,22 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"os"
 	"time"
 	_ "time/tzdata" // for machines that know no time zones
 
+	"github.com/dripfeed/dripfeed/examples/internal/cli"
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
 const eurosPerMonth = 1000
 
-// shows is what the program shows, in a line.
 const shows = "A bucket keeps a budget of 1000 EUR a month."
 
-func main() {
-	flag.Usage = func() { fmt.Fprintf(flag.CommandLine.Output(), "%s\n\n\tgo run ./examples/spend\n", shows) }
-	flag.Parse()
-	if flag.NArg() > 0 {
-		flag.Usage()
-		os.Exit(2)
-	}
-	if err := run(context.Background(), os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "spend:", err)
-		os.Exit(1)
-	}
-}
+var example = cli.Example{Name: "spend", Usage: shows + "\n\n\tgo run ./examples/spend", New: cli.NoFlags(run)}
+
+func main() { example.Main() }
 
 func run(ctx context.Context, out io.Writer) error {
 	zone, err := time.LoadLocation("Europe/Berlin")

@@ -12,14 +12,12 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"sync"
 	"time"
 
+	"github.com/dripfeed/dripfeed/examples/internal/cli"
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
@@ -32,24 +30,11 @@ const (
 // limit is the limit of each tenant: three calls at once, never more than five in any second.
 var limit = outbound.PerSecond(5).Burst(3)
 
-// shows is what the program shows, in a line.
 const shows = "Each of 5000 tenants has a quota of its own."
 
-func main() {
-	flag.Usage = func() { fmt.Fprintf(flag.CommandLine.Output(), "%s\n\n\tgo run ./examples/tenants\n", shows) }
-	flag.Parse()
-	if flag.NArg() > 0 {
-		flag.Usage()
-		os.Exit(2)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "tenants:", err)
-		stop()
-		os.Exit(1)
-	}
-}
+var example = cli.Example{Name: "tenants", Usage: shows + "\n\n\tgo run ./examples/tenants", New: cli.NoFlags(run)}
+
+func main() { example.Main() }
 
 func run(ctx context.Context, out io.Writer) error {
 	overflow, err := outbound.NewBucket("all others", limit)

@@ -17,15 +17,13 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
-	"os/signal"
 	"sync"
 	"time"
 
+	"github.com/dripfeed/dripfeed/examples/internal/cli"
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/queue"
 )
@@ -56,24 +54,11 @@ func limits() []outbound.Limit {
 	}
 }
 
-// shows is what the program shows, in a line.
 const shows = "Calls of a language model reserve tokens, and settle."
 
-func main() {
-	flag.Usage = func() { fmt.Fprintf(flag.CommandLine.Output(), "%s\n\n\tgo run ./examples/tokens\n", shows) }
-	flag.Parse()
-	if flag.NArg() > 0 {
-		flag.Usage()
-		os.Exit(2)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "tokens:", err)
-		stop()
-		os.Exit(1)
-	}
-}
+var example = cli.Example{Name: "tokens", Usage: shows + "\n\n\tgo run ./examples/tokens", New: cli.NoFlags(run)}
+
+func main() { example.Main() }
 
 func run(ctx context.Context, out io.Writer) error {
 	fmt.Fprintf(out, "%s\n%d workers ask for %v. The limits, in one bucket:\n", shows, workers, runFor)

@@ -20,48 +20,32 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"os/signal"
 	"time"
 
+	"github.com/dripfeed/dripfeed/examples/internal/cli"
 	"github.com/dripfeed/dripfeed/outbound/watch"
 )
 
 const shows = "A page that shows limiters while they work."
 
-func main() {
-	flags := flag.NewFlagSet("watch", flag.ContinueOnError)
+var example = cli.Example{Name: "watch", Usage: shows + "\n\n\tgo run ./examples/watch [flags]", New: program}
+
+func main() { example.Main() }
+
+func program(flags *flag.FlagSet) cli.Run {
 	addr := flags.String("addr", "127.0.0.1:0", "where to serve it")
-	lasts := flags.Duration("for", 0, "how long to work; 0: until ^C")
-	flags.Usage = func() {
-		fmt.Fprintf(flags.Output(), "%s\n\n\tgo run ./examples/watch [flags]\n\n", shows)
-		flags.PrintDefaults()
-	}
-	switch err := flags.Parse(os.Args[1:]); {
-	case errors.Is(err, flag.ErrHelp):
-		return
-	case err != nil || flags.NArg() > 0 || *lasts < 0:
-		fmt.Fprintln(os.Stderr, cmp.Or(err, errors.New("watch takes flags only")))
-		os.Exit(2)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if *lasts > 0 {
-		ctx, stop = context.WithTimeout(ctx, *lasts)
-		defer stop()
-	}
-	if err := run(ctx, os.Stdout, *addr); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	lasts := flags.Duration("for", 365*24*time.Hour, "how long to work")
+	return func(ctx context.Context, out io.Writer) error {
+		ctx, cancel := context.WithTimeout(ctx, *lasts)
+		defer cancel()
+		return run(ctx, out, *addr)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dripfeed/dripfeed/examples/internal/calls"
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -30,35 +31,19 @@ func bucket(key string, limits ...outbound.Limit) *outbound.Bucket {
 	return outbound.Must(outbound.NewBucket(key, limits...))
 }
 
-// client returns a client of an API that is paced by a limiter.
-func client(api *outboundtest.API, l outbound.Limiter) *http.Client {
-	return &http.Client{Transport: &transport.Transport{Base: api, Limiter: l}}
-}
-
-// call has so many workers call an API, each after a pause of this length on average.
-func call(ctx context.Context, c *http.Client, workers int, pause time.Duration) {
+// call has so many workers call an API, paced by a limiter, each after a pause of this length on
+// average.
+func call(ctx context.Context, api *outboundtest.API, l outbound.Limiter, workers int, pause time.Duration) {
+	client := &http.Client{Transport: &transport.Transport{Base: api, Limiter: l}}
 	for range workers {
-		go every(ctx, pause, func() {
-			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://api.example.com/", nil)
-			if err != nil {
-				return
-			}
-			if resp, err := c.Do(req); err == nil {
-				_ = resp.Body.Close()
-			}
-		})
+		go every(ctx, pause, func() { _, _ = calls.Get(ctx, client, "http://api.example.com/") })
 	}
 }
 
 // every calls f until ctx ends, after a pause of this length on average.
 func every(ctx context.Context, pause time.Duration, f func()) {
-	for {
-		select {
-		case <-time.After(time.Duration(rand.Int64N(int64(2 * pause)))):
-			f()
-		case <-ctx.Done():
-			return
-		}
+	for calls.Sleep(ctx, rand.N(2*pause)) {
+		f()
 	}
 }
 
@@ -67,8 +52,8 @@ func github(ctx context.Context, board *watch.Board) {
 	api := outboundtest.RateLimitFields(outboundtest.FixedWindow(1200, 2*time.Minute).Of("core", nil))
 	api.Latency, api.Jitter = 40*time.Millisecond, 40*time.Millisecond
 	l := board.Add("github", queue.New(bucket("github", outbound.PerSecond(8), outbound.Window(1200, 2*time.Minute)), queue.Config{MaxWait: 10 * time.Second}))
-	call(ctx, client(api, l), 20, 2*time.Second)
-	call(ctx, client(api, nil), 1, 800*time.Millisecond)
+	call(ctx, api, l, 20, 2*time.Second)
+	call(ctx, api, nil, 1, 800*time.Millisecond)
 }
 
 // billing is held: it is down for maintenance, and says for how long.
@@ -82,14 +67,14 @@ func billing(ctx context.Context, board *watch.Board) {
 		}
 	})
 	l := board.Add("billing", queue.New(bucket("billing", outbound.PerSecond(5)), queue.Config{MaxWait: 2 * time.Second}))
-	call(ctx, client(&outboundtest.API{Next: next, Latency: 30 * time.Millisecond}, l), 3, 1500*time.Millisecond)
+	call(ctx, &outboundtest.API{Next: next, Latency: 30 * time.Millisecond}, l, 3, 1500*time.Millisecond)
 }
 
 // search is slowed: its API allows 6 a second, and 8 are configured.
 func search(ctx context.Context, board *watch.Board) {
 	api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.LeakyBucket(3, 6)}, Latency: 20 * time.Millisecond}
 	l := board.Add("search", queue.New(bucket("search", outbound.Limit{Capacity: 4, LeakRate: 8}, outbound.InFlight(4)), queue.Config{MaxWait: 5 * time.Second}))
-	call(ctx, client(api, l), 12, time.Second)
+	call(ctx, api, l, 12, time.Second)
 }
 
 // tenants are many, and a few of them want too much.
@@ -117,7 +102,7 @@ func mail(ctx context.Context, board *watch.Board) {
 		if i == 0 { // this process has one of them on its board; the others stand for other processes
 			l = board.Add("mail", l)
 		}
-		call(ctx, client(&outboundtest.API{Latency: 100 * time.Millisecond}, l), 2, 2*time.Second)
+		call(ctx, &outboundtest.API{Latency: 100 * time.Millisecond}, l, 2, 2*time.Second)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"os/signal"
 	"syscall"
@@ -87,25 +86,4 @@ func Number[N int | float64](flags *flag.FlagSet, n *N, name string, least, most
 		*n = got
 		return nil
 	})
-}
-
-// CheckURL reports whether a flag's text is a URL of one of the schemes. The error does not show
-// the text, which may hold a password.
-func CheckURL(name, text string, schemes ...string) error {
-	if u, err := url.Parse(text); err == nil && (u.Hostname() != "" || u.Scheme == "unix") {
-		for _, scheme := range schemes {
-			if u.Scheme == scheme {
-				return nil
-			}
-		}
-	}
-	return Wrong("-%s needs a URL that begins with %s://", name, schemes[0])
-}
-
-// WithoutURL returns the cause of an error of an http.Client, whose text shows no URL.
-func WithoutURL(err error) error {
-	if outer, ok := errors.AsType[*url.Error](err); ok {
-		return outer.Err
-	}
-	return err
 }

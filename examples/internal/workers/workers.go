@@ -197,14 +197,12 @@ var errInterrupted = errors.New("interrupted")
 func (r *run) watch(ctx context.Context, out io.Writer, before []*Result) error {
 	lasts := time.Duration(r.order.Seconds * float64(time.Second))
 	end := time.After(lasts)
-	kill := time.NewTicker(lasts / time.Duration(r.order.Kill+1))
-	defer kill.Stop()
+	kill := time.Tick(lasts / time.Duration(r.order.Kill+1))
 	every, live := time.Second, screen.Screen{Out: out}
 	if screen.Live(out) {
 		every = 200 * time.Millisecond
 	}
-	draw := time.NewTicker(every)
-	defer draw.Stop()
+	draw := time.Tick(every)
 	defer live.Clear()
 	for kills := 0; ; {
 		select {
@@ -214,7 +212,7 @@ func (r *run) watch(ctx context.Context, out io.Writer, before []*Result) error 
 			return err
 		case <-ctx.Done():
 			return errInterrupted
-		case <-kill.C:
+		case <-kill:
 			if kills++; kills <= r.order.Kill {
 				i := rand.IntN(len(r.workers))
 				r.workers[i].kill()
@@ -222,7 +220,7 @@ func (r *run) watch(ctx context.Context, out io.Writer, before []*Result) error 
 					return err
 				}
 			}
-		case <-draw.C:
+		case <-draw:
 			if so := r.look(); screen.Live(out) {
 				live.Draw(table(append(before, so))...)
 			} else {
