@@ -118,6 +118,8 @@ type (
 func inner(l outbound.Limiter) outbound.Limiter {
 	for {
 		switch x := l.(type) {
+		case *outbound.Bucket: // most are, and this is quicker
+			return l
 		case interface{ Queue() *queue.Queue }:
 			return x.Queue()
 		case explainer, hasBucket:

@@ -144,11 +144,7 @@ func (r *row) judge() {
 		say(Slowed, "Calls leave at %.3g %% of the speed, because the API has refused some.", 100*r.Speed)
 	}
 	if q := r.Queue; q != nil && q.Waiting > 0 {
-		first := ""
-		if q.Oldest > 0 {
-			first = ", the first for " + brief(q.Oldest)
-		}
-		say(Busy, "%s in the queue%s.", count(uint64(q.Waiting), "call waits", "calls wait"), first)
+		say(Busy, "%s in the queue, the first for %s.", count(uint64(q.Waiting), "call waits", "calls wait"), brief(q.Oldest))
 	}
 	if r.Minute != nil {
 		sum := r.Minute.Sum
