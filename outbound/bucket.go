@@ -355,13 +355,12 @@ func (b *Bucket) Waiting(f func()) (stop func()) {
 	}
 	leave := b.slowPath().waiting.listen(f)
 	return func() {
-		send := func() { _ = b.do(context.Background(), "settle", &step{}, new(reply)) }
 		switch {
 		case !leave():
 		case b.remote(): // not in the way of the caller that stops
-			go send()
+			go b.flush()
 		default:
-			send()
+			b.flush()
 		}
 	}
 }

@@ -180,22 +180,3 @@ func textOf(limits []Limit) string {
 }
 
 func (w *watch) addLocked(c Event) { w.news = append(w.news, c) }
-
-// hold is when a bucket's hold ends, as far as this process has heard.
-type hold struct {
-	until atomic.Int64 // the store's time; 0: there is none
-	born  atomic.Int64 // of the life in which that is so
-}
-
-// extends takes in a state, and reports whether its hold has begun since the last one or
-// ends later.
-func (h *hold) extends(s *store.State) bool {
-	until := int64(0)
-	if s.Rem > 0 {
-		until = int64(later(s.At, s.Rem))
-	} else if h.until.Load() == 0 {
-		return false
-	}
-	was, born := h.until.Swap(until), h.born.Swap(int64(s.Born))
-	return until != 0 && (was == 0 || born != int64(s.Born) || until > int64(later(time.Duration(was), moved)))
-}

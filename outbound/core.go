@@ -57,7 +57,6 @@ type slowPath struct {
 	slots    slots
 	waiting  waiting
 	watches  watches
-	hold     hold
 	local    localState
 	shared   *sharedState             // nil: the state is in local
 	reserved atomic.Pointer[reserved] // what Reservations has made last; nil: nothing
@@ -187,8 +186,8 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 			return err
 		}
 		return &StoreError{Op: name, Key: b.key, Err: err}
-	case p.waiting.hasFailed.Load():
-		go b.resend()
+	case p.waiting.failing.Swap(false) && p.waiting.hasKept.Load(): // during an outage retries mostly fail
+		go b.flush()
 	}
 	s.settled()
 	if s.action == store.Replace || s.action == store.Resume || len(s.reports) > 0 {
@@ -236,11 +235,8 @@ func (b *core) update(ctx context.Context, p *slowPath, s *step, t *trip, r *rep
 	}
 	if err != nil {
 		r.Reply = store.Reply{}
-	} else {
-		r.extended = p.hold.extends(&r.State)
-		if p.shared != nil {
-			p.waiting.confirm(&r.State)
-		}
+	} else if p.shared != nil {
+		p.waiting.confirm(&r.State)
 	}
 	if p.slots.seat(s, asked, r) {
 		p.waiting.changed()
@@ -307,14 +303,8 @@ func (b *core) follow(ctx context.Context, p *slowPath, f *inForce, op *store.Op
 	return is, nil
 }
 
-// resend sends reports whose trips have failed, once another trip has gone well: during an outage
-// retries mostly fail. If only the reply was lost, the cost is charged twice, which is never too
-// little.
-func (b *core) resend() {
-	if reports := b.slowPath().waiting.takeFailed(); len(reports) > 0 {
-		_ = b.do(context.Background(), "settle", &step{reports: reports}, new(reply))
-	}
-}
+// flush sends the reports that are kept.
+func (b *core) flush() { _ = b.do(context.Background(), "settle", &step{}, new(reply)) }
 
 // peek tells of the state, by a step that does nothing, and changes nothing. It makes no slowPath.
 func (b *core) peek(ctx context.Context, name string, s *step, r *reply) error {
@@ -406,17 +396,11 @@ func (b *core) settle(r report) bool {
 	return true
 }
 
-// report sends one report by itself, and returns whether it has held the bucket, or for
-// longer: the hold then ends after r.Wait, and no later, and did not end there before.
-// A report that fails and would return units is lost, which costs capacity.
-func (b *core) report(r report) (held bool) {
+// report sends one report by itself. One that fails and would return units is lost, which costs
+// capacity.
+func (b *core) report(r report) {
 	reports := [1]report{r}
-	var result reply
-	if err := b.do(context.Background(), "report", &step{reports: reports[:]}, &result); err != nil {
-		return false
-	}
-	rem := result.State.Rem
-	return result.extended && rem >= r.Wait-moved && rem <= later(r.Wait, moved)
+	_ = b.do(context.Background(), "report", &step{reports: reports[:]}, new(reply))
 }
 
 // succeededAt notes that a call has succeeded for which the word was charged at time t.

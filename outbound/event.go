@@ -83,10 +83,9 @@ const (
 	// with a cost that is NaN, infinite or negative has no effect, and Err is
 	// [ErrInvalid].
 	EventSettled = "settled"
-	// EventHeld is an API that asks to wait, or that has so little left, by an
-	// [AnswerRemaining], that the bucket is held. One with a duration that has no effect has
-	// Err [ErrInvalid]. [Bucket.Observe] reports holds as they are in force,
-	// of whatever cause, and their end.
+	// EventHeld is an API that asks to wait. One with a duration that has no effect has Err
+	// [ErrInvalid]. [Bucket.Observe] reports holds as they are in force, of whatever cause, and
+	// their end. It alone reports a hold because of an [AnswerRemaining].
 	EventHeld = "held"
 	// EventEnded is the end of a call.
 	EventEnded = "ended"

@@ -7,6 +7,7 @@ import (
 	"math"
 	"reflect"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -76,24 +77,25 @@ func TestAWriteThatFailsLeavesTheCallsAsTheyWere(t *testing.T) {
 	}
 }
 
-// A settle that failed has done nothing: the bucket sends again what it adds.
+// A settle that failed has done nothing: the bucket sends again what it adds, once.
 func TestASettleThatFailsIsSentAgainWhole(t *testing.T) {
-	u := new(unwritten)
-	b := Must(NewSharedBucket(u, "key", Limit{Capacity: 100, LeakRate: 1e-6}))
-	p, err := b.Acquire(ctx, Cost{4})
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.fail = errors.New("not written")
-	p.Settle(Cost{9})
-	u.fail = nil
-	b.slowPath().waiting.hasFailed.Store(false) // sent by hand, below
-	for range 2 {
-		b.resend()
-		if s, err := b.State(ctx); err != nil || math.Abs(s.Level-9) > 0.01 {
-			t.Errorf("level %v, %v; want 9", s.Level, err)
+	synctest.Test(t, func(t *testing.T) {
+		u := new(unwritten)
+		b := Must(NewSharedBucket(u, "key", Limit{Capacity: 100, LeakRate: 1e-6}))
+		p, err := b.Acquire(ctx, Cost{4})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		u.fail = errors.New("not written")
+		p.Settle(Cost{9})
+		u.fail = nil
+		for _, want := range []float64{4, 9, 9} {
+			if s, err := b.State(ctx); err != nil || math.Abs(s.Level-want) > 0.01 {
+				t.Errorf("level %v, %v; want %v", s.Level, err, want)
+			}
+			synctest.Wait()
+		}
+	})
 }
 
 func TestAnOperationThatFailsChangesNoCharge(t *testing.T) {

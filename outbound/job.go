@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"reflect"
-	"sync"
 )
 
 // Do acquires room for a job of this cost, runs it, and ends its permit when the job returns,
@@ -32,7 +31,7 @@ func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error)
 	if err != nil {
 		return err
 	}
-	j := &jobContext{Context: ctx, limiter: l, cost: c, job: shared{permit: permit}}
+	j := &jobContext{Context: ctx, limiter: l, cost: c, job: shared{guarded: guarded{permit: permit}}}
 	defer j.job.Done()
 	return job(j)
 }
@@ -235,8 +234,7 @@ func (k *firstCall) Done() { k.extra.Done() } // the job ends its own
 
 // shared is the permit of a job, which the job and its first request may use at the same time.
 type shared struct {
-	mu     sync.Mutex // protects what follows
-	permit Permit
+	guarded
 	shown  *Permit // what PermitFrom returns; nil: nobody has asked
 	served bool    // there was a first request, or the job has settled
 	over   bool
@@ -278,27 +276,6 @@ func (k *shared) Settle(used Cost) {
 	defer k.mu.Unlock()
 	k.served = true // what the job has settled admits nothing more
 	k.permit.Settle(used)
-}
-
-func (k *shared) Answered(a Answer) { k.hear(a) }
-
-// State is that of the permit.
-func (k *shared) State() State {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.permit.State()
-}
-
-func (k *shared) Hears() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.permit.Hears()
-}
-
-func (k *shared) hear(a Answer) (held bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.permit.answered(a)
 }
 
 func (k *shared) listen(l interface{ Answered(Answer) }) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 )
 
@@ -85,7 +84,7 @@ func (o *observer) Acquire(ctx context.Context, c Cost) (Permit, error) {
 	if err != nil {
 		return Permit{}, err
 	}
-	return NewPermit(&observed{observer: o, after: endless{ctx}, cost: c, admitted: admitted, permit: p}), nil
+	return NewPermit(&observed{observer: o, after: endless{ctx}, cost: c, admitted: admitted, guarded: guarded{permit: p}}), nil
 }
 
 // acquire is Acquire of the limiter, and tells when it has returned and how long it took. What a
@@ -115,9 +114,8 @@ type observed struct {
 	cost     Cost
 	admitted time.Duration
 
-	mu     sync.Mutex // protects what follows, against a Done beside a late answer
-	permit Permit
-	flags  uint8
+	guarded // a Done may come beside a late answer
+	flags   uint8
 }
 
 // endless is a context that does not end, as that of context.WithoutCancel. It is a part of the
@@ -160,52 +158,26 @@ func (o *observed) Settle(used Cost) {
 	}
 }
 
-func (o *observed) Answered(a Answer) { o.hear(a) }
-
-// State is that of the permit.
-func (o *observed) State() State {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.permit.State()
-}
-
-func (o *observed) Hears() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.permit.Hears()
-}
-
-// hear tells of what remains only if that has changed a hold: most of it holds
-// nobody, and of calls that tell of the same reset the first does.
-func (o *observed) hear(a Answer) (held bool) {
-	e := Event{Kind: EventHeld, Hold: max(0, a.Wait), Reason: a.Reason}
-	set, tell := uint8(0), true
+// Answered does not tell of what remains: the bucket reports whether that holds it.
+func (o *observed) Answered(a Answer) {
+	e := Event{Kind: EventHeld, Hold: max(0, a.Wait), Reason: a.Reason, Rejected: a.Kind == AnswerRefused}
+	set := uint8(0)
 	if a.fails() {
 		set = flagFailed
 	}
-	o.once(0, set, func(p *Permit) { held = p.answered(a) })
+	o.once(0, set, func(p *Permit) { p.Answered(a) })
 	switch a.Kind {
-	case AnswerRefused:
-		e.Rejected = true
-		if a.Wait < 0 {
-			e.Err = ErrInvalid // of the duration; the refusal counts
+	case AnswerRefused, AnswerHold:
+		if a.Wait < 0 || a.Wait == 0 && a.Kind == AnswerHold {
+			e.Err = ErrInvalid // of the duration; a refusal counts all the same
 		}
-	case AnswerHold:
-		if a.Wait <= 0 {
-			e.Err = ErrInvalid
-		}
-	case AnswerRemaining:
-		tell, e.Reason = held, "exhausted"
 	case AnswerQuota:
 		told := a.Budget // on the heap, and only here
 		e = Event{Kind: EventQuota, Budget: &told}
 	default:
-		tell = false
+		return
 	}
-	if tell {
-		o.tell(e)
-	}
-	return held
+	o.tell(e)
 }
 
 func (o *observed) Done() {

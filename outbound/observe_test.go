@@ -140,55 +140,18 @@ func TestObserverHearsWhatBecomesOfACall(t *testing.T) {
 	})
 }
 
-func TestObserverHearsOfWhatRemainsOnlyIfItHolds(t *testing.T) {
+// Whether what remains holds the bucket depends on all of its calls: the bucket's observers hear of it.
+func TestObserve_LeavesWhatRemainsToTheBucket(t *testing.T) {
 	eachBucket(t, func(t *testing.T, b, _ *Bucket) {
 		var h heard
-		l := Observe(b, "api", h.hear)
-		p := mustAcquire(t, l)
-		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{500, 500}, Wait: time.Minute}) // the zeros are of units that nobody counts
-		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{9, -1, -1, -1}, Wait: time.Minute})
-		expect(t, &h, Event{Kind: EventAdmitted, Cost: Cost{1}})
-		for range 4 {
-			mustAcquire(t, b)
-		}
-		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{4, -1, -1, -1}, Wait: time.Minute}) // the calls since have used that up
-		expect(t, &h, Event{Kind: EventHeld, Cost: Cost{1}, Hold: time.Minute, Reason: "exhausted"})
-		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{0, -1, -1, -1}, Wait: time.Second * 30}) // it is held for longer
-		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{500, 500}, Wait: time.Hour})
-		expect(t, &h)
-		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{0, -1, -1, -1}, Wait: time.Hour})
-		expect(t, &h, Event{Kind: EventHeld, Cost: Cost{1}, Hold: time.Hour, Reason: "exhausted"})
-	})
-}
-
-func TestObserverHearsOfAResetOnce(t *testing.T) {
-	eachBucket(t, func(t *testing.T, b, other *Bucket) {
-		var h heard
-		var calls []*Permit
-		for range 10 {
-			calls = append(calls, mustAcquire(t, Observe(b, "api", h.hear)))
-		}
+		var c changes
+		defer b.Observe(c.hear)()
+		p := mustAcquire(t, Observe(b, "api", h.hear))
 		h.events = nil
-		told := func(reset time.Duration) {
-			t.Helper()
-			for _, p := range calls {
-				p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{0, -1, -1, -1}, Wait: reset})
-			}
-			expect(t, &h, Event{Kind: EventHeld, Cost: Cost{1}, Hold: reset, Reason: "exhausted"})
+		for range 2 {
+			p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{0, -1, -1, -1}, Wait: time.Hour})
 		}
-		told(time.Minute)
-		time.Sleep(time.Second)
-		told(time.Minute) // a second longer
-		if err := other.Resume(ctx); err != nil {
-			t.Fatal(err)
-		}
-		told(time.Minute)
-		time.Sleep(2 * time.Minute)
-		told(10 * time.Second)
-		if err := b.Hold(ctx, time.Hour); err != nil {
-			t.Fatal(err)
-		}
-		calls[0].Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{0, -1, -1, -1}, Wait: time.Hour}) // it is held until then already
+		c.expect(t, b, "nothing remains", Event{Kind: EventHeld, Hold: time.Hour, Reason: "exhausted"})
 		expect(t, &h)
 	})
 }

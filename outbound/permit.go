@@ -70,9 +70,6 @@ type Call interface {
 // c makes a permit with nothing to do.
 func NewPermit(c Call) Permit { return Permit{call: c} }
 
-// teller is a Call of this package that wraps one. A type that embeds a *Permit is none.
-type teller interface{ hear(a Answer) (held bool) }
-
 const (
 	flagSettled uint8 = 1 << iota
 	flagFailed        // the call has not succeeded
@@ -114,7 +111,25 @@ func (p *Permit) Settle(used Cost) {
 // refusal in its headers and a longer wait in its body. Each counts, also after Done,
 // except that the zero Answer comes too late then. A bucket ignores an AnswerHold whose
 // Wait is not above 0, and a kind that it does not know.
-func (p *Permit) Answered(a Answer) { p.answered(a) }
+func (p *Permit) Answered(a Answer) {
+	if p == nil {
+		return
+	}
+	if p.listener != nil {
+		p.listener.Answered(a)
+	}
+	switch {
+	case p.call != nil:
+		p.call.Answered(a)
+	case p.core != nil:
+		if a.fails() {
+			p.flags |= flagFailed
+		}
+		if a.concerns(p.core, now()-time.Duration(p.place)) {
+			p.core.report(a.report(p.charge(), &p.core.ofCell().limitSet))
+		}
+	}
+}
 
 // Listen has l learn each answer to the call, before the answer has its effect, for metrics. l must
 // not block: the caller of Answered waits for it, and may hold locks. A permit with a listener has
@@ -250,39 +265,40 @@ func (p *Permit) charge() *store.Charge {
 	return c
 }
 
-// answered is Answered, and reports whether that has held the bucket, as far as is
-// known: a [Call] of somebody else does not tell.
-func (p *Permit) answered(a Answer) (held bool) {
-	if p == nil {
-		return false
-	}
-	if p.listener != nil {
-		p.listener.Answered(a)
-	}
-	// By their types: a type that embeds a *Permit has its unexported methods, too, and may
-	// have an Answered that is to be asked.
-	switch k := p.call.(type) {
-	case *call:
-		return k.answered(a)
-	case teller:
-		return k.hear(a)
-	case *Permit:
-		return k.answered(a)
-	case nil:
-	default:
-		k.Answered(a)
-		return false
-	}
-	if p.core == nil {
-		return false
-	}
-	if a.fails() {
-		p.flags |= flagFailed
-	}
-	if !a.concerns(p.core, now()-time.Duration(p.place)) {
-		return false
-	}
-	return p.core.report(a.report(p.charge(), &p.core.ofCell().limitSet))
+// guarded is a permit that several goroutines use.
+type guarded struct {
+	mu     sync.Mutex
+	permit Permit
+}
+
+func (g *guarded) Settle(used Cost) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.permit.Settle(used)
+}
+
+func (g *guarded) Answered(a Answer) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.permit.Answered(a)
+}
+
+func (g *guarded) Done() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.permit.Done()
+}
+
+func (g *guarded) State() State {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.permit.State()
+}
+
+func (g *guarded) Hears() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.permit.Hears()
 }
 
 // call is the permit of a call that was not charged to a cell.
@@ -393,21 +409,18 @@ func (k *call) Settle(used Cost) {
 	k.core.settle(report{Report: store.Report{Kind: store.Settled, Charge: &k.charge[0]}, by: k.by(), used: used, cost: k.cost[0]})
 }
 
-func (k *call) Answered(a Answer) { k.answered(a) }
-
-func (k *call) answered(a Answer) (held bool) {
+func (k *call) Answered(a Answer) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.flags&flagVoid != 0 {
-		return false
+		return
 	}
 	if a.fails() {
 		k.flags |= flagFailed
 	}
-	if !a.concerns(k.core, now()-k.admitted) {
-		return false
+	if a.concerns(k.core, now()-k.admitted) {
+		k.core.report(a.report(&k.charge[0], k.by()))
 	}
-	return k.core.report(a.report(&k.charge[0], k.by()))
 }
 
 func (k *call) Done() {

@@ -36,6 +36,10 @@ func TestACallThatGivesUpTakesNoSettleWithIt(t *testing.T) {
 				}
 			}
 			s.away = nil
+			if _, err := b.State(ctx); err != nil { // then the bucket knows that the store is back
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
 			for range 2 {
 				if s, err := b.State(ctx); err != nil || math.Abs(s.Level-used) > 0.1 {
 					t.Errorf("level %v, %v; want %v", s.Level, err, used)

@@ -180,29 +180,6 @@ func TestTheReasonIsTheLongestHoldsAndAnyByteIsHarmless(t *testing.T) {
 	})
 }
 
-func TestAnObserverHearsThatNothingRemains(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var heard []Event
-		l := Observe(Must(NewBucket("api", Limit{Capacity: 10, LeakRate: 1})), "api", func(_ context.Context, e Event) {
-			if e.Kind == EventHeld {
-				heard = append(heard, e)
-			}
-		})
-		p, err := l.Acquire(ctx, Cost{1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{5, -1, -1, -1}, Wait: time.Minute})
-		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{0, -1, -1, -1}, Wait: 2 * time.Second})
-		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{0, -1, -1, -1}, Wait: time.Minute})
-		p.Answered(Answer{Kind: AnswerRefused, Wait: 1e9 * time.Second, Reason: "quota"})
-		if len(heard) != 2 || heard[0].Hold != time.Minute || heard[0].Reason != "exhausted" ||
-			heard[1].Hold != 1e9*time.Second || !heard[1].Rejected || heard[1].Reason != "quota" {
-			t.Errorf("heard %+v", heard)
-		}
-	})
-}
-
 // A worker's next turn may be far away: until the store hears of a success, every
 // refusal doubles the hold.
 func TestTheFirstSuccessAfterAHoldIsToldAtOnceAndOnlyOnce(t *testing.T) {

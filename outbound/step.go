@@ -49,7 +49,6 @@ type reply struct {
 	slots     bool      // each of Charges has a place among the calls in flight
 	noSlot    bool      // refused because there is none
 	collected int       // calls in flight whose permits were dropped without Done
-	extended  bool      // the hold lasts longer than was known here
 }
 
 // decided returns the limits that have decided, and the state by them: those in force, or a share

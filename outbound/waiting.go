@@ -17,26 +17,12 @@ type waiting struct {
 	// The newest epoch in which the store has not heard of any success since the hold.
 	unconfirmed atomic.Int64
 
-	hasPostponed atomic.Bool
-	hasFailed    atomic.Bool
+	hasKept atomic.Bool
+	failing atomic.Bool // the last trip has failed: kept reports wait for one that goes well
 
 	mu       sync.Mutex // protects what follows
 	watchers map[*func()]struct{}
-	kept     *keptReports // nil: there were none yet, as in most buckets
-}
-
-// keptReports are settles that are to be sent.
-type keptReports struct {
-	postponed []report // while somebody waits
-	failed    []report // again, because their trips have failed
-}
-
-// keepLocked returns the kept reports.
-func (w *waiting) keepLocked() *keptReports {
-	if w.kept == nil {
-		w.kept = new(keptReports)
-	}
-	return w.kept
+	kept     []report // settles to send: they were postponed while a queue waits, or their trips have failed
 }
 
 func (w *waiting) init() {
@@ -58,7 +44,7 @@ func (w *waiting) listen(f func()) (stop func() (stranded bool)) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		delete(w.watchers, &f)
-		return len(w.watchers) == 0 && w.hasPostponed.Load()
+		return len(w.watchers) == 0 && w.hasKept.Load()
 	}
 }
 
@@ -95,9 +81,7 @@ func (w *waiting) postpone(r report) bool {
 	w.mu.Lock()
 	wanted := len(w.watchers) > 0
 	if wanted {
-		k := w.keepLocked()
-		k.postponed = append(k.postponed, r.copied())
-		w.hasPostponed.Store(true)
+		w.keepLocked(r)
 	}
 	w.mu.Unlock()
 	if wanted {
@@ -106,12 +90,13 @@ func (w *waiting) postpone(r report) bool {
 	return wanted
 }
 
-// copied returns the report with a charge of its own: the call's may be in use when the
-// report is sent.
-func (r report) copied() report {
+// keepLocked keeps the report with a charge of its own: the call's may be in use when the report is
+// sent.
+func (w *waiting) keepLocked(r report) {
 	c := *r.Charge
 	r.Charge = &c
-	return r
+	w.kept = append(w.kept, r)
+	w.hasKept.Store(true)
 }
 
 // piggyback returns the reports that ride on the next operation: the first success
@@ -122,12 +107,10 @@ func (w *waiting) piggyback(settles bool) (reports []report, reported int64) {
 	if reported = w.reported.Swap(e); e != reported {
 		reports = append(reports, report{Report: store.Report{Kind: store.Succeeded, Epoch: e}})
 	}
-	if settles && w.hasPostponed.Load() {
+	if settles && w.hasKept.Load() && !w.failing.Load() {
 		w.mu.Lock()
-		k := w.keepLocked()
-		reports = append(reports, k.postponed...)
-		k.postponed = nil
-		w.hasPostponed.Store(false)
+		reports, w.kept = append(reports, w.kept...), nil
+		w.hasKept.Store(false)
 		w.mu.Unlock()
 	}
 	return reports, reported
@@ -135,14 +118,17 @@ func (w *waiting) piggyback(settles bool) (reports []report, reported int64) {
 
 // quiet reports whether nothing is to ride on the next operation.
 func (w *waiting) quiet() bool {
-	return !w.hasPostponed.Load() && w.lastSuccess.Load() == w.reported.Load()
+	return !w.hasKept.Load() && w.lastSuccess.Load() == w.reported.Load()
 }
 
-// requeue keeps, of the reports of a trip that has failed, those to send again: a success,
-// and what calls have cost beyond their cost. Nobody knows whether the store has carried
-// the trip out. What it has added may be added twice, which costs room; what it may have
-// given back is not given back again.
+// requeue keeps, of the reports of a trip that has failed, those to send again once a trip has gone
+// well: a success, and what calls have cost beyond their cost. It is unknown whether the store has
+// carried the trip out. What it has added may be added twice, which costs capacity; what it may have
+// returned is not returned again.
 func (w *waiting) requeue(reports []report, reported int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.failing.Store(true)
 	for _, r := range reports {
 		switch r.Kind {
 		case store.Succeeded:
@@ -154,25 +140,10 @@ func (w *waiting) requeue(reports []report, reported int64) {
 				r.used[u] = max(r.used[u], r.cost[u])
 			}
 			if beyond {
-				w.mu.Lock()
-				k := w.keepLocked()
-				k.failed = append(k.failed, r.copied())
-				w.hasFailed.Store(true)
-				w.mu.Unlock()
+				w.keepLocked(r)
 			}
 		}
 	}
-}
-
-// takeFailed returns what requeue has kept, to send it again.
-func (w *waiting) takeFailed() []report {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	k := w.keepLocked()
-	reports := k.failed
-	k.failed = nil
-	w.hasFailed.Store(false)
-	return reports
 }
 
 // succeeded notes that a call which knew of epoch has succeeded: that rides on the next
