@@ -56,7 +56,9 @@ func TestACallWithoutAnAnswerIsNoSuccessWhicheverWayItGoes(t *testing.T) {
 		"a call by hand":  func(l Limiter) Limiter { return wrapped(l, func(p *Permit) Call { return &around{p: p} }) },
 		"all of them":     func(l Limiter) Limiter { return keyed(observe(embedded(observe(keyed(l))))) },
 		"a job's permit": func(l Limiter) Limiter {
-			return wrapped(l, func(p *Permit) Call { return PermitFrom(&jobContext{Context: ctx, job: shared{guarded: guarded{permit: *p}}}) })
+			return wrapped(l, func(p *Permit) Call {
+				return PermitFrom(&jobContext{Context: ctx, job: shared{guarded: guarded{permit: *p}}})
+			})
 		},
 	}
 	ends := map[string]struct {

@@ -20,39 +20,15 @@ func (k *Clock) Earliest(c, ahead *Cost) (at time.Time, limit string, err error)
 	if k.Lacks(c) {
 		return k.at, "", nil
 	}
-	w, i := k.wait(c, ahead)
+	units, before := k.limits.units(c), store.Units{}
+	for i := range k.limits.law {
+		before[i] = ahead[k.limits.law[i].Unit]
+	}
+	w, i := k.state.Earliest(k.limits.law, &before, &units)
 	if i >= 0 {
 		limit = k.whole.label(i)
 	}
 	return k.at.Add(w), limit, nil
-}
-
-// wait returns the real time from the reply on until a call can go, and the index of the limit that
-// it waits for; -1: none.
-func (k *Clock) wait(c, ahead *Cost) (in time.Duration, which int) {
-	s := &k.state
-	last := max(0, s.Last)
-	in, which = s.Real(last), -1
-	for i := range k.limits.law {
-		l, level, d := &k.limits.law[i], s.Level[i], time.Duration(0)
-		n := ahead[l.Unit] + l.Takes(c[l.Unit])
-		switch {
-		case n <= 0:
-		case l.Kind == store.Leaky:
-			d = s.Real(max(l.Above(level+n, l.Capacity), later(last, l.Above(n, l.Capacity))))
-		case fits(l, level+n):
-		case l.Kind.Calendar():
-			d = k.period(i, fits(l, n-max(0, l.Capacity-level)))
-		case l.Kind == store.Fixed: // all that it counts may come back at once
-			d = s.Real(k.window(i, n, l.Capacity, max(0, l.Capacity-level)))
-		default:
-			d = s.Real(k.window(i, n, l.Capacity, 0))
-		}
-		if d > in {
-			in, which = d, i
-		}
-	}
-	return in, which
 }
 
 // fits reports whether a limit has room for a sum, as the law has it.

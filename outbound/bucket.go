@@ -1,6 +1,7 @@
 package outbound
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -172,28 +173,8 @@ func (b *Bucket) Fillup(ctx context.Context, c Cost) (State, error) {
 // and changes nothing. By the time of the Acquire another caller may have been
 // faster. Its errors are those of Acquire but for ThrottledError.
 func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
-	if err := b.ready(ctx); err != nil {
-		return false, err
-	}
-	if !c.valid() {
-		return false, &CostError{Key: b.key, Cost: c, Err: ErrInvalid}
-	}
-	var r reply
-	if err := b.peek(ctx, "look", &step{parts: true}, &r); err != nil {
-		return false, err
-	}
-	clock := b.clock(&r, time.Now(), new(Clock))
-	if err := b.check(clock.whole, &c); err != nil {
-		return false, err
-	}
-	if clock.Lacks(&c) { // an Acquire fails with the store's error
-		return false, nil
-	}
-	if c.charged() == (Cost{}) && b.slots().most() == 0 {
-		return r.State.Rem <= 0, nil
-	}
-	wait, _ := clock.wait(&c, new(Cost))
-	return wait == 0 && b.slots().room(), nil
+	e, err := b.Explain(ctx, c)
+	return err == nil && e.Err == nil && e.Because == "", cmp.Or(err, e.Err)
 }
 
 // Hold lets no call go for d from now on, however many limits have room, as an
@@ -287,8 +268,8 @@ func (b *Bucket) State(ctx context.Context) (State, error) {
 	if err := b.ready(ctx); err != nil {
 		return State{}, err
 	}
-	if s, ok := b.ofWord(); ok {
-		return s, nil
+	if word, p := b.word.Load(), b.slow.Load(); word != busy && (p == nil || p.watches.Load() == nil) { // an observer is to learn of it
+		return b.ofWord(word, now()), nil
 	}
 	all, err := b.States(ctx)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -65,25 +66,18 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 	if s.Last > time.Microsecond { // which in a hold is the place of what has gone before it
 		e.Booked = s.Real(s.Last)
 	}
-	longest := e.explainLimits(&r, &k)
-	e.Wait, _ = k.wait(&c, new(Cost))
-	if units := k.limits.units(&c); s.Parts != nil {
-		w, _, _ := s.Wait(k.limits.law, &units)
-		e.Wait = s.Real(w)
-	}
+	longest, units := e.explainLimits(&r, &k), k.limits.units(&c)
+	w, _, _ := s.Wait(k.limits.law, &units)
+	e.Wait = s.Real(w)
 	if c.charged() == (Cost{}) && r.inFlight == nil {
 		e.Wait = held // it has no place behind others
 	}
 	switch bad := b.check(k.whole, &c); {
 	case bad != nil:
-		e.Wait, e.Because, e.Err = -1, "never", bad
+		e.Wait, e.Because, e.Limit, e.Err = -1, "never", "", bad
 	case k.limits.lacks(&c): // a share, and calls fail with the store's error
 		e.Wait, e.Because = -1, "limit"
-		for i := len(e.States) - 1; i >= 0; i-- {
-			if l := &e.States[i]; l.Wait < 0 && !l.Limit.inFlight {
-				e.Limit = l.Label()
-			}
-		}
+		e.Limit = e.States[slices.IndexFunc(e.States, func(l State) bool { return l.Wait < 0 && !l.Limit.inFlight })].Label()
 	case r.inFlight != nil && r.used >= int(r.inFlight.Capacity):
 		e.Wait, e.Because, e.Limit = -1, "in flight", r.inFlight.text
 	case e.Wait <= 0:
@@ -97,42 +91,33 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 	return e, nil
 }
 
-// explainLimits adds the state of each limit, and returns the longest wait that one of them alone
-// makes.
+// explainLimits adds the state of each limit, and names the one that makes the call wait longest. It
+// returns the longest wait that one of them alone makes.
 func (e *Explanation) explainLimits(r *reply, k *Clock) (longest time.Duration) {
-	s, by := k.state, k.limits
-	s.Rem, s.Last = 0, 0
-	units, law, most := r.force.units(&e.Cost), 0, time.Duration(0)
+	s, units, at, most := k.state, r.force.units(&e.Cost), 0, time.Duration(0)
+	s.Rem = 0
 	e.States = r.states()
 	for i := range e.States {
 		l := &e.States[i]
-		l.holds(&k.state)
 		if l.Limit.inFlight {
 			if r.used >= int(r.inFlight.Capacity) {
 				l.Wait = -1
 			}
 			continue
 		}
-		if is := &by.law[law]; is.Kind == store.Leaky && is.Capacity == 1 {
-			l.apart = s.Real(is.Above(1, 0))
-		}
-		l.Wait = alone(by, &s, law, units[law])
+		law, n := &k.limits.law[at], units[at]
+		l.Wait = s.Alone(k.limits.law, at, n)
 		longest = max(longest, l.Wait)
-		if own := e.own(l.Wait, &by.law[law], units[law], s.Level[law], &s); own > most {
+		own := l.Wait
+		if e.Booked > 0 && law.Kind == store.Leaky && s.Level[at] > law.Capacity { // a call that is booked because of another limit fills this one up to its place
+			own = max(own-e.Booked, s.Real(law.Above(law.Capacity+n, law.Capacity)))
+		}
+		if own > most {
 			most, e.Limit = own, l.Label()
 		}
-		law++
+		at++
 	}
 	return longest
-}
-
-// own is the part of a limit's wait of which it is the cause. A place that was booked far ahead for
-// the sake of another limit fills a leaky one above its brim, up to that place.
-func (e *Explanation) own(wait time.Duration, l *store.Limit, n, level float64, s *store.State) time.Duration {
-	if e.Booked == 0 || l.Kind != store.Leaky || level <= l.Capacity {
-		return wait
-	}
-	return max(wait-e.Booked, s.Real(l.Above(l.Capacity+n, l.Capacity)))
 }
 
 // String explains in words, on a line each for the answer, the hold, the speed and the limits:
@@ -221,8 +206,8 @@ func (l *State) explain(c *Cost) string {
 	if l.Limit.inFlight {
 		return s + number(l.Level) + " of " + number(l.Limit.Capacity) + " calls in progress"
 	}
-	if l.apart > 0 {
-		s += "1 each " + span(l.apart)
+	if l.Limit.Capacity == 1 && l.Limit.kind == store.Leaky {
+		s += "1 each " + span(time.Duration(float64(time.Second)/(l.Limit.LeakRate*l.Speed)))
 	} else if l.Level > l.Limit.Capacity*(1+1e-9) { // a leaky level above it depends on when the last booked call leaves, not on how many are booked
 		s += "more than " + number(l.Limit.Capacity) + " of " + number(l.Limit.Capacity)
 	} else {
@@ -246,48 +231,18 @@ func (l *State) explain(c *Cost) string {
 func span(d time.Duration) string {
 	switch {
 	case d >= time.Minute:
-		d = nearestTo(d, time.Second)
+		d = d.Round(time.Second)
 	case d >= time.Millisecond:
-		d = nearestTo(d, time.Millisecond)
+		d = d.Round(time.Millisecond)
 	}
 	return short(d)
 }
 
-// nearestTo returns the multiple of a unit that is nearest to d.
-func nearestTo(d, unit time.Duration) time.Duration { return (d + unit/2) / unit * unit }
-
-// LogValue returns the same as a group, for package log/slog, with the limits in the words of
-// String.
+// LogValue returns the most important fields, and as text what String says, as a group for package
+// log/slog.
 func (e Explanation) LogValue() slog.Value {
-	all, clock := []slog.Attr{slog.String("key", e.Key), slog.Duration("wait", e.Wait)}, e.clock()
-	if e.Because != "" {
-		all = append(all, slog.String("because", e.Because))
-	}
-	if e.Limit != "" {
-		all = append(all, slog.String("limit", e.Limit))
-	}
-	if clock.HeldFor > 0 {
-		all = append(all, slog.Duration("held_for", clock.HeldFor), slog.String("reason", clock.Reason))
-	}
-	if e.Refusals > 0 {
-		all = append(all, slog.Int("refusals", e.Refusals))
-	}
-	if clock.Speed < 1 {
-		all = append(all, slog.Float64("speed", clock.Speed))
-	}
-	if e.Ahead > 0 {
-		all = append(all, slog.Int("ahead", e.Ahead))
-	}
-	if e.Booked > 0 {
-		all = append(all, slog.Duration("booked", e.Booked))
-	}
-	if e.Err != nil {
-		all = append(all, slog.String("err", e.Err.Error()))
-	}
-	if words := e.lines(); len(words) > 0 {
-		all = append(all, slog.Any("limits", words))
-	}
-	return slog.GroupValue(all...)
+	return slog.GroupValue(slog.String("key", e.Key), slog.Duration("wait", e.Wait), slog.String("because", e.Because),
+		slog.String("limit", e.Limit), slog.String("text", e.String()))
 }
 
 // MarshalJSON writes the fields, durations in nanoseconds, the text of Err, and as Text what String

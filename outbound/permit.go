@@ -200,9 +200,7 @@ func (p *Permit) State() State {
 	if p.core == nil {
 		return State{}
 	}
-	r := reply{Reply: store.Reply{State: store.New(p.core.born, 1)}, force: p.core.ofCell()}
-	p.core.read(&r.State, r.force.law, p.word, p.before, time.Duration(p.place))
-	return nearest(r.states())
+	return p.core.ofWord(p.word, time.Duration(p.place))
 }
 
 // Done ends the call. It gives the place among the calls at once back, and counts the
@@ -342,7 +340,7 @@ func (k *call) noteState(f *inForce, whole *store.State, a *inFlight, used int, 
 		}
 	}
 	if k.nearest >= 0 {
-		k.emptyIn, k.nextIn = comeBack(set, s, int(k.nearest), true)
+		k.emptyIn, k.nextIn = comeBack(set, s, int(k.nearest))
 	}
 	k.speed = int32(math.Round(whole.Speed * 1e9))
 	if k.heldFor = max(0, whole.Rem); k.heldFor > 0 {

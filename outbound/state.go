@@ -39,8 +39,6 @@ type State struct {
 	// were no other limit and no hold. It is below zero if there is never room for them, or if it
 	// is unknown.
 	Wait time.Duration
-
-	apart time.Duration // between two units of a limit that admits one at a time, in an Explanation; 0: it is another limit
 }
 
 // Label names the limit: its name, or what it says if it has none, such as "10 per 1s".
@@ -53,19 +51,14 @@ func (l *State) holds(of *store.State) {
 	}
 }
 
-// ofWord returns the state that the cell's word tells, without an allocation. It returns false if the
-// word does not tell it, or if an observer is to learn of it.
-func (b *core) ofWord() (s State, ok bool) {
-	word, p := b.word.Load(), b.slow.Load()
-	if word == busy || p != nil && p.watches.Load() != nil {
-		return s, false
-	}
-	l, level := store.Limit{Capacity: b.capacity, Rate: b.rate}, b.level(word, now())
-	s = State{Limit: b.first(), Level: level, Remaining: l.Capacity - level, EmptyIn: l.Above(level, 0), Speed: 1}
+// ofWord returns the state of the cell's limit by its word at a time, without an allocation.
+func (b *core) ofWord(word int64, t time.Duration) State {
+	l, level := store.Limit{Capacity: b.capacity, Rate: b.rate}, b.level(word, t)
+	s := State{Limit: b.first(), Level: level, Remaining: l.Capacity - level, EmptyIn: l.Above(level, 0), Speed: 1}
 	if one := min(1, l.Capacity); !fits(&l, level+one) {
 		s.NextIn = l.Above(level+l.Takes(one), l.Capacity)
 	}
-	return s, true
+	return s
 }
 
 // states returns what a reply tells of each limit.
@@ -76,7 +69,7 @@ func (r *reply) states() []State {
 		l := &r.force.law[i]
 		level := r.State.Level[i]
 		one := State{Limit: limitOf(l), Level: level, Full: r.Full[i], Remaining: max(0, l.Capacity-level)}
-		one.EmptyIn, one.NextIn = comeBack(set, s, i, false)
+		one.EmptyIn, one.NextIn = comeBack(set, s, i)
 		all = append(all, one)
 	}
 	if a := r.inFlight; a != nil {
@@ -89,48 +82,26 @@ func (r *reply) states() []State {
 	return all
 }
 
-// comeBack returns State.EmptyIn and State.NextIn of the limit i. admitted says that a call was just
-// admitted, so that no calendar is shut.
-func comeBack(set *limitSet, s *store.State, i int, admitted bool) (all, next time.Duration) {
+// comeBack returns State.EmptyIn and State.NextIn of the limit i. The reply to an admission from a
+// store has no Parts: of a window it tells at most how long it takes.
+func comeBack(set *limitSet, s *store.State, i int) (all, next time.Duration) {
 	l := &set.law[i]
+	known := l.Kind == store.Leaky || s.Parts != nil
 	switch {
-	case set.calendar != nil && l.Kind.Calendar():
+	case l.Kind.Calendar():
 		all = time.Duration(set.calendar.At(s.Unix)[i].End)*time.Second + store.Slack - s.Unix
-	case l.Kind != store.Leaky && s.Parts == nil: // nothing counts for longer
-		all = s.Real(l.Window)
-	default:
+	case known:
 		all = s.Empty(set.law, i)
+	default: // nothing counts for longer
+		all = s.Real(l.Window)
 	}
-	one := min(1, l.Capacity)
-	switch {
-	case fits(l, s.Level[i]+one) && (admitted || s.Parts == nil || !l.Kind.Calendar()):
+	switch one := l.Takes(min(1, l.Capacity)); {
+	case fits(l, s.Level[i]+one) && !(known && l.Kind.Calendar()):
 		return all, s.Real(0)
-	case s.Parts == nil && l.Kind != store.Leaky:
-		return all, all
+	case known:
+		return all, s.Alone(set.law, i, one)
 	}
-	return all, alone(set, s, i, one)
-}
-
-// alone returns how long it is until the limit i has capacity for n units, if nothing but it and a
-// hold makes a call wait. It is below 0 if it never has.
-func alone(set *limitSet, s *store.State, i int, n float64) time.Duration {
-	l := &set.law[i]
-	if n = l.Takes(n); n > l.Capacity {
-		return -1
-	}
-	switch {
-	case l.Kind == store.Leaky || s.Parts != nil:
-	case n == 0 || fits(l, s.Level[i]+n):
-		return s.Real(0)
-	default: // it is unknown, and at most this
-		return s.Real(l.Window)
-	}
-	t := *s
-	t.Last = 0
-	var only store.Units
-	only[i] = n
-	w, _, _ := t.Wait(set.law, &only)
-	return t.Real(w)
+	return all, all
 }
 
 // nearest returns the state of the limit nearest its brim.

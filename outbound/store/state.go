@@ -250,6 +250,49 @@ func (s *State) Wait(limits []Limit, n *Units) (w time.Duration, which int, book
 	return w, which, booked
 }
 
+// Alone returns the real time until limit i has capacity for a call of n, if no other limit and no
+// reservation makes it wait. It is below 0 if the limit never has.
+func (s *State) Alone(limits []Limit, i int, n float64) time.Duration {
+	l, w := &limits[i], time.Duration(0)
+	if n > l.Capacity {
+		return -1
+	}
+	if n > 0 {
+		w, _ = l.law().wait(s, l, i, n, 0)
+	}
+	return s.Real(w)
+}
+
+// Earliest returns a lower bound of the real time until a call of n could leave, after all
+// reservations and calls that take ahead in all, and the limit that it waits for; -1 if it waits for
+// reservations only. It is exact with one limit that is not a calendar's.
+func (s *State) Earliest(limits []Limit, ahead, n *Units) (real time.Duration, which int) {
+	last := max(0, s.Last)
+	w, which := last, -1
+	for i := range limits {
+		l, sum := &limits[i], ahead[i]+n[i]
+		if sum <= 0 {
+			continue
+		}
+		at, turns := time.Duration(0), 0.
+		switch l.Kind {
+		case Leaky: // it is not below empty at the last reservation
+			at = add(last, l.Above(sum, l.Capacity))
+		case Fixed: // all of a window comes back at its end
+			turns = max(0, math.Ceil((sum-max(0, l.Capacity-s.Level[i]))/l.Capacity*(1-1e-9))-1)
+			sum = min(sum, l.Capacity)
+		case Window:
+			turns = math.Ceil(sum/l.Capacity*(1-1e-9)) - 1
+			sum = min(sum-turns*l.Capacity, l.Capacity)
+		}
+		first, _ := l.law().wait(s, l, i, sum, last)
+		if at = max(at, add(first, time.Duration(min(turns*float64(l.Window), farthest)))); at > w {
+			w, which = at, i
+		}
+	}
+	return s.Real(w), which
+}
+
 // Fill books the next reservation for a call of n, if that is at most so far away in real time,
 // and writes what it has charged to c. If not, it changes nothing. It returns the real time until
 // the reservation, or until the caller may come back, and the limit that the call waits for.
