@@ -31,9 +31,6 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 		if err := b.book(ctx, &s, &r); err != nil {
 			return nil, err
 		}
-		if len(r.Charges) == 0 {
-			return nil, &StoreError{Op: "book", Key: b.key, Err: errSilent}
-		}
 		k.charge[0] = r.Charges[0]
 		k.note(&r)
 		k.takeSlot(&r)
@@ -154,10 +151,7 @@ func (b *core) acquireNothing(ctx context.Context) (Call, error) {
 // longer than that.
 const patience = store.Deaf
 
-var (
-	errLate   = errors.New("answers come too late to be used")
-	errSilent = errors.New("it has neither booked nor refused")
-)
+var errLate = errors.New("answers come too late to be used")
 
 // inTime reports whether the reply that admits the call comes in time. A shared store may
 // have repeated the reply, or the network held it up. By then other calls may have followed

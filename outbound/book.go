@@ -109,9 +109,6 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 		if k.Clock.changes = changes; len(s.reports) > 0 {
 			k.Clock.changes++ // that they have arrived is told to all, but known here
 		}
-		if s.after > 0 && len(r.Charges) > 0 {
-			k.Clock.delay(r.Charges[0].Place, s.after)
-		}
 	}
 	if k.Move.call != nil && (len(r.Charges) > 0 || !heard) {
 		ended := flagDone | flagVoid
@@ -122,9 +119,6 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 		if n := k.Move.call.slot.drop(); !r.slots || !heard { // else the new ticket has its place
 			m.slots.free(n)
 		}
-	}
-	if err == nil && !heard {
-		err = &StoreError{Op: "book", Key: b.key, Err: errSilent}
 	}
 	if err != nil {
 		return err

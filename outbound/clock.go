@@ -61,15 +61,6 @@ func clamp(t, from, to time.Time) time.Time {
 	return t
 }
 
-// delay lays the clock so that the place is due that long after the reply was true, or now
-// if that is sooner. A store that knows [store.Op.After] has booked such a place. Another has
-// booked an earlier one, which would always be late: with the delay a call goes late by the
-// reply's way back, as it does where a store tells no times.
-func (k *Clock) delay(place, after time.Duration) {
-	in, _ := k.state.Due(place)
-	k.at = k.at.Add(max(0, min(after-in, k.received.Sub(k.at))))
-}
-
 // hearing is how long a worker relies on a reply from a shared store. The longer it does,
 // the more of its calls go into a hold. Where a trip normally takes longer, a reply counts
 // for as long as that, up to deaf: one trip is under way at a time, and a worker without a

@@ -35,7 +35,7 @@ func check(t *testing.T) checker {
 		return checked
 	}
 	exports := map[string]string{}
-	for _, line := range list(t, "-export", "-deps", "-f", "{{.ImportPath}}\t{{.Export}}", "./outbound/...", "./queue", "./transport/...") {
+	for _, line := range listed(t, "-export", "-deps", "-f", "{{.ImportPath}}\t{{.Export}}", "./outbound/...", "./queue", "./transport/...") {
 		path, file, _ := strings.Cut(line, "\t")
 		exports[path] = file
 	}

@@ -22,31 +22,23 @@ type core struct {
 	said unique.Handle[said] // where the cell has the only limit
 }
 
-// said is what else a limit says. Most buckets say the same as others, and share it.
+// said is a limit and its label. Most buckets have the same limit as others, and share it.
 type said struct {
-	name   string
-	n      float64
-	window time.Duration
-	label  string
-}
-
-// lastSaid is the latest limit of a cell and what it says: buckets that are made one after the
-// other have the same limit most often, and no text is made for those.
-var lastSaid atomic.Pointer[saying]
-
-type saying struct {
 	limit Limit
-	said  unique.Handle[said]
+	label string
 }
 
-// sayingOf returns what else a limit says.
+// lastSaid is that of the latest bucket with a cell: buckets that are made one after the other have
+// the same limit most often, and no text is made for those.
+var lastSaid atomic.Pointer[unique.Handle[said]]
+
 func sayingOf(l *Limit) unique.Handle[said] {
-	s := lastSaid.Load()
-	if s == nil || s.limit != *l {
-		s = &saying{*l, unique.Make(said{l.Name, l.n, l.window, l.label()})}
-		lastSaid.Store(s)
+	if h := lastSaid.Load(); h != nil && h.Value().limit == *l {
+		return *h
 	}
-	return s.said
+	h := unique.Make(said{*l, l.label()})
+	lastSaid.Store(&h)
+	return h
 }
 
 // slowPath is what a core needs beyond its cell.
@@ -97,10 +89,7 @@ func (b *core) newSlowPath(limits []Limit) *slowPath {
 }
 
 // first returns the limit of the cell.
-func (b *core) first() Limit {
-	s := b.said.Value()
-	return Limit{Capacity: b.capacity, LeakRate: b.rate, Unit: b.unitOf(), Name: s.name, n: s.n, window: s.window}
-}
+func (b *core) first() Limit { return b.said.Value().limit }
 
 // slowPath returns what the core has beyond its cell, and makes it if there is none yet.
 func (b *core) slowPath() *slowPath {
@@ -201,6 +190,7 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 const mostTries = 8
 
 var (
+	errSilent   = errors.New("it has neither booked nor refused")
 	errStale    = errors.New("the limits change faster than this process can follow")
 	errUntimely = errors.New("the store's time of day is in none of the calendar periods that it was sent")
 )
@@ -213,11 +203,12 @@ func (b *core) update(ctx context.Context, p *slowPath, s *step, t *trip, r *rep
 		r.force, r.bad = f, t.resolve(s, f)
 		b.prepare(p, s, t, f)
 		if err = b.send(ctx, p, s, &t.op, r); err == nil {
-			if r.force, err = b.follow(ctx, p, f, &t.op, &r.Reply); len(r.State.Parts) != len(r.force.law) {
-				r.State.Parts = nil
-			}
+			r.force, err = b.follow(ctx, p, f, &t.op, &r.Reply)
 		}
 		undone := r.Stale || r.Untimely
+		if err == nil && !undone && (r.State.Speed == 0 || len(t.op.Costs) > 0 && t.op.Move == nil && len(r.Charges) == 0 && !r.Refused && s.action == store.Book) {
+			err = errSilent
+		}
 		if r.Reported && (err != nil || undone) { // they are not to be sent again
 			s.settled()
 			s.reports, s.back = nil, nil

@@ -12,8 +12,8 @@ import (
 
 const module = "github.com/dripfeed/dripfeed"
 
-// list runs go list in the module's root and returns the lines of its answer.
-func list(t *testing.T, args ...string) []string {
+// listed runs go list in the module's root and returns the lines of its answer.
+func listed(t *testing.T, args ...string) []string {
 	t.Helper()
 	return listIn(t, "..", args...)
 }
@@ -38,7 +38,7 @@ func ours(path string) bool { return path == module || strings.HasPrefix(path, m
 func TestCoreImportsOnlyTheStandardLibrary(t *testing.T) {
 	core := []string{"./outbound", "./outbound/fallback", "./outbound/store", "./queue", "./queue/jobs", "./transport"}
 	seen := map[string]bool{}
-	for _, line := range list(t, append([]string{"-deps", "-test", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}"}, core...)...) {
+	for _, line := range listed(t, append([]string{"-deps", "-test", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}"}, core...)...) {
 		// A package built for a test is listed as "path [of the test]", and
 		// its main package as "path.test".
 		path, _, _ := strings.Cut(line, " ")
@@ -56,7 +56,7 @@ func TestCoreImportsOnlyTheStandardLibrary(t *testing.T) {
 
 func TestOnlyXrateImportsTheRateLimiter(t *testing.T) {
 	found := false
-	for _, line := range list(t, "-f", "{{.ImportPath}}: {{.Imports}}", "./...") {
+	for _, line := range listed(t, "-f", "{{.ImportPath}}: {{.Imports}}", "./...") {
 		path, imports, _ := strings.Cut(line, ":")
 		if !strings.Contains(imports, "golang.org/x/time/") {
 			continue

@@ -54,6 +54,7 @@ type Limit struct {
 	window   time.Duration // in any window of this length
 	zone     string        // the name of a calendar's time zone
 	flaw     string        // what a method found wrong; NewBucket reports it
+	made     [2]float64    // the Capacity and the LeakRate that a function has set; zero: it is a literal
 	kind     store.Kind
 	inFlight bool
 }
@@ -73,7 +74,7 @@ func Per(n float64, window time.Duration) Limit {
 	case window <= 0 || window > maxWait-jitter:
 		l.flaw = fmt.Sprintf("Per needs a window above 0 and below 292 years, not %v", window)
 	}
-	return l
+	return l.intact()
 }
 
 // PerSecond is [Per] with a window of one second.
@@ -116,6 +117,7 @@ func (l Limit) Burst(b float64) Limit {
 	default:
 		l.Capacity = b
 		l.LeakRate = (l.n - (b - 1)) / (l.window + jitter).Seconds() // exactly that of Per for a b of 1
+		l = l.intact()
 	}
 	return l
 }
@@ -138,7 +140,7 @@ func (l Limit) Of(unit int, name string) Limit {
 // finds its permit, which may be minutes later. Meanwhile others are refused, or wait. The
 // [ThrottledError] tells how many calls are in progress, and for how long the oldest.
 func InFlight(n int) Limit {
-	return Limit{Capacity: float64(n), inFlight: true}
+	return Limit{Capacity: float64(n), inFlight: true}.intact()
 }
 
 // Window returns a limit of n units in any window of this length, wherever the window begins. As
@@ -197,7 +199,7 @@ func windowOf(kind store.Kind, name string, n float64, window time.Duration) Lim
 			l.flaw = fmt.Sprintf("%s cannot count %s in %v: that is above 1e12 per second, or next to nothing", name, number(n), window)
 		}
 	}
-	return l
+	return l.intact()
 }
 
 // Hourly returns a limit of n units in each hour of UTC. What [Daily] says holds for it.
@@ -233,7 +235,7 @@ func calendarOf(kind store.Kind, name string, n float64, zone *time.Location) Li
 			l.flaw = name + ": " + l.flaw
 		}
 	}
-	return l
+	return l.intact()
 }
 
 // flawOfNumber returns what is wrong with the number of units of a window or a period, or "".
@@ -334,7 +336,7 @@ func (l *Limit) check() string {
 		return fmt.Sprintf("unit %d is not one of 0 to %d", l.Unit, units-1)
 	case l.kind == store.Leaky && !l.inFlight && !(l.LeakRate > 0 && l.LeakRate <= maxLeakRate):
 		return "leak rate " + number(l.LeakRate) + " is not above 0 and at most 1e12 units per second"
-	case *l != l.again():
+	case l.made != [2]float64{} && l.made != l.intact().made:
 		return "the Capacity or the LeakRate of " + l.spec() + " was changed: make the limit again"
 	case l.inFlight || l.kind == store.Hourly:
 		return ""
@@ -349,24 +351,10 @@ func (l *Limit) check() string {
 	return ""
 }
 
-// again returns the limit as its maker makes it with the same numbers.
-func (l *Limit) again() (m Limit) {
-	switch {
-	case l.inFlight:
-		m = InFlight(int(l.Capacity))
-	case l.kind == store.Window || l.kind == store.Fixed:
-		m = windowOf(l.kind, "", l.Capacity, l.window)
-	case l.kind == store.Hourly:
-		m = Hourly(l.Capacity)
-	case l.kind == store.Daily || l.kind == store.Monthly:
-		m = Limit{Capacity: l.Capacity, kind: l.kind, zone: l.zone}
-	case l.window != 0 || l.n != 0:
-		m = Per(l.n, l.window).Burst(l.Capacity)
-	default:
-		m = Limit{Capacity: l.Capacity, LeakRate: l.LeakRate}
-	}
-	m.Unit, m.Name = l.Unit, l.Name
-	return m
+// intact notes the numbers with which the limit was made.
+func (l Limit) intact() Limit {
+	l.made = [2]float64{l.Capacity, l.LeakRate}
+	return l
 }
 
 // law returns what a store is to know of the limit.
@@ -399,6 +387,9 @@ func limitOf(l *store.Limit) Limit {
 		m.window = 0
 	default:
 		m.n = l.N
+	}
+	if m.window != 0 || m.kind != store.Leaky {
+		m = m.intact()
 	}
 	return m
 }

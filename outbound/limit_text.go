@@ -142,7 +142,7 @@ func limitOfWords(n float64, words []string, burst float64) (l Limit, flaw strin
 	var d time.Duration
 	switch {
 	case is("in", "flight"):
-		if l = (Limit{Capacity: n, inFlight: true}); n > 0 && n != math.Trunc(n) {
+		if l = (Limit{Capacity: n, inFlight: true}.intact()); n > 0 && n != math.Trunc(n) {
 			flaw = "a number of calls in flight is whole, not " + number(n)
 		}
 	case is("in", "any", ""):
@@ -160,6 +160,7 @@ func limitOfWords(n float64, words []string, burst float64) (l Limit, flaw strin
 		if words[1] == "month" {
 			l.kind = store.Monthly
 		}
+		l = l.intact()
 	case is("per", "day"), is("per", "month"):
 		return l, "a " + words[1] + ` needs its time zone, as in "10000 per ` + words[1] + ` Europe/Berlin"`
 	case is("per", ""):

@@ -208,7 +208,9 @@ func (f *inForce) learn(r *store.Reply, mine *limitSet, shared bool) (*inForce, 
 	case len(r.Limits) > 0:
 		limits := make([]Limit, len(r.Limits))
 		for i := range r.Limits {
-			limits[i] = limitOf(&r.Limits[i])
+			if limits[i] = limitOf(&r.Limits[i]); !r.Limits[i].Sound() {
+				limits[i].flaw = "its numbers do not fit together"
+			}
 		}
 		named, err := checkLimits("", limits)
 		if err != nil {

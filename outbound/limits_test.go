@@ -272,7 +272,6 @@ func TestLimitsThatNoBucketTakesAreAStoresError(t *testing.T) {
 		"no such zone":   {{Capacity: 1, Kind: store.Daily, Zone: "Europe/Nowhere"}},
 		"no zone":        {{Capacity: 1, Kind: store.Monthly}},
 		"this machine's": {{Capacity: 1, Kind: store.Monthly, Zone: "Local"}},
-		"an hour's zone": {{Capacity: 1, Kind: store.Hourly, Zone: "UTC"}},
 		"a leak's zone":  {{Capacity: 1, Rate: 1, Zone: "UTC"}},
 		"short":          {{Capacity: 1, Rate: 1e9, Kind: store.Window, Window: 1}},
 		"no window":      {{Capacity: 1, Rate: 1, Kind: store.Fixed}},

@@ -1,6 +1,7 @@
 package outbound
 
 import (
+	"container/list"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -17,9 +18,9 @@ type slots struct {
 
 	mu       sync.Mutex // protects what follows
 	used     int
-	reserved int      // of those in use, the ones that a trip to a store is under way for
-	missed   bool     // a call was refused because all were in use, some of them reserved
-	taken    slotList // those of calls in progress
+	reserved int       // of those in use, the ones that a trip to a store is under way for
+	missed   bool      // a call was refused because all were in use, some of them reserved
+	taken    list.List // the *slot of each call in progress, the oldest first
 }
 
 // anyNumber are the slots of a bucket without an InFlight.
@@ -59,8 +60,8 @@ func (p *slots) crowded(e *ThrottledError) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e.InProgress = p.used
-	if p.taken.first != nil {
-		e.Oldest = now() - p.taken.first.since
+	if oldest := p.taken.Front(); oldest != nil {
+		e.Oldest = now() - oldest.Value.(*slot).since
 	}
 }
 
@@ -132,18 +133,18 @@ func (p *slots) take() *slot {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &slot{of: p, since: now()}
-	p.taken.add(s)
+	s.place = p.taken.PushBack(s)
 	return s
 }
 
 // slot is a call's place among the calls at once. It ends with Done, or, as a safety net,
 // when nobody has the permit any more, so that nobody could call Done.
 type slot struct {
-	of         *slots
-	since      time.Duration // when it was taken
-	prev, next *slot         // in the list
-	ended      atomic.Bool
-	net        runtime.Cleanup
+	of    *slots
+	since time.Duration // when it was taken
+	place *list.Element
+	ended atomic.Bool
+	net   runtime.Cleanup
 }
 
 // inUse returns how many slots the call has: 1, or 0 if it has none or has ended.
@@ -160,7 +161,7 @@ func (s *slot) end() bool {
 		return false
 	}
 	s.of.mu.Lock()
-	s.of.taken.remove(s)
+	s.of.taken.Remove(s.place)
 	s.of.mu.Unlock()
 	return true
 }
@@ -181,30 +182,4 @@ func (s *slot) forgotten() {
 		s.of.collected.Add(1) // before anybody finds the bucket idle
 		s.of.free(1)
 	}
-}
-
-// slotList has the slots that are taken, the oldest first.
-type slotList struct{ first, last *slot }
-
-func (l *slotList) add(s *slot) {
-	if s.prev = l.last; s.prev != nil {
-		s.prev.next = s
-	} else {
-		l.first = s
-	}
-	l.last = s
-}
-
-func (l *slotList) remove(s *slot) {
-	if s.prev != nil {
-		s.prev.next = s.next
-	} else {
-		l.first = s.next
-	}
-	if s.next != nil {
-		s.next.prev = s.prev
-	} else {
-		l.last = s.prev
-	}
-	s.prev, s.next = nil, nil
 }
