@@ -12,7 +12,7 @@ import (
 // acquire is Acquire for a call that the cell cannot decide.
 func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 	if c.charged() == (Cost{}) && b.slots().most() == 0 {
-		if err := b.check(&b.inForce().limitSet, &c); err != nil {
+		if err := b.inForce().check(b.key, &c); err != nil {
 			return nil, err
 		}
 		return b.acquireNothing(ctx)
@@ -37,10 +37,7 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 		if r.inTime(asked) {
 			return k, nil
 		}
-		if n := k.slot.drop(); n > 0 {
-			b.slots().free(n)
-			b.slowPath().waiting.changed()
-		}
+		k.leave()
 		back, late := b.giveBack(k), &StoreError{Op: "book", Key: b.key, Err: errLate}
 		var over <-chan time.Time
 		if again {
@@ -69,7 +66,7 @@ func (b *core) takeHere(k *call) (done bool, err error) {
 		return false, nil
 	}
 	f := p.force.Load()
-	if _, bad := f.bad(&k.cost[0]); bad != nil {
+	if f.check(b.key, &k.cost[0]) != nil {
 		return false, nil
 	}
 	n, unix := f.units(&k.cost[0]), time.Duration(0)

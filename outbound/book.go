@@ -88,11 +88,10 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 		}
 	}
 	s.back = k.back
+	m := b.slowPath()
 	if k.Move.call != nil {
 		s.move = &k.Move.call.charge[0]
-		s.brings = k.Move.call.slot.inUse()
 	}
-	m := b.slowPath()
 	m.watches.announceLate(k.Lost, k.Late)
 	changes := m.waiting.changes.Load()
 	sent := time.Now()
@@ -110,15 +109,14 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 			k.Clock.changes++ // that they have arrived is told to all, but known here
 		}
 	}
-	if k.Move.call != nil && (len(r.Charges) > 0 || !heard) {
-		ended := flagDone | flagVoid
-		if !heard { // a call that went by it all the same can still cost more
-			ended = flagDone
-		}
-		k.Move.call.once(ended)
-		if n := k.Move.call.slot.drop(); !r.slots || !heard { // else the new ticket has its place
-			m.slots.free(n)
-		}
+	switch {
+	case s.move == nil:
+	case !heard: // a call that went by it all the same can still cost more
+		k.Move.call.once(flagDone)
+		m.slots.free(k.Move.call.slot.drop())
+	case len(r.Charges) > 0: // the new ticket has its place among the calls in flight
+		k.Move.call.once(flagDone | flagVoid)
+		r.slots = k.Move.call.slot.drop() > 0
 	}
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 // available again at any time. limit is the one that the call waits for, as [ThrottledError] has
 // it. A cost that can never go is a [*CostError].
 func (k *Clock) Earliest(c, ahead *Cost) (at time.Time, limit string, err error) {
-	if err := k.core.check(k.whole, c); err != nil {
+	if err := k.whole.check(k.core.key, c); err != nil {
 		return at, "", err
 	}
 	if k.Lacks(c) {
@@ -72,7 +72,7 @@ func (k *Clock) window(i int, n, most, room float64) time.Duration {
 // cost the same, it counts on all of it. It knows no limit on calls in flight.
 func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 	s, law := &k.state, k.limits.law
-	if _, bad := k.whole.bad(c); bad != nil || k.core.slots().most() > 0 || s.Speed < 1 && (len(law) != 1 || law[0].Kind != store.Leaky) {
+	if k.whole.check("", c) != nil || k.core.slots().most() > 0 || s.Speed < 1 && (len(law) != 1 || law[0].Kind != store.Leaky) {
 		return false
 	}
 	last := max(0, s.Last)

@@ -254,8 +254,8 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 	return b.do(ctx, "set limits", &step{action: store.Replace, limits: own}, new(reply))
 }
 
-// Limits returns the limits in force, as far as this process knows: those of the last reply. It
-// makes no round trip.
+// Limits returns the limits in force, as far as this process knows: those of the last reply, with an
+// [InFlight] last. It makes no round trip.
 func (b *Bucket) Limits() []Limit {
 	if b.unmade() {
 		return nil
@@ -278,7 +278,7 @@ func (b *Bucket) State(ctx context.Context) (State, error) {
 	return nearest(all), nil
 }
 
-// States returns the state of each limit, in the order of the limits, and
+// States returns the state of each limit, in the order of the limits with an [InFlight] last, and
 // changes nothing.
 func (b *Bucket) States(ctx context.Context) ([]State, error) {
 	if err := b.ready(ctx); err != nil {

@@ -6,8 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // watches are the callers of Bucket.Observe; nil: there are none.
@@ -80,7 +78,7 @@ type watch struct {
 	when      time.Time  // the local time of that, if the store tells one
 	begun     time.Duration
 	limits    *limitSet
-	inFlight  *inFlight
+	inFlight  *Limit
 	collected int
 	news      []Event // not told yet
 	telling   bool    // run is telling them
@@ -160,8 +158,11 @@ func (w *watch) lookLocked(r *reply) {
 		w.addLocked(Event{Kind: EventSlowed, Speed: is.speed})
 	}
 	limits := &r.force.limitSet
-	if was.known && !(store.Equal(w.limits.law, limits.law) && w.inFlight.same(r.inFlight)) {
-		w.addLocked(Event{Kind: EventLimits, Before: textOf(w.inFlight.among(w.limits.list())), Limits: textOf(r.inFlight.among(limits.list()))})
+	if was.known && (w.limits != limits || w.inFlight != r.inFlight) {
+		before, after := with(w.limits.list(), w.inFlight), with(limits.list(), r.inFlight)
+		if !slices.Equal(before, after) {
+			w.addLocked(Event{Kind: EventLimits, Before: textOf(before), Limits: textOf(after)})
+		}
 	}
 	if n := r.collected - w.collected; n > 0 {
 		w.addLocked(Event{Kind: EventForgotten, Calls: n})

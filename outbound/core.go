@@ -82,7 +82,7 @@ func (b *core) newSlowPath(limits []Limit) *slowPath {
 	p := &slowPath{made: newLimitSet(limits)}
 	p.base = store.Hash(p.made.law)
 	p.force.Store(&inForce{limitSet: p.made, number: firstNumber})
-	p.slots.limit.Store(newInFlight(limits))
+	p.slots.limit.Store(inFlightOf(limits))
 	p.waiting.init()
 	p.local.init(b.born, &p.made, p.base)
 	return p
@@ -130,7 +130,7 @@ func (b *core) ofCell() *inForce {
 
 // given returns the limits in force as callers have given them, with an InFlight.
 func (b *core) given() []Limit {
-	return b.slots().limit.Load().among(b.inForce().list())
+	return with(b.inForce().list(), b.slots().limit.Load())
 }
 
 // each calls f with the unit, the capacity and the rate of each limit in force, as far as is
@@ -144,15 +144,6 @@ func (b *core) each(f func(unit int, capacity, rate float64)) {
 	for _, l := range p.force.Load().law {
 		f(int(l.Unit), l.Capacity, l.Rate)
 	}
-}
-
-// check returns why a call of this cost can never go under these limits.
-func (b *core) check(limits *limitSet, c *Cost) error {
-	if bad := limits.check(c); bad != nil {
-		bad.Key = b.key
-		return bad
-	}
-	return nil
 }
 
 // do carries a step out where the state is.
@@ -200,7 +191,7 @@ func (b *core) update(ctx context.Context, p *slowPath, s *step, t *trip, r *rep
 	asked := p.slots.reserve(s)
 	for tries := 0; ; tries++ {
 		f := p.force.Load()
-		r.force, r.bad = f, t.resolve(s, f)
+		r.force, r.bad = f, t.resolve(b.key, s, f)
 		b.prepare(p, s, t, f)
 		if err = b.send(ctx, p, s, &t.op, r); err == nil {
 			r.force, err = b.follow(ctx, p, f, &t.op, &r.Reply)
@@ -330,11 +321,11 @@ func (b *core) idle() bool {
 
 // book carries a step out and says why the first of its costs was refused.
 func (b *core) book(ctx context.Context, s *step, r *reply) error {
-	if len(s.costs) > 0 && !s.costs[0].valid() {
-		return &CostError{Key: b.key, Cost: s.costs[0], Err: ErrInvalid}
-	}
 	for i := range s.costs { // what comes after an invalid one is not booked, and takes no slot
 		if !s.costs[i].valid() {
+			if i == 0 {
+				return badCost(b.key, nil, &s.costs[0], ErrInvalid)
+			}
 			s.costs = s.costs[:i]
 			break
 		}
@@ -344,15 +335,12 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 	}
 	switch {
 	case r.noSlot: // nobody has looked yet whether it can ever go
-		if err := b.check(&r.force.limitSet, &s.costs[0]); err != nil {
+		if err := r.force.check(b.key, &s.costs[0]); err != nil {
 			return err
 		}
 	case r.Refused:
-	case r.bad != nil:
-		r.bad.Key = b.key
-		return r.bad
 	default:
-		return nil
+		return r.bad
 	}
 	refused := &ThrottledError{Key: b.key, RetryAfter: r.Wait, Held: r.State.Rem > 0}
 	if refused.Held {
@@ -367,9 +355,9 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 }
 
 // charge returns what a call has taken of the cell as a charge of the key.
-func (b *core) charge(f *fill) *store.Charge {
+func (b *core) charge(f *fill) (c store.Charge) {
 	born, epoch := b.slowPath().local.life(f.place) // of a life that is over nothing comes back
-	c := &store.Charge{ID: numberOf(f.word, born), Born: born, Epoch: epoch, Number: firstNumber}
+	c.ID, c.Born, c.Epoch, c.Number = numberOf(f.word, born), born, epoch, firstNumber
 	c.N[0] = f.units
 	c.Y[0] = float64(f.word-f.place) / float64(b.unit)
 	c.Place = time.Duration(f.place) - born
@@ -378,13 +366,11 @@ func (b *core) charge(f *fill) *store.Charge {
 	return c
 }
 
-// settle sends a Settled, and returns whether the state has it already.
-func (b *core) settle(r report) bool {
-	if b.slowPath().waiting.postpone(r) {
-		return false
+// settle sends a Settled, or keeps it for a queue that waits.
+func (b *core) settle(r report) {
+	if !b.slowPath().waiting.postpone(r) {
+		b.report(r)
 	}
-	b.report(r)
-	return true
 }
 
 // report sends one report by itself. One that fails and would return units is lost, which costs

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -194,44 +195,23 @@ func (e *StoreError) Unwrap() error { return e.Err }
 // RetryableError is false: the store has done its own retries.
 func (e *StoreError) RetryableError() bool { return false }
 
-// labelled returns a copy with a label as its key: others may have the error, too.
-func (e ThrottledError) labelled(label string) error {
-	e.Key = label
-	return &e
-}
-
-// labelled is as that of a ThrottledError.
-func (e CostError) labelled(label string) error {
-	e.Key = label
-	return &e
-}
-
-// labelled is as that of a ThrottledError.
-func (e LimitError) labelled(label string) error {
-	e.Key = label
-	return &e
-}
-
-// labelled is as that of a ThrottledError.
-func (e StoreError) labelled(label string) error {
-	e.Key = label
-	return &e
-}
-
-// relabel returns err with a label as the key of the error of this package that it is or wraps.
+// relabel returns err with a label as the key of the error of this package that it is or wraps, as a
+// copy: others may have the error, too.
 func relabel(err error, label string) error {
-	var own interface{ labelled(string) error }
-	if !errors.As(err, &own) {
-		return err
+	for _, kind := range [...]any{new(*ThrottledError), new(*CostError), new(*LimitError), new(*StoreError)} {
+		if errors.As(err, kind) {
+			found := reflect.ValueOf(kind).Elem()
+			own := reflect.New(found.Type().Elem())
+			own.Elem().Set(found.Elem())
+			own.Elem().FieldByName("Key").SetString(label)
+			labelled := own.Interface().(error)
+			if err == found.Interface() {
+				return labelled
+			}
+			return &relabelled{labelled, err}
+		}
 	}
-	switch err.(type) {
-	case *ThrottledError, *CostError, *LimitError, *StoreError:
-		return own.labelled(label)
-	}
-	if refusal := (*ThrottledError)(nil); errors.As(err, &refusal) { // before an error that wraps it
-		own = refusal
-	}
-	return &relabelled{own.labelled(label), err}
+	return err
 }
 
 // relabelled is an error that wraps one with a key. Its text is that of the one with the label, and

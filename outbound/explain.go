@@ -72,14 +72,14 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 	if c.charged() == (Cost{}) && r.inFlight == nil {
 		e.Wait = held // it has no place behind others
 	}
-	switch bad := b.check(k.whole, &c); {
+	switch bad := k.whole.check(b.key, &c); {
 	case bad != nil:
 		e.Wait, e.Because, e.Limit, e.Err = -1, "never", "", bad
 	case k.limits.lacks(&c): // a share, and calls fail with the store's error
 		e.Wait, e.Because = -1, "limit"
 		e.Limit = e.States[slices.IndexFunc(e.States, func(l State) bool { return l.Wait < 0 && !l.Limit.inFlight })].Label()
 	case r.inFlight != nil && r.used >= int(r.inFlight.Capacity):
-		e.Wait, e.Because, e.Limit = -1, "in flight", r.inFlight.text
+		e.Wait, e.Because, e.Limit = -1, "in flight", r.inFlight.label()
 	case e.Wait <= 0:
 	case held >= e.Wait-held:
 		e.Because = "hold"
@@ -229,13 +229,14 @@ func (l *State) explain(c *Cost) string {
 
 // span is a duration without digits that nobody reads.
 func span(d time.Duration) string {
+	unit := time.Nanosecond
 	switch {
 	case d >= time.Minute:
-		d = d.Round(time.Second)
+		unit = time.Second
 	case d >= time.Millisecond:
-		d = d.Round(time.Millisecond)
+		unit = time.Millisecond
 	}
-	return short(d)
+	return short((d + unit/2) / unit * unit)
 }
 
 // LogValue returns the most important fields, and as text what String says, as a group for package

@@ -244,7 +244,7 @@ type shared struct {
 // has ended. b is the bucket; nil: it is unknown. A cost that can never go is left to Acquire,
 // which says so.
 func (k *shared) first(b *Bucket, c *Cost) (is, over bool) {
-	if b != nil && b.check(&b.inForce().limitSet, c) != nil {
+	if b != nil && b.inForce().check("", c) != nil {
 		c = nil
 	}
 	k.mu.Lock()

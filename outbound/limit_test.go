@@ -126,13 +126,13 @@ func TestABucketIsAsFastAsItsRateSays(t *testing.T) {
 
 func TestLimitsWithoutNamesHaveLabels(t *testing.T) {
 	limits := []Limit{PerSecond(10), PerHour(5_000), Per(1_000_000, 90*time.Minute).Burst(2), Per(0.5, 1500*time.Millisecond), {Capacity: 40, LeakRate: 2},
-		InFlight(3), PerMinute(30_000).Of(1, ""), PerMinute(7).Of(0, "mine")}
+		PerMinute(30_000).Of(1, ""), PerMinute(7).Of(0, "mine"), InFlight(3)}
 	b, err := NewBucket("k", limits...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	states, err := b.States(ctx)
-	for i, want := range []string{"10 per 1s", "5000 per 1h", "1000000 per 1h30m", "0.5 per 1.5s", "40 burst, 2/s", "3 in flight", "30000 per 1m", "mine"} {
+	for i, want := range []string{"10 per 1s", "5000 per 1h", "1000000 per 1h30m", "0.5 per 1.5s", "40 burst, 2/s", "30000 per 1m", "mine", "3 in flight"} {
 		if err != nil || states[i].Label() != want || states[i].Limit.Name != limits[i].Name {
 			t.Errorf("%v is named %q and labelled %q (%v), want %q", limits[i], states[i].Limit.Name, states[i].Label(), err, want)
 		}

@@ -3,6 +3,7 @@ package outbound
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -200,36 +201,29 @@ type limitObject struct {
 	Name        string  `json:"name"`
 }
 
-// limit returns the limit that the object is, and what is wrong with the object, or "".
-func (o *limitObject) limit() (l Limit, flaw string) {
-	var forms [][]string
-	if o.Per != "" && o.Zone == "" {
-		forms = append(forms, []string{"per", o.Per})
+// text returns the limit as ParseLimit reads it, and what is wrong with the object, or "".
+func (o *limitObject) text() (text, flaw string) {
+	counts, forms := o.N != 0, 0
+	add := func(set, counted bool, format string, args ...any) {
+		if set {
+			forms++
+			text, counts = fmt.Sprintf(format, args...), counts == counted
+		}
 	}
-	if o.Zone != "" {
-		forms = append(forms, []string{"per", o.Per, o.Zone})
+	n := digits(o.N)
+	add(o.Per != "" && o.Zone == "", true, "%s per %s", n, o.Per)
+	add(o.Zone != "", true, "%s per %s %s", n, o.Per, o.Zone)
+	add(o.Window != "", true, "%s in any %s", n, o.Window)
+	add(o.FixedWindow != "", true, "%s in %s from the first", n, o.FixedWindow)
+	add(o.InFlight != 0, false, "%s in flight", digits(o.InFlight))
+	add(o.Capacity != 0 || o.LeakRate != 0, false, "%s burst, %s/s", digits(o.Capacity), digits(o.LeakRate))
+	if forms != 1 || !counts {
+		return "", `it has n with "per", "window" or "fixed_window", or else "in_flight", or "capacity" with "leak_rate"`
 	}
-	if o.Window != "" {
-		forms = append(forms, []string{"in", "any", o.Window})
+	if o.Burst != 0 {
+		text += ", " + digits(o.Burst) + " burst"
 	}
-	if o.FixedWindow != "" {
-		forms = append(forms, []string{"in", o.FixedWindow, "from", "the", "first"})
-	}
-	n := o.N
-	if o.InFlight != 0 {
-		forms = append(forms, []string{"in", "flight"})
-		n = o.InFlight
-	}
-	literal := o.Capacity != 0 || o.LeakRate != 0
-	switch {
-	case literal && len(forms) == 0 && o.N == 0 && o.Burst == 0:
-		l = Limit{Capacity: o.Capacity, LeakRate: o.LeakRate}
-	case literal || len(forms) != 1 || (o.N != 0) == (o.InFlight != 0):
-		return l, `it has n with "per", "window" or "fixed_window", or else "in_flight", or "capacity" with "leak_rate"`
-	default:
-		l, flaw = limitOfWords(n, forms[0], o.Burst)
-	}
-	return l.Of(o.Unit, o.Name), flaw
+	return fmt.Sprintf("%q (unit %d): %s", o.Name, o.Unit, text), ""
 }
 
 // MarshalText writes what String prints, also in JSON. The zero Limit is the empty text, and so is
@@ -284,13 +278,9 @@ func (l *Limit) UnmarshalJSON(data []byte) error {
 	if err := d.Decode(&o); err != nil {
 		return &LimitError{Reason: err.Error()}
 	}
-	made, flaw := o.limit()
-	if flaw == "" {
-		flaw = made.check()
-	}
+	text, flaw := o.text()
 	if flaw != "" {
-		return &LimitError{Limit: made, Reason: flaw}
+		return &LimitError{Reason: flaw}
 	}
-	*l = made
-	return nil
+	return l.UnmarshalText([]byte(text))
 }

@@ -91,29 +91,10 @@ func (s *limitSet) units(c *Cost) (n store.Units) {
 	return n
 }
 
-// check returns why a call of this cost can never go under these limits; nil: it can. The error has
-// no key.
-func (s *limitSet) check(c *Cost) *CostError {
-	l, err := s.bad(c)
-	if err == nil {
-		return nil
-	}
-	return badCost(l, c, err)
-}
-
-//go:noinline
-func badCost(l *store.Limit, c *Cost, err error) *CostError { // apart, so that bad costs need no stack of good ones
-	e := &CostError{Cost: *c, Err: err}
-	if l != nil {
-		e.Limit = limitOf(l)
-	}
-	return e
-}
-
-// bad is check without the error's details.
-func (s *limitSet) bad(c *Cost) (*store.Limit, error) {
+// check returns why a call of this cost can never go under these limits of a key; nil: it can.
+func (s *limitSet) check(key string, c *Cost) error {
 	if !c.valid() {
-		return nil, ErrInvalid
+		return badCost(key, nil, c, ErrInvalid)
 	}
 	var first, small *store.Limit // the one of the lowest unit, and one that the cost does not fit into
 	for i := range s.law {
@@ -127,11 +108,20 @@ func (s *limitSet) bad(c *Cost) (*store.Limit, error) {
 	}
 	switch {
 	case first != nil && c[first.Unit] == 0:
-		return first, ErrInvalid
+		return badCost(key, first, c, ErrInvalid)
 	case small != nil:
-		return small, ErrTooLarge
+		return badCost(key, small, c, ErrTooLarge)
 	}
-	return nil, nil
+	return nil
+}
+
+//go:noinline
+func badCost(key string, l *store.Limit, c *Cost, err error) error { // apart, so that bad costs need no stack of good ones
+	e := &CostError{Key: key, Cost: *c, Err: err}
+	if l != nil {
+		e.Limit = limitOf(l)
+	}
+	return e
 }
 
 // lacks reports whether a cost is more than a limit ever has room for.
@@ -139,30 +129,20 @@ func (s *limitSet) lacks(c *Cost) bool {
 	return slices.ContainsFunc(s.law, func(l store.Limit) bool { return l.Takes(c[l.Unit]) > l.Capacity })
 }
 
-// inFlight is a bucket's limit on calls at once, and the place that it has among the limits.
-type inFlight struct {
-	Limit
-	at   int
-	text string // its label
-}
-
-// newInFlight returns the InFlight among limits, or nil.
-func newInFlight(limits []Limit) *inFlight {
+// inFlightOf returns the InFlight among limits, or nil.
+func inFlightOf(limits []Limit) *Limit {
 	if i := findAtOnce(limits); i >= 0 {
-		return &inFlight{limits[i], i, limits[i].label()}
+		return &limits[i]
 	}
 	return nil
 }
 
-// same reports whether both are the same limit at the same place, or there is none.
-func (a *inFlight) same(b *inFlight) bool { return a == b || a != nil && b != nil && *a == *b }
-
-// among returns the limits with the InFlight at its place.
-func (a *inFlight) among(leaky []Limit) []Limit {
-	if a == nil {
-		return leaky
+// with returns the limits with an InFlight behind them, if there is one.
+func with(limits []Limit, inFlight *Limit) []Limit {
+	if inFlight == nil {
+		return limits
 	}
-	return slices.Insert(leaky, min(a.at, len(leaky)), a.Limit)
+	return append(limits, *inFlight)
 }
 
 // inForce is what a bucket knows of the limits that count. It never changes.

@@ -49,7 +49,7 @@ func (b *core) updateHere(p *slowPath, s *step, op *store.Op, r *reply) {
 	r.Reply = op.ApplyAt(&l.stored, at, unix)
 	if s.action == store.Replace {
 		most := p.slots.most()
-		p.slots.limit.Store(newInFlight(s.limits))
+		p.slots.limit.Store(inFlightOf(s.limits))
 		l.recast = l.recast || p.slots.most() != most
 	}
 	r.inFlight = p.slots.limit.Load()

@@ -74,9 +74,8 @@ const (
 	flagSettled uint8 = 1 << iota
 	flagFailed        // the call has not succeeded
 	flagDone
-	flagVoid    // the ticket was given back: there is no call
-	flagKnown   // a call has succeeded before this one
-	flagChanged // it was settled to other units than it was charged
+	flagVoid  // the ticket was given back: there is no call
+	flagKnown // a call has succeeded before this one
 )
 
 // Settle says what the call really cost, in all units, once that is known: the
@@ -88,23 +87,28 @@ const (
 // infinite, negative or above 1e12.
 func (p *Permit) Settle(used Cost) {
 	switch {
-	case p == nil:
-	case p.call != nil:
-		p.call.Settle(used)
-	case p.core != nil && p.flags&flagSettled == 0 && used.real():
-		if max(0, used[p.core.unitOf()]) != p.units {
-			c, cost := p.charge(), used
-			p.flags |= flagChanged
-			cost[p.core.unitOf()] = p.units // of the others it is not known
-			if p.core.settle(report{Report: store.Report{Kind: store.Settled, Charge: c}, by: &p.core.ofCell().limitSet, used: used, cost: cost}) {
-				p.units = c.N[0]
-			}
-		}
+	case p == nil, p.ofCell() && !used.real():
+	case p.ofCell() && used[p.core.unitOf()] == p.units:
 		p.flags |= flagSettled
-		if used == (Cost{}) {
-			p.flags |= flagFailed
+	default:
+		if c := p.end(); c != nil {
+			c.Settle(used)
 		}
 	}
+}
+
+// ofCell reports whether the permit is what the cell has left it.
+func (p *Permit) ofCell() bool { return p.core != nil && p.call == nil }
+
+// end returns what ends the call. One that was charged to the cell then is as any other call.
+func (p *Permit) end() Call {
+	if p.ofCell() {
+		k := &call{core: p.core, admitted: time.Duration(p.place), force: p.core.ofCell(), flags: p.flags}
+		k.charge[0] = p.core.charge(&p.fill)
+		k.cost[0][p.core.unitOf()] = p.units // of the others it is not known
+		p.call = k
+	}
+	return p.call
 }
 
 // Answered says what the API has answered. A call may have several answers, such as a
@@ -118,16 +122,12 @@ func (p *Permit) Answered(a Answer) {
 	if p.listener != nil {
 		p.listener.Answered(a)
 	}
-	switch {
-	case p.call != nil:
-		p.call.Answered(a)
-	case p.core != nil:
+	if p.ofCell() && !a.concerns(p.core, now()-time.Duration(p.place)) {
 		if a.fails() {
 			p.flags |= flagFailed
 		}
-		if a.concerns(p.core, now()-time.Duration(p.place)) {
-			p.core.report(a.report(p.charge(), &p.core.ofCell().limitSet))
-		}
+	} else if c := p.end(); c != nil {
+		c.Answered(a)
 	}
 }
 
@@ -194,13 +194,13 @@ func (p *Permit) State() State {
 	if p == nil {
 		return State{}
 	}
+	if p.core != nil {
+		return p.core.ofWord(p.word, time.Duration(p.place))
+	}
 	if k, ok := p.call.(interface{ State() State }); ok {
 		return k.State()
 	}
-	if p.core == nil {
-		return State{}
-	}
-	return p.core.ofWord(p.word, time.Duration(p.place))
+	return State{}
 }
 
 // Done ends the call. It gives the place among the calls at once back, and counts the
@@ -254,13 +254,6 @@ func (p *Permit) Hears() bool {
 		return k.Hears()
 	}
 	return p.call != nil || p.core != nil
-}
-
-// charge returns what the call has taken of the cell as a charge of the law.
-func (p *Permit) charge() *store.Charge {
-	c := p.core.charge(&p.fill)
-	c.Settled = p.flags&flagChanged != 0
-	return c
 }
 
 // guarded is a permit that several goroutines use.
@@ -328,7 +321,7 @@ func (k *call) note(r *reply) {
 }
 
 // noteState is note by a state, and by the limits that have decided with their state.
-func (k *call) noteState(f *inForce, whole *store.State, a *inFlight, used int, set *limitSet, s *store.State) {
+func (k *call) noteState(f *inForce, whole *store.State, a *Limit, used int, set *limitSet, s *store.State) {
 	k.force, k.nearest, k.level = f, -1, float64(used)
 	share := math.Inf(-1)
 	if a != nil {
@@ -357,7 +350,7 @@ func (k *call) State() State {
 	if k.nearest >= 0 {
 		s.Limit = limitOf(&k.force.law[k.nearest])
 	} else if f := k.core.slots().limit.Load(); f != nil {
-		s.Limit = f.Limit
+		s.Limit = *f
 	}
 	s.Remaining = max(0, s.Limit.Capacity-s.Level)
 	return s
@@ -435,7 +428,7 @@ func (k *call) Done() {
 	k.leave()
 }
 
-func (k *call) pending() bool { return k.slot.inUse() > 0 }
+func (k *call) pending() bool { return k.slot != nil && !k.slot.ended.Load() }
 
 // leave gives the place among the calls at once back.
 func (k *call) leave() {

@@ -13,8 +13,8 @@ import (
 // slots are the places among the calls at once. A limit on those is no limit of the law: a
 // bucket counts its own calls, also if a store keeps its levels.
 type slots struct {
-	limit     atomic.Pointer[inFlight] // nil: there are any number of slots
-	collected atomic.Int64             // slots of permits that were dropped without Done, so far
+	limit     atomic.Pointer[Limit] // nil: there are any number of slots
+	collected atomic.Int64          // slots of permits that were dropped without Done, so far
 
 	mu       sync.Mutex // protects what follows
 	used     int
@@ -55,7 +55,7 @@ func (p *slots) idle() bool {
 // crowded has the error tell of the calls in progress, which have taken all slots.
 func (p *slots) crowded(e *ThrottledError) {
 	if a := p.limit.Load(); a != nil {
-		e.Limit = a.text
+		e.Limit = a.label()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -69,7 +69,7 @@ func (p *slots) crowded(e *ThrottledError) {
 // answer of a store takes its time. It returns all that the booking asks for.
 func (p *slots) reserve(s *step) (asked []Cost) {
 	most := p.most()
-	s.seats = s.action == store.Book && most > 0 && !s.inJob
+	s.seats = s.action == store.Book && most > 0 && !s.inJob && s.move == nil
 	if most == 0 && s.freed == 0 {
 		return s.costs
 	}
@@ -81,19 +81,13 @@ func (p *slots) reserve(s *step) (asked []Cost) {
 		return s.costs
 	}
 	asked = s.costs
-	free := max(0, most-p.used) + s.brings
-	if s.costs = asked[:min(len(asked), free)]; len(s.costs) == 0 {
-		s.move = nil // or it would be undone, and nothing booked
-	}
-	p.missed = p.missed || len(s.costs) < len(asked) && p.reserved > 0
-	n := s.beyond(len(s.costs))
+	n := min(len(asked), max(0, most-p.used))
+	s.costs = asked[:n]
+	p.missed = p.missed || n < len(asked) && p.reserved > 0
 	p.used += n
 	p.reserved += n
 	return asked
 }
-
-// beyond returns how many slots n bookings take beyond the one that move brings.
-func (s *step) beyond(n int) int { return max(0, n-s.brings) }
 
 // seat gives the slots back that were reserved for more than was booked, and says so if
 // there was none for the next of those asked for. It reports whether a call was refused
@@ -102,11 +96,10 @@ func (p *slots) seat(s *step, asked []Cost, r *reply) (missed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if r.slots = s.seats; s.seats {
-		n := len(s.costs)
-		reserved, taken := s.beyond(n), s.beyond(len(r.Charges))
+		reserved, taken := len(s.costs), len(r.Charges)
 		p.used -= reserved - taken
 		p.reserved -= reserved
-		if !r.Refused && len(r.Charges) == n && n < len(asked) {
+		if !r.Refused && taken == reserved && reserved < len(asked) {
 			r.Refused, r.noSlot = true, true
 		}
 		s.costs = asked
@@ -145,14 +138,6 @@ type slot struct {
 	place *list.Element
 	ended atomic.Bool
 	net   runtime.Cleanup
-}
-
-// inUse returns how many slots the call has: 1, or 0 if it has none or has ended.
-func (s *slot) inUse() int {
-	if s == nil || s.ended.Load() {
-		return 0
-	}
-	return 1
 }
 
 // end takes the slot out of the list, and reports whether it was in.

@@ -2,7 +2,6 @@ package outbound
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -74,7 +73,7 @@ func (r *reply) states() []State {
 	}
 	if a := r.inFlight; a != nil {
 		used := float64(r.used)
-		all = slices.Insert(all, min(a.at, len(all)), State{Limit: a.Limit, Level: used, Remaining: max(0, a.Capacity-used)})
+		all = append(all, State{Limit: *a, Level: used, Remaining: max(0, a.Capacity-used)})
 	}
 	for i := range all {
 		all[i].holds(&r.State)

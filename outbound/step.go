@@ -22,12 +22,11 @@ type step struct {
 	limits  []Limit // to set; none: those that the bucket was made with
 	into    []store.Charge
 
-	freed  int  // slots that back frees
-	brings int  // slots that move has, for the first of costs
-	seats  bool // each of costs needs a slot
-	inJob  bool // costs are of further requests of jobs, which need no slots
-	waits  bool // the caller waits: settles ride along
-	parts  bool // the reply has State.Parts, if a limit needs them
+	freed int  // slots that back frees
+	seats bool // each of costs needs a slot
+	inJob bool // costs are of further requests of jobs, which need no slots
+	waits bool // the caller waits: settles ride along
+	parts bool // the reply has State.Parts, if a limit needs them
 }
 
 // report is what a call says about itself, in costs.
@@ -41,14 +40,14 @@ type report struct {
 // reply is what has become of a step.
 type reply struct {
 	store.Reply
-	force *inForce   // the limits that it counts by
-	bad   *CostError // why the next of costs can never go; nil: it can
+	force *inForce // the limits that it counts by
+	bad   error    // why the next of costs can never go; nil: it can
 
-	inFlight  *inFlight // the limit on calls in flight; nil: there is none
-	used      int       // calls in flight, if there is
-	slots     bool      // each of Charges has a place among the calls in flight
-	noSlot    bool      // refused because there is none
-	collected int       // calls in flight whose permits were dropped without Done
+	inFlight  *Limit // the limit on calls in flight; nil: there is none
+	used      int    // calls in flight, if there is
+	slots     bool   // each of Charges has a place among the calls in flight
+	noSlot    bool   // refused because there is none
+	collected int    // calls in flight whose permits were dropped without Done
 }
 
 // decided returns the limits that have decided, and the state by them: those in force, or a share
@@ -85,7 +84,7 @@ func (t *trip) done() {
 
 // resolve writes down what the step takes of the limits in force, up to the first cost
 // that can never go, and returns why that one cannot.
-func (t *trip) resolve(s *step, f *inForce) (bad *CostError) {
+func (t *trip) resolve(key string, s *step, f *inForce) (bad error) {
 	t.reports, t.costs, t.back = t.reports[:0], t.costs[:0], t.back[:0]
 	for i := range s.reports {
 		r := &s.reports[i]
@@ -105,7 +104,7 @@ func (t *trip) resolve(s *step, f *inForce) (bad *CostError) {
 	}
 	for i := range s.costs {
 		if s.action == store.Book {
-			if bad = f.check(&s.costs[i]); bad != nil {
+			if bad = f.check(key, &s.costs[i]); bad != nil {
 				break
 			}
 		}

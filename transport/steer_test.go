@@ -191,17 +191,17 @@ func TestRefusalsInARowDoubleUpToMaxHold(t *testing.T) {
 	}
 }
 
-func TestAnObserverHearsOfAHoldByWhatRemainsAbove0(t *testing.T) {
+func TestABucketsObserverHearsOfAHoldByWhatRemainsAbove0(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := outbound.Must(outbound.NewBucket("api", outbound.Limit{Capacity: 10, LeakRate: 10}))
 		var held []time.Duration
-		l := outbound.Observe(b, "api", func(_ context.Context, e outbound.Event) {
+		defer b.Observe(func(e outbound.Event) {
 			if e.Kind == outbound.EventHeld {
 				held = append(held, e.Hold)
 			}
-		})
+		})()
 		header := []string{"X-RateLimit-Limit", "10", "X-RateLimit-Remaining", "4", "X-RateLimit-Reset", strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10)}
-		rt := &Transport{Limiter: l, Profile: profile.GitHub, Base: base(func(req *http.Request) (*http.Response, error) {
+		rt := &Transport{Limiter: b, Profile: profile.GitHub, Base: base(func(req *http.Request) (*http.Response, error) {
 			for range 4 { // these leave while the API answers this one
 				if _, err := b.Acquire(req.Context(), outbound.Cost{1}); err != nil {
 					return nil, err
@@ -211,6 +211,7 @@ func TestAnObserverHearsOfAHoldByWhatRemainsAbove0(t *testing.T) {
 		})}
 		trip(t, rt)
 		s, err := b.State(t.Context())
+		synctest.Wait()
 		if err != nil || s.HeldFor < time.Hour || len(held) != 1 || held[0] != s.HeldFor {
 			t.Errorf("held for %v, and the events tell of %v, %v", s.HeldFor, held, err)
 		}
