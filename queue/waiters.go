@@ -17,7 +17,6 @@ type waiter struct {
 	cost       outbound.Cost
 	deadline   time.Time // the call is refused rather than let go later
 	gone       bool      // admitted, refused or cancelled
-	sure       bool      // it goes in time, if nothing changes
 	onlyTrip   bool      // so far it has waited for one trip to the store and nothing else
 
 	ready  chan struct{}
@@ -33,12 +32,10 @@ var start = time.Now()
 type waiters struct {
 	end       waiter  // closes a ring: the first call is behind it, and the last before it
 	unplaced  *waiter // the first call without a place, or end
-	uncounted *waiter // the first of those that the sums leave out, up to the last, or end
+	uncounted *waiter // the first of those that the sum leaves out, up to the last, or end
 	n         int
 	seq       uint64
-	all       outbound.Cost // the sum of the calls without a place
-	sure      outbound.Cost // what of that surely goes
-	mixed     bool          // they may cost differently
+	ahead     outbound.Cost // the sum of the calls without a place
 
 	tickets []outbound.Ticket // the places
 	unused  []outbound.Ticket // places that no call will use; the next trip gives them back
@@ -52,7 +49,7 @@ func (l *waiters) init() {
 	l.unplaced, l.uncounted = &l.end, &l.end
 }
 
-// add puts w at the end of the line. The sums count it if it was judged.
+// add puts w at the end of the line. The sum counts it if it was judged.
 func (l *waiters) add(w *waiter, judged bool) {
 	l.seq++
 	w.seq = l.seq
@@ -75,9 +72,9 @@ func (l *waiters) remove(w *waiter) {
 	placed := w.seq < l.unplaced.seq
 	switch {
 	case !placed:
-		l.leave(w, w.sure)
+		l.leave(w)
 	case l.unplaced != &l.end:
-		l.leave(l.unplaced, true)
+		l.leave(l.unplaced)
 	}
 	if l.unlink(w); placed {
 		l.fit()
@@ -90,12 +87,11 @@ func (l *waiters) unlink(w *waiter) {
 	l.n--
 }
 
-// leave takes w out of the calls without a place. One that has a place now is among what surely
-// went, sure or not.
-func (l *waiters) leave(w *waiter, sure bool) {
+// leave takes w out of the calls without a place.
+func (l *waiters) leave(w *waiter) {
 	switch {
 	case w.seq < l.uncounted.seq:
-		l.count(w, -1, sure)
+		l.count(w, -1)
 	case l.uncounted == w:
 		l.uncounted = w.next
 	}
@@ -107,26 +103,22 @@ func (l *waiters) leave(w *waiter, sure bool) {
 	}
 }
 
-// uncount leaves all calls out of the sums.
+// uncount leaves all calls out of the sum.
 func (l *waiters) uncount() {
-	l.uncounted, l.all, l.sure, l.mixed = l.unplaced, outbound.Cost{}, outbound.Cost{}, false
+	l.uncounted, l.ahead = l.unplaced, outbound.Cost{}
 }
 
-// countNext takes the first call that was left out of the sums into them.
+// countNext takes the first call that was left out of the sum into it.
 func (l *waiters) countNext() {
 	w := l.uncounted
 	l.uncounted = w.next
-	l.mixed = l.mixed || w.cost != l.unplaced.cost
-	l.count(w, 1, w.sure)
+	l.count(w, 1)
 }
 
-// count adds the cost of w, times sign, to the sums.
-func (l *waiters) count(w *waiter, sign float64, sure bool) {
+// count adds the cost of w, times sign, to the sum.
+func (l *waiters) count(w *waiter, sign float64) {
 	for i, c := range w.cost {
-		l.all[i] = max(0, l.all[i]+sign*c)
-		if sure {
-			l.sure[i] = max(0, l.sure[i]+sign*c)
-		}
+		l.ahead[i] = max(0, l.ahead[i]+sign*c)
 	}
 }
 
@@ -134,8 +126,7 @@ func (l *waiters) count(w *waiter, sign float64, sure bool) {
 func (l *waiters) onePlaceLess() {
 	w := l.unplaced.prev
 	l.unplaced = w
-	l.mixed = l.mixed || w.next != &l.end && w.cost != w.next.cost
-	l.count(w, 1, w.sure)
+	l.count(w, 1)
 }
 
 // takePlaces takes all places from their calls and returns them.
