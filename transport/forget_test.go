@@ -150,7 +150,7 @@ func TestAPermitOfWithCostSettlesAfterACollection(t *testing.T) {
 		runtime.GC()
 	}
 	p.Settle(outbound.Cost{7})
-	if all, err := b.States(t.Context()); err != nil || all[1].Level < 6.9 {
+	if all, err := b.States(t.Context()); err != nil || all[0].Level < 6.9 {
 		t.Errorf("settled to 7: %+v, %v", all, err)
 	}
 }
