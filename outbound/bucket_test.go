@@ -235,8 +235,5 @@ func TestABucketThatNobodyHasMadeIsAnErrorAndNoPanic(t *testing.T) {
 		}
 		b.Waiting(func() {})()
 		b.Observe(func(Event) {})()
-		if c := (&Estimate{Bucket: b}).Cost(Cost{1}); c != (Cost{1}) {
-			t.Errorf("an estimate of it: %v", c)
-		}
 	}
 }

@@ -1,13 +1,13 @@
 package outbound
 
 import (
-	"strconv"
-	"strings"
+	"fmt"
 	"time"
 )
 
-// marks is the first part of each mark: the version of how it is written.
-const marks = "1-"
+// marks is how a mark is written: its version, the life of the bucket, the number of its limits and
+// the place.
+const marks = "1-%x:%x:%x"
 
 // Mark names the ticket's place in a few dozen characters that fit into any header or column, for
 // whoever keeps it outside of this process. [Clock.Place] tells when it is due. A mark is no
@@ -17,14 +17,7 @@ func (t Ticket) Mark() string {
 		return ""
 	}
 	c := &t.call.charge[0]
-	return mark(int64(c.Born), c.Number, int64(c.Place))
-}
-
-func mark(born, version, place int64) string {
-	b := append(make([]byte, 0, 48), marks...)
-	b = append(strconv.AppendInt(b, born, 36), ':')
-	b = append(strconv.AppendInt(b, version, 36), ':')
-	return string(strconv.AppendInt(b, place, 36))
+	return fmt.Sprintf(marks, int64(c.Born), c.Number, int64(c.Place))
 }
 
 // Place returns when the place of a mark is due by this clock, with the holds that it knows of. A
@@ -49,15 +42,6 @@ func (k *Clock) Place(m string) (at time.Time, ok bool) {
 }
 
 func readMark(m string) (born, version, place int64, ok bool) {
-	const longest = len(marks) + 3*len("-1y2p0ij32e8e8") + 2
-	if len(m) > longest || !strings.HasPrefix(m, marks) {
-		return 0, 0, 0, false
-	}
-	rest := m[len(marks):]
-	for _, to := range [...]*int64{&born, &version, &place} {
-		var part string
-		part, rest, _ = strings.Cut(rest, ":")
-		*to, _ = strconv.ParseInt(part, 36, 64)
-	}
-	return born, version, place, mark(born, version, place) == m // there is one way to write it
+	_, err := fmt.Sscanf(m, marks, &born, &version, &place)
+	return born, version, place, err == nil && fmt.Sprintf(marks, born, version, place) == m // there is one way to write it
 }

@@ -1,6 +1,7 @@
 package outbound
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -169,7 +170,7 @@ func FuzzPlace(f *testing.F) {
 	f.Add("", int64(math.MinInt64))
 	f.Add(strings.Repeat("1-", 30), int64(time.Hour))
 	f.Fuzz(func(t *testing.T, m string, shift int64) {
-		place := strconv.FormatInt(int64(k.Tickets[1].call.charge[0].Place)+shift, 36)
+		place := strconv.FormatInt(int64(k.Tickets[1].call.charge[0].Place)+shift, 16)
 		for _, m := range []string{m, good[:strings.LastIndex(good, ":")+1] + place} {
 			at, ok := k.Clock.Place(m)
 			if ok && at.After(last.Add(moved)) {
@@ -189,3 +190,5 @@ func readAll(m string) (born, version, place int64) {
 	born, version, place, _ = readMark(m)
 	return born, version, place
 }
+
+func mark(born, version, place int64) string { return fmt.Sprintf(marks, born, version, place) }

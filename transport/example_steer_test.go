@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/estimate"
 	"github.com/dripfeed/dripfeed/transport"
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
@@ -123,26 +124,26 @@ func ExampleTransport_used() {
 // An answer tells at its end what it has cost; until then the call takes an estimate.
 func ExampleAtEnd() {
 	bucket := outbound.Must(outbound.NewBucket("model", outbound.Limit{Capacity: 1000, LeakRate: 0.01}))
-	estimate := outbound.Estimate{Bucket: bucket, First: outbound.Cost{300}}
+	average := estimate.Average{Bucket: bucket, First: outbound.Cost{300}}
 	known := outbound.Cost{20} // tokens of the question
 	client := &http.Client{Transport: &transport.Transport{
 		Base:    answering(200, `{"text": "…", "usage": 120}`),
 		Limiter: bucket,
-		Cost:    func(*http.Request) outbound.Cost { return estimate.Cost(known) },
+		Cost:    func(*http.Request) outbound.Cost { return average.Cost(known) },
 		OnResponse: func(resp *http.Response, p *outbound.Permit) {
 			transport.AtEnd(resp, 64, func(tail []byte) {
 				_, usage, _ := bytes.Cut(tail, []byte(`"usage": `))
 				var n float64
 				if _, err := fmt.Sscan(string(usage), &n); err == nil {
 					p.Settle(outbound.Cost{n})
-					estimate.Learn(known, outbound.Cost{n})
+					average.Learn(known, outbound.Cost{n})
 				}
 			})
 		},
 	}}
 	visit(client, "https://api.example.com/ask")
 	state, _ := bucket.State(context.Background())
-	fmt.Printf("used %.0f tokens, the next is expected to use %.0f\n", state.Level, estimate.Cost(known)[0])
+	fmt.Printf("used %.0f tokens, the next is expected to use %.0f\n", state.Level, average.Cost(known)[0])
 	// Output:
 	// 200
 	// used 120 tokens, the next is expected to use 120

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/estimate"
 	"github.com/dripfeed/dripfeed/transport"
 )
 
@@ -28,13 +29,13 @@ data: {"usage": {"total_tokens": 120}}
 data: [DONE]
 
 `
-	estimate := outbound.Estimate{Bucket: bucket, First: outbound.Cost{tokens: 1_000}}
+	average := estimate.Average{Bucket: bucket, First: outbound.Cost{tokens: 1_000}}
 	known := outbound.Cost{calls: 1, tokens: 20} // the tokens of the question
 	var charged outbound.Cost
 	client := &http.Client{Transport: &transport.Transport{
 		Base:    answering(200, events, "Content-Type", "text/event-stream"),
 		Limiter: bucket,
-		Cost:    func(*http.Request) outbound.Cost { return estimate.Cost(known) },
+		Cost:    func(*http.Request) outbound.Cost { return average.Cost(known) },
 		OnResponse: func(resp *http.Response, p *outbound.Permit) {
 			transport.AtEnd(resp, 256, func(tail []byte) {
 				_, usage, _ := bytes.Cut(tail, []byte(`"total_tokens": `))
@@ -42,7 +43,7 @@ data: [DONE]
 				if _, err := fmt.Sscan(string(usage), &n); err == nil {
 					charged = outbound.Cost{calls: 1, tokens: n}
 					p.Settle(charged)
-					estimate.Learn(known, charged)
+					average.Learn(known, charged)
 				}
 			})
 		},

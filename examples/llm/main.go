@@ -35,6 +35,7 @@ import (
 	shared "github.com/dripfeed/dripfeed/examples/internal/calls"
 	"github.com/dripfeed/dripfeed/examples/internal/cli"
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/estimate"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/transport"
@@ -91,7 +92,7 @@ type model struct {
 	name                 string
 	bucket               *outbound.Bucket
 	limiter              outbound.Limiter
-	estimate             outbound.Estimate
+	average              estimate.Average
 	client               *http.Client
 	calls, refused, used atomic.Int64
 }
@@ -100,11 +101,11 @@ type model struct {
 func newModel(base http.RoundTripper, name string, limits []outbound.Limit) *model {
 	bucket := outbound.Must(outbound.NewBucket(name, limits...))
 	m := &model{name: name, bucket: bucket, limiter: queue.New(bucket, queue.Config{}),
-		estimate: outbound.Estimate{Bucket: bucket, First: outbound.Cost{tokens: 300}}}
+		average: estimate.Average{Bucket: bucket, First: outbound.Cost{tokens: 300}}}
 	m.client = &http.Client{Transport: &transport.Transport{
 		Base:    base,
 		Limiter: m.limiter,
-		Cost:    func(req *http.Request) outbound.Cost { return m.estimate.Cost(known(req)) },
+		Cost:    func(req *http.Request) outbound.Cost { return m.average.Cost(known(req)) },
 		Profile: profile.OpenAI,
 		Units:   map[string]int{"requests": requests, "tokens": tokens},
 		OnResponse: func(resp *http.Response, p *outbound.Permit) {
@@ -113,7 +114,7 @@ func newModel(base http.RoundTripper, name string, limits []outbound.Limit) *mod
 					n, _ := strconv.Atoi(string(found[1]))
 					used := outbound.Cost{requests: 1, tokens: float64(n)}
 					p.Settle(used)
-					m.estimate.Learn(known(resp.Request), used)
+					m.average.Learn(known(resp.Request), used)
 					m.used.Add(int64(n))
 				}
 			})

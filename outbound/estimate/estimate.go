@@ -1,0 +1,94 @@
+// Package estimate predicts the cost of calls whose full cost is known only afterwards.
+package estimate
+
+import (
+	"sync"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// Average predicts the cost of calls whose full cost is known only afterwards, such as the tokens
+// of a response. It adds the moving average of what earlier calls cost beyond the known part.
+// Acquire Cost(known), settle what the call really cost, and pass both to Learn:
+//
+//	e := estimate.Average{Bucket: bucket, First: outbound.Cost{tokens: 300}}
+//	…
+//	p, err := bucket.Acquire(ctx, e.Cost(known))
+//	…
+//	p.Settle(used)
+//	e.Learn(known, used)
+//
+// Too low an estimate sends calls that the API refuses. Too high a one is settled too
+// late for others to use. Keep the capacity of such a limit at 6 s of its rate or
+// less, or stay at 95 % of the quota. The zero Average is ready to use, and an Average is safe for
+// concurrent use. Change no field after the first use.
+type Average struct {
+	// Bucket is the bucket that the calls acquire from. No estimate is then above the
+	// capacity of a limit that is in force. Calls that really cost more still go, and
+	// settle the rest; only the known part may be too large. nil: nothing bounds an
+	// estimate, and once the average is above a capacity every call is [outbound.ErrTooLarge].
+	Bucket *outbound.Bucket
+	// First is what the calls before the first Learn cost beyond their known part. Without it, a
+	// known part of 0 in the bucket's first unit is [outbound.ErrInvalid] until the first Learn; if it
+	// is [outbound.Free], all calls until then go immediately, unpaced. Numbers that are no cost count as
+	// nothing.
+	First outbound.Cost
+	// Weight is how much the newest call counts, above 0 and at most 1. Others
+	// mean 1/20.
+	Weight float64
+
+	mu    sync.Mutex // protects what follows
+	calls int
+	rest  outbound.Cost
+}
+
+// Cost returns what a call with this known part is expected to cost.
+func (e *Average) Cost(known outbound.Cost) outbound.Cost {
+	e.mu.Lock()
+	rest := e.rest
+	if e.calls == 0 && real(e.First) {
+		rest = e.First
+	}
+	e.mu.Unlock()
+	most := outbound.Cost{mostUnits, mostUnits, mostUnits, mostUnits}
+	for _, l := range e.Bucket.Limits() {
+		if l.Of(0, "") != outbound.InFlight(int(l.Capacity)) {
+			most[l.Unit] = min(most[l.Unit], l.Capacity)
+		}
+	}
+	for i, n := range known {
+		known[i] = max(n, min(n+rest[i], most[i]))
+	}
+	return known
+}
+
+// mostUnits is the largest capacity of a limit.
+const mostUnits = 1e12
+
+// real reports whether a call can really have this cost.
+func real(c outbound.Cost) bool {
+	for _, n := range c {
+		if !(n >= 0 && n <= mostUnits || n == outbound.Free) {
+			return false
+		}
+	}
+	return true
+}
+
+// Learn takes in what a call has really cost. Numbers that are no cost are ignored.
+func (e *Average) Learn(known, used outbound.Cost) {
+	if !real(known) || !real(used) {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	weight := e.Weight
+	if !(weight > 0 && weight <= 1) {
+		weight = 1. / 20
+	}
+	e.calls++
+	weight = max(weight, 1/float64(e.calls)) // at first, the mean of what there is
+	for i := range used {
+		e.rest[i] += weight * (max(0, used[i]-known[i]) - e.rest[i])
+	}
+}
