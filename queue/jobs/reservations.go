@@ -24,7 +24,8 @@ type Reservation struct {
 type visit struct {
 	ticket string
 	cost   outbound.Cost
-	due    time.Time // its reservation
+	due    time.Time     // its reservation
+	late   time.Duration // how long after due it came to the queue
 }
 
 // reservations returns the bucket in which jobs book. While all jobs are rescheduled no call
@@ -159,7 +160,7 @@ func (s *Scheduler) behind(ctx context.Context, full *outbound.ThrottledError, v
 	if s.bucket.Book(ctx, &k) == nil {
 		s.hold(ctx, in-max(0, time.Until(v.due))-k.Clock.Reopens(&v.cost), k.Clock.Speed())
 	}
-	if time.Since(v.due) > s.config.Poll+2*s.config.Lead {
+	if v.late > s.config.Poll+2*s.config.Lead {
 		if err := s.reserve(ctx, v); err != nil {
 			return s.later(err, v)
 		}

@@ -106,6 +106,7 @@ func (s *Scheduler) Acquire(ctx context.Context, c outbound.Cost) (outbound.Perm
 	if in := time.Until(v.due) - s.config.Lead; in > s.config.Early {
 		return outbound.Permit{}, &Later{In: in, Ticket: v.ticket, full: &outbound.ThrottledError{Key: s.bucket.Key(), RetryAfter: in + 2*s.config.Lead}}
 	}
+	v.late = time.Since(v.due)
 	p, err := s.queue.Acquire(ctx, c)
 	if full := (*outbound.ThrottledError)(nil); errors.As(err, &full) && full.RetryAfter > 0 {
 		return p, s.behind(ctx, full, &v)

@@ -242,11 +242,14 @@ func TestThreeRefusalsCostAJobOneRun(t *testing.T) {
 	for _, f := range everySystem(1, 5, 15) {
 		for _, f.insert = range []bool{false, true} {
 			f.refuses = 10 * time.Second
-			o, most := f.simulate(t), 3.45
+			o, most, displaced := f.simulate(t), 3.45, 40
 			if f.insert {
 				most = 2.4
 			}
-			if o.runs > most || o.makespan > f.ideal()+35*time.Second || f.poll < 15*time.Second && o.p95 > 40 {
+			if f.poll == 15*time.Second {
+				displaced = 200
+			}
+			if o.runs > most || o.makespan > f.ideal()+35*time.Second || o.p95 > displaced {
 				t.Errorf("%v: %v", f, o)
 			}
 			t.Logf("%v: %v", f, o)
