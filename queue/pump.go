@@ -59,7 +59,7 @@ func (q *Queue) stepLocked() bool {
 	case moving && len(places) > 0:
 		l.takePlaces() // there is one in its stead
 	case first != nil && !moving:
-		q.granted = max(2*len(places), q.granted/2)
+		q.granted = max(3*len(places), q.granted/2)
 		nothing = len(places) == 0 && !first.gone
 	}
 	if len(l.unused) > l.late { // calls have cancelled, and what goes back would come too late for those behind
