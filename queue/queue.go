@@ -127,8 +127,6 @@ func (w *waiter) result(p *outbound.Permit) error {
 
 // traced is a wait that an execution trace shows. It is no part of Acquire, because a call would
 // wait with 4 KiB of stack then.
-//
-//go:noinline
 func traced(ctx context.Context, ready <-chan struct{}) {
 	defer trace.StartRegion(ctx, "dripfeed: wait for a turn").End()
 	select {
@@ -170,8 +168,6 @@ func (q *Queue) ask(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (
 
 // askLocked is ask, in a frame of its own because that is large. Inside, the bucket may tell other
 // queues of a change. None of them can be waiting for this queue, which does not listen now.
-//
-//go:noinline
 func (q *Queue) askLocked(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (done bool, err error) {
 	if *p, err = q.bucket.Acquire(context.Background(), *c); err == nil {
 		q.stats.Admitted++

@@ -44,7 +44,7 @@ func TestQueue_WaitingCallHasTheSmallestStack(t *testing.T) {
 		all.Go(func() { _, _ = q.Acquire(ctx, outbound.Cost{1}) })
 	}
 	for q.Len() < calls {
-		time.Sleep(time.Millisecond)
+		runtime.Gosched()
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
