@@ -172,7 +172,7 @@ func (k *Clock) Reopens(c *Cost) (most time.Duration) {
 		switch n := l.Takes(c[l.Unit]); {
 		case l.Kind == store.Leaky || n <= 0 || fits(l, k.state.Level[i]+n):
 		case l.Kind.Calendar():
-			most = max(most, k.state.Empty(k.limits.law, i))
+			most = max(most, k.period(i, true))
 		default:
 			most = max(most, k.state.Real(l.Window))
 		}
@@ -230,30 +230,3 @@ func (k *Clock) Tolerance(asked time.Duration) time.Duration {
 }
 
 const shortTolerance = jitter / 2
-
-// Earliest returns a lower bound of the time at which a call of this cost can go, after those that
-// have places and after calls that have none, go before it, and cost ahead in all. With one leaky
-// limit it is exact. It does not cover limits on calls in flight. While a share of the limits
-// decides and [Clock.Lacks] room for the call, it is the time of the reply: the store may be
-// available again at any time. limit is the one that the call waits for, as [ThrottledError] has
-// it. A cost that can never go is a [*CostError].
-func (k *Clock) Earliest(c, ahead *Cost) (at time.Time, limit string, err error) {
-	if err := k.whole.check(k.core.key, c); err != nil {
-		return at, "", err
-	}
-	if k.Lacks(c) {
-		return k.at, "", nil
-	}
-	units, before := k.limits.units(c), store.Units{}
-	for i := range k.limits.law {
-		before[i] = ahead[k.limits.law[i].Unit]
-	}
-	w, i := k.state.Earliest(k.limits.law, &before, &units)
-	if i >= 0 {
-		limit = k.whole.label(i)
-	}
-	return k.at.Add(w), limit, nil
-}
-
-// fits reports whether a limit has room for a sum, as the law has it.
-func fits(l *store.Limit, sum float64) bool { return sum <= l.Capacity*(1+0.5e-9) }

@@ -24,19 +24,22 @@
 //
 // A call that cannot leave before the deadline of its ctx, or within MaxWait, is refused
 // immediately, with the time until it could leave. A call without either waits for a day at most.
-// A refused call is never charged. In the following cases the time is exact, and the queue refuses
-// no call that could leave in time. This does not cover units that are returned later: by waiting
-// calls that cancel, by calls that cost less than they acquired, by higher limits, and by a Resume.
+// A refused call is never charged. The queue refuses no call that could leave in time. This does
+// not cover units that are returned later: by waiting calls that cancel, by calls that cost less
+// than they acquired, by higher limits, and by a Resume.
+//
+// The time is exact in these cases:
 //
 //   - one leaky limit, in memory or in a store that no other process uses
 //   - several leaky limits, if all calls cost the same
 //   - one window in memory, to a 64th of the window, if all calls cost the same
 //
-// Otherwise it is the longest of the limits' own waits for all that is ahead, and a call that cannot
-// leave in time may be refused as late as its deadline. Until then calls behind it count it, and may
-// be refused although they would have left in time. An [outbound.InFlight] is not part of it, because
-// the queue does not know when calls in flight end. While returned units are on their way to a
-// store, the queue refuses no call, and looks at new calls when the store has replied.
+// Otherwise it is a lower bound, and a call that cannot leave in time may be refused as late as its
+// deadline. The bound counts the calls ahead that have reservations, and those that surely leave in
+// time, in the slowest order that their limits allow. With an [outbound.InFlight] it counts only
+// calls with reservations, because the queue does not know when calls in flight end. While returned
+// units are on their way to a store, the queue refuses no call. It looks at new calls when the store
+// has replied.
 //
 // A new call takes some 100 ns of CPU, however many calls wait. After a hold or a change of limits
 // the queue looks at all calls again, 2,048 at a time, and frees its lock in between.

@@ -203,20 +203,31 @@ func (q *Queue) admitLocked(w *waiter, now time.Time) error {
 	return nil
 }
 
-// judge returns why a call that goes behind all that the sum counts must not wait.
+// judge returns why a call that goes behind all that the sums count must not wait, and finds out
+// whether it surely goes in time: only such calls count against others.
 func (q *Queue) judge(w *waiter, now time.Time) error {
+	// If all cost the same, one of w and the calls ahead goes by the next place, though perhaps not
+	// w itself.
+	l, by := &q.line, q.expires(w).Add(rounding)
+	ahead, alike := &l.all, !l.mixed && (l.unplaced == &l.end || l.unplaced.cost == w.cost)
+	if alike {
+		ahead = &l.sure
+	}
+	if w.sure = !q.head.soonest.After(by) && q.clock.Surely(&w.cost, ahead, l.n, alike, by); w.sure {
+		return nil // most are, and need no more of their small stacks
+	}
 	at, err := q.earliest(&w.cost)
-	if err == nil && at.After(q.expires(w).Add(rounding)) {
+	if err == nil && at.After(by) {
 		err = q.throttled(w, at, now)
 	}
 	return err
 }
 
-// earliest returns a lower bound of the time at which a call of this cost goes behind all that the sum
-// counts, or zero while it is unknown.
+// earliest returns a lower bound of the time at which a call of this cost goes behind all that the sums
+// count, or zero while it is unknown.
 func (q *Queue) earliest(c *outbound.Cost) (at time.Time, err error) {
 	if q.known() {
-		at, _, err = q.clock.Earliest(c, &q.line.ahead)
+		at, _, err = q.clock.Earliest(c, &q.line.sure)
 	}
 	return latest(at, q.head.soonest), err
 }
@@ -243,7 +254,7 @@ func (q *Queue) throttled(w *waiter, earliest, now time.Time) *outbound.Throttle
 	if full := q.head.full; full != nil { // still true: the bucket tells when a call ends
 		e.Limit, e.InProgress, e.Oldest = full.Limit, full.InProgress, full.Oldest+now.Sub(q.trips.ended)
 	} else if q.known() {
-		_, e.Limit, _ = q.clock.Earliest(&w.cost, &q.line.ahead)
+		_, e.Limit, _ = q.clock.Earliest(&w.cost, &q.line.sure)
 	}
 	return e
 }

@@ -71,6 +71,11 @@ func (q *Queue) stepLocked() bool {
 	}
 	q.placeLocked(places)
 	clear(k.Tickets) // so that the collector finds permits that are dropped
+	// As calls get places it becomes known which of the others go in time.
+	if q.credit += looks; l.all != l.sure && q.credit > l.n {
+		q.credit = 0
+		l.uncount()
+	}
 	admitted, late := q.stats.Admitted, q.stats.Late
 	now = time.Now()
 	q.letGoLocked(now)
@@ -85,7 +90,7 @@ func (q *Queue) stepLocked() bool {
 	return true
 }
 
-// countLocked judges calls that the sum leaves out, refuses those that miss their deadlines and
+// countLocked judges calls that the sums leave out, refuses those that miss their deadlines and
 // counts the others. It reports whether there were any. A piece of the line is enough at a time.
 func (q *Queue) countLocked(now time.Time) (some bool) {
 	for n, l := 0, &q.line; n < piece && l.uncounted != &l.end && q.current(); n++ {
@@ -98,6 +103,9 @@ func (q *Queue) countLocked(now time.Time) (some bool) {
 	}
 	return some
 }
+
+// looks is how many calls the queue looks at again for each trip, on the average.
+const looks = 32
 
 // piece is how many calls the queue looks at before it lets others have its lock.
 const piece = 2048
@@ -213,7 +221,7 @@ func (q *Queue) placeLocked(places []outbound.Ticket) {
 			return
 		}
 		l.tickets = append(l.tickets, t)
-		l.leave(l.unplaced)
+		l.leave(l.unplaced, true)
 	}
 }
 

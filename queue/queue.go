@@ -29,6 +29,7 @@ type Queue struct {
 	wasted  int              // trips that brought no place in time, since the last call went
 	pause   time.Time        // book nothing before, because of those
 	news    int              // what has come back, or has changed, since the last trip that has ended began
+	credit  int              // how many calls may be looked at again
 	granted int              // three times as many as the places that the last bookings got
 	booking outbound.Booking // what a trip carries; it belongs to the goroutine that is pumping
 	pumping bool             // a goroutine is in pump: only one makes trips

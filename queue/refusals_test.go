@@ -81,6 +81,7 @@ func TestAdmitRefusesCallsThatNeedNotWait(t *testing.T) {
 			last := len(calls) - 1
 			s.line.remove(calls[last])
 			for s.line.uncounted != &s.line.end {
+				s.line.uncounted.sure = true
 				s.line.countNext()
 			}
 			err := s.admitLocked(calls[last], now)

@@ -17,6 +17,7 @@ type waiter struct {
 	cost       outbound.Cost
 	deadline   time.Time // the call is refused rather than let go later
 	gone       bool      // admitted, refused or cancelled
+	sure       bool      // it goes in time, if nothing changes
 	onlyTrip   bool      // so far it has waited for one trip to the store and nothing else
 
 	ready  chan struct{}
@@ -32,10 +33,12 @@ var start = time.Now()
 type waiters struct {
 	end       waiter  // closes a ring: the first call is behind it, and the last before it
 	unplaced  *waiter // the first call without a place, or end
-	uncounted *waiter // the first of those that the sum leaves out, up to the last, or end
+	uncounted *waiter // the first of those that the sums leave out, up to the last, or end
 	n         int
 	seq       uint64
-	ahead     outbound.Cost // the sum of the calls without a place
+	all       outbound.Cost // the sum of the calls without a place
+	sure      outbound.Cost // what of that surely goes
+	mixed     bool          // they may cost differently
 
 	tickets []outbound.Ticket // the places
 	unused  []outbound.Ticket // places that no call will use; the next trip gives them back
@@ -49,7 +52,7 @@ func (l *waiters) init() {
 	l.unplaced, l.uncounted = &l.end, &l.end
 }
 
-// add puts w at the end of the line. The sum counts it if it was judged.
+// add puts w at the end of the line. The sums count it if it was judged.
 func (l *waiters) add(w *waiter, judged bool) {
 	l.seq++
 	w.seq = l.seq
@@ -72,9 +75,9 @@ func (l *waiters) remove(w *waiter) {
 	placed := w.seq < l.unplaced.seq
 	switch {
 	case !placed:
-		l.leave(w)
+		l.leave(w, w.sure)
 	case l.unplaced != &l.end:
-		l.leave(l.unplaced)
+		l.leave(l.unplaced, true)
 	}
 	if l.unlink(w); placed {
 		l.fit()
@@ -87,11 +90,12 @@ func (l *waiters) unlink(w *waiter) {
 	l.n--
 }
 
-// leave takes w out of the calls without a place.
-func (l *waiters) leave(w *waiter) {
+// leave takes w out of the calls without a place. One that has a place now is among what surely
+// went, sure or not.
+func (l *waiters) leave(w *waiter, sure bool) {
 	switch {
 	case w.seq < l.uncounted.seq:
-		l.count(w, -1)
+		l.count(w, -1, sure)
 	case l.uncounted == w:
 		l.uncounted = w.next
 	}
@@ -103,22 +107,26 @@ func (l *waiters) leave(w *waiter) {
 	}
 }
 
-// uncount leaves all calls out of the sum.
+// uncount leaves all calls out of the sums.
 func (l *waiters) uncount() {
-	l.uncounted, l.ahead = l.unplaced, outbound.Cost{}
+	l.uncounted, l.all, l.sure, l.mixed = l.unplaced, outbound.Cost{}, outbound.Cost{}, false
 }
 
-// countNext takes the first call that was left out of the sum into it.
+// countNext takes the first call that was left out of the sums into them.
 func (l *waiters) countNext() {
 	w := l.uncounted
 	l.uncounted = w.next
-	l.count(w, 1)
+	l.mixed = l.mixed || w.cost != l.unplaced.cost
+	l.count(w, 1, w.sure)
 }
 
-// count adds the cost of w, times sign, to the sum.
-func (l *waiters) count(w *waiter, sign float64) {
+// count adds the cost of w, times sign, to the sums.
+func (l *waiters) count(w *waiter, sign float64, sure bool) {
 	for i, c := range w.cost {
-		l.ahead[i] = max(0, l.ahead[i]+sign*c)
+		l.all[i] = max(0, l.all[i]+sign*c)
+		if sure {
+			l.sure[i] = max(0, l.sure[i]+sign*c)
+		}
 	}
 }
 
@@ -126,7 +134,8 @@ func (l *waiters) count(w *waiter, sign float64) {
 func (l *waiters) onePlaceLess() {
 	w := l.unplaced.prev
 	l.unplaced = w
-	l.count(w, 1)
+	l.mixed = l.mixed || w.next != &l.end && w.cost != w.next.cost
+	l.count(w, 1, w.sure)
 }
 
 // takePlaces takes all places from their calls and returns them.

@@ -25,9 +25,9 @@ func (m moment) check(t *testing.T, l *waiters, n, unplaced, unused int) {
 			t.Errorf("%s: the line is broken", m.name)
 		}
 	}
-	if all != n || l.n != n || without != unplaced || len(l.unused) != unused || sum != l.ahead {
+	if all != n || l.n != n || without != unplaced || len(l.unused) != unused || sum != l.all {
 		t.Errorf("%s: %d (%d) wait, %d without a place, which cost %v (%v), %d places are unused; want %d, %d and %d",
-			m.name, all, l.n, without, sum, l.ahead, len(l.unused), n, unplaced, unused)
+			m.name, all, l.n, without, sum, l.all, len(l.unused), n, unplaced, unused)
 	}
 }
 

@@ -59,9 +59,9 @@ func TestClock_EarliestOfAWindowAboveItsCapacity(t *testing.T) {
 	}
 }
 
-// No call goes before its earliest time, whatever has happened before.
-func TestClock_EarliestIsABound(t *testing.T) {
-	exact := 0
+// No call goes before its earliest time, whatever has happened before, and one that surely goes by a time goes by then.
+func TestClock_EarliestAndSurelyAreBounds(t *testing.T) {
+	exact, sure := 0, 0
 	for seed := range uint64(600) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 191))
@@ -129,13 +129,19 @@ func TestClock_EarliestIsABound(t *testing.T) {
 			if at.Before(least.Add(-time.Microsecond)) { // sums of durations round
 				t.Errorf("seed %d, %v: earliest at %v, goes at %v", seed, states(t, b), least, at)
 			}
+			if by := at.Add(-10 * time.Microsecond); clock.Surely(&last, &sum, len(costs)-1, alike, by) {
+				t.Errorf("seed %d, %v, %d calls, alike %v: surely goes by %v, goes at %v", seed, states(t, b), len(costs), alike, by, at)
+			}
 			if !at.After(least.Add(time.Microsecond)) {
 				exact++
 			}
+			if clock.Surely(&last, &sum, len(costs)-1, alike, at.Add(at.Sub(clock.at)/4+time.Second)) {
+				sure++
+			}
 		})
 	}
-	t.Logf("%d exact", exact)
-	if exact < 300 {
-		t.Errorf("only %d of 600 went at the earliest time", exact)
+	t.Logf("%d exact, %d sure", exact, sure)
+	if exact < 300 || sure < 150 {
+		t.Errorf("only %d of 600 went at the earliest time, and only %d were sure", exact, sure)
 	}
 }

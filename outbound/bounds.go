@@ -1,0 +1,135 @@
+package outbound
+
+import (
+	"math"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/store"
+)
+
+// Earliest returns a lower bound of the time at which a call of this cost can go, after those that
+// have places and after calls that have none, go before it, and cost ahead in all. With one leaky
+// limit it is exact. It does not cover limits on calls in flight. While a share of the limits
+// decides and [Clock.Lacks] room for the call, it is the time of the reply: the store may be
+// available again at any time. limit is the one that the call waits for, as [ThrottledError] has
+// it. A cost that can never go is a [*CostError].
+func (k *Clock) Earliest(c, ahead *Cost) (at time.Time, limit string, err error) {
+	if err := k.whole.check(k.core.key, c); err != nil {
+		return at, "", err
+	}
+	if k.Lacks(c) {
+		return k.at, "", nil
+	}
+	units, before := k.limits.units(c), store.Units{}
+	for i := range k.limits.law {
+		before[i] = ahead[k.limits.law[i].Unit]
+	}
+	w, i := k.state.Earliest(k.limits.law, &before, &units)
+	if i >= 0 {
+		limit = k.whole.label(i)
+	}
+	return k.at.Add(w), limit, nil
+}
+
+// fits reports whether a limit has room for a sum, as the law has it.
+func fits(l *store.Limit, sum float64) bool { return sum <= l.Capacity*(1+0.5e-9) }
+
+// period returns the real time until the next period of the limit i begins, or, if not next, the
+// one after it.
+func (k *Clock) period(i int, next bool) time.Duration {
+	p := k.limits.calendar.At(k.state.Unix)[i]
+	if !next {
+		p.End = p.Next
+	}
+	return max(0, time.Duration(p.End)*time.Second+store.Slack-k.state.Unix)
+}
+
+// window returns the dial time after which n units have gone by the limit i, a window that lets so
+// many go at a time, if all that it counts comes back one after the other, but for room, which may
+// come back with the first.
+func (k *Clock) window(i int, n, most, room float64) time.Duration {
+	s, l := &k.state, &k.limits.law[i]
+	turns := math.Ceil((n-room)/most*(1-1e-9)) - 1
+	if n -= turns * most; n <= l.Capacity*(1+1e-8) {
+		n = min(n, l.Capacity) // without the rounding of sums
+	}
+	first := time.Duration(0)
+	switch {
+	case room == 0 && fits(l, s.Level[i]+n) || s.Parts == nil:
+	case fits(l, n):
+		var units store.Units
+		units[i] = n
+		first, _, _ = s.Wait(k.limits.law, &units)
+	}
+	return later(max(0, s.Last, first), time.Duration(min(turns*float64(l.Window), 4e18)))
+}
+
+// Surely reports whether a call of this cost goes by a time, after those that have places and n
+// calls that have none, go before it, and cost ahead in all, whatever becomes of those. alike says
+// that each of them costs as much as this one. If the answer is false, the call may still be in
+// time. With several leaky limits and calls of several costs, Surely adds up the waits for each
+// limit. Surely counts on half of a window at a time. If the window is the only limit and all calls
+// cost the same, it counts on all of it. It knows no limit on calls in flight.
+func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
+	s, law := &k.state, k.limits.law
+	if k.whole.check("", c) != nil || k.core.slots().most() > 0 || s.Speed < 1 && (len(law) != 1 || law[0].Kind != store.Leaky) {
+		return false
+	}
+	last := max(0, s.Last)
+	begin := last // from then on no limit that leaks is more than full
+	sum, slowest := time.Duration(n)*time.Microsecond, alike || len(law) == 1
+	counted := false
+	for i := range law {
+		l, level := &law[i], s.Level[i]
+		cost := max(0, l.Takes(c[l.Unit]))
+		if counted = counted || cost > 0; cost > l.Capacity {
+			return false
+		}
+		units := ahead[l.Unit] + cost
+		if !alike || cost != c[l.Unit] {
+			units += float64(n) * l.Capacity * 1e-9 // what the law rounds up
+		}
+		switch {
+		case l.Kind == store.Leaky:
+			sum = later(sum, l.Above(units, 0))
+			if !alike {
+				cost = 0
+			}
+			begin = max(begin, l.Above(level+cost, l.Capacity))
+		case l.Kind.Calendar():
+			next := k.period(i, true)
+			if fits(l, level+units) && next > 2*store.Slack {
+				continue
+			}
+			if next -= max(0, s.Rem); next <= max(last, 2*store.Slack) || !fits(l, units) {
+				return false
+			}
+			begin = max(begin, next)
+		case len(law) > 1 || !alike || cost <= 0 || l.Kind != store.Window:
+			// Two calls that do not fit into one window are more than half of one.
+			sum = later(sum, time.Duration(min((2*units/l.Capacity+2)*float64(l.Window), 4e18)))
+			slowest = false
+		default:
+			most := math.Floor(l.Capacity/cost*(1+1e-9)) * cost // goes in a window
+			turns := math.Ceil(units / most)
+			// A log has 64 parts, and what went in one of them comes back with the last of it.
+			slack := time.Duration(min((turns+1)*float64(l.Window/64), 4e18))
+			begin = k.window(i, units, most, 0)
+			if s.Parts == nil && !fits(l, level+units) {
+				return false
+			}
+			begin = later(begin, slack)
+		}
+	}
+	end := later(begin, sum)
+	if slowest { // then the slowest of the limits decides
+		end = begin
+		for i := range law {
+			if l := &law[i]; l.Kind == store.Leaky {
+				units := ahead[l.Unit] + l.Takes(c[l.Unit])
+				end = max(end, l.Above(s.Level[i]+units, l.Capacity), later(begin, l.Above(units, l.Capacity)))
+			}
+		}
+	}
+	return counted && !k.at.Add(s.Real(end)).After(by)
+}
