@@ -36,10 +36,8 @@ type Config struct {
 
 func (c Config) check() error {
 	switch {
-	case c.MaxLen < 0:
-		return fmt.Errorf("queue: MaxLen %d is negative: %w", c.MaxLen, outbound.ErrInvalid)
-	case c.MaxWait < 0:
-		return fmt.Errorf("queue: MaxWait %v is negative: %w", c.MaxWait, outbound.ErrInvalid)
+	case c.MaxLen < 0 || c.MaxWait < 0:
+		return fmt.Errorf("queue: MaxLen %d or MaxWait %v is negative: %w", c.MaxLen, c.MaxWait, outbound.ErrInvalid)
 	case c.Tolerance < 0 || c.Tolerance > maxTolerance:
 		return fmt.Errorf("queue: Tolerance %v is not between 0 and %v: %w", c.Tolerance, maxTolerance, outbound.ErrInvalid)
 	}
