@@ -1,4 +1,4 @@
 // Package sdks tests SDKs of other people's APIs above dripfeed's transport, against
 // servers of its own. It is a module of its own, so that dripfeed's users do not
-// download the SDKs. Its interceptors for gRPC are there to be copied.
+// download the SDKs.
 package sdks
