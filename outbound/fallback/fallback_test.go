@@ -548,22 +548,6 @@ func TestStore_ShareBelowAUnit(t *testing.T) {
 	})
 }
 
-func TestStore_KeepsBoundedlyManyKeys(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := newProcess(t, store.NewMemory(), &Store{Share: 0.5}, leaky(2, 1))
-		p.set(errCut)
-		for i := range maxKeys {
-			p.key = fmt.Sprint(i)
-			p.must(store.Op{})
-		}
-		p.key = "more"
-		if _, err := p.do(store.Op{}); !errors.Is(err, store.ErrUnavailable) {
-			t.Errorf("key %d: %v", maxKeys+1, err)
-		}
-		p.mend()
-	})
-}
-
 // An error of one key goes to its callers, and other keys go on.
 func TestStore_ErrorOfOneKey(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -3,6 +3,7 @@ package fallback
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -31,5 +32,22 @@ func TestStore_NoCallWaitsForAStoreThatHangs(t *testing.T) {
 		}
 		p.set(nil)
 		time.Sleep(3 * time.Second)
+	})
+}
+
+// More than maxKeys keys that are away are refused.
+func TestStore_KeepsBoundedlyManyKeys(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newProcess(t, store.NewMemory(), &Store{Share: 0.5}, leaky(2, 1))
+		p.set(errCut)
+		for i := range maxKeys {
+			p.key = fmt.Sprint(i)
+			p.must(store.Op{})
+		}
+		p.key = "more"
+		if _, err := p.do(store.Op{}); !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("key %d: %v", maxKeys+1, err)
+		}
+		p.mend()
 	})
 }
