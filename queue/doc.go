@@ -65,6 +65,8 @@
 // reservation is used only within 25 ms of the store's last reply, or within the time of a request
 // up to 1 s if that is longer, so a hold that another process caused stops this one. A queue whose
 // next reservation is far away asks every ten seconds for holds and limits of other processes.
+// A reply's clock may differ by the jitter of the network. A call with a reservation is not refused
+// for that, and may wait for as much longer than MaxWait.
 //
 // If replies take longer than half the tolerance, the queue reserves no time before the reply
 // arrives, and MaxWait is at least two requests and the latency of a reply. Units that leak until
