@@ -492,5 +492,5 @@ func TestScript_DoesWhatApplyDoes(t *testing.T) {
 		sum.hot, sum.swapped, sum.booked, sum.slow, sum.held, sum.trusted, sum.slots, sum.worn, sum.worst)
 	require.Greater(t, sum.hot, steps/2)
 	require.Greater(t, min(sum.slow, sum.held, sum.booked), steps/50)
-	require.True(t, sum.trusted > 0 || steps < 10_000)
+	require.True(t, sum.trusted > 0 || steps < 100_000, "a row of refusals that says nothing is rare")
 }
