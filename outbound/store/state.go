@@ -283,7 +283,7 @@ func (s *State) Earliest(limits []Limit, ahead, n *Units) (real time.Duration, w
 			sum = min(sum, l.Capacity)
 		case Window:
 			turns = math.Ceil(sum/l.Capacity*(1-1e-9)) - 1
-			sum = min(sum-turns*l.Capacity, l.Capacity)
+			sum = min(sum-float64(turns*l.Capacity), l.Capacity)
 		}
 		first, _ := l.law().wait(s, l, i, sum, last)
 		if at = max(at, add(first, time.Duration(min(turns*float64(l.Window), farthest)))); at > w {
