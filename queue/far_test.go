@@ -23,7 +23,6 @@ type far struct {
 	silent   bool                      // its replies tell neither
 	unheard  bool                      // its replies do not tell how long they take
 	unclaims bool                      // it does not know of claims
-	unafter  bool                      // it does not know of After
 	trips    atomic.Int64
 	away     atomic.Bool
 	hangs    time.Duration // how long it takes to fail
@@ -45,9 +44,6 @@ func (f *far) Update(ctx context.Context, key string, op *store.Op) (store.Reply
 	}
 	if f.unclaims {
 		op.Claim = 0
-	}
-	if f.unafter {
-		op.After = 0
 	}
 	when := time.Now()
 	r, err := f.Store.Update(ctx, key, op)

@@ -25,8 +25,8 @@ func TestAFirstCallWithoutASlotWaitsForADone(t *testing.T) {
 			t.Errorf("%d in progress, want 2", n)
 		}
 		// The first call has no slot, and takes nothing of the other limit.
-		if s, _ := b.States(bg); s[0].Level != 2 || s[1].Level != 0 {
-			t.Errorf("levels %v in progress, %v units, want 2, 0", s[0].Level, s[1].Level)
+		if s, _ := b.States(bg); s[1].Level != 2 || s[0].Level != 0 {
+			t.Errorf("levels %v in progress, %v units, want 2, 0", s[1].Level, s[0].Level)
 		}
 		pass(time.Minute)
 		if len(l.order) != 10 || !l.sorted() {

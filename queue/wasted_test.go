@@ -14,17 +14,14 @@ import (
 
 // The queue asked for ever for places that were due before their replies came, if nothing
 // that it said made the store book later ones.
-func TestAStoreThatTellsOrKnowsLessServesAll(t *testing.T) {
+func TestAStoreThatTellsLessServesAll(t *testing.T) {
 	for name, s := range map[string]*far{
-		"it knows no After":                  {unafter: true},
 		"it does not tell of its way back":   {unheard: true},
-		"neither":                            {unafter: true, unheard: true},
 		"its replies are later than it says": {late: func(int) time.Duration { return 100 * ms }},
-		"it knows no After and is late too":  {unafter: true, late: func(int) time.Duration { return 100 * ms }},
 	} {
 		for _, waiters := range []int{1, 20} {
 			synctest.Test(t, func(t *testing.T) {
-				s := &far{Store: store.NewMemory(), way: 50 * ms, jitter: 0.02, unafter: s.unafter, unheard: s.unheard, late: s.late}
+				s := &far{Store: store.NewMemory(), way: 50 * ms, jitter: 0.02, unheard: s.unheard, late: s.late}
 				q := New(shared(t, s, outbound.PerSecond(1000)), Config{})
 				for range 5 {
 					done := make(chan error)
@@ -53,10 +50,9 @@ func TestAStoreThatTellsOrKnowsLessServesAll(t *testing.T) {
 	}
 }
 
-// useless is a store whose replies bring no place that can be used.
+// useless is a store whose places have passed when they are booked.
 type useless struct {
 	store.Store
-	spoil func(*store.Reply)
 	trips atomic.Int64
 }
 
@@ -65,36 +61,29 @@ func (v *useless) Update(ctx context.Context, key string, op *store.Op) (store.R
 		return store.Reply{}, errors.New("asked without a pause")
 	}
 	r, err := v.Store.Update(ctx, key, op)
-	v.spoil(&r)
+	for i := range r.Charges {
+		r.Charges[i].Place -= time.Minute
+	}
 	return r, err
 }
 
 // The queue asks a broken store with growing pauses. A call waits for that no longer than
 // MaxWait.
 func TestAStoreWithoutAnyUsablePlaceIsAskedWithPauses(t *testing.T) {
-	for name, spoil := range map[string]func(*store.Reply){
-		"places that have passed": func(r *store.Reply) {
-			for i := range r.Charges {
-				r.Charges[i].Place -= time.Minute
-			}
-		},
-		"no places": func(r *store.Reply) { r.Charges = nil },
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			v := &useless{Store: store.NewMemory(), spoil: spoil}
-			q := New(shared(t, v, outbound.PerSecond(1000)), Config{MaxWait: 10 * time.Second})
-			begin := time.Now()
-			_, err := q.Acquire(bg, outbound.Cost{1})
-			if took := time.Since(begin); !errors.Is(err, outbound.ErrThrottled) || took < 10*time.Second || took > 11*time.Second {
-				t.Errorf("%s: %v after %v", name, err, took)
-			}
-			pass(time.Second)
-			if n := v.trips.Load(); n > 100 {
-				t.Errorf("%s: %d trips in 10 s", name, n)
-			}
-			if q.Len() != 0 || !q.Idle() {
-				t.Errorf("%s: %d wait", name, q.Len())
-			}
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		v := &useless{Store: store.NewMemory()}
+		q := New(shared(t, v, outbound.PerSecond(1000)), Config{MaxWait: 10 * time.Second})
+		begin := time.Now()
+		_, err := q.Acquire(bg, outbound.Cost{1})
+		if took := time.Since(begin); !errors.Is(err, outbound.ErrThrottled) || took < 10*time.Second || took > 11*time.Second {
+			t.Errorf("%v after %v", err, took)
+		}
+		pass(time.Second)
+		if n := v.trips.Load(); n > 100 {
+			t.Errorf("%d trips in 10 s", n)
+		}
+		if q.Len() != 0 || !q.Idle() {
+			t.Errorf("%d wait", q.Len())
+		}
+	})
 }
