@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/dripfeed/dripfeed/examples/internal/workers"
 )
@@ -37,13 +38,18 @@ func TestNothingIsLeft(t *testing.T) {
 			}
 		},
 		"worker 0 has ended": func(t *testing.T, program *os.Process) {
-			paths, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", program.Pid))
-			for _, path := range paths {
-				text, _ := os.ReadFile(path)
-				for field := range strings.FieldsSeq(string(text)) {
-					pid, _ := strconv.Atoi(field)
-					if name, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); name == os.Args[0] {
-						_ = syscall.Kill(pid, syscall.SIGKILL)
+			for begin, killed := time.Now(), false; !killed; time.Sleep(10 * time.Millisecond) {
+				if time.Since(begin) > 10*time.Second {
+					t.Fatal("it has no worker")
+				}
+				paths, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", program.Pid))
+				for _, path := range paths {
+					text, _ := os.ReadFile(path)
+					for field := range strings.FieldsSeq(string(text)) {
+						pid, _ := strconv.Atoi(field)
+						if name, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); name == os.Args[0] {
+							killed = syscall.Kill(pid, syscall.SIGKILL) == nil || killed
+						}
 					}
 				}
 			}
