@@ -53,6 +53,11 @@ func TestTheREADMEShowsWhatIsCompiled(t *testing.T) {
 		}
 		return strings.TrimSpace(before)
 	}
+	conn, err := connect("passthrough:///speech", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
 	compiled := strings.ReplaceAll(read("example_test.go", "// begin of the README\n", "// end\n"), "\n\t", "\n")
 	if shown := read("README.md", "```go\n", "```"); compiled != shown {
 		t.Errorf("README.md shows\n%s\nand not\n%s", shown, compiled)

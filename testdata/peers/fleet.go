@@ -120,6 +120,9 @@ const (
 	fleetColumns
 )
 
+// digits are those after the point, by column.
+var digits = [fleetColumns]int{1, 3, 3, 0, 0, 0}
+
 // run measures the fleet on a server.
 func (f fleet) run(s *server) (sample, error) {
 	direct, err := s.empty()
@@ -262,13 +265,12 @@ func measureFleets(w, progress io.Writer, o options, took time.Duration, only *r
 			}
 		}
 		for i, columns := range got {
-			m := make([]any, fleetColumns)
+			fmt.Fprintf(w, "| %v | %s |", f, names[i])
 			for column, values := range columns {
 				slices.Sort(values)
-				m[column] = median(values)
+				fmt.Fprintf(w, " %.*f |", digits[column], median(values))
 			}
-			fmt.Fprintf(w, "| %v | %s |", f, names[i])
-			fmt.Fprintf(w, " %.1f | %.3f | %.3f | %.0f | %.0f | %.0f |\n", m...)
+			fmt.Fprintln(w)
 		}
 	}
 	if measured == 0 {
