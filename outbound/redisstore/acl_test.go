@@ -20,7 +20,7 @@ import (
 // The user that the package's documentation describes can do all that the store does: hot steps,
 // swaps, corrupt keys, and more processes than a key has room for.
 func TestStore_DocumentedUserHasAllRights(t *testing.T) {
-	server := redistest.Start(t)
+	server := redistest.Start(t, "--save", "") // a miniredis has no ACL
 	admin := server.Client(t)
 	ctx := context.Background()
 	text, err := os.ReadFile("doc.go")

@@ -46,7 +46,7 @@ local got, t = redis.pcall('HMGET', key, 's', worker, 'l'), call('TIME')
 local now = t[1] * 1e6 + t[2]
 local s, r, lock = got[1], got[2], got[3]
 if got.err then s = 'wrong type' elseif s == '' then s = 'nothing' end
-local prior = r and tonumber(string.match(r, '^%d+')) or 0 -- the process's last step on record
+local prior = r and tonumber((string.match(r, '^%d+'))) or 0 -- the process's last step on record
 if prior == seq then return {'again', now, prior, r} end -- a step is carried out once
 if prior > seq then return {'old', now, prior} end
 local word, value, record, v, g, ttl = 'look', nil, nil, '', nil, nil
@@ -59,7 +59,7 @@ repeat
     break
   end
   if lock then
-    local till = tonumber(string.match(lock, '^%d+')) or 0
+    local till = tonumber((string.match(lock, '^%d+'))) or 0
     if till > now and till <= now + 1e6 and sub(lock, -#worker) ~= worker then return {'busy', now, prior, till - now} end
   end
 
