@@ -72,7 +72,7 @@ func TestClock_EarliestAndSurelyAreBounds(t *testing.T) {
 					{Capacity: float64(2 + r.IntN(30)), LeakRate: 2}, Hourly(float64(20 + r.IntN(60)))}
 				return []Limit{all[seed%6].Of(0, "one"), all[r.IntN(6)].Of(0, "other")}[:n]
 			}
-			time.Sleep(time.Duration(r.IntN(int(time.Hour))))
+			time.Sleep(time.Duration(r.Int64N(int64(time.Hour))))
 			b := Must(NewBucket("k", limits()...))
 			if r.IntN(2) == 0 {
 				b = Must(NewSharedBucket(store.NewMemory(), "k", limits()...))

@@ -31,7 +31,7 @@ func TestACallThatComesBackAtRetryAfterIsAdmittedWhateverTheKinds(t *testing.T) 
 			if _, err := checkLimits("", limits); err != nil {
 				return
 			}
-			time.Sleep(time.Duration(r.IntN(int(100 * 24 * time.Hour))))
+			time.Sleep(time.Duration(r.Int64N(int64(100 * 24 * time.Hour))))
 			b := Must(NewBucket("k", limits...))
 			for range 200 {
 				p, err := b.Acquire(ctx, Cost{float64(r.IntN(3))})
@@ -51,9 +51,9 @@ func TestACallThatComesBackAtRetryAfterIsAdmittedWhateverTheKinds(t *testing.T) 
 				case 0:
 					p.Settle(Cost{float64(r.IntN(4))})
 				case 1:
-					p.Refused(time.Duration(r.IntN(int(20 * time.Second))))
+					p.Refused(time.Duration(r.Int64N(int64(20 * time.Second))))
 				case 2:
-					if err := b.Hold(ctx, time.Duration(1+r.IntN(int(time.Minute)))); err != nil {
+					if err := b.Hold(ctx, time.Duration(1+r.Int64N(int64(time.Minute)))); err != nil {
 						t.Fatal(err)
 					}
 				case 3:
