@@ -1,4 +1,4 @@
-// Command channel hands orders from a channel to workers, which send them at the pace of one bucket:
+// Command channel hands orders from a channel to workers. One bucket paces what they send:
 //
 //	go run ./examples/channel
 //

@@ -4,8 +4,8 @@
 //	go run ./examples/hottenant
 //
 // One tenant has far more jobs than its quota admits. With queues those jobs wait in the workers,
-// and the jobs of the others wait for a worker. With a jobs.Scheduler for each tenant they wait in
-// the job system. Look at how long the others wait. The job system is in internal/jobsystem.
+// and the other tenants' jobs wait for a worker. With a jobs.Scheduler for each tenant they wait in
+// the job system. Look at how long the other tenants wait. The job system is in internal/jobsystem.
 package main
 
 import (

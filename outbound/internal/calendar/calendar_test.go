@@ -122,7 +122,7 @@ func TestADecisionByTheCalendarDoesNotAllocateForIt(t *testing.T) {
 // A machine's clock may be set to any time. The calendar then stands at its end.
 func TestAClockFarFromOurTimeBreaksNothing(t *testing.T) {
 	c := New([]store.Limit{{Kind: store.Daily, Zone: "America/Los_Angeles", Capacity: 1}, {Kind: store.Monthly, Zone: "UTC", Capacity: 1}, {Kind: store.Hourly, Capacity: 1}})
-	for _, at := range []time.Time{{}, time.Date(1600, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(290_000_000_000, 1, 1, 0, 0, 0, 0, time.UTC)} {
+	for _, at := range []time.Time{{}, time.Date(1600, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(9_151_000_000_000_000_000, 0).UTC()} {
 		op := store.Op{Limits: []store.Limit{{Kind: store.Daily, Zone: "America/Los_Angeles", Capacity: 1}, {Kind: store.Monthly, Zone: "UTC", Capacity: 1, Name: "month"}, {Kind: store.Hourly, Capacity: 1, Name: "hour"}},
 			Periods: c.At(Stamp(at)), Action: store.Book, Costs: []store.Units{{1, 1, 1}}}
 		if r := op.ApplyAt(new(store.Stored), 0, Stamp(at)); r.Untimely {
