@@ -24,7 +24,7 @@ func arrivals(seed uint64, n int, mixed bool) (all []arrival) {
 		at += time.Duration(rnd.ExpFloat64() * float64(time.Second) / 15)
 		a := arrival{at: at, took: time.Duration(rnd.IntN(int(60 * time.Millisecond))), cost: outbound.Cost{1}}
 		if mixed && rnd.IntN(4) == 0 {
-			a.within = time.Duration(rnd.IntN(int(4 * time.Second)))
+			a.within = time.Duration(rnd.Int64N(int64(4 * time.Second)))
 		}
 		if mixed {
 			a.cost[0] = float64(1 + rnd.IntN(3))

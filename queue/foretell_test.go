@@ -94,7 +94,7 @@ func trial(t *testing.T, seed uint64, of func() *outbound.Bucket, rough bool, pa
 			back = append(back, time.Since(begin))
 			mu.Unlock()
 		}
-		for at := time.Second; rough && at < 7*time.Second; at += time.Duration(1 + r.IntN(int(3*time.Second))) {
+		for at := time.Second; rough && at < 7*time.Second; at += time.Duration(1 + r.Int64N(int64(3*time.Second))) {
 			time.AfterFunc(at, func() { _ = b.Hold(context.Background(), 300*time.Millisecond) })
 		}
 		cancels, settles := make([]time.Duration, len(all)), make([]float64, len(all))

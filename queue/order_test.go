@@ -90,11 +90,11 @@ func TestASmallCallNeverOvertakesALargeOne(t *testing.T) {
 				l.arrive(ctx, i, c, func(*outbound.Permit) { h.Add(time.Now(), c[0]) })
 				if rnd.IntN(5) == 0 {
 					cancelled++
-					time.AfterFunc(time.Duration(rnd.IntN(int(5*time.Second))), cancel)
+					time.AfterFunc(time.Duration(rnd.Int64N(int64(5*time.Second))), cancel)
 				} else {
 					defer cancel()
 				}
-				time.Sleep(time.Duration(rnd.IntN(int(20 * time.Millisecond))))
+				time.Sleep(time.Duration(rnd.Int64N(int64(20 * time.Millisecond))))
 			}
 			pass(time.Hour)
 			s := l.q.Stats()

@@ -56,9 +56,9 @@ func (s *simulation) run(n int) {
 		}
 		ctx, cancel := context.WithCancel(bg)
 		if s.rnd.IntN(10) == 0 {
-			ctx, cancel = context.WithTimeout(bg, time.Duration(s.rnd.IntN(int(10*time.Second))))
+			ctx, cancel = context.WithTimeout(bg, time.Duration(s.rnd.Int64N(int64(10*time.Second))))
 		}
-		hold := time.Duration(s.rnd.IntN(int(500 * time.Millisecond)))
+		hold := time.Duration(s.rnd.Int64N(int64(500 * time.Millisecond)))
 		go func() {
 			s.call(ctx, q, c, used, hold)
 			cancel()
@@ -68,7 +68,7 @@ func (s *simulation) run(n int) {
 		case q.Len() > 50:
 			time.Sleep(time.Duration(s.rnd.Float64() * 2 / s.limits[0].LeakRate * float64(time.Second)))
 		case s.rnd.IntN(20) == 0:
-			time.Sleep(time.Duration(s.rnd.IntN(int(200 * time.Millisecond))))
+			time.Sleep(time.Duration(s.rnd.Int64N(int64(200 * time.Millisecond))))
 			cancel()
 		}
 		s.disturb(q)
@@ -78,15 +78,15 @@ func (s *simulation) run(n int) {
 func (s *simulation) disturb(q *Queue) {
 	switch s.rnd.IntN(400) {
 	case 0:
-		s.b.Hold(bg, time.Duration(s.rnd.IntN(int(5*time.Second)))+1)
+		s.b.Hold(bg, time.Duration(s.rnd.Int64N(int64(5*time.Second)))+1)
 	case 1:
-		pause(q, time.Duration(s.rnd.IntN(int(2*time.Second))))
+		pause(q, time.Duration(s.rnd.Int64N(int64(2*time.Second))))
 	case 2:
 		go s.call(bg, s.b, outbound.Cost{1, 1}, outbound.Cost{1, 1}, 0) // a call that does not wait
 	case 3:
 		if p, err := s.b.Acquire(bg, outbound.Cost{1}); err == nil {
 			s.sent[0].Add(time.Now(), 1)
-			p.Refused(time.Duration(s.rnd.IntN(int(3 * time.Second))))
+			p.Refused(time.Duration(s.rnd.Int64N(int64(3 * time.Second))))
 			p.Done()
 		}
 	case 4:
@@ -169,12 +169,12 @@ func TestDemandUsesTheLeakRate(t *testing.T) {
 			}()
 			synctest.Wait() // otherwise thousands come before q.Len counts the first
 			if rnd.IntN(3) == 0 {
-				time.AfterFunc(time.Duration(rnd.IntN(int(time.Minute))), cancel)
+				time.AfterFunc(time.Duration(rnd.Int64N(int64(time.Minute))), cancel)
 			} else {
 				_ = cancel
 			}
 			if q.Len() > 60 {
-				time.Sleep(time.Duration(rnd.IntN(int(10 * time.Second))))
+				time.Sleep(time.Duration(rnd.Int64N(int64(10 * time.Second))))
 			}
 		}
 		if use := h.Use(l.Capacity, l.LeakRate); use < 0.999 {

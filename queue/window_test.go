@@ -152,13 +152,13 @@ func TestEveryKindBesideTheOthersKeepsItsPromise(t *testing.T) {
 				var sent departures
 				var inProgress, most atomic.Int64
 				for range 1500 {
-					lasts := time.Duration(r.IntN(int(400 * ms)))
+					lasts := time.Duration(r.Int64N(int64(400 * ms)))
 					q, used, ctx, cancel := queues[r.IntN(2)], 1., bg, func() {}
 					if r.IntN(5) == 0 {
 						used = 0
 					}
 					if r.IntN(8) == 0 {
-						ctx, cancel = context.WithTimeout(bg, time.Duration(r.IntN(int(2*time.Second))))
+						ctx, cancel = context.WithTimeout(bg, time.Duration(r.Int64N(int64(2*time.Second))))
 					}
 					go func() {
 						defer cancel()
@@ -183,7 +183,7 @@ func TestEveryKindBesideTheOthersKeepsItsPromise(t *testing.T) {
 						time.Sleep(time.Duration(r.ExpFloat64() * float64(300*ms)))
 					}
 					if r.IntN(200) == 0 {
-						if err := b.Hold(bg, time.Duration(1+r.IntN(int(3*time.Second)))); err != nil {
+						if err := b.Hold(bg, time.Duration(1+r.Int64N(int64(3*time.Second)))); err != nil {
 							t.Error(err)
 						}
 					}

@@ -28,9 +28,9 @@ func arrivals(seed uint64, n int, mixed bool) (all []arrival) {
 	at := time.Duration(0)
 	for range n {
 		at += time.Duration(rnd.ExpFloat64() * float64(time.Second) / 15)
-		a := arrival{at: at, took: time.Duration(rnd.IntN(int(60 * time.Millisecond))), cost: outbound.Cost{1}}
+		a := arrival{at: at, took: time.Duration(rnd.Int64N(int64(60 * time.Millisecond))), cost: outbound.Cost{1}}
 		if mixed && rnd.IntN(4) == 0 {
-			a.within = time.Duration(rnd.IntN(int(4 * time.Second)))
+			a.within = time.Duration(rnd.Int64N(int64(4 * time.Second)))
 		}
 		if mixed {
 			a.cost[0] = float64(1 + rnd.IntN(3))

@@ -3,6 +3,7 @@ package watch
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -195,7 +196,7 @@ func TestTheQueryIsTheAddress(t *testing.T) {
 		"/?json=1&q=acme&rows=200":            {Search: "acme", Rows: 200},
 		"/?q=%ff%3Cimg&json&rows=ten":         {Search: "\xff<img"},
 		"/?json&rows=-1":                      {Rows: -1},
-		"/?json&rows=99999999999999999999999": {Rows: 1<<63 - 1}, // a Board shows a thousand at most
+		"/?json&rows=99999999999999999999999": {Rows: math.MaxInt}, // a Board shows a thousand at most
 	} {
 		f.asked = nil
 		viewOf(t, s, target)
