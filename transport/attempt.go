@@ -15,8 +15,11 @@ import (
 // attempt is one request that was admitted, and the [outbound.Call] by which users reach
 // its permit. A permit is not safe for concurrent use, but one goroutine may close the body,
 // which ends the permit, while another reads the body or settles the call.
+//
+// It is also the response's body, if it ends with that.
 type attempt struct {
-	maxHold time.Duration
+	io.ReadCloser // the body below
+	maxHold       time.Duration
 
 	mu       sync.Mutex // protects what follows
 	permit   outbound.Permit
@@ -84,13 +87,27 @@ func (a *attempt) endWithBody(ctx context.Context, resp *http.Response) {
 		a.Done()
 		return
 	}
-	b := body{resp.Body, a}
-	if w, ok := resp.Body.(io.Writer); ok && resp.StatusCode == http.StatusSwitchingProtocols {
-		resp.Body = &upgraded{b, w} // ctx is that of the handshake, and the connection outlives it
+	if w, ok := resp.Body.(io.ReadWriteCloser); ok && resp.StatusCode == http.StatusSwitchingProtocols {
+		resp.Body = &upgraded{w, a.Done} // ctx is that of the handshake, and the connection outlives it
 		return
 	}
 	a.endWithContext(ctx)
-	resp.Body = &b
+	a.ReadCloser, resp.Body = resp.Body, a
+}
+
+// Read ends the attempt at the body's end and at the first error.
+func (a *attempt) Read(p []byte) (int, error) {
+	n, err := a.ReadCloser.Read(p)
+	if err != nil {
+		a.Done()
+	}
+	return n, err
+}
+
+// Close ends the attempt.
+func (a *attempt) Close() error {
+	defer a.Done()
+	return a.ReadCloser.Close()
 }
 
 // bodiless reports whether a response has no body that anybody has to close. Over HTTP/2
@@ -127,45 +144,29 @@ func (a *attempt) endWithContext(ctx context.Context) {
 	a.cleanup = runtime.AddCleanup(a, func(stop func() bool) { stop() }, a.stop)
 }
 
-// body ends an attempt at the body's end, at the first error or when it is closed.
-type body struct {
-	io.ReadCloser
-	attempt *attempt
-}
-
-func (b *body) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if err != nil {
-		b.attempt.Done()
-	}
-	return n, err
-}
-
-func (b *body) Close() error {
-	defer b.attempt.Done()
-	return b.ReadCloser.Close()
-}
-
 // upgraded is the body of a 101 Switching Protocols response, which is a connection. An EOF
 // does not end it: the other side has nothing more to say, but this one may.
 type upgraded struct {
-	body
-	io.Writer
+	io.ReadWriteCloser
+	end func()
 }
 
 func (u *upgraded) Read(p []byte) (int, error) {
-	n, err := u.ReadCloser.Read(p)
+	n, err := u.ReadWriteCloser.Read(p)
 	if err != nil && err != io.EOF {
-		u.attempt.Done()
+		u.end()
 	}
 	return n, err
 }
 
-// CloseWrite closes half of the connection, if the body below can.
-func (u *upgraded) CloseWrite() error { return closeWrite(u.Writer) }
+func (u *upgraded) Close() error {
+	defer u.end()
+	return u.ReadWriteCloser.Close()
+}
 
-func closeWrite(w io.Writer) error {
-	if c, ok := w.(interface{ CloseWrite() error }); ok {
+// CloseWrite closes half of the connection, if the body below can.
+func (u *upgraded) CloseWrite() error {
+	if c, ok := u.ReadWriteCloser.(interface{ CloseWrite() error }); ok {
 		return c.CloseWrite()
 	}
 	return http.ErrNotSupported

@@ -30,10 +30,7 @@ import (
 //
 // If limiter is nil, all requests fail with [outbound.ErrInvalid].
 func ByHost(limiter func(host string) outbound.Limiter) func(*http.Request) outbound.Limiter {
-	if limiter == nil {
-		return refuseAll("ByHost")
-	}
-	return func(req *http.Request) outbound.Limiter { return limiter(hostKey(req.URL)) }
+	return by("ByHost", limiter, func(req *http.Request) string { return hostKey(req.URL) })
 }
 
 // ByHeader returns a function for the field For of a [Transport]. It gives each value of a
@@ -54,11 +51,18 @@ func ByHost(limiter func(host string) outbound.Limiter) func(*http.Request) outb
 //
 // If limiter is nil, all requests fail with [outbound.ErrInvalid].
 func ByHeader(name string, limiter func(key string) outbound.Limiter) func(*http.Request) outbound.Limiter {
-	if limiter == nil {
-		return refuseAll("ByHeader")
-	}
 	name = http.CanonicalHeaderKey(name)
-	return func(req *http.Request) outbound.Limiter { return limiter(headerKey(name, req)) }
+	return by("ByHeader", limiter, func(req *http.Request) string { return headerKey(name, req) })
+}
+
+// by returns the function that name is to return. Without a limiter it reports the mistake with the
+// first request, because all requests would go unpaced.
+func by(name string, limiter func(string) outbound.Limiter, key func(*http.Request) string) func(*http.Request) outbound.Limiter {
+	if limiter == nil {
+		none := broken{fmt.Errorf("transport: %s has no function: %w", name, outbound.ErrInvalid)}
+		return func(*http.Request) outbound.Limiter { return none }
+	}
+	return func(req *http.Request) outbound.Limiter { return limiter(key(req)) }
 }
 
 func headerKey(name string, req *http.Request) string {
@@ -80,13 +84,6 @@ func hashed(parts ...string) string {
 		h.Write([]byte(part))
 	}
 	return hex.EncodeToString(h.Sum(nil)[:16])
-}
-
-// refuseAll reports a mistake with the first request. Without any limiter all requests
-// would go unpaced.
-func refuseAll(name string) func(*http.Request) outbound.Limiter {
-	l := broken{fmt.Errorf("transport: %s has no function: %w", name, outbound.ErrInvalid)}
-	return func(*http.Request) outbound.Limiter { return l }
 }
 
 // broken is a limiter that refuses every request.

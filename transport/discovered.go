@@ -99,12 +99,6 @@ func (d *Discovered) Learn(resp *http.Response, _ *outbound.Permit) {
 		return
 	}
 	route = hostKey(resp.Request.URL) + " " + route
-	d.mu.RLock()
-	was, known := d.names[route]
-	d.mu.RUnlock()
-	if known && was == name {
-		return
-	}
 	limit := d.MaxRoutes
 	if limit <= 0 {
 		limit = defaultRoutes
@@ -114,7 +108,7 @@ func (d *Discovered) Learn(resp *http.Response, _ *outbound.Permit) {
 	if d.names == nil {
 		d.names = make(map[string]string)
 	}
-	if known || len(d.names) < limit {
+	if _, known := d.names[route]; known || len(d.names) < limit {
 		d.names[route] = name
 	}
 }

@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
 )
@@ -27,15 +27,11 @@ func TooManyRequests(req *http.Request, err error) (*http.Response, error) {
 	if !errors.As(err, &full) {
 		return nil, err
 	}
-	seconds := full.RetryAfter / time.Second
-	if full.RetryAfter%time.Second > 0 {
-		seconds++
-	}
-	seconds = max(1, seconds)
+	seconds := max(1, int64(math.Ceil(full.RetryAfter.Seconds())))
 	text, _ := json.Marshal(map[string]any{ // cannot fail
 		"message":     err.Error(),
 		"error":       map[string]string{"message": err.Error()},
-		"retry_after": int64(seconds), // Discord's clients look only here
+		"retry_after": seconds, // Discord's clients look only here
 	})
 	resp := &http.Response{
 		Status:     "429 Too Many Requests",
@@ -45,7 +41,7 @@ func TooManyRequests(req *http.Request, err error) (*http.Response, error) {
 		ProtoMinor: 1,
 		Header: http.Header{
 			"Content-Type": {"application/json"},
-			"Retry-After":  {strconv.FormatInt(int64(seconds), 10)},
+			"Retry-After":  {strconv.FormatInt(seconds, 10)},
 		},
 		Body:          io.NopCloser(bytes.NewReader(text)),
 		ContentLength: int64(len(text)),

@@ -46,7 +46,7 @@ func (t *Transport) sendWithin(req *http.Request, sent *context.Context) (*http.
 	case resp.StatusCode == http.StatusSwitchingProtocols:
 		timer.Stop() // the connection outlives the request, and so does its context, until it is closed
 		if conn, ok := resp.Body.(io.ReadWriteCloser); ok {
-			resp.Body = &timedConn{conn, end}
+			resp.Body = &upgraded{conn, end}
 		}
 	case bodiless(resp):
 		end()
@@ -84,17 +84,3 @@ func (b *timedBody) Close() error {
 	defer b.end()
 	return b.ReadCloser.Close()
 }
-
-// timedConn is the connection of a response that switches protocols.
-type timedConn struct {
-	io.ReadWriteCloser
-	end func()
-}
-
-func (c *timedConn) Close() error {
-	defer c.end()
-	return c.ReadWriteCloser.Close()
-}
-
-// CloseWrite closes half of the connection, if the body below can.
-func (c *timedConn) CloseWrite() error { return closeWrite(c.ReadWriteCloser) }
