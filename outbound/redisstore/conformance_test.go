@@ -27,6 +27,13 @@ func TestStore_PassesTheConformanceTest(t *testing.T) {
 		rdb := redistest.SharedCluster(t).Client(t)
 		outboundtest.TestStore(t, func(*testing.T) store.Store { return New(rdb, Config{Timeout: time.Minute}) })
 	})
+	t.Run("kinds that the script does not know", func(t *testing.T) {
+		known := scripted
+		scripted = func([]store.Limit) bool { return false }
+		defer func() { scripted = known }()
+		rdb := redistest.Start(t).Client(t)
+		outboundtest.TestStore(t, func(*testing.T) store.Store { return New(rdb, Config{Timeout: time.Minute}) })
+	})
 	t.Run("bad line", func(t *testing.T) {
 		server := redistest.Start(t)
 		var mu sync.Mutex

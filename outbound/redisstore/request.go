@@ -120,7 +120,7 @@ func (k *key) makes(op *store.Op) *row {
 
 // hotable reports whether the server may carry op out by itself on a key like r.
 func hotable(op *store.Op, r *row) bool {
-	if op.Action > store.Book || r.edition == "" || !store.Same(op.Limits, r.stored.Limits) {
+	if op.Action > store.Book || r.edition == "" || !scripted(r.stored.Limits) || !store.Same(op.Limits, r.stored.Limits) {
 		return false
 	}
 	for i := range op.Reports {
@@ -148,7 +148,7 @@ func (q *request) steps() []byte {
 			}
 		}
 		if op.Move != nil {
-			if move = 2; movable(op, s.Limits) {
+			if move = 2; op.Movable(s.Limits) {
 				move = 1
 			}
 		}
@@ -211,24 +211,6 @@ func idle(r *store.Report) bool {
 	return r.Kind == store.Settled && (r.Charge.Settled || r.Used == r.Charge.N)
 }
 
-// movable reports whether Move may be undone, as package store says.
-func movable(op *store.Op, limits []store.Limit) bool {
-	if len(op.Costs) == 0 {
-		return false
-	}
-	for i := range limits {
-		if op.Costs[0][i] > limits[i].Capacity {
-			return false
-		}
-		for j := range op.Reports {
-			if r := &op.Reports[j]; r.Kind == store.Settled && r.Used[i] > r.Charge.N[i] {
-				return false
-			}
-		}
-	}
-	return true
-}
-
 // writer writes a hot step.
 type writer struct {
 	b   []byte
@@ -284,14 +266,5 @@ func (w *writer) report(r *store.Report) {
 		c = &store.Charge{Born: -1}
 	}
 	w.charge(c)
-	free := c.Free
-	for i := range s.Limits {
-		switch l := &s.Limits[i]; {
-		case l.Kind == store.Leaky:
-			free = min(free, c.Place+l.Above(c.N[i], 0))
-		case !l.Kind.Calendar():
-			free = min(free, c.Place)
-		}
-	}
-	w.dial(free)
+	w.dial(c.FreeBy(s.Limits))
 }

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"encoding/binary"
 	"hash/crc32"
+	"slices"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -29,6 +30,11 @@ const (
 	anyTime   = -1 // the gid of slots that are read with s
 )
 
+// scripted reports whether the script knows the kinds of all limits. If not, v has all of the key.
+var scripted = func(limits []store.Limit) bool {
+	return !slices.ContainsFunc(limits, func(l store.Limit) bool { return !l.Kind.Scripted() })
+}
+
 // fixedOf returns v, less Born and Made. A sum at its end tells bytes that are spoiled.
 func fixedOf(s *store.Stored, epoch int64) string {
 	f := store.Stored{State: store.New(0, len(s.Limits)), Limits: s.Limits, Number: s.Number, Base: s.Base, Set: s.Set}
@@ -36,6 +42,9 @@ func fixedOf(s *store.Stored, epoch int64) string {
 	f.State.Corrupt = s.State.Corrupt
 	for i := range f.State.Parts {
 		f.State.Parts[i].Since = s.State.Parts[i].Since
+	}
+	if !scripted(s.Limits) {
+		f = *s
 	}
 	b, _ := f.AppendBinary(nil)
 	return string(binary.LittleEndian.AppendUint32(b, crc32.ChecksumIEEE(b)))
@@ -71,7 +80,9 @@ func newRow(s store.Stored, token string, known *row) (r *row, other bool) {
 	if other = r.edition == "" || r.fixed != known.fixed; other {
 		r.edition = token[:4]
 	}
-	r.slots()
+	if scripted(s.Limits) {
+		r.slots()
+	}
 	return r, other
 }
 
@@ -102,6 +113,9 @@ func (r *row) fields(keep time.Duration) []byte {
 	}
 	b := append(make([]byte, 0, 64+16*len(t.Limits)), r.seen...)
 	b = append(b, r.edition...)
+	if !scripted(t.Limits) {
+		return b
+	}
 	b = integers(b, micros(st.At), int64((st.At+keep)/time.Second), int64(st.Skip), int64(st.Rem)+holdMem, int64(st.Last)+grace)
 	b = integers(numbers(b, st.Speed), st.Epoch-r.epoch, int64(st.Fails), int64(st.Why), st.Top, st.IDs)
 	b = integers(numbers(b, t.Lead), flag(some), r.gid)
@@ -157,7 +171,7 @@ func readRow(s, v, g string) *row {
 	}
 	r := &row{seen: s}
 	f := reader{text: s[min(headSize, len(s)):]}
-	if !r.readFixed(v) || !r.overlay(&f, &row{g: g, gid: anyTime}) {
+	if !r.readFixed(v) || scripted(r.stored.Limits) && !r.overlay(&f, &row{g: g, gid: anyTime}) {
 		r.stored.State.Speed = -1
 		return r
 	}

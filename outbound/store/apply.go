@@ -196,7 +196,7 @@ func (s *Stored) roll(periods []Period) (timely, begun bool) {
 // act carries out the reports and the action, and reports whether they have changed anything. A
 // move after which the call cannot be booked, as at the end of a period, is not made.
 func (op *Op) act(s *Stored, r *Reply, now time.Duration) (acted bool) {
-	if op.Move == nil || op.Action != Book || !op.movable(s) {
+	if op.Move == nil || op.Action != Book || !op.Movable(s.Limits) {
 		return op.do(s, r, now)
 	}
 	was, c := s.State, *op.Move
@@ -243,20 +243,20 @@ func (s *State) equal(t *State) bool {
 	return s.Rem == t.Rem && s.Skip == t.Skip && s.Speed == t.Speed && s.Epoch == t.Epoch && s.Fails == t.Fails && s.Why == t.Why && s.Row == t.Row
 }
 
-// movable reports whether Move may be undone, so that Costs are booked instead: not if a settle of
-// the step adds units, because the new reservation could then be later, nor if the cost can never
-// leave.
-func (op *Op) movable(s *Stored) bool {
+// Movable reports whether Move may be undone on a key with these limits, so that Costs are booked
+// instead: not if a settle of the step adds units, because the new reservation could then be later,
+// nor if the cost can never leave.
+func (op *Op) Movable(limits []Limit) bool {
 	if len(op.Costs) == 0 {
 		return false
 	}
-	for i := range s.Limits {
+	for i := range limits {
 		for j := range op.Reports {
 			if r := &op.Reports[j]; r.Kind == Settled && r.Used[i] > r.Charge.N[i] {
 				return false
 			}
 		}
-		if op.Costs[0][i] > s.Limits[i].Capacity {
+		if op.Costs[0][i] > limits[i].Capacity {
 			return false
 		}
 	}

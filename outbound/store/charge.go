@@ -101,7 +101,10 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge, drips bool) {
 	out := last > -BookingGrace
 	x := ext
 	if out {
-		x = min(max(0, sub(s.free(limits, c), dial)), x)
+		x = 0
+		if c != nil && s.has(c) {
+			x = min(max(0, sub(c.FreeBy(limits), dial)), ext)
+		}
 	}
 	s.Rem, s.Skip = d, sub(s.Skip, x)
 	levels := s.Level
@@ -133,16 +136,11 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge, drips bool) {
 	s.look(limits, false)
 }
 
-// free returns the dial time at which c's units have leaked from the first limit: as c was booked,
+// FreeBy returns the dial time at which c's units have leaked from the first limit: as c was booked,
 // or as it stands today, whichever is sooner. If c has cost more than was booked, or the rate was
 // lowered, today's time is later. In a hold the dial would run up to it, past the reservations
 // behind c, and those calls would leave together.
-func (s *State) free(limits []Limit, c *Charge) time.Duration {
-	if c == nil || !s.has(c) {
-		return s.Dial()
-	}
-	return min(c.Free, c.freed(limits))
-}
+func (c *Charge) FreeBy(limits []Limit) time.Duration { return min(c.Free, c.freed(limits)) }
 
 // freed returns the dial time at which N has leaked from the first of limits.
 func (c *Charge) freed(limits []Limit) time.Duration {

@@ -16,6 +16,8 @@ const (
 // the last.
 type fixed struct{ window }
 
+func (fixed) scripted(k Kind) bool { return k == Fixed }
+
 // sure reports whether the API's window began with the call at Begin.
 func (fixed) sure(s *State, p *Part) bool {
 	if !p.Sure || s.Speed < 1 {

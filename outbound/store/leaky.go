@@ -5,6 +5,8 @@ import "time"
 // leaky is the law of leaky limits: at most Capacity + Rate*W units leave in any interval W.
 type leaky struct{}
 
+func (leaky) scripted(k Kind) bool { return k == Leaky }
+
 func (leaky) shaped(l *Limit) bool {
 	drain := l.Capacity / l.Rate
 	return l.Zone == "" && l.Rate > 0 && l.Rate <= maxRate && drain < 1.01*maxDrain && drain > 0.99e-9

@@ -35,6 +35,10 @@ const (
 // its [Period].
 func (k Kind) Calendar() bool { return k >= Hourly }
 
+// Scripted reports whether the script of package redisstore can carry out steps with limits of the
+// kind. If not, they are carried out in Go, and each takes two round trips or more.
+func (k Kind) Scripted() bool { return laws[k].scripted(k) }
+
 // Limit is one limit of a key.
 type Limit struct {
 	// Name, Unit and Kind identify the limit. When the limits of a key change, a limit keeps its

@@ -34,6 +34,8 @@ func (p *Period) at(unix time.Duration) (begin, end time.Duration, ok bool) {
 // period is the law of limits by the calendar: a count and an end.
 type period struct{ fixed }
 
+func (period) scripted(k Kind) bool { return k == Hourly || k == Daily || k == Monthly }
+
 func (period) shaped(l *Limit) bool { return l.Rate == 0 && l.Window == 0 }
 
 // roll brings the limit to the period that the State's Unix time is in. It reports whether the step

@@ -96,6 +96,9 @@ type Slot struct {
 // law is what a kind of limit does. i is the index of the limit l. Times that are called w are
 // dial time from now.
 type law interface {
+	// scripted reports whether the script of package redisstore knows kind k, which has this law. A law
+	// that embeds another one's has kinds of its own, so each law names the kinds that are known.
+	scripted(k Kind) bool
 	// shaped reports whether the limit's numbers fit to its kind.
 	shaped(l *Limit) bool
 	// look sets the level to what counts now. If onward is true, it was right at an earlier time of

@@ -17,6 +17,8 @@ const (
 // window is the law of windows: at most Capacity units leave in any interval of length Window.
 type window struct{}
 
+func (window) scripted(k Kind) bool { return k == Window }
+
 func (window) shaped(l *Limit) bool {
 	w := l.Window.Seconds()
 	return l.Zone == "" && l.Window >= parts && l.Rate > 0 && l.Rate <= maxRate && w < 1.01*maxDrain && math.Abs(l.Capacity/l.Rate-w) <= 1e-9*w
