@@ -17,12 +17,10 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 		}
 		return b.acquireNothing(ctx)
 	}
-	k := &call{core: b, cost: [1]Cost{c}}
-	if done, err := b.takeHere(k); err != nil {
-		return nil, err
-	} else if done {
-		return k, nil
+	if k, done, err := b.takeHere(&c); done {
+		return k, err
 	}
+	k := &call{core: b, cost: [1]Cost{c}}
 	end := time.Now().Add(patience)
 	for again := false; ; again = true {
 		asked := time.Now()
@@ -58,18 +56,18 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 	}
 }
 
-// takeHere charges the call to the key in this process in place, if nothing else is to be done with
+// takeHere charges a call to the key in this process in place, if nothing else is to be done with
 // it. It reports whether it has decided.
-func (b *core) takeHere(k *call) (done bool, err error) {
+func (b *core) takeHere(c *Cost) (admitted Call, done bool, err error) {
 	p := b.slow.Load()
 	if p == nil || b.unit != 0 || p.shared != nil || p.slots.most() > 0 || p.watches.Load() != nil || !p.waiting.quiet() {
-		return false, nil
+		return nil, false, nil
 	}
 	f := p.force.Load()
-	if f.check(b.key, &k.cost[0]) != nil {
-		return false, nil
+	if f.check(b.key, c) != nil {
+		return nil, false, nil
 	}
-	n, unix := f.units(&k.cost[0]), time.Duration(0)
+	n, unix := f.units(c), time.Duration(0)
 	var periods []store.Period
 	if f.calendar != nil {
 		unix = calendar.Stamp(time.Now())
@@ -78,23 +76,20 @@ func (b *core) takeHere(k *call) (done bool, err error) {
 	l := &p.local
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	k.admitted = now()
-	t := l.stored.Take(f.number, &n, periods, 0, k.admitted, unix, &k.charge[0])
+	at := now()
+	var k *call
+	t := l.stored.Take(f.number, &n, periods, 0, at, unix, func() *store.Charge {
+		k = &call{core: b, cost: [1]Cost{*c}, admitted: at}
+		return &k.charge[0]
+	})
 	switch {
 	case !t.Done:
-		return false, nil
+		return nil, false, nil
 	case t.Booked:
 		k.noteState(f, &l.stored.State, nil, 0, &f.limitSet, &l.stored.State)
-		return true, nil
+		return k, true, nil
 	}
-	refused := &ThrottledError{Key: b.key, RetryAfter: t.Wait, Held: t.Rem > 0}
-	if refused.Held {
-		refused.Reason = reasonOf(l.stored.State.Why)
-	}
-	if t.Limit >= 0 {
-		refused.Limit = f.label(t.Limit)
-	}
-	return true, refused
+	return nil, true, b.throttled(f, t.Wait, t.Rem, l.stored.State.Why, t.Limit)
 }
 
 // withinKey is the key of a context with which a job's further requests are acquired. Its value is
@@ -134,7 +129,7 @@ func (b *core) acquireNothing(ctx context.Context) (Call, error) {
 		return nil, err
 	}
 	if r.State.Rem > 0 {
-		return nil, &ThrottledError{Key: b.key, RetryAfter: r.State.Rem, Held: true, Reason: reasonOf(r.State.Why)}
+		return nil, b.throttled(r.force, r.State.Rem, r.State.Rem, r.State.Why, -1)
 	}
 	k.note(&r)
 	// No life knows of this charge: nothing of it comes back.

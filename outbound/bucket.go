@@ -123,7 +123,7 @@ func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (decided bool, 
 	if err := b.ready(ctx); err != nil {
 		return true, b.late(err)
 	}
-	if c.positive() {
+	if b.unit != 0 && c.positive() {
 		// The clock first: between looking at the bucket and changing it there
 		// is then little time for others to take its cache line away.
 		wait, ok, known := b.take(c, int64(now()), &p.fill)

@@ -342,16 +342,25 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 	default:
 		return r.bad
 	}
-	refused := &ThrottledError{Key: b.key, RetryAfter: r.Wait, Held: r.State.Rem > 0}
-	if refused.Held {
-		refused.Reason = reasonOf(r.State.Why)
+	if !r.noSlot {
+		return b.throttled(r.force, r.Wait, r.State.Rem, r.State.Why, r.Limit)
 	}
-	if r.noSlot {
-		b.slots().crowded(refused)
-	} else if r.Limit >= 0 {
-		refused.Limit = r.force.label(r.Limit)
-	}
+	refused := b.throttled(r.force, r.Wait, r.State.Rem, r.State.Why, -1)
+	b.slots().crowded(refused)
 	return refused
+}
+
+// throttled returns the refusal of a call that would go after a wait, while rem of a hold is left,
+// because of a limit of f; -1: because of none.
+func (b *core) throttled(f *inForce, wait, rem time.Duration, why uint8, limit int) *ThrottledError {
+	e := &ThrottledError{Key: b.key, RetryAfter: wait, Held: rem > 0}
+	if e.Held {
+		e.Reason = reasonOf(why)
+	}
+	if limit >= 0 {
+		e.Limit = f.label(limit)
+	}
+	return e
 }
 
 // charge returns what a call has taken of the cell as a charge of the key.

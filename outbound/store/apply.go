@@ -137,11 +137,11 @@ type Taken struct {
 	Rem time.Duration
 }
 
-// Take books one call in place, and writes what it has charged to c: it does what [Op.ApplyAt] does
-// for an Op with this Number, these Periods, the Wait most, and the only cost n. It allocates
-// memory only for slots of a window. A refusal changes the key only if the store's clock steps back
-// or a period begins.
-func (s *Stored) Take(number int64, n *Units, periods []Period, most, now, unix time.Duration, c *Charge) (t Taken) {
+// Take books one call in place: it does what [Op.ApplyAt] does for an Op with this Number, these
+// Periods, the Wait most, and the only cost n. It asks for the charge to write to once it knows that
+// it books the call, so that a refusal needs none. It allocates memory only for slots of a window. A
+// refusal changes the key only if the store's clock steps back or a period begins.
+func (s *Stored) Take(number int64, n *Units, periods []Period, most, now, unix time.Duration, charge func() *Charge) (t Taken) {
 	if !s.trusted || number != s.Number {
 		return t
 	}
@@ -150,9 +150,15 @@ func (s *Stored) Take(number int64, n *Units, periods []Period, most, now, unix 
 	s.State.Unix = add(unix, ahead)
 	timely, begun := s.roll(periods)
 	if t.Done = timely; timely {
-		t.Wait, t.Limit, t.Booked = s.State.Fill(s.Limits, n, most, c)
-		c.Number = s.Number
-		t.Wait, t.Rem = add(ahead, t.Wait), s.State.Rem
+		var w time.Duration
+		w, t.Limit, t.Booked = s.State.Wait(s.Limits, n)
+		real := s.State.Real(w)
+		if t.Booked = t.Booked && real <= min(most, farthest); t.Booked {
+			c := charge()
+			s.State.fill(s.Limits, n, w, c)
+			c.Number = s.Number
+		}
+		t.Wait, t.Rem = add(ahead, real), s.State.Rem
 	}
 	if !t.Booked && !begun && (now >= old.At || ahead > 0 || !timely) {
 		s.State = old

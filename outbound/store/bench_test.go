@@ -78,7 +78,7 @@ type inMemory struct {
 func (k *inMemory) take(n *Units, c *Charge) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.Take(k.Number, n, nil, 0, k.clock.now(), 0, c).Booked
+	return k.Take(k.Number, n, nil, 0, k.clock.now(), 0, func() *Charge { return c }).Booked
 }
 
 func windowOf(n float64, of time.Duration) Limit {

@@ -305,6 +305,12 @@ func (s *State) Fill(limits []Limit, n *Units, most time.Duration, c *Charge) (r
 	if real > min(most, farthest) || !ok {
 		return real, which, false
 	}
+	s.fill(limits, n, w, c)
+	return real, which, true
+}
+
+// fill books a call of n at dial time w from now.
+func (s *State) fill(limits []Limit, n *Units, w time.Duration, c *Charge) {
 	dial := s.Dial()
 	*c = Charge{}
 	c.ID, c.Prev, c.Born, c.Epoch = s.IDs+1, s.Top, s.Born, s.Epoch
@@ -320,7 +326,6 @@ func (s *State) Fill(limits []Limit, n *Units, most time.Duration, c *Charge) (r
 		s.Last = max(s.Last, time.Microsecond)
 	}
 	s.Row.call()
-	return real, which, true
 }
 
 // Meter fills every limit by n, up to the capacity but never below what is booked, and reports
