@@ -30,7 +30,7 @@ func TestStore_PassesTheConformanceTest(t *testing.T) {
 	t.Run("kinds that the script does not know", func(t *testing.T) {
 		known := scripted
 		scripted = func([]store.Limit) bool { return false }
-		defer func() { scripted = known }()
+		t.Cleanup(func() { scripted = known }) // its parts run after this function
 		rdb := redistest.Start(t).Client(t)
 		outboundtest.TestStore(t, func(*testing.T) store.Store { return New(rdb, Config{Timeout: time.Minute}) })
 	})

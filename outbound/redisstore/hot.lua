@@ -31,10 +31,11 @@
 --       shows; 0: not known)  4 nothing, or a hot step  5 hot: v of a key that is to be made, less
 --       born and made. Swap: the first bytes of s that were read  6 s, nothing if nothing is to be
 --       written  7 v  8 g  9 for how many ms the server keeps the key  10 reserve (µs)
--- A hot step is token, edition, then numbers: fence, keep (µs), age (µs), gid that is known, ref
--- (µs), n, move (0 none, 1 undo, 2 book nothing), reports, backs, runs; capacity, rate, kind and
--- window of each limit; begin, end and next of each calendar's period, in seconds; the charge of the
--- move; the reports; the backs; and if there are runs wait, horizon, after, claim, weight, the runs.
+-- A hot step is token, edition, then an array of numbers: fence, keep (µs), age (µs), gid that is
+-- known, ref (µs), n, move (0 none, 1 undo, 2 book nothing), reports, backs, runs; capacity, rate,
+-- kind and window of each limit; begin, end and next of each calendar's period, in seconds; the
+-- charge of the move; the reports; the backs; and if there are runs wait, horizon, after, claim,
+-- weight, the runs.
 --   charge: id (-1: settled; 1e17: of another life, or none), prev, place and before less (ref -
 --           born), until (µs), of each limit N, Y (-inf: nothing can be returned), Up
 --   report: 0 settled: charge, Used of each limit. 1 refused, 2 held: epoch less that of v, wait,
@@ -81,8 +82,7 @@ repeat
   end
   -- Of limit i, q has the capacity at 4i + 7, then rate, kind, window; d has the level at 2i + 13, then ret.
   local pack, unp, fmod, big = lib.pack, lib.unpack, math.fmod, 9e15
-  local q, d = {unp(sub(hot, 11))}, nil
-  if #q == 1 then q = q[1] end -- there are too many for the stack
+  local q, d = unp(sub(hot, 11)), nil
   local fence, keep, age, known, ref, n, move, reports, backs, runs = unpack(q, 1, 10)
   local pos, plain, size = 11 + 4 * n, true, 14 + 2 * n -- in q; all are leaky; of d
   for c = 13, 4 * n + 9, 4 do

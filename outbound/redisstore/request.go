@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -16,9 +15,6 @@ const (
 	spare = time.Minute
 	// keepSet is for how much longer it keeps limits that were set.
 	keepSet = 30 * 24 * time.Hour
-	// mostNumbers is how many numbers a step may have that the script takes at once. More are an
-	// array.
-	mostNumbers = 4000
 	// farthest is the longest wait that can be reserved.
 	farthest = time.Duration(1<<63-1) / 2
 )
@@ -88,7 +84,7 @@ func compose(k *key, worker any, op *store.Op, seq int64, fence bool, clock, res
 		}
 		q.args = append(q.args, q.steps(), makes)
 	case k.row != nil && clock != 0:
-		q.mode = swap
+		q.mode, q.row = swap, k.row
 		s := k.row.stored.Clone()
 		q.reply = op.ApplyAt(&s, clock, clock)
 		keep := spare + max(0, min(q.reply.Expire, farthest/4))
@@ -157,7 +153,9 @@ func (q *request) steps() []byte {
 	if s.Set {
 		keep += keepSet
 	}
-	w := writer{b: append(append(make([]byte, 0, 256), q.token...), q.row.edition...), row: q.row, ref: s.State.At - s.State.At%1000}
+	w := writer{row: q.row, ref: s.State.At - s.State.At%1000}
+	w.b = append(append(make([]byte, 0, 256), q.token...), q.row.edition...)
+	w.b = append(w.b, 0xdd, 0, 0, 0, 0) // an array of n numbers
 	w.ints(flag(q.fence), int64(keep/1000), int64(op.Age/1000), q.row.gid, int64(w.ref/1000), int64(len(s.Limits)), move, reports, backs, runs)
 	for i := range s.Limits {
 		l := &s.Limits[i]
@@ -200,9 +198,7 @@ func (q *request) steps() []byte {
 			i = j
 		}
 	}
-	if w.n > mostNumbers {
-		w.b = slices.Insert(w.b, headSize, binary.BigEndian.AppendUint32([]byte{0xdd}, w.n)...)
-	}
+	binary.BigEndian.PutUint32(w.b[headSize+1:], w.n)
 	return w.b
 }
 

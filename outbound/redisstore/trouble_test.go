@@ -326,7 +326,7 @@ func (f instead) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPip
 
 // grant answers a hot step on a key of one limit as if it had booked all calls on an unused key.
 func grant(cmd *redis.Cmd) {
-	step := decode(string(cmd.Args()[7].([]byte))[headSize:])
+	step := decode(string(cmd.Args()[7].([]byte))[headSize+5:]) // 5: the head of the array
 	backs, runs, booked := int(step[8]), int(step[9]), 0.
 	for at := 10 + 4 + 8*backs + 5; runs > 0; runs-- {
 		booked += step[at]
