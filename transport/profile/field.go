@@ -134,9 +134,7 @@ func unitOf(name string) string {
 
 func (r *reader) window(p *Policy, lines []string, unit time.Duration) {
 	for v := range r.each(lines) {
-		if n, ok := number(v); ok {
-			p.Window = max(p.Window, duration(n, cmp.Or(unit, time.Second)))
-		} else if d, ok := goDuration(v); ok {
+		if d, ok := span(v, cmp.Or(unit, time.Second)); ok {
 			p.Window = max(p.Window, d)
 		}
 	}

@@ -3,6 +3,7 @@ package profile
 import (
 	"iter"
 	"net/http"
+	"net/textproto"
 	"strings"
 	"time"
 )
@@ -133,16 +134,8 @@ func (r *reader) take(v string) (string, bool) {
 	return trim(v), true
 }
 
-// trim is strings.Trim for blanks and tabs, but quicker where there are none.
-func trim(v string) string {
-	for v != "" && (v[0] == ' ' || v[0] == '\t') {
-		v = v[1:]
-	}
-	for v != "" && (v[len(v)-1] == ' ' || v[len(v)-1] == '\t') {
-		v = v[:len(v)-1]
-	}
-	return v
-}
+// trim returns a value without the blanks around it.
+func trim(v string) string { return textproto.TrimString(v) }
 
 // each returns those lines that take returns.
 func (r *reader) each(lines []string) iter.Seq[string] {

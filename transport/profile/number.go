@@ -53,6 +53,14 @@ func duration(n float64, unit time.Duration) time.Duration {
 	return max(0, time.Duration(d))
 }
 
+// span reads a number in the given unit, or a duration as Go writes it.
+func span(v string, unit time.Duration) (time.Duration, bool) {
+	if n, ok := number(v); ok {
+		return duration(n, unit), true
+	}
+	return goDuration(v)
+}
+
 // goDuration reads a duration as Go writes it: 6m0s, 12ms, 2m59.56s.
 func goDuration(v string) (time.Duration, bool) {
 	if v == "" || !isDigit(v[0]) || strings.IndexByte("hms", v[len(v)-1]) < 0 {

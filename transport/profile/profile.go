@@ -116,10 +116,10 @@ type Peek struct {
 // Generic reads what needs no knowledge of a vendor.
 var Generic *Profile = generic
 
-var generic = &Profile{Name: "generic", also: `
+var generic = add(Profile{Name: "generic", also: `
 	agentai azurecosmos bitbucket braze cloudflare cosmos cosmosdb docker dockerhub ebay envoy
 	expressratelimit gitlab gravitee ietf intercom klaviyo lemlist mailerlite oracleapigateway
-	persona resend sendgrid spotify vimeo zep`}
+	persona resend sendgrid spotify vimeo zep`})
 
 // Read returns what a response says. now is the time at which its headers came. It counts
 // only where the response has a point in time but no Date to measure it by, and is best

@@ -11,23 +11,14 @@ import (
 
 const day = 24 * time.Hour
 
-// builtin are the profiles of this package. Each exported variable has its value from
-// another, so that go doc shows "var GitHub *Profile = gitHub" and not all fields.
-var builtin = []*Profile{
-	Generic,
-	// Code and collaboration.
-	GitHub, Linear, Slack, Notion, Airtable, Monday, Zoom, Basecamp, Jira, Confluence,
-	// Models.
-	OpenAI, Anthropic,
-	// Clouds and gateways.
-	AWS, AzureARM, Graph, Google, Okta, Kong, RapidAPI, Akamai, OracleAccessGovernance, Twilio,
-	// Commerce and customers.
-	Shopify, ShopifyGraphQL, Stripe, SPAPI, BigCommerce, Tiendanube, Prisjakt, Etsy, HubSpot, Salesforce, Pipedrive, Zendesk, Mailchimp,
-	Xero, QuickBooks,
-	// People.
-	Discord, Twitter, Reddit, Meta, Strava, Riot, Dropbox, Binance,
-	// What Generic reads but for a header.
-	turnIO, skuVault,
+// builtin are the profiles of this package.
+var builtin []*Profile
+
+// add makes a profile known to [ByName]. Each exported variable has its value from another, so that
+// go doc shows "var GitHub *Profile = gitHub" and not all fields.
+func add(p Profile) *Profile {
+	builtin = append(builtin, &p)
+	return &p
 }
 
 // ByName returns the profile of an API by its name, such as "github" or "shopify-graphql",
@@ -105,13 +96,7 @@ func (s *Signal) ask(d time.Duration, ok bool) {
 }
 
 // askText takes a wait in seconds, or as Go writes a duration.
-func (s *Signal) askText(v string) {
-	if n, ok := number(v); ok {
-		s.ask(duration(n, time.Second), true)
-		return
-	}
-	s.ask(goDuration(v))
-}
+func (s *Signal) askText(v string) { s.ask(span(v, time.Second)) }
 
 // contains reports whether a text contains one of the parts, in any case.
 func contains(text string, parts ...string) bool {

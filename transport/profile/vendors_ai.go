@@ -10,7 +10,7 @@ import "strings"
 // and a Retry-After stands; without that it has answered the call.
 var OpenAI *Profile = openAI
 
-var openAI = &Profile{
+var openAI = add(Profile{
 	Name: "openai", also: "azureopenai groq openaiazure openailike openaistyle together togetherai",
 	Fields: headers(Field{Kind: Bucket}, `limit X-Ratelimit-Limit-* remaining X-Ratelimit-Remaining-*
 		reset X-Ratelimit-Reset-* custom X-Ratelimit-Remaining-*`),
@@ -37,7 +37,7 @@ var openAI = &Profile{
 			}
 		}
 	},
-}
+})
 
 // overdrawn reports whether less than nothing remains of one of OpenAI's limits. Some of its
 // imitators say -1 where there is no limit.
@@ -62,7 +62,7 @@ func overdrawn(r *Response) bool {
 // 529 is an overload, not this account's limit.
 var Anthropic *Profile = anthropic
 
-var anthropic = &Profile{
+var anthropic = add(Profile{
 	Name: "anthropic", also: "claude",
 	Fields: append(limitFields("Anthropic-Ratelimit-Unified-", Field{Policy: "unified"}),
 		headers(Field{Kind: Bucket}, `limit Anthropic-Ratelimit-*-Limit remaining Anthropic-Ratelimit-*-Remaining
@@ -88,4 +88,4 @@ var anthropic = &Profile{
 		p.Remaining = 0
 		s.Add(p)
 	},
-}
+})

@@ -11,7 +11,7 @@ import (
 // 400, 403, 429 or 503, and only the error's code says why, in a header, JSON or XML.
 var AWS *Profile = aws
 
-var aws = &Profile{
+var aws = add(Profile{
 	Name: "aws", also: "amazonwebservices awsapis", Types: []string{"text/xml", "application/xml"},
 	Fields: []Field{{Header: "X-Amzn-Errortype", Is: IsCustom}},
 	Peeks:  []Peek{{Status: 400}, {Status: 403}, {Status: 429}, {Status: 503}, {Status: 509}},
@@ -44,7 +44,7 @@ var aws = &Profile{
 			s.Reason = Concurrency
 		}
 	},
-}
+})
 
 // inner returns the text between two marks.
 func inner(b []byte, from, to string) string {
@@ -63,7 +63,7 @@ func inner(b []byte, from, to string) string {
 // of their own, and no Retry-After. A 429 because another operation is under way is a Lock.
 var AzureARM *Profile = azureARM
 
-var azureARM = &Profile{
+var azureARM = add(Profile{
 	Name: "azure-arm", also: "arm azure azurecompute azureresourcemanager",
 	Fields: headers(Field{Kind: Bucket}, `custom X-Ms-Ratelimit-Remaining-Resource
 		remaining X-Ms-Ratelimit-Remaining-* wait X-Ms-Ratelimit-*-Retry-After`),
@@ -84,7 +84,7 @@ var azureARM = &Profile{
 			}
 		}
 	},
-}
+})
 
 // windowOf reads the window at the end of a name: 3Min, 30Min, 1Hour; 0: there is none.
 func windowOf(name string) time.Duration {
@@ -99,10 +99,10 @@ func windowOf(name string) time.Duration {
 // refusals name their scope and reason.
 var Graph *Profile = graph
 
-var graph = &Profile{
+var graph = add(Profile{
 	Name: "graph", also: "microsoftgraph msgraph sharepoint",
 	Fields: headers(Field{}, "scope X-Ms-Throttle-Scope detail X-Ms-Throttle-Information"),
-}
+})
 
 // Google are the APIs of Google, Gemini among them (cloud.google.com, google.rpc error
 // details, and the guides to errors of Calendar and Drive, 2026). They send no headers. The
@@ -111,7 +111,7 @@ var graph = &Profile{
 // "daily-quota".
 var Google *Profile = google
 
-var google = &Profile{
+var google = add(Profile{
 	Name: "google", also: "gemini googleapi googleapis googlecloud googlegemini",
 	Peeks: []Peek{{Status: 403}, {Status: 429}, {Status: 503}},
 	Judge: func(r *Response, s *Signal) {
@@ -158,20 +158,20 @@ var google = &Profile{
 			s.askText(delay)
 		}
 	},
-}
+})
 
 // Okta is the API of Okta (developer.okta.com, "Rate limits", 2026). A limit of 0 means too
 // many calls in flight; its reset is a suggestion only.
 var Okta *Profile = okta
 
-var okta = &Profile{
+var okta = add(Profile{
 	Name: "okta", Fields: limitFields("X-Rate-Limit-", Field{}),
 	Judge: func(r *Response, s *Signal) {
 		if p := s.Binding(); r.Status == 429 && p != nil && p.Limit == 0 {
 			s.Reason = Concurrency
 		}
 	},
-}
+})
 
 // RapidAPI is the gateway of RapidAPI (docs.rapidapi.com/docs/response-headers, 2026): a
 // policy for each object that is billed, with resets in seconds from now, up to a month away.
@@ -180,7 +180,7 @@ var okta = &Profile{
 // its reset counts, and not that of a quota.
 var RapidAPI *Profile = rapidAPI
 
-var rapidAPI = &Profile{
+var rapidAPI = add(Profile{
 	Name: "rapidapi",
 	Fields: headers(Field{Kind: Bucket, In: time.Second},
 		"limit X-Ratelimit-*-Limit remaining X-Ratelimit-*-Remaining reset X-Ratelimit-*-Reset"),
@@ -191,17 +191,17 @@ var rapidAPI = &Profile{
 			}
 		}
 	},
-}
+})
 
 // Akamai are the APIs of Akamai (techdocs.akamai.com, "Rate limiting", 2026), which report when
 // the next call may go.
 var Akamai *Profile = akamai
 
-var akamai = &Profile{
+var akamai = add(Profile{
 	Name: "akamai",
 	Fields: headers(Field{},
 		"limit X-Ratelimit-Limit remaining X-Ratelimit-Remaining reset X-Ratelimit-Next"),
-}
+})
 
 // OracleAccessGovernance is the API of Oracle Access Governance
 // (docs.oracle.com/en/cloud/paas/access-governance/pmapi/rate-limits.html, 2026): the limits
@@ -210,23 +210,23 @@ var akamai = &Profile{
 // no such header is known: [Generic] reads it.
 var OracleAccessGovernance *Profile = oracleAccessGovernance
 
-var oracleAccessGovernance = &Profile{
+var oracleAccessGovernance = add(Profile{
 	Name: "oracle-access-governance", also: "oracle oracleag",
 	Fields: []Field{
 		{Header: "Requestlimit-*-Remaining", Is: IsRemaining, Window: time.Minute},
 		{Header: "Requestlimit-*-Retryafter", Is: IsRetryAfter, In: time.Millisecond},
 	},
-}
+})
 
 // Twilio is the API of Twilio (twilio.com/docs, error 20429, 2026). Its limit is on calls at
 // once, and it does not report how many.
 var Twilio *Profile = twilio
 
-var twilio = &Profile{
+var twilio = add(Profile{
 	Name: "twilio", Peeks: []Peek{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		if code := r.JSON("code"); code == "20429" || code == "" && r.Status == 429 && r.Get("Twilio-Concurrent-Requests") != "" {
 			s.Reason = Concurrency
 		}
 	},
-}
+})

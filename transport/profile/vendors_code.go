@@ -23,7 +23,7 @@ import (
 // points a minute: see "Limits to configure".
 var GitHub *Profile = gitHub
 
-var gitHub = &Profile{
+var gitHub = add(Profile{
 	Name: "github", also: "githubgraphql githubrest", Types: []string{"text/html"},
 	Fields: append(limitFields("X-Ratelimit-", Field{}),
 		headers(Field{}, "used X-Ratelimit-Used name X-Ratelimit-Resource")...),
@@ -60,7 +60,7 @@ var gitHub = &Profile{
 		}
 		s.refuse(Rate)
 	},
-}
+})
 
 // Linear is the GraphQL API of Linear (linear.app/developers, "Rate limiting", 2026): leaky
 // buckets of requests and of complexity. Each refills at its limit per hour, with resets in
@@ -71,7 +71,7 @@ var gitHub = &Profile{
 // that one alone is a Lock with the Scope "endpoint", whose Detail is the query.
 var Linear *Profile = linear
 
-var linear = &Profile{
+var linear = add(Profile{
 	Name: "linear", Peeks: []Peek{{Status: 400}},
 	Fields: slices.Concat(
 		limitFields("X-Ratelimit-Requests-", Field{Policy: "requests", Kind: Bucket}),
@@ -102,7 +102,7 @@ var linear = &Profile{
 			s.Wait = endpoint.Wait()
 		}
 	},
-}
+})
 
 // refills returns how long it takes until n units, or the limit if that is less, are there,
 // if the limit comes back evenly within a period; 0: they are there, or nobody knows.
@@ -117,13 +117,13 @@ func (p *Policy) refills(n float64, period time.Duration) time.Duration {
 // Retry-After and nothing else. Limits are per method and workspace.
 var Slack *Profile = slack
 
-var slack = &Profile{Name: "slack"}
+var slack = add(Profile{Name: "slack"})
 
 // Notion is the API of Notion (developers.notion.com, "Request limits", 2026): Retry-After,
 // and the limit that was exceeded in the body.
 var Notion *Profile = notion
 
-var notion = &Profile{
+var notion = add(Profile{
 	Name: "notion", Peeks: []Peek{{Status: 429}, {Status: 529}},
 	Judge: func(r *Response, s *Signal) {
 		for v := find(r.Body, "additional_data/rate_limit_reason", "code"); v.next(); {
@@ -134,14 +134,14 @@ var notion = &Profile{
 			}
 		}
 	},
-}
+})
 
 // Airtable is the Web API of Airtable (support.airtable.com, "Managing API call limits",
 // 2026). After a 429 it answers nothing for 30 seconds, and no header says so. The monthly
 // limit is a Quota.
 var Airtable *Profile = airtable
 
-var airtable = &Profile{
+var airtable = add(Profile{
 	Name: "airtable", Penalty: 30 * time.Second, Peeks: []Peek{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		for v := find(r.Body, "errors/error", "error/type"); v.next(); {
@@ -151,7 +151,7 @@ var airtable = &Profile{
 			}
 		}
 	},
-}
+})
 
 // Monday is the GraphQL API of monday.com (developer.monday.com, "Rate limits", 2026). It has
 // limits on complexity, calls per minute and day, and calls at once, and may refuse with a
@@ -159,7 +159,7 @@ var airtable = &Profile{
 // can never go: with a 200 that is no refusal, and with a 429 a Lock.
 var Monday *Profile = monday
 
-var monday = &Profile{
+var monday = add(Profile{
 	Name: "monday", also: "mondaycom", Peeks: []Peek{{Status: 200}, {Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		seconds, counted, other, codes := "", "", "", 0
@@ -213,14 +213,14 @@ var monday = &Profile{
 			s.askText(seconds)
 		}
 	},
-}
+})
 
 // Zoom is the API of Zoom (developers.zoom.us, "Rate limits", 2026). The label of the
 // endpoint names the policy, such as "Light"; the limit of the day is a Quota and ends at a
 // point in time in Retry-After.
 var Zoom *Profile = zoom
 
-var zoom = &Profile{
+var zoom = add(Profile{
 	Name: "zoom", Peeks: []Peek{{Status: 429}},
 	Fields: append(limitFields("X-Ratelimit-", Field{}),
 		headers(Field{}, "name X-Ratelimit-Category detail X-Ratelimit-Type")...),
@@ -229,13 +229,13 @@ var zoom = &Profile{
 			s.Reason = Quota
 		}
 	},
-}
+})
 
 // Basecamp is the API of Basecamp (github.com/basecamp/bcx-api, 2016): the whole policy in
 // the JSON of one header.
 var Basecamp *Profile = basecamp
 
-var basecamp = &Profile{
+var basecamp = add(Profile{
 	Name: "basecamp", Fields: []Field{{Header: "X-Ratelimit", Is: IsCustom}},
 	Judge: func(r *Response, s *Signal) {
 		for line := range r.Lines("X-Ratelimit") {
@@ -261,7 +261,7 @@ var basecamp = &Profile{
 			s.Add(p)
 		}
 	},
-}
+})
 
 // count is number, with None for what is not a number.
 func count(v string) (float64, bool) {
@@ -280,7 +280,7 @@ func count(v string) (float64, bool) {
 // endpoint alone has an OnSignal that turns the Lock into Rate.
 var Jira *Profile = jira
 
-var jira = &Profile{
+var jira = add(Profile{
 	Name: "jira", also: "atlassian jiracloud",
 	Fields: headers(Field{}, "ratelimit Beta-Ratelimit policy Beta-Ratelimit-Policy detail Ratelimit-Reason"),
 	Judge: func(r *Response, s *Signal) {
@@ -297,7 +297,7 @@ var jira = &Profile{
 			}
 		}
 	},
-}
+})
 
 // Confluence is Confluence Data Center
 // (confluence.atlassian.com/conf87/_ratelimiting_httpheaders-1333822054.html, 2023): a bucket
@@ -306,20 +306,20 @@ var jira = &Profile{
 // the Limit. It sends Retry-After: 0 with every success.
 var Confluence *Profile = confluence
 
-var confluence = &Profile{
+var confluence = add(Profile{
 	Name: "confluence-dc", also: "confluence confluencedatacenter",
 	Fields: append(limitFields("X-Ratelimit-", Field{Kind: Bucket}),
 		Field{Header: "X-Ratelimit-Interval-Seconds", Is: IsWindow, Kind: Bucket}),
-}
+})
 
 // Kong is the rate limiting of the Kong gateway (developer.konghq.com, 2026), which reports several windows, each in headers with its name.
 var Kong *Profile = kong
 
-var kong = &Profile{
+var kong = add(Profile{
 	Name: "kong", Fields: slices.Concat(
 		kongFields("Second", time.Second), kongFields("Minute", time.Minute), kongFields("Hour", time.Hour),
 		kongFields("Day", day), kongFields("Month", 30*day), kongFields("Year", 365*day)),
-}
+})
 
 func kongFields(name string, window time.Duration) []Field {
 	const list = "limit X-Ratelimit-Limit-* remaining X-Ratelimit-Remaining-* reset X-Ratelimit-Reset-*"

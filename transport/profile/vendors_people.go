@@ -14,7 +14,7 @@ import (
 // about.
 var Discord *Profile = discord
 
-var discord = &Profile{
+var discord = add(Profile{
 	Name: "discord", Peeks: []Peek{{Status: 429}},
 	// Reset has been wrong where Reset-After was right.
 	Fields: append(headers(Field{In: time.Second}, "reset X-Ratelimit-Reset-After"),
@@ -38,31 +38,31 @@ var discord = &Profile{
 			s.Reason = Lock
 		}
 	},
-}
+})
 
 // turnIO is the API of Turn.io (whatsapp.turn.io, "Rate Limiting", 2026). The bucket names
 // the policy: "general", "text" or "media".
-var turnIO = &Profile{
+var turnIO = add(Profile{
 	Name:   "turnio",
 	Fields: append(limitFields("X-Ratelimit-", Field{}), Field{Header: "X-Ratelimit-Bucket", Is: IsName}),
-}
+})
 
 // Twitter is the API of X (docs.x.com, "Rate limits", 2026): windows of 15 minutes for each
 // endpoint, with resets in seconds since 1970, and some of a day, of the app and of the user.
 var Twitter *Profile = twitter
 
-var twitter = &Profile{
+var twitter = add(Profile{
 	Name: "twitter", also: "twitterx x xtwitter",
 	Fields: slices.Concat(limitFields("X-Rate-Limit-", Field{}),
 		limitFields("X-App-Limit-24hour-", Field{Policy: "app-24hour", Window: day}),
 		limitFields("X-User-Limit-24hour-", Field{Policy: "user-24hour", Window: day})),
-}
+})
 
 // Reddit is the Data API of Reddit (PRAW's reading of its headers, 2026): what remains, in
 // fractions, and a reset in seconds from now, without a limit.
 var Reddit *Profile = reddit
 
-var reddit = &Profile{Name: "reddit", Fields: limitFields("X-Ratelimit-", Field{In: time.Second})}
+var reddit = add(Profile{Name: "reddit", Fields: limitFields("X-Ratelimit-", Field{In: time.Second})})
 
 // Meta is the Graph API of Meta
 // (developers.facebook.com/docs/graph-api/overview/rate-limiting, 2026). Policies are the
@@ -71,12 +71,12 @@ var reddit = &Profile{Name: "reddit", Fields: limitFields("X-Ratelimit-", Field{
 // and with such a time.
 var Meta *Profile = meta
 
-var meta = &Profile{
+var meta = add(Profile{
 	Name: "meta", also: "facebook metagraph", Types: []string{"text/javascript"}, Judge: judgeMeta,
 	Fields: headers(Field{}, `custom X-App-Usage custom X-Ad-Account-Usage
 		custom X-Fb-Ads-Insights-Throttle custom X-Business-Use-Case-Usage`),
 	Peeks: []Peek{{Status: 400}, {Status: 403}, {Status: 429}},
-}
+})
 
 func judgeMeta(r *Response, s *Signal) {
 	code := r.JSON("error/code")
@@ -156,7 +156,7 @@ func use(object []byte, name string, s *Signal) (wait time.Duration, refused boo
 // quarter of an hour and of a day, and others for reading.
 var Strava *Profile = strava
 
-var strava = &Profile{
+var strava = add(Profile{
 	Name:   "strava",
 	Fields: headers(Field{}, "custom X-Ratelimit-Limit custom X-Ratelimit-Usage custom X-Readratelimit-Limit"),
 	Judge: func(r *Response, s *Signal) {
@@ -169,7 +169,7 @@ var strava = &Profile{
 			}
 		}
 	},
-}
+})
 
 // usage returns a policy that tells its use and its limit.
 func usage(name, used, limit string, window time.Duration) Policy {
@@ -186,7 +186,7 @@ func usage(name, used, limit string, window time.Duration) Policy {
 // has refused; "service" is an overload.
 var Riot *Profile = riot
 
-var riot = &Profile{
+var riot = add(Profile{
 	Name: "riot", also: "riotgames",
 	Fields: headers(Field{}, "custom X-App-Rate-Limit custom X-Method-Rate-Limit scope X-Rate-Limit-Type"),
 	Judge: func(r *Response, s *Signal) {
@@ -203,7 +203,7 @@ var riot = &Profile{
 			}
 		}
 	},
-}
+})
 
 // countOf returns the count with the given window from a list.
 func countOf(list, window string) string {
@@ -219,7 +219,7 @@ func countOf(list, window string) string {
 // wait is in the body, too. A refusal because two calls write to one namespace is a Lock.
 var Dropbox *Profile = dropbox
 
-var dropbox = &Profile{
+var dropbox = add(Profile{
 	Name: "dropbox", Peeks: []Peek{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		for v := find(r.Body, "error/retry_after", "error/reason/.tag"); v.next(); {
@@ -230,10 +230,10 @@ var dropbox = &Profile{
 			}
 		}
 	},
-}
+})
 
 // Binance is the Spot API of Binance (developers.binance.com, "Limits", 2026), which reports
 // what is used, not what is allowed. 418 bans the address for as long as Retry-After says.
 var Binance *Profile = binance
 
-var binance = &Profile{Name: "binance", Refusals: []int{418}}
+var binance = add(Profile{Name: "binance", Refusals: []int{418}})

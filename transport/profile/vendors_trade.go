@@ -12,17 +12,17 @@ import (
 // decimals.
 var Shopify *Profile = shopify
 
-var shopify = &Profile{
+var shopify = add(Profile{
 	Name: "shopify-rest", also: "shopify",
 	Fields: []Field{{Header: "X-Shopify-Shop-Api-Call-Limit", Is: IsUsedOfLimit, Policy: "shop-api-call", Kind: Bucket}},
-}
+})
 
 // ShopifyGraphQL is the GraphQL Admin API of Shopify (shopify.dev, "GraphQL Admin API rate
 // limits", 2026): a leaky bucket of points, reported in the body. A refusal has the status 200,
 // and the query waits until the points that it asks for are there.
 var ShopifyGraphQL *Profile = shopifyGraphQL
 
-var shopifyGraphQL = &Profile{
+var shopifyGraphQL = add(Profile{
 	Name: "shopify-graphql", Peeks: []Peek{{Status: 200}, {Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		p := NewPolicy("graphql-cost")
@@ -55,14 +55,14 @@ var shopifyGraphQL = &Profile{
 			}
 		}
 	},
-}
+})
 
 // Stripe is the API of Stripe (docs.stripe.com, "Rate limits", 2026), which never says how
 // long to wait. Detail is why, such as "endpoint-rate". A 429 without that is about an object
 // that another call has locked.
 var Stripe *Profile = stripe
 
-var stripe = &Profile{
+var stripe = add(Profile{
 	Name: "stripe", Fields: []Field{{Header: "Stripe-Rate-Limited-Reason", Is: IsDetail}},
 	Peeks: []Peek{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
@@ -79,27 +79,27 @@ var stripe = &Profile{
 			s.Scope = scope
 		}
 	},
-}
+})
 
 // SPAPI is the Selling Partner API of Amazon (developer-docs.amazon.com, "Usage plans and
 // rate limits", 2026), which reports the rate, in requests per second, and not the burst.
 var SPAPI *Profile = spapi
 
-var spapi = &Profile{
+var spapi = add(Profile{
 	Name: "spapi", also: "amazonspapi sellingpartnerapi",
 	Fields: []Field{{Header: "X-Amzn-Ratelimit-Limit", Is: IsLimit, Policy: "rate", Kind: PerSecond, Window: time.Second}},
-}
+})
 
 // BigCommerce is the REST API of BigCommerce (developer.bigcommerce.com, "API rate limits",
 // 2026), which counts in milliseconds throughout.
 var BigCommerce *Profile = bigCommerce
 
-var bigCommerce = &Profile{
+var bigCommerce = add(Profile{
 	Name: "bigcommerce",
 	Fields: headers(Field{In: time.Millisecond}, `
 		limit X-Rate-Limit-Requests-Quota remaining X-Rate-Limit-Requests-Left
 		reset X-Rate-Limit-Time-Reset-Ms window X-Rate-Limit-Time-Window-Ms`),
-}
+})
 
 // Tiendanube is the API of Tiendanube and Nuvemshop
 // (dev.nuvemshop.com.br/en/docs/erp-guide/api-usage, 2026): a leaky bucket whose reset is in
@@ -107,7 +107,7 @@ var bigCommerce = &Profile{
 // one request, and a second at least.
 var Tiendanube *Profile = tiendanube
 
-var tiendanube = &Profile{
+var tiendanube = add(Profile{
 	Name: "tiendanube", also: "nuvemshop",
 	Fields: limitFields("X-Rate-Limit-", Field{Kind: Bucket, In: time.Millisecond}),
 	Judge: func(r *Response, s *Signal) {
@@ -118,32 +118,32 @@ var tiendanube = &Profile{
 		leak := math.Ceil(float64(p.Reset) / (p.Limit - p.Remaining)) // for one request
 		s.ask(max(time.Second, time.Duration(leak)), true)
 	},
-}
+})
 
 // Prisjakt is the API of Prisjakt (developer.prisjakt.nu, "Rate limits", 2026), whose reset
 // is in milliseconds from now.
 var Prisjakt *Profile = prisjakt
 
-var prisjakt = &Profile{
+var prisjakt = add(Profile{
 	Name: "prisjakt", Fields: limitFields("X-Rate-Limit-", Field{In: time.Millisecond}),
-}
+})
 
 // skuVault is the API of SkuVault, whose reset is in milliseconds from now.
-var skuVault = &Profile{
+var skuVault = add(Profile{
 	Name: "skuvault", Fields: limitFields("X-Ratelimit-", Field{In: time.Millisecond}),
-}
+})
 
 // Etsy is the Open API of Etsy (developers.etsy.com, "Rate limits", 2026): the limits of a
 // second and a day, without resets.
 var Etsy *Profile = etsy
 
-var etsy = &Profile{
+var etsy = add(Profile{
 	Name: "etsy",
 	// Etsy has sent X-Remaining-This-Secon.
 	Fields: append(headers(Field{Policy: "second", Window: time.Second},
 		"limit X-Limit-Per-Second remaining X-Remaining-This-Second remaining X-Remaining-This-Secon"),
 		headers(Field{Policy: "day", Window: day}, "limit X-Limit-Per-Day remaining X-Remaining-Today")...),
-}
+})
 
 // HubSpot is the API of HubSpot (developers.hubspot.com, "API usage guidelines", 2026): the
 // limits of ten seconds and a day, without resets. A refusal by the limit of ten seconds
@@ -152,7 +152,7 @@ var etsy = &Profile{
 // after 2 s ("Error handling").
 var HubSpot *Profile = hubSpot
 
-var hubSpot = &Profile{
+var hubSpot = add(Profile{
 	Name: "hubspot", Peeks: []Peek{{Status: 429}},
 	Fields: append(headers(Field{Policy: "interval", In: time.Millisecond}, `limit X-Hubspot-Ratelimit-Max
 		remaining X-Hubspot-Ratelimit-Remaining window X-Hubspot-Ratelimit-Interval-Milliseconds`),
@@ -185,14 +185,14 @@ var hubSpot = &Profile{
 			}
 		}
 	},
-}
+})
 
 // Salesforce is the REST API of Salesforce (developer.salesforce.com, "API request limits and
 // allocations", 2026): the use of a rolling day, of the organisation and of one app. A 403
 // with REQUEST_LIMIT_EXCEEDED is a refusal, and does not say when it will be over.
 var Salesforce *Profile = salesforce
 
-var salesforce = &Profile{
+var salesforce = add(Profile{
 	Name: "salesforce", Fields: []Field{{Header: "Sforce-Limit-Info", Is: IsCustom}},
 	Peeks: []Peek{{Status: 403}, {Status: 503}},
 	Types: []string{"text/xml", "application/xml"},
@@ -220,18 +220,18 @@ var salesforce = &Profile{
 			}
 		}
 	},
-}
+})
 
 // Pipedrive is the API of Pipedrive (pipedrive.readme.io, "Rate limiting", 2026): bursts of
 // two seconds, with resets from now, and daily budgets of requests and tokens.
 var Pipedrive *Profile = pipedrive
 
-var pipedrive = &Profile{
+var pipedrive = add(Profile{
 	Name: "pipedrive", Fields: append(limitFields("X-Ratelimit-", Field{}),
 		append(headers(Field{Policy: "daily-requests", Window: day}, "remaining X-Daily-Requests-Left"),
 			headers(Field{Policy: "daily-tokens", Window: day},
 				"limit X-Daily-Ratelimit-Token-Limit remaining X-Daily-Ratelimit-Token-Remaining")...)...),
-}
+})
 
 // Zendesk is the API of Zendesk (developer.zendesk.com, "Rate limits" and "List Tickets
 // limits", 2026), whose limit stands in X-Rate-Limit. Some endpoints have limits of their
@@ -241,7 +241,7 @@ var pipedrive = &Profile{
 // turns the Lock into Rate.
 var Zendesk *Profile = zendesk
 
-var zendesk = &Profile{
+var zendesk = add(Profile{
 	Name: "zendesk",
 	Fields: headers(Field{}, `limit X-Rate-Limit remaining X-Rate-Limit-Remaining
 		reset X-Rate-Limit-Reset custom Zendesk-Ratelimit-*`),
@@ -275,20 +275,20 @@ var zendesk = &Profile{
 			s.Reason, s.Scope, s.Detail, s.Wait = Lock, "endpoint", endpoint.Name, endpoint.Wait()
 		}
 	},
-}
+})
 
 // Mailchimp is the Marketing API of Mailchimp (mailchimp.com/developer, "Throttling", 2026),
 // which allows ten connections at once and reports nothing.
 var Mailchimp *Profile = mailchimp
 
-var mailchimp = &Profile{Name: "mailchimp", Reason: Concurrency}
+var mailchimp = add(Profile{Name: "mailchimp", Reason: Concurrency})
 
 // Xero is the Accounting API of Xero (developer.xero.com, "API limits", 2026): what remains
 // of a minute and of a day, and of a minute for the whole app. Scope is which of them, or
 // "concurrent", has refused.
 var Xero *Profile = xero
 
-var xero = &Profile{
+var xero = add(Profile{
 	Name: "xero",
 	Fields: []Field{
 		{Header: "X-Minlimit-Remaining", Is: IsRemaining, Policy: "minute", Window: time.Minute},
@@ -305,10 +305,10 @@ var xero = &Profile{
 			s.Reason = Quota
 		}
 	},
-}
+})
 
 // QuickBooks is the Accounting API of QuickBooks Online (developer.intuit.com, "Limits and
 // throttles", 2026), which asks for a minute and reports nothing.
 var QuickBooks *Profile = quickBooks
 
-var quickBooks = &Profile{Name: "quickbooks", also: "quickbooksonline", Penalty: time.Minute}
+var quickBooks = add(Profile{Name: "quickbooks", also: "quickbooksonline", Penalty: time.Minute})
