@@ -29,13 +29,15 @@ type Stored struct {
 	Made time.Duration
 	// Lead is the largest claim of any process in this life of the key.
 	Lead float64
+	// Holders are the processes that hold slots. It is nil until the first [Ask].
+	Holders *Holders
 	// Set is true if Limits are others than those of the program.
 	Set bool
 
 	trusted bool // Apply has left it so
 }
 
-// Clone returns a copy that shares with s only the limits.
+// Clone returns a copy that shares with s only the limits and the holders, which do not change.
 func (s *Stored) Clone() Stored {
 	c := *s
 	c.State = s.State.Clone()
@@ -77,6 +79,7 @@ func (op *Op) ApplyAt(s *Stored, now, unix time.Duration) Reply {
 		if !allSound(s.Limits) {
 			s.own(op.Limits, op, now)
 		}
+		s.Holders = nil
 		if s.Lead = 0; s.Number < 1 || s.Number > mostKept {
 			s.Number = 1
 		}
@@ -95,7 +98,11 @@ func (op *Op) ApplyAt(s *Stored, now, unix time.Duration) Reply {
 		timely, begun = s.roll(op.Periods)
 		r.Untimely = !timely
 	}
-	if !r.Stale && timely {
+	switch {
+	case r.Stale || !timely:
+	case op.Action == Allot:
+		acted = s.allot(&op.Ask, now-at, &r)
+	default:
 		acted = op.act(s, &r, now)
 	}
 	r.Number = s.Number
@@ -109,6 +116,7 @@ func (op *Op) ApplyAt(s *Stored, now, unix time.Duration) Reply {
 	if r.Expire = add(ahead, s.State.Expire(s.Limits)); s.Set {
 		r.Expire = add(r.Expire, keepSet)
 	}
+	r.Expire = max(r.Expire, s.Holders.expire())
 	if r.Refused {
 		r.Wait = add(ahead, r.Wait)
 	}
@@ -175,7 +183,7 @@ func (s *Stored) own(limits []Limit, op *Op, now time.Duration) {
 
 // sound reports whether Apply can have left s so.
 func (s *Stored) sound(now time.Duration) bool {
-	return allSound(s.Limits) && s.Number > 0 && s.Number < 2*mostKept && s.Lead >= 0 && s.Lead < 1e300 && s.State.sound(s.Limits, now)
+	return allSound(s.Limits) && s.Number > 0 && s.Number < 2*mostKept && s.Lead >= 0 && s.Lead < 1e300 && s.Holders.sound() && s.State.sound(s.Limits, now)
 }
 
 // roll brings the limits by the calendar to the periods that the State's Unix time is in. It

@@ -21,7 +21,8 @@ const ErrCorrupt = Sentinel("store: corrupt data")
 // limit takes about 90 bytes.
 //
 // The first byte is the number of the format. Then come the fields of State up to IDs; Number,
-// Base, Made and Lead; the number of limits, and each with its level and its part. Integers are
+// Base, Made and Lead; the number of limits, and each with its level and its part;
+// then the holders, if there are any. Integers are
 // varints, most times differences. A float64 is its bits as a varint, the exponent in the lowest
 // bytes, so that small whole numbers are short.
 func (s *Stored) AppendBinary(b []byte) ([]byte, error) {
@@ -41,7 +42,7 @@ func (s *Stored) AppendBinary(b []byte) ([]byte, error) {
 			b = st.Parts[i].append(appendFloat(appendFloat(b, st.Level[i]), st.Leaked[i]))
 		}
 	}
-	return b, nil
+	return s.Holders.append(b), nil
 }
 
 // MarshalBinary implements [encoding.BinaryMarshaler]. It is AppendBinary to nothing.
@@ -85,6 +86,22 @@ func (p *Part) append(b []byte) []byte {
 	for _, t := range p.Slots {
 		b = appendFloat(binary.AppendVarint(b, int64(t.End-end)), t.Units)
 		end = t.End
+	}
+	return b
+}
+
+func (h *Holders) append(b []byte) []byte {
+	if h == nil {
+		return b
+	}
+	for _, x := range [...]time.Duration{h.Dial, h.Dial - h.Last, h.Shut} {
+		b = binary.AppendVarint(b, int64(x))
+	}
+	b = binary.AppendUvarint(b, uint64(len(h.All)))
+	for i := range h.All {
+		o := &h.All[i]
+		b = append(binary.AppendVarint(binary.AppendUvarint(b, o.ID), int64(o.Held)), flag(o.Waits))
+		b = binary.AppendVarint(binary.AppendVarint(b, int64(h.Dial-o.Heard)), int64(o.Lease))
 	}
 	return b
 }
@@ -139,6 +156,9 @@ func (s *Stored) read(data []byte) error {
 	for i := range s.Limits {
 		s.Limits[i], st.Level[i], st.Leaked[i], st.Parts[i] = r.limit(), r.float(), r.float(), r.part()
 	}
+	if len(r.rest) > 0 {
+		s.Holders = r.holders()
+	}
 	if r.bad || len(r.rest) > 0 {
 		return fmt.Errorf("%w: %d bytes are cut off, or too many, or hold a number that is none", ErrCorrupt, len(data))
 	}
@@ -158,6 +178,18 @@ func (r *reader) part() (p Part) {
 		p.Slots[i] = Slot{end, r.float()}
 	}
 	return p
+}
+
+func (r *reader) holders() *Holders {
+	h := &Holders{Dial: r.time()}
+	h.Last, h.Shut = h.Dial-r.time(), r.time()
+	if n := r.count(mostHolders); n > 0 {
+		h.All = make([]Holder, n)
+	}
+	for i := range h.All {
+		h.All[i] = Holder{ID: r.uint(), Held: int(r.int()), Waits: r.flag(), Heard: h.Dial - r.time(), Lease: r.time()}
+	}
+	return h
 }
 
 // reader reads bytes from the front. Once it is bad it reads zeros.

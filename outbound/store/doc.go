@@ -90,6 +90,20 @@
 // before, [Charge.Prev]. Number goes on with each change of the limits. Part.Since is the first
 // Number whose charges a limit can return. Epoch goes on with each episode of refusals.
 //
+// # Slots of calls in flight
+//
+// A key can count calls in flight: its first limit says how many slots there are. Each process holds
+// slots, hands them on among its own calls, and tells the key all that it holds with each [Ask].
+// A process that asks and has less than its share gets what is free. One that gives slots back for
+// others gets none in the same step. The order of the holders decides only how soon each asks again.
+//
+// At most as many calls are in flight as there are slots. This does not cover calls that were in
+// flight in a process when it had not reached the store for five sixths of its lease, or for half of
+// it if the store's clock was set forward meanwhile. A process that has gone loses its slots within a
+// lease, as long as others ask. Not covered either are data that the store has lost, if another
+// process asks before those that hold slots, and a clock that is set forward more than once in a
+// lease while a process is cut off. Such a key is apart from those that book calls: no step does both.
+//
 // # To add a kind of limit
 //
 // A law has a file: leaky.go, window.go, fixed.go, and period.go for the three calendars. A new kind
@@ -108,6 +122,8 @@
 // history; law_test.go replays the departures through ideal limits; prompt_test.go compares each
 // wait with the shortest lawful one, which it computes without this arithmetic. hours_test.go and
 // calendar_world_test.go play long random histories. FuzzFill compares with exact numbers.
+// slots_search_test.go plays processes that ask for slots, through lost and late asks, crashes, and
+// clocks that are set.
 //
 //	go test ./outbound/store
 //	DRIPFEED_LONG=1 go test ./outbound/store -run 'NoSmall|NoLong' -timeout 2h -v

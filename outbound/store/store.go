@@ -107,6 +107,8 @@ type Op struct {
 	// program was made with.
 	Replacement []Limit
 	Own         bool
+	// Ask is what Allot carries out.
+	Ask Ask
 	// Slots asks for State.Parts in the reply.
 	Slots bool
 	// Into is where a store may append Reply.Charges, to save an allocation.
@@ -156,9 +158,10 @@ const (
 	Meter                 // fill by Costs[0] whatever the level, up to the capacity
 	Resume                // end a hold and a slow-down, and make all reservations void
 	Replace               // put other limits in force for all, if Number is that of those in force
+	Allot                 // carry out Ask, on a key whose first limit says how many slots there are
 )
 
-var actions = [...]string{"look", "book", "meter", "resume", "replace"}
+var actions = [...]string{"look", "book", "meter", "resume", "replace", "allot"}
 
 // String returns the action's name, as errors print it.
 func (a Action) String() string {
@@ -229,6 +232,8 @@ type Reply struct {
 	// Share are the limits that decided, each a share of that of the Op at its index, as while a
 	// store is unavailable. If it is nil, those in force decided.
 	Share []Limit
+	// Allotment is the answer to the Ask of an Allot.
+	Allotment Allotment
 	// Full is which limits a Meter has filled to the capacity.
 	Full [Max]bool
 	// State is the key's clock and its levels after the action.
