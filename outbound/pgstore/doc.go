@@ -85,14 +85,10 @@
 //	GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA … TO worker; -- which PUBLIC may by default
 //
 // A row takes less than 200 bytes for one leaky limit and a few processes, and 0.8 to 1.3 kB more
-// for each window that is full. Rows that have expired are deleted as new ones come, two for each.
+// for each window that is full. Rows that have expired are deleted as new ones come, two for each,
+// and [Prune] deletes all of them.
 //
-// # The files
-//
-// Package rowstore makes a store of rows. This package has the rows:
-//
-//	store.go  Config and New, for programs
-//	sql.go    the table and its functions, and Migrate
-//	rows.go   Swap and Lock, which call them
-//	cause.go  errors, and whether a wait cures them
+// ALTER TABLE dripfeed_buckets SET UNLOGGED spares the server the log of the table. Then a crash
+// and a failover empty it, and each key loses what was charged: at most one more Capacity is
+// admitted, as above.
 package pgstore

@@ -47,3 +47,19 @@ func Example_fleet() {
 	}
 	_ = calls // every call waits for its turn among those of all four workers
 }
+
+// A process that prunes the table once a day, if it has had many more keys than it has now.
+func ExamplePrune() {
+	db, err := sql.Open("pgx", "postgres://localhost/limits")
+	if err != nil {
+		slog.Error("no database", "error", err)
+		return
+	}
+	defer db.Close()
+	for range time.Tick(24 * time.Hour) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		deleted, err := pgstore.Prune(ctx, db, pgstore.Config{})
+		cancel()
+		slog.Info("pruned", "rows", deleted, "error", err)
+	}
+}

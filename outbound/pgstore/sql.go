@@ -34,6 +34,12 @@ func (c *Config) names() names {
 	return n
 }
 
+// sweep returns the SQL that deletes at most so many rows that have expired. It waits for no other
+// session: a row that one has locked stays.
+func (n names) sweep(most int) string {
+	return fmt.Sprintf("DELETE FROM %[1]s WHERE key IN (SELECT b.key FROM %[1]s b WHERE b.expires < now() ORDER BY b.expires LIMIT %[2]d FOR UPDATE SKIP LOCKED)", n.table, most)
+}
+
 // quote returns a name as SQL writes it. PostgreSQL has no name with a NUL.
 func quote(name string) string {
 	return `"` + strings.ReplaceAll(strings.ReplaceAll(name, "\x00", ""), `"`, `""`) + `"`
@@ -55,7 +61,7 @@ func (c Config) SQL() string {
 	if n.schema != "" {
 		text = makeSchemaSQL + text
 	}
-	return strings.NewReplacer("$$", body, "SCHEMA_NAME", n.schema, "SCHEMA_TEXT", literal(n.schema), "TABLE_NAME", n.table,
+	return strings.NewReplacer("$$", body, "SWEEP", n.sweep(2), "SCHEMA_NAME", n.schema, "SCHEMA_TEXT", literal(n.schema), "TABLE_NAME", n.table,
 		"INDEX_NAME", n.index, "INDEX_TEXT", literal(n.inSchema), "SWAP_NAME", n.swap, "LOCK_NAME", n.lock).Replace(text)
 }
 
@@ -98,6 +104,39 @@ func migrate(ctx context.Context, db *sql.DB, c Config) error {
 		return err
 	}
 	return tx.Commit()
+}
+
+// pruned is how many rows Prune deletes in one transaction, at most.
+const pruned = 1000
+
+// Prune deletes the rows of keys that have been idle for so long that nothing of them counts any
+// more, by the server's clock, and returns how many it has deleted. The store itself deletes two
+// such rows for each new key. So call Prune, now and then from any process, only if a table has had
+// many more keys than it has now.
+//
+// Prune deletes at most 1,000 rows in one transaction, and goes on until none is left or ctx ends.
+// Calls may go on meanwhile, and so may other Prunes: Prune locks only rows that have expired, and
+// leaves those that another session has locked. A key whose row is gone begins empty, as it is. The
+// server reuses the space once autovacuum has seen the table.
+func Prune(ctx context.Context, db *sql.DB, c Config) (deleted int64, err error) {
+	if db == nil {
+		return 0, errNoDB
+	}
+	for n := int64(pruned); n == pruned; deleted += n {
+		var result sql.Result
+		if result, err = db.ExecContext(ctx, c.names().sweep(pruned)); err == nil {
+			n, err = result.RowsAffected()
+		}
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		} else if err != nil {
+			err = (&rows{db: db}).explain(err)
+		}
+		if err != nil {
+			return deleted, err
+		}
+	}
+	return deleted, nil
 }
 
 // makeSchemaSQL makes the schema. CREATE SCHEMA IF NOT EXISTS needs the right to create one even if
@@ -153,8 +192,7 @@ BEGIN
 		IF s[i] IS NOT NULL THEN
 			keep := e[i] * interval '1 microsecond';
 			IF o[i] = 0 THEN
-				DELETE FROM TABLE_NAME WHERE key IN
-					(SELECT b.key FROM TABLE_NAME b WHERE b.expires < now() ORDER BY b.expires LIMIT 2 FOR UPDATE SKIP LOCKED);
+				SWEEP;
 				clock := extract(epoch FROM clock_timestamp()) * 1000000;
 				IF clock - t[i] BETWEEN 0 AND 1000000 THEN
 					BEGIN

@@ -172,7 +172,7 @@ func (e *events) await(t testing.TB, kind store.StoreEventKind) store.StoreEvent
 // sweepOf returns the query that finds expired rows, as it stands in the SQL of a Config.
 func sweepOf(c pgstore.Config) string {
 	text := c.SQL()
-	_, text, _ = strings.Cut(text, "WHERE key IN\n")
+	_, text, _ = strings.Cut(text, "WHERE key IN ")
 	text, _, _ = strings.Cut(text, ";\n")
 	return strings.Trim(strings.TrimSpace(text), "()")
 }
