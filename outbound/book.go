@@ -69,7 +69,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 		return err
 	}
 	if k.Wait < 0 || k.Horizon < 0 || k.After < 0 {
-		return fmt.Errorf("%w: booking with a wait of %v, at least %v, and a horizon of %v", ErrInvalid, k.Wait, k.After, k.Horizon)
+		return fmt.Errorf("%w: Booking: Wait %v, After %v or Horizon %v is negative", ErrInvalid, k.Wait, k.After, k.Horizon)
 	}
 	s := step{action: store.Book, costs: k.Costs, wait: k.Wait, horizon: k.Horizon, after: k.After, claim: k.Claim, inJob: k.InJob, into: k.into[:0], waits: true, parts: true}
 	var invalid error

@@ -179,12 +179,12 @@ func TestRetryAfterIsExact(t *testing.T) {
 
 func TestTheErrorOfATooLargeCostNamesItsCure(t *testing.T) {
 	for cure, limits := range map[string][]Limit{
-		"Burst(900) or more":             {PerMinute(30_000)},
-		"Burst(901) or more":             {PerMinute(30_000).Burst(900), PerHour(1e6).Burst(1e5).Of(0, "hour")},
-		"an n and a Burst of 61 or more": {PerMinute(60)}, // Burst(61) is invalid there
-		"an n of 10 or more":             {Window(9, time.Hour), Daily(100, time.UTC)},
-		"Capacity 902 or more":           {{Capacity: 900, LeakRate: 1}},
-		"Capacity 1000 or more":          {{Capacity: 900, LeakRate: 1}, {Capacity: 999, LeakRate: 1, Name: "second"}},
+		"Burst(900) or more":     {PerMinute(30_000)},
+		"Burst(901) or more":     {PerMinute(30_000).Burst(900), PerHour(1e6).Burst(1e5).Of(0, "hour")},
+		"n and Burst 61 or more": {PerMinute(60)}, // Burst(61) is invalid there
+		"n 10 or more":           {Window(9, time.Hour), Daily(100, time.UTC)},
+		"Capacity 902 or more":   {{Capacity: 900, LeakRate: 1}},
+		"Capacity 1000 or more":  {{Capacity: 900, LeakRate: 1}, {Capacity: 999, LeakRate: 1, Name: "second"}},
 	} {
 		var cost float64
 		if _, err := fmt.Sscanf(cure[strings.IndexAny(cure, "0123456789"):], "%g", &cost); err != nil {
@@ -205,7 +205,7 @@ func TestARefusalInAHoldBlamesNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := b.Acquire(ctx, Cost{1})
-		if want := `outbound: "weather" is held, retry after 1m0s`; err == nil || err.Error() != want {
+		if want := `outbound: rate limited: "weather" is on hold, retry in 1m0s`; err == nil || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
 		}
 	})

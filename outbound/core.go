@@ -181,9 +181,9 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 const mostTries = 8
 
 var (
-	errSilent   = errors.New("it has neither booked nor refused")
+	errSilent   = errors.New("the store has neither booked nor refused")
 	errStale    = errors.New("the limits change faster than this process can follow")
-	errUntimely = errors.New("the store's time of day is in none of the calendar periods that it was sent")
+	errUntimely = errors.New("the store's clock is in no calendar period of the step: check that clock")
 )
 
 // update carries a step out by the limits in force, and takes in what the reply says of them.

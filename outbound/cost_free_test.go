@@ -28,7 +28,7 @@ func TestCost_WithoutTheFirstUnitIsInvalidUnlessFree(t *testing.T) {
 				e, _ := b.Explain(ctx, c)
 				for _, err := range []error{err, ableErr, booked, e.Err} {
 					var bad *CostError
-					if !errors.As(err, &bad) || bad.Err != ErrInvalid || bad.Cost != c || !strings.Contains(err.Error(), `for "llm" lacks number 0, which limit "10 per 1m" counts`) {
+					if !errors.As(err, &bad) || bad.Err != ErrInvalid || bad.Cost != c || !strings.Contains(err.Error(), `for "llm" lacks number 0 (limit "10 per 1m")`) {
 						t.Errorf("%s, %v: %v", name, c, err)
 					}
 				}

@@ -14,7 +14,7 @@ import (
 // Errors to compare with by [errors.Is].
 const (
 	// ErrThrottled is what every [*ThrottledError] is.
-	ErrThrottled = store.Sentinel("outbound: throttled")
+	ErrThrottled = store.Sentinel("outbound: rate limited")
 	// ErrTooLarge is a cost above the capacity of a limit: it can never go.
 	// See [*CostError].
 	ErrTooLarge = store.Sentinel("outbound: cost too large")
@@ -58,23 +58,29 @@ type ThrottledError struct {
 }
 
 func (e *ThrottledError) Error() string {
-	s := "outbound: " + quote(e.Key) + " has no room"
+	s := "outbound: rate limited"
+	if e.Key != "" || e.Limit != "" { // a full Keyed refuses without a bucket
+		s += ": " + quote(e.Key)
+	}
 	switch {
 	case e.Err == context.DeadlineExceeded && e.Limit == "" && e.RetryAfter == 0 && !e.Held && e.InProgress == 0:
-		return "outbound: " + quote(e.Key) + " was asked too late: " + e.Err.Error()
+		return "outbound: " + quote(e.Key) + ": the deadline had passed before the call: " + e.Err.Error()
 	case e.Held:
-		s = "outbound: " + quote(e.Key) + " is held" // by whom, no bucket knows: an operator holds as the API does
+		s += " is on hold" // an operator's hold looks like the API's
 		if e.Reason != "" {
 			s += " (" + e.Reason + ")"
 		}
-	case e.Key == "" && e.Limit == "": // no bucket's refusal, but a Keyed's
-		s = "outbound: no room"
+		if e.Limit != "" {
+			s += " and"
+		}
+	case e.Limit != "":
+		s += " is"
 	}
 	if e.Limit != "" {
-		s += " in " + quote(e.Limit)
+		s += " over the limit " + quote(e.Limit)
 	}
 	if e.RetryAfter > 0 {
-		s += ", retry after " + e.RetryAfter.String()
+		s += ", retry in " + e.RetryAfter.String()
 	}
 	if e.InProgress > 0 {
 		s += ", " + progress(e.InProgress, e.Oldest)
@@ -85,7 +91,7 @@ func (e *ThrottledError) Error() string {
 	return s
 }
 
-// progress tells of calls in progress: "3 calls in progress, the oldest for 15s".
+// progress describes calls in progress: "3 calls in progress, the oldest for 15s".
 func progress(n int, oldest time.Duration) string {
 	s := strconv.Itoa(n) + " calls in progress, the oldest for "
 	if n == 1 {
@@ -125,7 +131,7 @@ type CostError struct {
 
 func (e *CostError) Error() string {
 	if e.Err != ErrTooLarge && e.Limit.Capacity > 0 {
-		return fmt.Sprintf("outbound: cost %v for %s lacks number %d, which limit %s counts: write outbound.Free if it costs nothing",
+		return fmt.Sprintf("outbound: cost %v for %s lacks number %d (limit %s): write outbound.Free for none",
 			[units]float64(e.Cost), quote(e.Key), e.Limit.Unit, quote(e.Limit.label()))
 	}
 	if e.Err != ErrTooLarge {
@@ -135,13 +141,13 @@ func (e *CostError) Error() string {
 	cure := "Capacity " + n
 	switch {
 	case e.Limit.kind != store.Leaky:
-		cure = "an n of " + n
+		cure = "n " + n
 	case e.Limit.window != 0 && e.Cost[e.Limit.Unit] > e.Limit.n: // no Burst is above n
-		cure = "an n and a Burst of " + n
+		cure = "n and Burst " + n
 	case e.Limit.window != 0:
 		cure = "Burst(" + n + ")"
 	}
-	return fmt.Sprintf("outbound: cost %s is above the capacity of %s, %s: it needs %s or more",
+	return fmt.Sprintf("outbound: cost %s for %s exceeds limit %s: needs %s or more",
 		n, quote(e.Key), e.Limit, cure)
 }
 

@@ -47,7 +47,7 @@ func ExampleNewBucket_severalLimits() {
 		var full *outbound.ThrottledError
 		switch {
 		case errors.As(err, &full):
-			fmt.Println("no room for", n, "in", full.Limit)
+			fmt.Println(n, "is over the limit", full.Limit)
 		case errors.Is(err, outbound.ErrTooLarge):
 			fmt.Println("never:", n)
 		default:
@@ -56,7 +56,7 @@ func ExampleNewBucket_severalLimits() {
 	}
 	// Output:
 	// admitted 2500
-	// no room for 2500 in tokens
+	// 2500 is over the limit tokens
 	// never: 5000
 }
 
@@ -95,8 +95,8 @@ func ExamplePermit_Settle() {
 	permit.Done()
 
 	s, _ := bucket.State(context.Background())
-	fmt.Printf("level %.0f, room for %.0f\n", s.Level, s.Remaining)
-	// Output: level 1200, room for 3800
+	fmt.Printf("level %.0f, capacity for %.0f\n", s.Level, s.Remaining)
+	// Output: level 1200, capacity for 3800
 }
 
 // An operator can hold a bucket, change its limits and let it go on.
@@ -128,9 +128,9 @@ func ExampleNewSharedBucket() {
 			return
 		}
 		_, err = bucket.Acquire(context.Background(), outbound.Cost{1})
-		fmt.Println("throttled:", errors.Is(err, outbound.ErrThrottled))
+		fmt.Println("rate limited:", errors.Is(err, outbound.ErrThrottled))
 	}
 	// Output:
-	// throttled: false
-	// throttled: true
+	// rate limited: false
+	// rate limited: true
 }

@@ -123,8 +123,8 @@ func (e *Explanation) explainLimits(r *reply, k *Clock) (longest time.Duration) 
 // String explains in words, on a line each for the answer, the hold, the speed and the limits:
 //
 //	"github": would wait 480ms for limit "per hour"
-//	  limit "10 per 1s": 1 each 101ms, room for 1 now
-//	  limit "per hour": level 49.6667 of 50, room for 1 in 480ms
+//	  limit "10 per 1s": 1 each 101ms, capacity for 1 now
+//	  limit "per hour": level 49.6667 of 50, capacity for 1 in 480ms
 func (e Explanation) String() string {
 	var s strings.Builder
 	s.WriteString(quote(e.Key) + ": " + e.answer())
@@ -145,7 +145,7 @@ func (e Explanation) String() string {
 		fmt.Fprintf(&s, "\n  slowed to %s %% after refusals", number(math.Round(1000*clock.Speed)/10))
 	}
 	if e.Ahead > 0 && e.Because != "booked" {
-		fmt.Fprintf(&s, "\n  %d ahead of it in the queue", e.Ahead)
+		fmt.Fprintf(&s, "\n  %d ahead in the queue", e.Ahead)
 	}
 	if e.Booked > 0 {
 		s.WriteString("\n  calls are booked for the next " + span(e.Booked))
@@ -162,25 +162,25 @@ func (e *Explanation) answer() string {
 	switch e.Because {
 	case "limit":
 		if e.Wait < 0 {
-			return "cannot go while the store is away, for limit " + quote(e.Limit)
+			return "is refused while the store is unavailable, for limit " + quote(e.Limit)
 		}
 		return in + " for limit " + quote(e.Limit)
 	case "hold":
 		return in + " for the hold to end"
 	case "booked":
 		if e.Ahead > 0 {
-			return in + fmt.Sprintf(" for those ahead of it, %d in the queue", e.Ahead)
+			return in + fmt.Sprintf(" for %d calls ahead in the queue", e.Ahead)
 		}
 		return in + " for calls that are booked"
 	case "in flight":
 		return "would wait until a call in progress ends, for limit " + quote(e.Limit)
 	case "never":
 		if e.Err == nil { // no bucket has explained it
-			return "can never go"
+			return "can never be admitted"
 		}
-		return "can never go: " + e.Err.Error()
+		return "can never be admitted: " + e.Err.Error()
 	}
-	return "would go now"
+	return "would leave now"
 }
 
 // clock returns the state of the first limit, whose hold and speed are the bucket's.
@@ -218,13 +218,13 @@ func (l *State) explain(c *Cost) string {
 		return s
 	case l.Wait < 0:
 		if law := l.Limit.law(); law.Takes(units) <= law.Capacity { // it is the share that lacks it
-			return s + ", no room for " + number(units) + " while the store is away"
+			return s + ", no capacity for " + number(units) + " while the store is unavailable"
 		}
-		return s + ", never room for " + number(units)
+		return s + ", never capacity for " + number(units)
 	case l.Wait == 0:
-		return s + ", room for " + number(units) + " now"
+		return s + ", capacity for " + number(units) + " now"
 	}
-	return s + ", room for " + number(units) + " in " + span(l.Wait)
+	return s + ", capacity for " + number(units) + " in " + span(l.Wait)
 }
 
 // span is a duration without digits that nobody reads.

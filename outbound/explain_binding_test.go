@@ -58,7 +58,7 @@ func TestAboveTheBrimIsNotAlwaysBooked(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if text := e.String(); e.Booked != 0 || e.Because != "limit" || strings.Contains(text, "booked") || !strings.Contains(text, "room for 1 in 6s") {
+		if text := e.String(); e.Booked != 0 || e.Because != "limit" || strings.Contains(text, "booked") || !strings.Contains(text, "capacity for 1 in 6s") {
 			t.Errorf("booked for %v: %s", e.Booked, text)
 		}
 	})

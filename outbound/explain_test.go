@@ -155,9 +155,9 @@ func TestExplainInWords(t *testing.T) {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}
 		}
-		says(b, Cost{1}, `"github": would go now
-  limit "per second": level 0 of 10, room for 1 now
-  limit "per hour": level 0 of 50, room for 1 now`)
+		says(b, Cost{1}, `"github": would leave now
+  limit "per second": level 0 of 10, capacity for 1 now
+  limit "per hour": level 0 of 50, capacity for 1 now`)
 		for range 5 {
 			if _, err := b.Acquire(t.Context(), Cost{10}); err != nil {
 				t.Fatal(err)
@@ -166,11 +166,11 @@ func TestExplainInWords(t *testing.T) {
 		}
 		time.Sleep(60 * time.Second)
 		says(b, Cost{2}, `"github": would wait 1m19s for limit "per hour"
-  limit "per second": level 0 of 10, room for 2 now
-  limit "per hour": level 49.0965 of 50, room for 2 in 1m19s`)
-		says(b, Cost{11}, `"github": can never go: outbound: cost 11 is above the capacity of "github", per second: 10 burst, 10/s: it needs Capacity 11 or more
-  limit "per second": level 0 of 10, never room for 11
-  limit "per hour": level 49.0965 of 50, room for 11 in 12m6s`)
+  limit "per second": level 0 of 10, capacity for 2 now
+  limit "per hour": level 49.0965 of 50, capacity for 2 in 1m19s`)
+		says(b, Cost{11}, `"github": can never be admitted: outbound: cost 11 for "github" exceeds limit per second: 10 burst, 10/s: needs Capacity 11 or more
+  limit "per second": level 0 of 10, never capacity for 11
+  limit "per hour": level 49.0965 of 50, capacity for 11 in 12m6s`)
 		p, err := b.Acquire(t.Context(), Cost{0.5})
 		if err != nil {
 			t.Fatal(err)
@@ -179,8 +179,8 @@ func TestExplainInWords(t *testing.T) {
 		says(b, Cost{1}, `"github": would wait 1m30s for the hold to end
   held for 1m30s (rate)
   the API has refused the latest call
-  limit "per second": level 9.5 of 10, room for 1 in 50ms
-  limit "per hour": level 48.3455 of 50, room for 1 now`)
+  limit "per second": level 9.5 of 10, capacity for 1 in 50ms
+  limit "per hour": level 48.3455 of 50, capacity for 1 now`)
 		_ = b.Resume(t.Context())
 
 		b = Must(NewBucket("shop", PerSecond(1), InFlight(1)))
@@ -188,7 +188,7 @@ func TestExplainInWords(t *testing.T) {
 			t.Fatal(err)
 		}
 		says(b, Cost{1}, `"shop": would wait until a call in progress ends, for limit "1 in flight"
-  limit "1 per 1s": 1 each 1.01s, room for 1 in 1.01s
+  limit "1 per 1s": 1 each 1.01s, capacity for 1 in 1.01s
   limit "1 in flight": 1 of 1 calls in progress`)
 	})
 }
@@ -205,9 +205,9 @@ func TestExplainSaysHowFarApartALimitKeepsCalls(t *testing.T) {
 		}
 		e := explained(t, b, Cost{1})
 		words := []string{
-			`limit "5 per 1s": 1 each 202ms, room for 1 in 1.219s`,
-			`limit "own": 1 each 250ms, room for 1 in 1.267s`,
-			`limit "60 per 1m": more than 2 of 2, room for 1 in 2.034s`,
+			`limit "5 per 1s": 1 each 202ms, capacity for 1 in 1.219s`,
+			`limit "own": 1 each 250ms, capacity for 1 in 1.267s`,
+			`limit "60 per 1m": more than 2 of 2, capacity for 1 in 2.034s`,
 			`limit "rows": 1 each 667ms`,
 		}
 		text := "\n  " + strings.Join(words, "\n  ")
@@ -230,7 +230,7 @@ func TestExplainSaysHowFarApartALimitKeepsCalls(t *testing.T) {
 		if err != nil || back.Text != e.String() {
 			t.Errorf("%v: %s", err, out)
 		}
-		if got := (Explanation{Because: "never"}).String(); got != `"": can never go` {
+		if got := (Explanation{Because: "never"}).String(); got != `"": can never be admitted` {
 			t.Error(got)
 		}
 	})
@@ -248,7 +248,7 @@ func TestExplainSaysHowFarApartASlowedLimitKeepsCalls(t *testing.T) {
 		time.Sleep(time.Second)
 		mustAcquire(t, b).Done()
 		e := explained(t, b, Cost{1})
-		if e.States[0].Speed >= 0.95 || !strings.HasSuffix(e.String(), `: 1 each 123ms, room for 1 in 123ms`) {
+		if e.States[0].Speed >= 0.95 || !strings.HasSuffix(e.String(), `: 1 each 123ms, capacity for 1 in 123ms`) {
 			t.Error(e)
 		}
 	})
@@ -273,7 +273,7 @@ func TestAnExplanationIsAValue(t *testing.T) {
 	if err == nil {
 		err = json.Unmarshal(text, &back)
 	}
-	if err != nil || back.Because != "never" || !strings.Contains(back.Err, "above the capacity") || back.Cost != (Cost{3}) || back.States[0].Limit.Capacity != 2 {
+	if err != nil || back.Because != "never" || !strings.Contains(back.Err, "exceeds limit") || back.Cost != (Cost{3}) || back.States[0].Limit.Capacity != 2 {
 		t.Errorf("%v: %s", err, text)
 	}
 	var log bytes.Buffer

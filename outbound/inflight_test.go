@@ -84,20 +84,20 @@ func TestARefusalTellsOfTheCallsInProgress(t *testing.T) {
 				t.Errorf("%+v: %v\nwant %d calls, the oldest for %v: %s", full, err, n, oldest, text)
 			}
 		}
-		check(3, 15*time.Second, `outbound: "api" has no room in "sockets", 3 calls in progress, the oldest for 15s`)
+		check(3, 15*time.Second, `outbound: rate limited: "api" is over the limit "sockets", 3 calls in progress, the oldest for 15s`)
 		calls[1].Done() // neither the oldest nor the youngest
 		calls[1], _ = b.Acquire(ctx, Cost{1})
-		check(3, 15*time.Second, `outbound: "api" has no room in "sockets", 3 calls in progress, the oldest for 15s`)
+		check(3, 15*time.Second, `outbound: rate limited: "api" is over the limit "sockets", 3 calls in progress, the oldest for 15s`)
 		calls[0].Done()
 		calls[0], _ = b.Acquire(ctx, Cost{1})
-		check(3, 5*time.Second, `outbound: "api" has no room in "sockets", 3 calls in progress, the oldest for 5s`)
+		check(3, 5*time.Second, `outbound: rate limited: "api" is over the limit "sockets", 3 calls in progress, the oldest for 5s`)
 		calls[2].Done()
 		calls[0].Done()
 		if err := b.SetLimits(ctx, InFlight(1)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		check(1, time.Second, `outbound: "api" has no room in "1 in flight", 1 call in progress, for 1s`)
+		check(1, time.Second, `outbound: rate limited: "api" is over the limit "1 in flight", 1 call in progress, for 1s`)
 		calls[1].Done()
 	})
 }

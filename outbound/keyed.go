@@ -149,7 +149,7 @@ func (h handle[K]) Use(f func(Limiter) error) error { return h.keyed.Use(h.key, 
 // the key's own.
 func (k *Keyed[K]) Use(key K, f func(Limiter) error) error {
 	if k == nil || f == nil {
-		return fmt.Errorf("%w: nil Keyed, or what is to use its limiter", ErrInvalid)
+		return fmt.Errorf("%w: nil Keyed or function of Use", ErrInvalid)
 	}
 	e, err := k.entry(context.Background(), key)
 	if err != nil {

@@ -139,7 +139,7 @@ func TestAnErrorShows64BytesOfAKey(t *testing.T) {
 		strings.Repeat("x", 65):             `"` + strings.Repeat("x", 64) + `"…`,
 		"a\nb" + strings.Repeat("\x00", 70): `"a\nb` + strings.Repeat(`\x00`, 61) + `"…`,
 	} {
-		if text := (&outbound.ThrottledError{Key: key}).Error(); text != "outbound: "+want+" has no room" {
+		if text := (&outbound.ThrottledError{Key: key}).Error(); text != "outbound: rate limited: "+want {
 			t.Error(text)
 		}
 	}

@@ -84,7 +84,7 @@ func TestAFullKeyedRefusesOrOverflows(t *testing.T) {
 	_, err := k.For("c").Acquire(ctx, Cost{1})
 	var full *ThrottledError
 	if !errors.As(err, &full) || !errors.Is(err, ErrFull) || full.RetryAfter != 0 ||
-		err.Error() != "outbound: no room: outbound: too many keys: 2 are in use" {
+		err.Error() != "outbound: rate limited: outbound: too many keys: 2 are in use" {
 		t.Errorf("without Overflow: %v", err)
 	}
 	k.Overflow = Must(NewBucket("overflow", PerHour(1)))

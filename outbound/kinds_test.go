@@ -108,7 +108,7 @@ func TestASharedBucketLearnsTheTimeOfDayOfItsStore(t *testing.T) {
 	b := Must(NewSharedBucket(&awry{wild: true}, "k", Daily(10, time.UTC)))
 	_, err := b.Acquire(ctx, Cost{1})
 	var bad *StoreError
-	if !errors.As(err, &bad) || !strings.Contains(err.Error(), "time of day") {
+	if !errors.As(err, &bad) || !strings.Contains(err.Error(), "store's clock") {
 		t.Errorf("a clock that runs away: %v", err)
 	}
 }

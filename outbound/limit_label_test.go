@@ -48,7 +48,7 @@ func TestState_LabelIsThatOfErrorsAndEvents(t *testing.T) {
 				}
 				_, err = o.Acquire(background, outbound.Cost{1, 1})
 				var full *outbound.ThrottledError
-				if !errors.As(err, &full) || full.Limit != label || event != label || !strings.Contains(err.Error(), `has no room in "`+label+`"`) {
+				if !errors.As(err, &full) || full.Limit != label || event != label || !strings.Contains(err.Error(), `is over the limit "`+label+`"`) {
 					t.Errorf("%s, %s: %v, event %q", label, name, err, event)
 				}
 				var k outbound.Booking

@@ -38,7 +38,7 @@ func ExampleQueue_Explain() {
 	// Output:
 	// "shop": would wait 1m30s for the hold to end
 	//   held for 1m30s
-	//   limit "40 burst, 2/s": level 39 of 40, room for 1 now
+	//   limit "40 burst, 2/s": level 39 of 40, capacity for 1 now
 	// true
 }
 

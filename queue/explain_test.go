@@ -39,7 +39,7 @@ func TestExplainCountsThoseWhoWait(t *testing.T) {
 				}
 				synctest.Wait()
 				e, err = q.Explain(t.Context(), outbound.Cost{1})
-				if err != nil || e.Ahead != q.Len() || e.Ahead < 17 || e.Because != "booked" || !strings.Contains(e.String(), "ahead of it") {
+				if err != nil || e.Ahead != q.Len() || e.Ahead < 17 || e.Because != "booked" || !strings.Contains(e.String(), "ahead in") {
 					t.Errorf("%v, %v", e, err)
 				}
 				alone, _ := b.Explain(t.Context(), outbound.Cost{1})

@@ -188,9 +188,9 @@ func TestArgumentsAreChecked(t *testing.T) {
 		args string
 		says string
 	}{
-		{"-workers 0", "it needs a number from 1 to 1000"},
-		{"-rate NaN", "it needs a number from 0.01 to 10000"},
-		{"-kill 1.5", "it needs a number from 0 to 1000"},
+		{"-workers 0", "want a number from 1 to 1000"},
+		{"-rate NaN", "want a number from 0.01 to 10000"},
+		{"-kill 1.5", "want a number from 0 to 1000"},
 		{"-mode some", `-mode needs none, share or shared, not "some"`},
 		{"-redis localhost:6379", "redis://localhost:6379"},
 		{"-redis redis://:secret@exa|mple.com", "redis://localhost:6379"},

@@ -103,6 +103,6 @@ func started(ctx context.Context, path string) (server, error) {
 		}
 		log, _ := os.ReadFile(filepath.Join(dir, "log"))
 		s.end()
-		return server{}, fmt.Errorf("%s: %w; it says: %s", path, err, log)
+		return server{}, fmt.Errorf("%s: %w; the output: %s", path, err, log)
 	}
 }

@@ -36,7 +36,7 @@ func child(dir string) (*syscall.SysProcAttr, error) {
 	}
 	u, err := user.Lookup("postgres")
 	if err != nil {
-		return nil, fmt.Errorf("this is root, and there is no other user to start PostgreSQL: %w", err)
+		return nil, fmt.Errorf("PostgreSQL does not start as root, and no other user exists: %w", err)
 	}
 	uid, _ := strconv.Atoi(u.Uid)
 	gid, _ := strconv.Atoi(u.Gid)

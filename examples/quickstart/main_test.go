@@ -194,9 +194,9 @@ func TestArgumentsAreChecked(t *testing.T) {
 		{[]string{"-api", "http:///path", "-rate", "5"}, 2, "-api needs a URL"},
 		{[]string{"-api", "http://user:secret@exa mple.com/", "-rate", "5"}, 2, "-api needs a URL"},
 		{[]string{"-api", "http://example.com/"}, 2, "-api needs -rate"},
-		{[]string{"-api", "http://example.com/", "-rate", "-1"}, 2, "it needs a number"},
-		{[]string{"-api", "http://example.com/", "-rate", "NaN"}, 2, "it needs a number"},
-		{[]string{"-api", "http://example.com/", "-rate", "Inf"}, 2, "it needs a number"},
+		{[]string{"-api", "http://example.com/", "-rate", "-1"}, 2, "want a number"},
+		{[]string{"-api", "http://example.com/", "-rate", "NaN"}, 2, "want a number"},
+		{[]string{"-api", "http://example.com/", "-rate", "Inf"}, 2, "want a number"},
 		{[]string{"-api", "http://example.com/", "-rate", "many"}, 2, "invalid value"},
 	} {
 		var out, stderr bytes.Buffer

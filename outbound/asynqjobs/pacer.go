@@ -82,7 +82,7 @@ func (p *Pacer) Middleware(next asynq.Handler) asynq.Handler {
 				if !last {
 					return err
 				}
-				return fmt.Errorf("asynqjobs: on the last try there is no room before the deadline: %w", err)
+				return fmt.Errorf("asynqjobs: last try: rate limited until after the deadline: %w", err)
 			}
 		}
 	})

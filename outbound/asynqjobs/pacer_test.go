@@ -92,7 +92,7 @@ func TestALastTryThatCannotWaitIsArchivedAtOnceAndReported(t *testing.T) {
 	info := w.enqueue(asynq.MaxRetry(0), asynq.Timeout(time.Hour))
 	w.pace(&script{answers: []error{later(2*time.Hour, "x")}}, fails)
 	w.await("the task is archived", func() bool { return w.info(info.ID).State == asynq.TaskStateArchived })
-	if got := w.info(info.ID).LastErr; w.reported.Load() != 1 || !strings.Contains(got, "on the last try there is no room before the deadline") {
+	if got := w.info(info.ID).LastErr; w.reported.Load() != 1 || !strings.Contains(got, "last try: rate limited until after the deadline") {
 		t.Errorf("%d reported, %q", w.reported.Load(), got)
 	}
 }

@@ -285,8 +285,8 @@ func TestCheckWindowFindsTheFullestWindow(t *testing.T) {
 func TestAnExcessSaysWhichWindowOrPeriodItIsOf(t *testing.T) {
 	h := historyOf([]point{{0, 3}, {2_000_000, 2}})
 	for want, err := range map[string]error{
-		"outboundtest: 5 units left within 2s from 2000-01-01T12:00:00Z on, 1 above the 4 allowed in any 1m0s":                                         h.CheckWindow(4, time.Minute),
-		"outboundtest: 5 units left within 2s from 2000-01-01T12:00:00Z on, 3 above the 2 allowed in the day that begins at 2000-01-01T00:00:00+09:00": h.CheckCalendar(2, Day, zone(t, "Asia/Tokyo"), 0),
+		"outboundtest: 5 units left within 2s from 2000-01-01T12:00:00Z, 1 above the 4 of any 1m0s":                                         h.CheckWindow(4, time.Minute),
+		"outboundtest: 5 units left within 2s from 2000-01-01T12:00:00Z, 3 above the 2 of the day that begins at 2000-01-01T00:00:00+09:00": h.CheckCalendar(2, Day, zone(t, "Asia/Tokyo"), 0),
 	} {
 		if err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)

@@ -104,7 +104,7 @@ func ExampleHistory_Check() {
 	}
 	fmt.Println(h.Check(2, 10, 0.5)) // up to 50 ms late is allowed: 10 per second * 50 ms
 	// Output:
-	// outboundtest: 3 units left within 50ms from 2000-01-01T12:00:00Z on, 0.5 above the 2.5 allowed (capacity 2, leak rate 10 per second, slack 0)
+	// outboundtest: 3 units left within 50ms from 2000-01-01T12:00:00Z, 0.5 above 2.5 (capacity 2, 10/s, slack 0)
 	// 3 left, 2.5 allowed in 50ms
 	// <nil>
 }
@@ -126,7 +126,7 @@ func ExampleHistory_CheckCalendar() {
 	fmt.Println(h.CheckCalendar(2, outboundtest.Day, pacific, time.Second))
 	// Output:
 	// <nil>
-	// outboundtest: 4 units left within 1m0.9s from 2026-01-15T07:59:00Z on, 2 above the 2 allowed in the day that begins at 2026-01-14T00:00:00-08:00
+	// outboundtest: 4 units left within 1m0.9s from 2026-01-15T07:59:00Z, 2 above the 2 of the day that begins at 2026-01-14T00:00:00-08:00
 }
 
 // The fullest window of a history, and how much of a quota it used.

@@ -34,9 +34,9 @@ type Excess struct {
 // Error says how many units left in which window, and how many were allowed.
 func (e *Excess) Error() string {
 	if e.In != "" {
-		return fmt.Sprintf("outboundtest: %g units left within %v from %s on, %g above the %g allowed in %s",
+		return fmt.Sprintf("outboundtest: %g units left within %v from %s, %g above the %g of %s",
 			e.Units, e.Span(), e.Start.Format(time.RFC3339Nano), e.Over, e.Allowed, e.In)
 	}
-	return fmt.Sprintf("outboundtest: %g units left within %v from %s on, %g above the %g allowed (capacity %g, leak rate %g per second, slack %g)",
+	return fmt.Sprintf("outboundtest: %g units left within %v from %s, %g above %g (capacity %g, %g/s, slack %g)",
 		e.Units, e.Span(), e.Start.Format(time.RFC3339Nano), e.Over, e.Allowed, e.Capacity, e.LeakRate, e.Slack)
 }

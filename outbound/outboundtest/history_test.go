@@ -201,8 +201,8 @@ func TestExcessDescribesTheWorstWindow(t *testing.T) {
 	if span := excess.Span(); span != 500*time.Millisecond {
 		t.Errorf("span %v, want 500ms", span)
 	}
-	text := "outboundtest: 3.25 units left within 500ms from 2000-01-01T12:00:10Z on, " +
-		"1.5 above the 1.75 allowed (capacity 1, leak rate 1 per second, slack 0.25)"
+	text := "outboundtest: 3.25 units left within 500ms from 2000-01-01T12:00:10Z, " +
+		"1.5 above 1.75 (capacity 1, 1/s, slack 0.25)"
 	if err.Error() != text {
 		t.Errorf("got  %s\nwant %s", err, text)
 	}

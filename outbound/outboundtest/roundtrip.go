@@ -43,7 +43,7 @@ func (a *API) RoundTrip(req *http.Request) (*http.Response, error) {
 	handedOn = true
 	done := make(chan error, 1)
 	go func() {
-		err := errors.New("outboundtest: the handler ended its goroutine") // by runtime.Goexit
+		err := errors.New("outboundtest: the handler called runtime.Goexit") // by runtime.Goexit
 		defer func() {
 			if v := recover(); v != nil {
 				err = fmt.Errorf("outboundtest: the handler panicked: %v", v)

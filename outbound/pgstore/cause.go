@@ -47,7 +47,7 @@ func (r *rows) explain(err error) error {
 
 // errNotURL takes the place of an error whose words are the data source name, or a part of it. That
 // may hold a password.
-var errNotURL = errors.New("the data source name is no URL that can be parsed")
+var errNotURL = errors.New("the data source name cannot be parsed as a URL")
 
 // notURL reports whether a driver could not parse the URL of the database. No wait cures that.
 func notURL(err error) bool {

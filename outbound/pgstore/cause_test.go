@@ -51,14 +51,14 @@ func (m misspelled) Connect(context.Context) (driver.Conn, error) {
 	return nil, fmt.Errorf("wrapped: %w", err)
 }
 
-// The errors of lib/pq tell the whole DSN if it is no URL.
+// The errors of lib/pq show the whole DSN if it is not a URL.
 func TestAURLThatIsNoneIsNotTold(t *testing.T) {
 	db := sql.OpenDB(misspelled("postgres://u:p%ss@h/db"))
 	defer db.Close()
 	s := New(db, Config{})
 	_, err := s.Update(context.Background(), "key", &store.Op{Limits: []store.Limit{{Capacity: 1, Rate: 1}}})
 	for _, err := range []error{err, Migrate(context.Background(), db, Config{})} {
-		require.ErrorContains(t, err, "no URL")
+		require.ErrorContains(t, err, "as a URL")
 		require.NotContains(t, err.Error(), "%ss")
 		require.NotErrorIs(t, err, store.ErrUnavailable)
 		require.False(t, errors.As(err, new(*url.Error)))

@@ -221,7 +221,7 @@ var (
 	errLate    = errors.New("rowstore: the row's time had passed, or the clock was set, again and again")
 	errNoClock = errors.New("rowstore: the rows have returned no time")
 	errNotDone = errors.New("rowstore: the row was locked, and not written")
-	errUnknown = errors.New("rowstore: the reply was lost and cannot be had again: the step may be charged")
+	errUnknown = errors.New("rowstore: the reply was lost, the step may be charged: retrying may charge twice")
 )
 
 // enterLocks is enter for a step that locks a row. It waits for a quarter of the time: then other
@@ -240,6 +240,6 @@ func enter(ctx context.Context, turns chan struct{}) (leave func(), err error) {
 	case turns <- struct{}{}:
 		return func() { <-turns }, nil
 	case <-ctx.Done():
-		return nil, unavailable(fmt.Errorf("its calls hang: %w", ctx.Err()))
+		return nil, unavailable(fmt.Errorf("no call of the database returns: %w", ctx.Err()))
 	}
 }

@@ -20,7 +20,7 @@ func Example() {
 		case v.Wait > 0:
 			fmt.Println("would wait", v.Wait.Round(time.Minute))
 		default:
-			fmt.Println("would go now")
+			fmt.Println("would leave now")
 		}
 	})
 
@@ -32,8 +32,8 @@ func Example() {
 		permit.Done()
 	}
 	// Output:
-	// would go now
-	// would go now
+	// would leave now
+	// would leave now
 	// would wait 30m0s
 	// would wait 1h0m0s
 	// would be refused

@@ -44,7 +44,7 @@ func (v Verdict) String() string {
 	case v.Wait < 0:
 		return "would wait for an unknown time"
 	case v.Wait == 0:
-		return "would go now"
+		return "would leave now"
 	}
 	return "would wait " + v.Wait.Round(min(time.Millisecond, v.Wait)).String()
 }
@@ -91,9 +91,9 @@ const (
 )
 
 var (
-	errManyTrips = errors.New("too many trips of a shadow are under way")
+	errManyTrips = errors.New("too many requests of this shadow wait for the store")
 	errPanic     = errors.New("the store has panicked")
-	errSilent    = errors.New("it has neither booked nor refused")
+	errSilent    = errors.New("the store has neither booked nor refused")
 )
 
 // Idle reports whether forgetting the bucket would lose nothing.

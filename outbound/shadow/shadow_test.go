@@ -332,7 +332,7 @@ func TestShadow_AsFindsNoBucket(t *testing.T) {
 func TestVerdict_String(t *testing.T) {
 	full := &outbound.ThrottledError{Key: "key", RetryAfter: time.Second}
 	for want, v := range map[string]shadow.Verdict{
-		"would go now":                   {},
+		"would leave now":                {},
 		"would wait 480ms":               {Wait: 480*time.Millisecond + 12},
 		"would wait 12ns":                {Wait: 12},
 		"would wait for an unknown time": {Wait: -1},

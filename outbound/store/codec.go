@@ -160,7 +160,7 @@ func (s *Stored) read(data []byte) error {
 		s.Holders = r.holders()
 	}
 	if r.bad || len(r.rest) > 0 {
-		return fmt.Errorf("%w: %d bytes are cut off, or too many, or hold a number that is none", ErrCorrupt, len(data))
+		return fmt.Errorf("%w: %d bytes are truncated, too many, or hold an invalid number", ErrCorrupt, len(data))
 	}
 	return nil
 }

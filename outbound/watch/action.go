@@ -33,7 +33,7 @@ func (s *server) mayAct(r *http.Request) error {
 		return errors.New("this page is read-only: Board.Allow is not set")
 	}
 	if !s.knows(r.Host) {
-		return fmt.Errorf("this page is read-only under %q: Board.Hosts does not list it", hostname(r.Host))
+		return fmt.Errorf("this page is read-only under %q: add the host to Board.Hosts", hostname(r.Host))
 	}
 	return nil
 }

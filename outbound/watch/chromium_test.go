@@ -91,7 +91,7 @@ func checkBoard(t *testing.T, c *chromium, address string) {
 		"github":         {"Stopped: held for 1 h|Stopped: held for 59 min", "10 per 1s", "refused by us", "A call could leave in 1 h|A call could leave in 59 min"},
 		"calm":           {"Calm", " of 1 000 000 in the last second", "admitted by this process since", "A call could leave now"},
 		"tenants":        {"1 key · this process", "1 refused by us", "Busy"},
-		"tenants / acme": {"Busy", "room in 1 h1/h in the long run|room in 59 min", "room for 1 in ", "A call could leave in 1 h|A call could leave in 59 min"},
+		"tenants / acme": {"Busy", "capacity in 1 h1/h in the long run|capacity in 59 min", "capacity for 1 in ", "A call could leave in 1 h|A call could leave in 59 min"},
 	} {
 		text, _ := c.eval(cardOf(name) + "?.textContent").(string)
 		text = strings.NewReplacer("\u00a0", " ", "\u202f", " ").Replace(text)
@@ -261,11 +261,11 @@ func checkHostileNames(t *testing.T, c *chromium) {
 func checkWords(t *testing.T, c *chromium) {
 	for name, words := range map[string][]string{
 		"shopify / snow-devil": {"Stopped: held for 12 s (rate)", "this process", "39 of 40", "48 refused by us", "1 refused by the API", "limit 2/s", "now 0 calls/s",
-			"A call could leave in 12 s", "would wait 11.8s for the hold to end", "the API has refused the latest call", "slowed to 90 %", `limit "leaky": level 39 of 40, room for 1 now`},
+			"A call could leave in 12 s", "would wait 11.8s for the hold to end", "the API has refused the latest call", "slowed to 90 %", `limit "leaky": level 39 of 40, capacity for 1 now`},
 		"payments": {"shared by all processes, state of 14 s ago", "connection refused", "0 of 100 in the last second", "200 ms / 1.4 s", "131 204", "by this process since",
 			"By the state of 14 s ago, a call could leave in 1.5 s."},
 		"llm / batch": {"8 205 of 8 000, bookings included", "5 of 24 in flight", "16", "6.4 s", "350 ms", "2 791 300", "units for tokens",
-			`would wait 6.7s for limit "tokens"`, "16 ahead of it in the queue", "calls are booked for the next 6s", "room for 400 in 445ms", "5 of 24 in flight"},
+			`would wait 6.7s for limit "tokens"`, "16 ahead in the queue", "calls are booked for the next 6s", "capacity for 400 in 445ms", "5 of 24 in flight"},
 		"github / acme": {"11 of 12 in the last second", "others use 9 %", "as of 300 ms ago", "reset in 26 min", "345 of 5 000", "A call could leave now"},
 		"tenants":       {"12 340 keys", "2 204 118"},
 		"redis":         {"Unavailable for 14 s"},
@@ -347,7 +347,7 @@ func checkThatPollsDisturbNobody(t *testing.T, c *chromium, s *site) {
 			t.Errorf("a poll has disturbed: %s", what)
 		}
 	}
-	if text, _ := c.eval(cardOf("redis") + ".textContent").(string); !strings.Contains(text, "mean trip, last minute200\u00a0ms") {
+	if text, _ := c.eval(cardOf("redis") + ".textContent").(string); !strings.Contains(text, "mean request, last minute200\u00a0ms") {
 		t.Errorf("ten slow trips are not seen: %s", text)
 	}
 	c.eval("document.activeElement.blur(); getSelection().removeAllRanges()")

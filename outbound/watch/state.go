@@ -23,7 +23,7 @@ const (
 	forgotten = time.Minute
 )
 
-var errBroken = errors.New("it breaks when it is asked")
+var errBroken = errors.New("Explain panicked")
 
 // cached is what was last known of a limiter.
 type cached struct {

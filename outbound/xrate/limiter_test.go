@@ -47,7 +47,7 @@ func TestBurstGoesAtOnceAndThenOneByOne(t *testing.T) {
 		for range 5 {
 			err := acquire(l, 1)
 			require.Equal(t, 100*time.Millisecond, wait(t, err))
-			require.EqualError(t, err, `outbound: "weather" has no room, retry after 100ms`)
+			require.EqualError(t, err, `outbound: rate limited: "weather", retry in 100ms`)
 			time.Sleep(100 * time.Millisecond)
 			require.NoError(t, acquire(l, 1))
 		}

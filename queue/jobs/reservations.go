@@ -95,7 +95,7 @@ func (s *Scheduler) book(ctx context.Context, k *outbound.Booking) error {
 		err = book.Book(ctx, k)
 	}
 	if err == nil && len(k.Costs) > 0 && len(k.Tickets) == 0 {
-		err = &outbound.StoreError{Op: "book", Key: s.bucket.Key(), Err: errors.New("it has neither booked nor refused")}
+		err = &outbound.StoreError{Op: "book", Key: s.bucket.Key(), Err: errors.New("the store has neither booked nor refused")}
 	}
 	return err
 }
@@ -189,7 +189,7 @@ func (s *Scheduler) hold(ctx context.Context, d time.Duration, speed float64) {
 // tooFar is why no reservation is booked so far ahead. It is queue.ErrFull, and says what is full.
 type tooFar struct{}
 
-func (tooFar) Error() string { return "jobs: its reservation would be further away than Config.Ahead" }
+func (tooFar) Error() string { return "jobs: no reservation within Config.Ahead" }
 
 func (tooFar) Is(target error) bool { return target == queue.ErrFull }
 

@@ -181,7 +181,7 @@ type Later struct {
 
 // Error implements error.
 func (l *Later) Error() string {
-	return "jobs: the job has not run, run it again in " + l.In.String() + ": " + l.Unwrap().Error()
+	return "jobs: the job has not run, retry in " + l.In.String() + ": " + l.Unwrap().Error()
 }
 
 // Unwrap returns Err. If that is nil, it returns an error that is [outbound.ErrThrottled]: the

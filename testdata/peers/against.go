@@ -112,7 +112,7 @@ func build(ctx context.Context, tree, program string) error {
 	for _, name := range []string{"mod", "sum"} {
 		text, err := os.ReadFile("go." + name)
 		if err != nil {
-			return fmt.Errorf("-against compiles the source of this program, so run it there: %w", err)
+			return fmt.Errorf("-against compiles this program: run in testdata/peers: %w", err)
 		}
 		if err := os.WriteFile(program+"."+name, text, 0o600); err != nil {
 			return err

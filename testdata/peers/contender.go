@@ -80,6 +80,6 @@ const subject = "dripfeed"
 const plenty = 1_000_000_000
 
 // errNoRoom is the error of RoundTrippers made of a bare limiter.
-var errNoRoom = errors.New("peers: no room")
+var errNoRoom = errors.New("peers: over the limit")
 
 func nothing() {}

@@ -45,7 +45,7 @@ func (e errand) in(ctx context.Context, program string) (s sample, err error) {
 	child.Stderr = os.Stderr
 	out, err := child.Output()
 	if err != nil {
-		return s, fmt.Errorf("in its own process: %w", err)
+		return s, fmt.Errorf("in a process of the row: %w", err)
 	}
 	err = json.Unmarshal(out, &s)
 	return s, err
@@ -98,5 +98,5 @@ func (e errand) run() error {
 		}
 		return json.NewEncoder(os.Stdout).Encode(got)
 	}
-	return fmt.Errorf("nobody called %q offers %q", e.Contender, e.Scenario)
+	return fmt.Errorf("no contender %q has a row %q", e.Contender, e.Scenario)
 }

@@ -61,7 +61,7 @@ func run(w, progress io.Writer, o options, only *regexp.Regexp) error {
 		return errors.New("-strict is for -against")
 	}
 	if o.Against != "" && o.Rounds < fewestRounds {
-		return fmt.Errorf("-against needs %d rounds, to tell the trees from chance", fewestRounds)
+		return fmt.Errorf("-against needs %d rounds: fewer show chance", fewestRounds)
 	}
 	all, lacks, err := newServers()
 	if err != nil {

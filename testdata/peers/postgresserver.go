@@ -34,7 +34,7 @@ func postgresPrograms() (string, error) {
 	}
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // the pattern is a good one
 	if len(found) == 0 {
-		return "", errors.New("PostgreSQL is not installed, so nothing is measured through it")
+		return "", errors.New("PostgreSQL is not installed: the rows are skipped")
 	}
 	return slices.Max(found), nil
 }

@@ -113,7 +113,7 @@ func (s *server) answers() error {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	return errors.New("redis-server does not answer on its port")
+	return errors.New("redis-server does not answer")
 }
 
 // stop ends the server, if there is one.

@@ -75,7 +75,7 @@ func TestAWSReadsWhatOurLimiterRefuses(t *testing.T) {
 	for _, send := range []func(*testing.T, *server, *http.Client, aws.Retryer) error{post, get} {
 		var refused smithy.APIError
 		require.ErrorAs(t, send(t, s, full(t), awsretry.NewStandard()), &refused)
-		require.Contains(t, refused.ErrorMessage(), "retry after")
+		require.Contains(t, refused.ErrorMessage(), "retry in")
 	}
 	require.Zero(t, s.made())
 }

@@ -48,6 +48,6 @@ func TestGitHubReadsWhatOurLimiterRefuses(t *testing.T) {
 	var response *github.ErrorResponse
 	require.ErrorAs(t, err, &response)
 	require.Equal(t, "3600", response.Response.Header.Get("Retry-After"))
-	require.Contains(t, response.Message, "retry after")
+	require.Contains(t, response.Message, "retry in")
 	require.Zero(t, s.made())
 }

@@ -49,6 +49,6 @@ func TestOpenAIReadsWhatOurLimiterRefuses(t *testing.T) {
 	var refused *openai.Error
 	require.ErrorAs(t, chat(t, s, full(t), option.WithMaxRetries(0)), &refused)
 	require.Equal(t, 429, refused.StatusCode)
-	require.Contains(t, refused.Message, "retry after")
+	require.Contains(t, refused.Message, "retry in")
 	require.Zero(t, s.made())
 }

@@ -59,6 +59,6 @@ func TestStripeReadsWhatOurLimiterRefuses(t *testing.T) {
 	var refused *stripe.Error
 	require.ErrorAs(t, charge(t, s, full(t), stripe.DefaultMaxNetworkRetries), &refused)
 	require.Equal(t, 429, refused.HTTPStatusCode)
-	require.Contains(t, refused.Msg, "retry after")
+	require.Contains(t, refused.Msg, "retry in")
 	require.Zero(t, s.made())
 }

@@ -67,6 +67,8 @@ var oddError = join(
 	`(?i)\b(?:that is none|makes no sense|an n of|is no [a-z]+)\b`,
 )
 
+var thereIsNo = regexp.MustCompile(`(?i)\bthere is no\b`)
+
 // inner packages and pages may use the words of the rule of this name.
 func innerPlace(name string) bool {
 	return name == "outbound/store" || strings.HasPrefix(name, "outbound/store/") ||
@@ -127,5 +129,5 @@ func habits(sentence string, inner bool) []string {
 
 // isOddError reports whether an error text is long or uses a word that an operator does not search for.
 func isOddError(text string) bool {
-	return len(strings.Fields(text)) > maxErrorWords || oddError.MatchString(text)
+	return len(strings.Fields(text)) > maxErrorWords || oddError.MatchString(thereIsNo.ReplaceAllString(text, ""))
 }

@@ -81,7 +81,7 @@ func Number[N int | float64](flags *flag.FlagSet, n *N, name string, least, most
 	flags.Func(name, fmt.Sprintf("`N`, %v to %v: %s (default %v)", least, most, usage, *n), func(text string) error {
 		var got N
 		if json.Unmarshal([]byte(text), &got) != nil || got < least || got > most { // JSON has no NaN
-			return fmt.Errorf("it needs a number from %v to %v", least, most)
+			return fmt.Errorf("want a number from %v to %v", least, most)
 		}
 		*n = got
 		return nil

@@ -76,7 +76,7 @@ func (r *record) sift(c *store.Charge) {
 
 // What a store can have lost.
 var (
-	errGone  = errors.New("the bucket is gone and starts empty: the server was restarted, emptied, or evicts keys")
+	errGone  = errors.New("the bucket starts empty: the server was restarted, flushed, or evicts keys")
 	errOlder = errors.New("the latest charges are gone: the server crashed, failed over, or was restored")
 )
 

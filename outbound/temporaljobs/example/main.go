@@ -80,7 +80,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (status i
 	case f.NArg() > 0:
 		return 2, fmt.Errorf("%q is one argument too many", f.Arg(0))
 	case p.workers < 1 || p.workers > 20 || p.activities < 1 || p.activities > 1000 || !(p.rate >= 1 && p.rate <= 1000):
-		return 2, errors.New("a number is out of its range: see -h")
+		return 2, errors.New("a number is out of range: see -h")
 	}
 	if p.server == "" {
 		s, err := startServer(ctx, stderr)

@@ -46,7 +46,7 @@ func programs() (string, error) {
 	}
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // the pattern is a good one
 	if len(found) == 0 {
-		return "", errors.New("no PostgreSQL server is installed: there is no initdb in PATH, nor in /usr/lib/postgresql")
+		return "", errors.New("PostgreSQL is not installed: no initdb in PATH or /usr/lib/postgresql")
 	}
 	return slices.Max(found), nil
 }
@@ -90,7 +90,7 @@ func owner(dir string) (*syscall.SysProcAttr, error) {
 	}
 	u, err := user.Lookup("postgres")
 	if err != nil {
-		return nil, fmt.Errorf("this is root, and there is no other user to start PostgreSQL: %w", err)
+		return nil, fmt.Errorf("PostgreSQL does not start as root, and no other user exists: %w", err)
 	}
 	uid, _ := strconv.Atoi(u.Uid)
 	gid, _ := strconv.Atoi(u.Gid)
