@@ -90,7 +90,7 @@ func StoreCases() iter.Seq2[string, func(t *testing.T, s store.Store)] {
 
 // The cases, by the files that they are in.
 func storeCases() []storeCase {
-	return slices.Concat(levelCases, bookCases, holdCases, changeCases, windowCases, calendarCases, fleetCases, keepCases, faultCases)
+	return slices.Concat(levelCases, bookCases, holdCases, changeCases, windowCases, calendarCases, slotCases, fleetCases, keepCases, faultCases)
 }
 
 type storeCase struct {

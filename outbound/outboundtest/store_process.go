@@ -123,6 +123,10 @@ func (p *process) compare(op *store.Op, got, want *store.Reply, fresh bool) {
 	same("refused by limit", got.Limit == want.Limit, got.Limit, want.Limit)
 	same("moved", got.Moved == want.Moved, got.Moved, want.Moved)
 	same("full", got.Full == want.Full, got.Full, want.Full)
+	is, should := got.Allotment, want.Allotment
+	again := near(is.Again, should.Again)
+	is.Again = should.Again
+	same("allotment", again && is == should, got.Allotment, should)
 	same("claim", math.Abs(got.Claim-want.Claim) < 1e-6, got.Claim, want.Claim)
 	if p.failed {
 		return

@@ -37,7 +37,7 @@ var scripted = func(limits []store.Limit) bool {
 
 // fixedOf returns v, less Born and Made. A sum at its end tells bytes that are spoiled.
 func fixedOf(s *store.Stored, epoch int64) string {
-	f := store.Stored{State: store.New(0, len(s.Limits)), Limits: s.Limits, Number: s.Number, Base: s.Base, Set: s.Set}
+	f := store.Stored{State: store.New(0, len(s.Limits)), Limits: s.Limits, Number: s.Number, Base: s.Base, Set: s.Set, Holders: s.Holders}
 	f.State.Epoch, f.State.Rem, f.State.Last = epoch-int64(s.State.Born), 0, 0 // which are short
 	f.State.Corrupt = s.State.Corrupt
 	for i := range f.State.Parts {

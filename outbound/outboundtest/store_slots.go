@@ -1,0 +1,73 @@
+package outboundtest
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+
+	"github.com/dripfeed/dripfeed/outbound/store"
+)
+
+var slotCases = []storeCase{
+	{sentence: "slots are counted by what each process says of its own", check: (*exam).slotsAsked, workers: 4},
+	{sentence: "at most as many slots are held as there are, however many ask", check: (*exam).slotsInUse, workers: 4},
+}
+
+// slotsAsked has processes ask, give back and look in any order.
+func (e *exam) slotsAsked() {
+	p := e.process(slow(5))
+	stores := e.workers()
+	var have [4]int
+	for range 60 {
+		i := rand.IntN(len(have))
+		if e.hooks.Reopen == nil {
+			e.store = stores[i%len(stores)]
+		}
+		have[i] -= rand.IntN(have[i] + 1)
+		op := store.Op{Action: store.Allot, Ask: store.Ask{ID: uint64(i) + 1, Keep: have[i], Want: rand.IntN(4), Stays: i > 0, Lease: store.DefaultLease}}
+		if rand.IntN(8) == 0 {
+			op.Ask.ID = 0
+			p.step(op)
+			continue
+		}
+		have[i] = p.step(op).Allotment.Held
+	}
+	p.replace(slow(2))
+	for i := range have {
+		p.step(store.Op{Action: store.Allot, Ask: store.Ask{ID: uint64(i) + 1, Keep: have[i], Want: 1, Lease: store.DefaultLease}})
+	}
+}
+
+// slotsInUse has many processes take slots and give them back at the same time.
+func (e *exam) slotsInUse() {
+	const n = 3
+	key, limits := e.key(), []store.Limit{slow(n)}
+	var all sync.WaitGroup
+	var used, most, got atomic.Int64
+	stores := e.workers()
+	for id := range 2 * len(stores) {
+		all.Go(func() {
+			ask := func(a store.Ask) store.Allotment {
+				a.ID, a.Stays, a.Lease = uint64(id)+1, a.Want > 0, store.DefaultLease
+				r, err := stores[id%len(stores)].Update(bg, key, &store.Op{Limits: limits, Action: store.Allot, Ask: a})
+				if err != nil {
+					e.failf("%v", err)
+				}
+				return r.Allotment
+			}
+			for range 15 {
+				if held := int64(ask(store.Ask{Want: 2}).Held); held > 0 {
+					got.Add(held)
+					for sum, old := used.Add(held), most.Load(); sum > old && !most.CompareAndSwap(old, sum); old = most.Load() {
+					}
+					used.Add(-held)
+				}
+				ask(store.Ask{})
+			}
+		})
+	}
+	all.Wait()
+	if most.Load() > n || got.Load() == 0 {
+		e.failf("%d slots were held at a time, of %d, and %d were granted", most.Load(), n, got.Load())
+	}
+}
