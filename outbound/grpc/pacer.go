@@ -111,7 +111,7 @@ func isLocal(text string) bool {
 	return strings.Contains(text, "larger than max") || strings.Contains(text, "message too large")
 }
 
-// retryIn returns the wait that the API asks for; 0: it asks for none.
+// retryIn returns the wait that the API asks for, or 0.
 func retryIn(s *status.Status) time.Duration {
 	for _, detail := range s.Details() {
 		if info, ok := detail.(*errdetails.RetryInfo); ok {

@@ -49,7 +49,7 @@ func (l *listener) of(name string) *named {
 	return n
 }
 
-// call is for the Board's OnCall. If no span records, it allocates nothing.
+// call is for the Board's OnCall. It allocates only if a span records.
 func (l *listener) call(ctx context.Context, c watch.Call) {
 	n, span := l.of(c.Name), trace.SpanFromContext(ctx)
 	if c.Err == nil {
@@ -69,8 +69,8 @@ func (l *listener) call(ctx context.Context, c watch.Call) {
 	}
 }
 
-// refusal returns what an event has of a refusal. It has neither the error's text nor its key, which
-// may be a secret.
+// refusal returns what an event has of a refusal. It omits the error's text and key, which may be a
+// secret.
 func refusal(err error) (all []attribute.KeyValue) {
 	var full *outbound.ThrottledError
 	if !errors.As(err, &full) {

@@ -18,17 +18,17 @@ import (
 
 const scope = "github.com/dripfeed/dripfeed/outbound/otel"
 
-// Config says where the numbers and the spans go. A provider that is nil is the global one, also if
-// that is set later.
+// Config selects the providers of metrics and traces. If a provider is nil, the global one is used,
+// even if it is set later.
 type Config struct {
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 }
 
-// Instrument has a Board report to OpenTelemetry: the limiters that it has, and those that are added
-// later. Call it before the limiters are used, once for each Board: it sets the Board's OnCall, and
-// calls the function that was there before. stop ends it, and returns the error of the MeterProvider.
-// If Instrument fails, nothing has begun.
+// Instrument makes a Board report to OpenTelemetry, with its present and its later limiters. Call
+// it before the limiters are used, once for each Board: it sets the Board's OnCall, and calls the
+// function that was there before. stop ends it, and returns the error of the MeterProvider. If
+// Instrument fails, nothing has begun.
 func Instrument(b *watch.Board, c Config) (stop func() error, err error) {
 	if b == nil {
 		return nil, fmt.Errorf("%w: nil Board of Instrument", outbound.ErrInvalid)
@@ -60,8 +60,8 @@ func Instrument(b *watch.Board, c Config) (stop func() error, err error) {
 	}), nil
 }
 
-// register makes the instruments. All but the histogram of the waits are read at collection. The API
-// has no histogram that is: of such a one it gets the sum.
+// register makes the instruments. All but the histogram of the waits are read at collection. The
+// API cannot read a histogram at collection, so it gets the sum of one.
 func (l *listener) register(m metric.Meter, b *watch.Board) (registration metric.Registration, err error) {
 	var all []metric.Observable
 	var bounds []float64
@@ -76,7 +76,7 @@ func (l *listener) register(m metric.Meter, b *watch.Board) (registration metric
 			of[is], err = m.Float64ObservableGauge(is.Name, unit, help)
 		case is.Kind == watch.Counter:
 			of[is], err = m.Float64ObservableCounter(is.Name, unit, help)
-		case is.Labels[0] == "store": // package trips has the histogram
+		case is.Labels[0] == "store": // package storetimes has the histogram
 			of[is], err = m.Float64ObservableCounter(is.Name+".sum", unit, help)
 		default:
 			l.waits, err = m.Float64Histogram(is.Name, unit, help, metric.WithExplicitBucketBoundaries(bounds...))

@@ -24,7 +24,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/otel/trips"
+	"github.com/dripfeed/dripfeed/outbound/otel/storetimes"
 	"github.com/dripfeed/dripfeed/outbound/watch"
 )
 
@@ -67,7 +67,7 @@ func acquire(t testing.TB, ctx context.Context, l outbound.Limiter, cost float64
 // instrument has a Board tell a reader.
 func instrument(t testing.TB, b *watch.Board) *sdkmetric.ManualReader {
 	t.Helper()
-	r := sdkmetric.NewManualReader(sdkmetric.WithProducer(trips.NewProducer(b)))
+	r := sdkmetric.NewManualReader(sdkmetric.WithProducer(storetimes.NewProducer(b)))
 	begin(t, b, Config{sdkmetric.NewMeterProvider(sdkmetric.WithReader(r)), noop.NewTracerProvider()})
 	return r
 }

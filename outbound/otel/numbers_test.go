@@ -39,7 +39,7 @@ func TestPrometheusGetsTheSameBothWays(t *testing.T) {
 		busy(t, &b)
 		all := collect(t, r)
 		text, heads := promText(t, &b)
-		const sum = "dripfeed_store_trip_time_sum_seconds_total" // of a histogram, which only a Producer has
+		const sum = "dripfeed_store_request_time_sum_seconds_total" // of a histogram, which only a Producer has
 		for _, m := range all {
 			if name := nameOf(t, m.Name, m.Unit, m.Data); !slices.Contains(heads, "HELP "+name+" "+m.Description) && name != sum {
 				t.Errorf("the Board does not have %s: %s", name, m.Description)
@@ -56,7 +56,7 @@ func TestPrometheusGetsTheSameBothWays(t *testing.T) {
 			}
 		}
 		for k, v := range got {
-			if _, ok := text[k]; !ok && !(strings.HasPrefix(k, sum) && v == text[`dripfeed_store_trip_time_seconds_sum{store="redis"}`]) {
+			if _, ok := text[k]; !ok && !(strings.HasPrefix(k, sum) && v == text[`dripfeed_store_request_time_seconds_sum{store="redis"}`]) {
 				t.Errorf("%s is not in the text", k)
 			}
 		}

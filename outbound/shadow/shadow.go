@@ -81,11 +81,11 @@ type shadow struct {
 	bucket   *outbound.Bucket
 	maxWait  time.Duration
 	report   func(context.Context, Verdict)
-	underWay atomic.Int32 // trips to a store
+	underWay atomic.Int32 // requests to a store
 }
 
 const (
-	mostTrips = 256                   // trips to a store at a time, each with a goroutine
+	mostTrips = 256                   // requests to a store at a time, each with a goroutine
 	farthest  = 24 * time.Hour        // how long a queue without MaxWait lets a call wait
 	rounding  = 10 * time.Microsecond // by how much later than MaxWait a queue admits a call
 )
@@ -155,7 +155,7 @@ type call struct {
 	arrived time.Time
 	permit  outbound.Permit // of the reservation, for the goroutine that has set busy
 
-	mu    sync.Mutex      // protects what follows, and is not held during a trip
+	mu    sync.Mutex      // protects what follows, and is free during a request to a store
 	busy  bool            // a goroutine uses permit
 	used  []outbound.Cost // to settle
 	ended bool
@@ -218,7 +218,7 @@ func (k *call) finish() {
 			guard(func() { k.permit.Settle(c) })
 		}
 		if ended {
-			k.permit.Failed() // a success would need a trip, and no refusal is counted
+			k.permit.Failed() // a success would need a request, and no refusal is counted
 		}
 	}
 }
@@ -244,7 +244,7 @@ func (k *call) Settle(used outbound.Cost) {
 
 func (k *call) Answered(outbound.Answer) {}
 
-func (k *call) Hears() bool { return false } // a transport inside judges the response
+func (k *call) Hears() bool { return false } // the transport inside reads the response
 
 func (k *call) Done() {
 	if k.begin(func() { k.ended = true }) {

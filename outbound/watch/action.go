@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// Action is what somebody asks for on the page.
+// Action is a request of the page to change a bucket.
 type Action struct {
 	Name  string        // of the limiter, as given to [Board.Add]
-	Label string        // of the key; "": it is no key
+	Label string        // of the key, or empty
 	Do    string        // "resume" or "pause"
 	For   time.Duration // how long to pause
 }
@@ -38,8 +38,9 @@ func (s *server) mayAct(r *http.Request) error {
 	return nil
 }
 
-// knows reports whether no other site can have a host's name lead here. The page of another site reaches
-// this server as its own origin, if its name resolves to this server's address: only the Host shows that.
+// knows reports whether a host is safe: localhost, an address or one of Hosts. If the name of
+// another site resolves to this server's address, its page reaches this server as its own origin,
+// and only the Host shows it.
 func (s *server) knows(host string) bool {
 	name := hostname(host)
 	if _, err := netip.ParseAddr(name); err == nil || name == "localhost" {

@@ -13,26 +13,26 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// Board shows limiters while they work. Its zero value works. It has no goroutine, needs no Close, and
-// registers nothing: http.Handle("/debug/dripfeed", board). It is safe for concurrent use. Set its
-// fields before first use.
+// Board shows limiters while they work. Its zero value works. It starts no goroutine. Serve the
+// page with http.Handle("/debug/dripfeed", board). It is safe for concurrent use. Set its fields
+// before first use.
 type Board struct {
 	// Allow decides whether a request may have an action carried out. It is called for each action,
-	// with no lock held, so it can log who did what. The page shows its error. If Allow is nil, no
-	// request may act, and the page has no buttons.
+	// with no lock held, so it can log who did what. The page shows its error. If Allow is nil, the
+	// page is read-only.
 	Allow func(r *http.Request, a Action) error
-	// Hosts are the names under which actions are taken, in addition to localhost and IP addresses.
-	// They protect from DNS rebinding.
+	// Hosts are the host names that actions may use, in addition to localhost and IP addresses. They
+	// protect from DNS rebinding.
 	Hosts []string
 	// OnCall is called with each call under any name, when Acquire is about to return, by many
 	// goroutines at the same time, with the ctx of Acquire. The call waits for it, so it must not
-	// block. If it panics, the panic goes on, and a call that was just admitted is given back. It is
-	// for tracing: what the Board counts needs no OnCall.
+	// block. If it panics, an admitted call returns its cost, and the panic goes on. It is for
+	// tracing: what the Board counts needs no OnCall.
 	OnCall func(ctx context.Context, c Call)
 
 	mu     sync.Mutex // protects what follows
 	began  time.Time
-	shown  []*shown // in the order in which they were added
+	shown  []*shown // in the order of Add
 	stores []*boardStore
 	events []Event // the latest last
 }
@@ -41,10 +41,10 @@ type Board struct {
 type shown struct {
 	name    string
 	meter   meter
-	limiter outbound.Limiter             // that was added last; nil: it is a Keyed's name
-	keyed   keys                         // nil: it is a limiter
+	limiter outbound.Limiter             // added last, or nil for the name of a Keyed
+	keyed   keys                         // or nil
 	times   int                          // that the name was added
-	stop    func()                       // stops observing its bucket; nil: it has none
+	stop    func()                       // stops observing its bucket, or nil
 	states  map[*outbound.Bucket]*cached // of shared buckets
 }
 
@@ -55,18 +55,18 @@ type Call struct {
 	Wait time.Duration // how long Acquire took
 	// Result is what the Board counts the call as: "admitted", "refused", "cancelled" or "failed".
 	Result string
-	Err    error // why the call was not admitted; nil: it was
+	Err    error // why the call was not admitted, or nil
 }
 
-// Add counts the calls of a limiter under a name, and shows its state, if it is a bucket, a queue or
-// another limiter around one of these, as [outbound.Observe] makes it. Use the result, which works as
-// l does: its permits are those of l, and an admitted call costs two readings of the clock, a mutex
-// and no allocation. Put Add around a queue, and not into one. [outbound.As] finds l in the result,
-// whose method Idle is false if l has none.
+// Add counts the calls of a limiter under a name. It shows the state of a bucket, a queue, and a
+// limiter around one, such as that of [outbound.Observe]. Use the result in place of l: its permits
+// are those of l. An admitted call costs two readings of the clock, a mutex and no allocation. Put
+// Add around a queue, and not into one. [outbound.As] finds l in the result, whose method Idle is
+// false if l has none.
 //
-// The name is what metrics, the page and logs show. It comes from the program, never from a user or a
-// URL. If a name was added before, its counters go on, and its state is that of the new limiter. For
-// limiters of many keys there is [AddKeyed].
+// The name is what metrics, the page and logs show. It comes from the program, never from a user or
+// a URL. If a name was added before, its counters go on, and its state is that of the new limiter.
+// For limiters of many keys there is [AddKeyed].
 func (b *Board) Add(name string, l outbound.Limiter) outbound.Limiter {
 	if l == nil {
 		l = noLimiter{}

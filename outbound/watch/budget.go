@@ -15,8 +15,8 @@ const (
 	// blur is by how much times may differ that mean the same reset: APIs round it to whole seconds,
 	// and responses take time.
 	blur = 2 * time.Second
-	// shortestWindow is the shortest of which Others is reported. For a shorter one the error would
-	// be larger than the number.
+	// shortestWindow is the shortest window that has an Others. For a shorter one the error would be
+	// larger than the number.
 	shortestWindow = 10 * time.Second
 )
 
@@ -25,7 +25,7 @@ type budget struct {
 	outbound.Budget
 	at time.Duration // when it reported that
 	// What follows is for Others.
-	until time.Duration // the reset, as first reported of the quota's window; below 0: not reported
+	until time.Duration // the reset, as first reported of the quota's window; negative if unknown
 	moves bool          // the reset moves, as that of a quota which is no window
 	// As of the window's beginning, or of the first report of it:
 	ours  float64 // units that the meter had counted
@@ -40,7 +40,8 @@ func (b *budget) reset() time.Duration {
 	return b.at + b.Reset
 }
 
-// over reports whether the report is out of date: its reset is over, or it has none and is an hour old.
+// over reports whether the report is out of date: its reset is over, or it has none and is an hour
+// old.
 func (b *budget) over(at time.Duration) bool {
 	if r := b.reset(); r >= 0 {
 		return at >= r
@@ -111,8 +112,8 @@ func (b *budget) follow(was *budget, m *meter) bool {
 	return true
 }
 
-// others returns which part of the quota others have used, about. It is below 0 if that is unknown,
-// as for a quota of tokens: how many a call has used is known at its end.
+// others returns the part of the quota that other clients have used, about. It is below 0 if that
+// is unknown, as for a quota of tokens: how many a call has used is known at its end.
 func (b *budget) others(m *meter) float64 {
 	if b.moves || b.until < 0 || b.Limit <= 0 || b.Remaining < 0 || b.Number < 0 || b.Number >= units || b.Unit != "" && b.Unit != "requests" {
 		return -1

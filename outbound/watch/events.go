@@ -86,13 +86,13 @@ const quiet = 10 * time.Second
 //
 //	defer bucket.Observe(watch.Log(logger.With("limiter", "github")))()
 //
-// It logs no call. A hold is a Warn, its end an Info with the time that it has lasted. A hold that is
-// extended is logged again once it is to last at least twice as long as the last line says. Of other
-// events of a kind, and of holds below ten seconds, Log writes one line in ten seconds; the next line
-// of that kind has the number of those left out as "more". If l is nil, Log uses [slog.Default].
+// It logs no call. A hold is a Warn, its end an Info with the time that it has lasted. An extended
+// hold is logged again once it lasts at least twice as long as the last line says. For other
+// events, and for holds below ten seconds, Log writes one line of each kind in ten seconds. The
+// next line of that kind counts the omitted ones as "more". If l is nil, Log uses [slog.Default].
 //
-// A bucket reports nothing of its store. OnSwitch of package fallback does, and the metric
-// dripfeed_store_away.
+// A bucket reports no outage of its store. OnSwitch of package fallback does, and the metric
+// dripfeed_store_unavailable.
 func Log(l *slog.Logger) func(outbound.Event) {
 	if l == nil {
 		l = slog.Default()

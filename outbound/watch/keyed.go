@@ -14,14 +14,14 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// AddKeyed counts the calls of all keys of k under one name, and shows the keys that are in trouble.
-// It returns a function that returns the limiter of a key, as [outbound.Keyed.For] does: use it
-// instead. A label is what the page calls a key. It must not be a secret. If label is nil, a key is
-// shown as sixteen hexadecimal digits, which do not reveal it and differ in each process. An action
-// needs a label that no other key has.
+// AddKeyed counts the calls of all keys of k under one name, and shows the keys that are in
+// trouble. It returns a function that returns the limiter of a key, as [outbound.Keyed.For] does:
+// use it instead. A label is what the page calls a key. It must not be a secret. If label is nil, a
+// key is shown as sixteen hexadecimal digits, which do not reveal it and differ in each process. An
+// action needs a label that no other key has.
 //
-// However many keys there are, metrics have one series. Of buckets in this process the page finds the
-// fullest. Of shared ones, whose state is elsewhere, it shows those that were refused lately.
+// All keys are one series of metrics. The page shows the fullest buckets of this process, and the
+// shared buckets with recent refusals.
 func AddKeyed[K comparable](b *Board, name string, k *outbound.Keyed[K], label func(K) string) func(K) outbound.Limiter {
 	if label == nil {
 		seed := maphash.MakeSeed()
@@ -72,9 +72,9 @@ func (o *ofKey[K]) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permi
 // keys is a set of limiters by keys, whatever the keys are.
 type keys interface {
 	len() int
-	// worst returns the limiters of the keys that are most worth showing, at most n, of those with
-	// the search in their label, in any case, and how many more of them there are. With an empty
-	// search it makes the labels of n keys only.
+	// worst returns at most n limiters of keys that are most worth showing, and how many more match.
+	// A key matches if its label contains the search, in any case. With an empty search it makes the
+	// labels of n keys only.
 	worst(n int, search string) (all []keyRow, more int)
 	// find returns the limiter of the one key with a label, or nil.
 	find(label string) outbound.Limiter
@@ -89,9 +89,9 @@ type keyRow struct {
 }
 
 const (
-	// rests is how many times as long as a look at all keys takes there is none for the same search
-	// after it: looks at very many keys take a hundredth of a processor, however many people look.
-	// Meanwhile the keys that it has found are looked at.
+	// rests is the pause after a look at all keys, in times of what the look took. So looks take at
+	// most a hundredth of a processor, however many people look. Meanwhile a look visits the keys
+	// that the last one has found.
 	rests = 100
 	// mostRefused is how many keys are remembered that were refused, and lately for how long.
 	mostRefused = 32
@@ -177,7 +177,7 @@ func (s *keyedSet[K]) worst(n int, search string) (all []keyRow, more int) {
 	}
 	s.mu.Unlock()
 	full := func(l outbound.Limiter, times float64) float64 {
-		if times > 0 { // it comes before others that are full
+		if times > 0 { // it comes before other full ones
 			return max(fullness(l), 1) + times/(1+times)
 		}
 		return fullness(l)
@@ -216,8 +216,8 @@ func (s *keyedSet[K]) worst(n int, search string) (all []keyRow, more int) {
 	return all, w.more + len(w.best) - len(all)
 }
 
-// fullness is how full a limiter is, as far as this process knows without a trip. Calls that wait are
-// more than full, and a hold is more than that.
+// fullness is how full a limiter is, as far as this process knows without asking the store. Calls
+// that wait are more than full, and a hold is more than that.
 func fullness(l outbound.Limiter) (full float64) {
 	l = inner(l)
 	b := bucketIn(l)

@@ -27,7 +27,7 @@ const (
 	mostNames   = 32 // limits, and kinds of errors, whose calls are counted apart
 )
 
-// meter counts what becomes of the calls of one name. It counts each call once: the last minute is
+// meter counts the calls of one name by their results. It counts each call once: the last minute is
 // the difference between its counts and those at the beginning of a second.
 type meter struct {
 	mu sync.Mutex // protects what follows
@@ -38,7 +38,7 @@ type meter struct {
 	budgets []budget
 	held    time.Duration // how long the holds have lasted that are over
 	since   time.Duration // when the latest hold began
-	until   time.Duration // when it ends; 0: none is in force
+	until   time.Duration // when it ends, or 0
 }
 
 // mark is what the meter had counted at the beginning of a second.
@@ -55,8 +55,8 @@ func (m *meter) lock(at time.Duration) {
 	}
 }
 
-// countable reports whether units are to be summed up. A limiter of the program's own may admit what
-// is no number, and the sum would stay none. No bucket admits more than a trillion.
+// countable reports whether units can be summed up. A limiter of the program may admit NaN, which
+// would stay in the sum. No bucket admits more than a trillion.
 func countable(n float64) bool { return n > 0 && n <= 1e12 }
 
 // admit counts a call that was admitted after a wait.
@@ -72,7 +72,7 @@ func (m *meter) admit(at, wait time.Duration, c *outbound.Cost) {
 	}
 }
 
-// refuse counts a call that was not admitted, and returns what became of it.
+// refuse counts a call that was not admitted, and returns its result.
 func (m *meter) refuse(ctx context.Context, at time.Duration, err error) (result string) {
 	var full *outbound.ThrottledError
 	switch {
@@ -102,7 +102,7 @@ func (m *meter) fail(at time.Duration, why string) {
 	m.failed = why
 }
 
-// add counts one more of a name. New names beyond the first ones are not told apart.
+// add counts one more of a name. New names beyond the first ones are counted as one.
 func add(to *map[string]uint64, name string) {
 	if *to == nil {
 		*to = make(map[string]uint64)
@@ -213,7 +213,7 @@ type counted struct {
 	name    string
 }
 
-// Acquire asks the limiter, and counts what comes of it. The permit is the limiter's own.
+// Acquire asks the limiter, and counts the result. The permit is the limiter's own.
 func (c *counted) Acquire(ctx context.Context, cost outbound.Cost) (p outbound.Permit, err error) {
 	begin, returned, told := now(), false, false
 	defer func() {

@@ -17,7 +17,7 @@ import (
 type Metric struct {
 	Name   string // as OpenTelemetry has it: "dripfeed.calls"
 	Kind   string
-	Unit   string // as OpenTelemetry has it; empty: Prometheus's name would be wrong with one
+	Unit   string // as OpenTelemetry has it, or empty where it would spoil Prometheus's name
 	Help   string
 	Labels []string // "limiter", "error.type", ...
 }
@@ -65,7 +65,7 @@ type family struct {
 	store   func(*Store, *samples)
 }
 
-// families are all metrics, in the order in which they are served.
+// families are all metrics, in the order of the text.
 var families = []family{
 	limiterMetric(Counter, "calls", "{call}", "Calls, by what became of them.", func(l *Limiter, s *samples) {
 		s.put(float64(l.Calls.Admitted), "admitted", "")
@@ -78,7 +78,7 @@ var families = []family{
 			s.put(0, "failed", "store")
 		}
 	}, "result", "error.type"),
-	limiterMetric(Counter, "calls.without_room", "{call}", "Calls that were refused, by the limit that had no capacity.",
+	limiterMetric(Counter, "calls.over_limit", "{call}", "Calls that were refused, by the limit that had no capacity.",
 		each(func(l *Limiter) map[string]uint64 { return l.Calls.ByLimit }), "limit"),
 	limiterMetric(Histogram, "call.wait_time", "s", "How long calls waited that were admitted.", func(l *Limiter, s *samples) { s.times(&l.Calls.Waits) }),
 	queueMetric(Gauge, "calls.waiting", "{call}", "Calls in the queue.", func(q *queue.Stats) float64 { return float64(q.Waiting) }),
@@ -120,21 +120,21 @@ var families = []family{
 	apiMetric("api.reset", "s", "How long until the API's quota is whole again.", func(x *Budget) float64 { return x.Reset.Seconds() }),
 	apiMetric("api.others", "1", "The part of the API's quota that others have used, about.", func(x *Budget) float64 { return x.Others }),
 	queueMetric(Counter, "queue.late", "{reservation}", "Reservations that were lost because the process was late.", func(q *queue.Stats) float64 { return float64(q.Late) }),
-	storeMetric(Gauge, "store.away", "", "Whether the store is away: 1, or 0.", func(x *Store, s *samples) {
+	storeMetric(Gauge, "store.unavailable", "", "Whether the store is unavailable: 1, or 0.", func(x *Store, s *samples) {
 		away := 0.0
 		if x.Away {
 			away = 1
 		}
 		s.put(away, "", "")
 	}),
-	countMetric("store.trips", "{trip}", "Requests to the store.", func(c *store.StoreStats) uint64 { return c.Trips.Count }),
-	storeMetric(Histogram, "store.trip_time", "s", "How long requests to the store took.", func(x *Store, s *samples) {
+	countMetric("store.requests", "{request}", "Requests to the store.", func(c *store.StoreStats) uint64 { return c.Trips.Count }),
+	storeMetric(Histogram, "store.request_time", "s", "How long requests to the store took.", func(x *Store, s *samples) {
 		if x.Stats != nil {
 			s.times(&x.Stats.Trips)
 		}
 	}),
 	countMetric("store.operations", "{operation}", "Operations on buckets that requests have answered; several share a request.", func(c *store.StoreStats) uint64 { return c.Answered }),
-	countMetric("store.repeats", "{trip}", "Requests that were sent once more.", func(c *store.StoreStats) uint64 { return c.Repeats }),
+	countMetric("store.repeats", "{request}", "Requests that were sent once more.", func(c *store.StoreStats) uint64 { return c.Repeats }),
 	countMetric("store.failures", "{operation}", "Operations that ended with an error of the store.", func(c *store.StoreStats) uint64 { return c.Failed }),
 }
 
@@ -199,9 +199,9 @@ func AllMetrics() (all []*Metric) {
 	return all
 }
 
-// Collect calls f with each sample of the Board, one metric after the other: with the same numbers as
-// [Board.Metrics] serves. It makes a trip for each shared limiter that was added, within 0.8 s, and
-// none for keys.
+// Collect calls f with each sample of the Board, one metric after the other: with the same numbers
+// as [Board.Metrics] serves. It asks the store for each shared limiter that was added, within 0.8
+// s, and for no key.
 func (b *Board) Collect(ctx context.Context, f func(Sample)) {
 	rows, at := b.rows(), now()
 	for _, r := range rows {

@@ -7,9 +7,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// atLocked returns what the meter had counted at the beginning of a second, which is at most a minute ago.
+// atLocked returns the counts at the beginning of a second, which is at most a minute ago.
 func (m *meter) atLocked(second int64) *Calls {
-	for ; second <= m.last; second++ { // a second in which nothing was counted has no mark
+	for ; second <= m.last; second++ { // empty seconds have no mark
 		if k := &m.marks[second%keptSeconds]; k.second == second {
 			return &k.Calls
 		}
@@ -29,8 +29,8 @@ func (m *meter) minuteLocked(at time.Duration) *Minute {
 	return r
 }
 
-// used returns how many units were admitted in a window of at most a minute before a time. Of the
-// second in which the window begins it counts the part that lies in the window.
+// used returns how many units were admitted in a window of at most a minute before a time. It
+// counts the second at the window's beginning in part.
 func (m *meter) used(at, window time.Duration, unit int) float64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -40,8 +40,8 @@ func (m *meter) used(at, window time.Duration, unit int) float64 {
 	return m.Units[unit] - rest + (rest-first)*(1-(from%time.Second).Seconds())
 }
 
-// quantile returns the wait that this part of the calls between two counts did not exceed, as if they
-// were spread evenly in their bucket of the histogram. It is below 0 if there were none.
+// quantile returns the wait that this part of the calls between two counts did not exceed, as if
+// they were spread evenly in their bucket of the histogram. It is below 0 if there were none.
 func quantile(was, is *store.Times, part float64) time.Duration {
 	if is.Count == was.Count {
 		return -1

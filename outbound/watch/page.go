@@ -17,7 +17,8 @@ import (
 //go:embed page.html
 var page string
 
-// policy lets the page run its own style and script, ask its own host, and nothing else. No markup can come from data.
+// policy lets the page run its own style and script, and ask its own host. Data cannot bring
+// markup.
 var policy = "default-src 'none'; style-src " + hashOf("style") + "; script-src " + hashOf("script") +
 	"; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'" +
 	"; require-trusted-types-for 'script'"
@@ -30,9 +31,10 @@ func hashOf(element string) string {
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// ServeHTTP serves a page that shows the limiters, wherever it is mounted. GET is the page. GET ?json is what it shows: a
-// [Snapshot], where q is [Query].Search and rows is Query.Rows. POST carries out an [Action], if Allow permits it: a form
-// with the ID of a limiter, do=pause or do=resume, and for=1m. The page shows names and labels, so protect it.
+// ServeHTTP serves a page that shows the limiters, on any path. GET returns the page. GET ?json
+// returns its contents, a [Snapshot]: q is [Query].Search, and rows is Query.Rows. POST carries out
+// an [Action], if Allow permits it: a form with the ID of a limiter, do=pause or do=resume, and
+// for=1m. The page shows names and labels, so protect it.
 func (b *Board) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	(&server{source: b, allow: b.Allow, hosts: b.Hosts}).ServeHTTP(w, r)
 }
@@ -81,7 +83,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // view is a Snapshot as the page gets it.
 type view struct {
 	Snapshot
-	ReadOnly string // why this request may ask for no action; empty: it may
+	ReadOnly string // why this request may not act, or empty
 }
 
 // data answers with what the page shows.
@@ -91,7 +93,7 @@ func (s *server) data(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	form := r.URL.Query()
-	rows, _ := strconv.Atoi(form.Get("rows")) // 0: as many as a Board has without being told
+	rows, _ := strconv.Atoi(form.Get("rows")) // 0 for the default
 	v := view{Snapshot: s.Snapshot(r.Context(), Query{Search: form.Get("q"), Rows: rows})}
 	if err := s.mayAct(r); err != nil {
 		v.ReadOnly = err.Error()

@@ -11,8 +11,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// Metrics returns a handler that serves what [Board.Collect] collects as Prometheus text. Series are
-// by limiter and limit, whatever the number of keys. No label has a key, a URL or a host in it.
+// Metrics returns a handler that serves what [Board.Collect] collects as Prometheus text. Series
+// are by limiter and limit, whatever the number of keys. No label has a key, a URL or a host in it.
 func (b *Board) Metrics() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")

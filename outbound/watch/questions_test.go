@@ -190,7 +190,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		if is.Explain.Limit != "per hour" || !strings.Contains(is.Explain.String(), `would wait 1h for limit "per hour"`) {
 			t.Errorf("%+v", is)
 		}
-		tells(t, b, `calls_without_room_total{limiter="api",limit="per hour"} 1`)
+		tells(t, b, `calls_over_limit_total{limiter="api",limit="per hour"} 1`)
 	})
 	question(t, "what is a limit without a name called", func(t *testing.T, b *Board) {
 		l := b.Add("api", bucket(t, outbound.PerHour(1)))
@@ -199,7 +199,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		if is := called(t, b, "api"); is.Limits[0].Name != "1 per 1h" || is.Explain.Limit != "1 per 1h" {
 			t.Errorf("%+v", is)
 		}
-		tells(t, b, `calls_without_room_total{limiter="api",limit="1 per 1h"} 1`)
+		tells(t, b, `calls_over_limit_total{limiter="api",limit="1 per 1h"} 1`)
 		tells(t, b, `limit_level{limiter="api",limit="1 per 1h"} 1`)
 	})
 	question(t, "when is it empty", func(t *testing.T, b *Board) {
@@ -253,7 +253,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		l := b.Add("api", shared(t, f, "k", outbound.PerSecond(10)))
 		direct := b.Add("direct", shared(t, store, "k", outbound.PerSecond(10)))
 		go1(t, l)
-		tells(t, b, `store_away{store="quotas"} 0`)
+		tells(t, b, `store_unavailable{store="quotas"} 0`)
 		store.fail(contract.ErrUnavailable)
 		time.Sleep(time.Second)
 		_, _ = l.Acquire(bg, outbound.Cost{1})
@@ -270,7 +270,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		if is := called(t, b, "api"); is.Severity == Stopped || is.Err != "" { // its calls go on
 			t.Errorf("%+v", is)
 		}
-		tells(t, b, `store_away{store="quotas"} 1`, `calls_total{limiter="direct",result="failed",error_type="store"} 1`)
+		tells(t, b, `store_unavailable{store="quotas"} 1`, `calls_total{limiter="direct",result="failed",error_type="store"} 1`)
 		store.fail(nil) // it is back, and calls go to it again some time later
 		for i := 0; i < 100 && f.State().Away; i++ {
 			_, _ = l.Acquire(bg, outbound.Cost{1})
@@ -283,7 +283,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		if is := called(t, b, "direct"); is.Err != "" {
 			t.Errorf("%+v", is)
 		}
-		tells(t, b, `store_away{store="quotas"} 0`)
+		tells(t, b, `store_unavailable{store="quotas"} 0`)
 	})
 	question(t, "how slow is the store, and how many operations share a trip", func(t *testing.T, b *Board) {
 		c := &counting{stats: contract.StoreStats{Answered: 30, Repeats: 3, Trips: contract.Times{
@@ -294,8 +294,8 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 		if s := b.Snapshot(bg, Query{}).Stores[0]; s.Stats.Trips.Count != 12 || s.Stats.Answered != 30 || s.Stats.Repeats != 3 {
 			t.Errorf("%+v", s)
 		}
-		tells(t, b, `store_trips_total{store="redis"} 12`, `store_operations_total{store="redis"} 30`, `store_repeats_total{store="redis"} 3`,
-			`store_trip_time_seconds_bucket{store="redis",le="0.005"} 9`, `store_trip_time_seconds_sum{store="redis"} 0.24`)
+		tells(t, b, `store_requests_total{store="redis"} 12`, `store_operations_total{store="redis"} 30`, `store_repeats_total{store="redis"} 3`,
+			`store_request_time_seconds_bucket{store="redis",le="0.005"} 9`, `store_request_time_seconds_sum{store="redis"} 0.24`)
 	})
 	question(t, "is this process late, and how late do calls depart", func(t *testing.T, b *Board) {
 		store := &tardy{watchedStore: watchedStore{Memory: contract.NewMemory()}}

@@ -22,9 +22,9 @@ const (
 type row struct {
 	Limiter
 	shown   *shown
-	limiter outbound.Limiter // nil: it stands for all keys of a Keyed
-	keyed   keys             // nil: it is a limiter
-	rank    float64          // how much in trouble it is, as far as that is known without a trip
+	limiter outbound.Limiter // or nil for all keys of a Keyed
+	keyed   keys             // or nil
+	rank    float64          // how much in trouble it is, as far as this process knows
 	refused bool             // of a key: calls were refused lately
 }
 
@@ -38,7 +38,7 @@ func (b *Board) rows() (all []*row) {
 	return all
 }
 
-// read fills in what is known without a trip, and reports whether the bucket is held.
+// read fills in what this process knows, and reports whether the bucket is held.
 func (r *row) read(at time.Duration, minute bool) (held bool) {
 	held = r.shown.meter.read(&r.Limiter, at, minute)
 	if r.Keyed = r.keyed != nil; r.Keyed {
@@ -50,10 +50,9 @@ func (r *row) read(at time.Duration, minute bool) (held bool) {
 	return held
 }
 
-// Snapshot returns what the Board shows now. It asks the shared buckets that are to be shown for their
-// state, a trip for each whose state is not from within the last second, and waits for a store for
-// 0.8 s. It looks at all keys of each Keyed, and makes the label of each for a search. How long that
-// may take says the doc of the package.
+// Snapshot returns what the Board shows now. It asks the store for each shared bucket that it
+// shows, unless the state is younger than a second, and waits at most 0.8 s. It visits all keys of
+// each Keyed, and makes all labels for a search. The doc of the package has the cost.
 func (b *Board) Snapshot(ctx context.Context, q Query) Snapshot {
 	if q.Rows <= 0 {
 		q.Rows = defaultRows
@@ -82,8 +81,8 @@ func (b *Board) Snapshot(ctx context.Context, q Query) Snapshot {
 }
 
 // pick returns the rows to show, and how many more there are. Keys and names have half of the rows
-// each, if there are so many: those in trouble among many keys are no reason to hide what the program
-// has named.
+// each, if there are so many: those in trouble among many keys are no reason to hide what the
+// program has named.
 func (b *Board) pick(q *Query) (rows []*row, hidden int) {
 	search, at := strings.ToLower(q.Search), now()
 	var names, keys []*row
@@ -122,7 +121,7 @@ var why = map[string]string{
 	"exhausted":   "nothing is left of the API's quota until its reset",
 }
 
-// judge says what is wrong with a limiter.
+// judge returns what is wrong with a limiter, in words.
 func (r *row) judge() {
 	say := func(s Severity, format string, a ...any) {
 		r.Severity = max(r.Severity, s)

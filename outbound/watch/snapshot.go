@@ -9,7 +9,7 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// Query says what a [Snapshot] is to show.
+// Query selects what a [Snapshot] shows.
 type Query struct {
 	// Search is what the name or the label of a limiter contains, in any case. If it is empty, the
 	// Snapshot shows all.
@@ -20,8 +20,8 @@ type Query struct {
 	Rows int
 }
 
-// Snapshot is what a [Board] shows at one moment. It is what the page gets as JSON: durations are in
-// nanoseconds. All counts are those of this process. Levels of shared buckets are those of all
+// Snapshot is what a [Board] shows at one moment. It is what the page gets as JSON: durations are
+// in nanoseconds. All counts are those of this process. Levels of shared buckets are those of all
 // processes that share them.
 type Snapshot struct {
 	At       time.Time
@@ -40,7 +40,7 @@ const (
 	Calm    Severity = iota // calls leave, or there are none
 	Busy                    // calls wait, or were refused within the last minute
 	Slowed                  // calls leave more slowly, after refusals by the API
-	Stopped                 // no call leaves: a hold, or a store that does not answer
+	Stopped                 // no call leaves: a hold, or an unavailable store
 )
 
 // Limiter is what a Board shows of one limiter, or of one key of an [outbound.Keyed].
@@ -54,13 +54,13 @@ type Limiter struct {
 	// Keyed says that the row stands for all keys of an [outbound.Keyed], and Keys how many there are.
 	Keyed bool
 	Keys  int
-	// Bucket says that there is a bucket in the limiter, which can be paused, and Shared that its
-	// state is in a store, so that its levels, holds and speed are of all processes.
+	// Bucket is true if the limiter has a bucket, which can be paused. Shared is true if the bucket's
+	// state is in a store: its levels, holds and speed are those of all processes.
 	Bucket, Shared bool
 	// Err is why there is no state now, or an older one. If it is empty, the state is the latest.
 	Err string
-	// Explain says when a call could leave that costs what calls have cost so far, on average, and
-	// why not before. Its String says so in words. If it is nil, the state is unknown.
+	// Explain says when and why a call of average cost could leave. Its String puts that in words. If
+	// it is nil, the state is unknown.
 	Explain *outbound.Explanation
 
 	Limits   []Limit
@@ -69,10 +69,10 @@ type Limiter struct {
 	Reason   string
 	Speed    float64 // 1, or less after refusals
 
-	Queue *queue.Stats // nil: the limiter has no queue
+	Queue *queue.Stats // nil without a queue
 
 	Calls   Calls
-	Minute  *Minute // nil: of a key nothing is counted
+	Minute  *Minute // nil for a key
 	Budgets []Budget
 
 	failed string // why the latest call has failed
@@ -94,7 +94,7 @@ type Limit struct {
 	Window   time.Duration
 }
 
-// Calls counts the calls by what became of them. Admitted, Refused, Failed and Cancelled add up to all
+// Calls counts the calls by their results. Admitted, Refused, Failed and Cancelled add up to all
 // calls, except for those that still wait.
 type Calls struct {
 	Second
@@ -127,16 +127,16 @@ func (s Second) minus(t Second) Second {
 	return Second{s.Admitted - t.Admitted, s.Refused - t.Refused, s.Failed - t.Failed, s.ByAPI - t.ByAPI}
 }
 
-// Budget is what the API has reported of one of its quotas, until its reset. Reset is how long until
-// then.
+// Budget is what the API has reported of one of its quotas, until its reset. Reset is how long
+// until then.
 type Budget struct {
 	outbound.Budget
 	Age time.Duration // of the report
-	// Others is the part of Limit that others have used since the Board has seen the quota's window
-	// begin, or since the first report of it. Others are other programs with the same key, and other
-	// processes of this one. It is below 0 if that is unknown: for a quota that does not count
-	// requests, for one whose reset is not reported or moves with each call, for one whose windows
-	// are shorter than ten seconds, and for an [outbound.Keyed], whose keys may have a quota each.
+	// Others is the part of Limit that other clients have used since the quota's window began, or
+	// since the first report of it. Other clients are other programs with the same API key, and other
+	// processes of this program. Others is negative if it is unknown: for other units than requests,
+	// resets that are unknown or move with each call, windows below ten seconds, and an
+	// [outbound.Keyed].
 	Others float64
 }
 

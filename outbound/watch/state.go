@@ -27,15 +27,15 @@ var errBroken = errors.New("Explain panicked")
 
 // cached is what was last known of a limiter.
 type cached struct {
-	turn chan struct{} // full during a trip, for which others wait too; it protects what follows; nil: there are no others
+	turn chan struct{} // full during a request to the store, protects what follows; nil for a single look
 	e    *outbound.Explanation
-	err  error         // of the last trip
+	err  error         // of the last request
 	at   time.Duration // when that ended
 	used time.Duration // when it was last shown; the Board's lock protects it
 }
 
-// explain returns what is known of a limiter, and asks again for what is old. e is nil if nothing is
-// known. err says why there is nothing newer.
+// explain returns what is known of a limiter, and asks again for what is old. e is nil if nothing
+// is known. err says why there is nothing newer.
 func (c *cached) explain(ctx context.Context, x explainer, cost outbound.Cost) (e *outbound.Explanation, err error) {
 	if c.turn != nil {
 		c.turn <- struct{}{}
@@ -58,7 +58,7 @@ func (c *cached) explain(ctx context.Context, x explainer, cost outbound.Cost) (
 }
 
 // cache returns what is known of the limiter of a row, whose bucket is shared. Limiters of several
-// names may be around one bucket, and differ in which calls wait and in what calls cost.
+// names may be around one bucket, with different waiting calls and costs.
 func (b *Board) cache(of *shown, bucket *outbound.Bucket) *cached {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -109,7 +109,7 @@ func (b *Board) fill(ctx context.Context, rows []*row) {
 	all.Wait()
 }
 
-// explained fills in what a bucket has explained, with the row's name in the place of its key.
+// explained fills in what a bucket has explained, with the row's name instead of its key.
 func (r *row) explained(of *outbound.Explanation, err error, key string) {
 	name := strings.TrimSpace(r.Name + " " + r.Label)
 	if err != nil {
@@ -142,7 +142,7 @@ func (r *row) explained(of *outbound.Explanation, err error, key string) {
 	}
 }
 
-// named is the text of an error with a name in the place of the bucket's key, which may be a secret. A
+// named is the text of an error with a name instead of the bucket's key, which may be a secret. A
 // key below four bytes is none.
 func named(err error, key, name string) string {
 	text := err.Error()

@@ -14,17 +14,18 @@ import (
 // boardStore is a store on the board.
 type boardStore struct {
 	name  string
-	stats hasStoreStats   // nil: it counts nothing
-	state *fallback.Store // nil: it is no fallback
+	stats hasStoreStats   // or nil
+	state *fallback.Store // or nil
 }
 
-// hasStoreStats is a store that counts its trips, as those of packages redisstore, pgstore and rowstore do.
+// hasStoreStats is a store that counts its requests, as those of packages redisstore, pgstore and
+// rowstore do.
 type hasStoreStats interface{ Stats() store.StoreStats }
 
-// AddStore shows a store under a name. The store counts its trips, as those of packages redisstore,
-// pgstore and rowstore do, or it is a [*fallback.Store], which is shown with the counts of the store in
-// it. For any other AddStore returns an error that is [outbound.ErrInvalid]. If a name was added before,
-// it stands for the new store.
+// AddStore shows a store under a name. The store is one of packages redisstore, pgstore and
+// rowstore, or a [*fallback.Store], which shows the counts of the store in it. For any other
+// AddStore returns an error that is [outbound.ErrInvalid]. If a name was added before, it now names
+// the new store.
 func (b *Board) AddStore(name string, s any) error {
 	is := &boardStore{name: name}
 	if f, ok := s.(*fallback.Store); ok && f != nil {
@@ -41,7 +42,7 @@ func (b *Board) AddStore(name string, s any) error {
 	return nil
 }
 
-// storesShown returns what is known of the stores. It makes no trip.
+// storesShown returns what is known of the stores. It makes no request.
 func (b *Board) storesShown() (all []Store) {
 	b.mu.Lock()
 	stores := slices.Clone(b.stores)

@@ -43,8 +43,8 @@ func TestABoardShowsStores(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		text := metricsOf(&b)
-		for _, line := range []string{`store_away{store="redis"} 1`, `store_trip_time_seconds_bucket{store="redis",le="0.001"} 4`,
-			`store_trip_time_seconds_bucket{store="redis",le="+Inf"} 10`, `store_trip_time_seconds_sum{store="redis"} 0.05`, `store_operations_total{store="redis"} 30`} {
+		for _, line := range []string{`store_unavailable{store="redis"} 1`, `store_request_time_seconds_bucket{store="redis",le="0.001"} 4`,
+			`store_request_time_seconds_bucket{store="redis",le="+Inf"} 10`, `store_request_time_seconds_sum{store="redis"} 0.05`, `store_operations_total{store="redis"} 30`} {
 			if !strings.Contains(text, "dripfeed_"+line+"\n") {
 				t.Errorf("no %s in\n%s", line, text)
 			}
@@ -83,7 +83,7 @@ func TestAStoreThatCountsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		text := metricsOf(&b)
-		if strings.Contains(text, "store_trips_total{") || strings.Contains(text, "store_trip_time_seconds_count{") || !strings.Contains(text, `store_away{store="plain"} 0`) {
+		if strings.Contains(text, "store_requests_total{") || strings.Contains(text, "store_request_time_seconds_count{") || !strings.Contains(text, `store_unavailable{store="plain"} 0`) {
 			t.Error(text)
 		}
 		c := &counting{&watchedStore{Memory: store.NewMemory()}, store.StoreStats{Outages: []store.Outage{{Since: time.Now().Add(-time.Minute)}}}}

@@ -14,7 +14,7 @@ func count(n uint64, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// brief is a duration in words without digits that nobody reads, "8 min 52 s", as the page's dur has it.
+// brief is a duration in two units at most, "8 min 52 s", as the page's dur has it.
 func brief(d time.Duration) string {
 	const day, year = 24 * time.Hour, 31_556_952 * time.Second
 	two := func(d, big time.Duration, name string, small time.Duration, smallName string) string {

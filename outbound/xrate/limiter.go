@@ -12,11 +12,10 @@ import (
 
 const maxWait = time.Duration(math.MaxInt64)
 
-// Limiter is a [rate.Limiter] as an [outbound.Limiter]. It has no state of its
-// own, is safe for concurrent use, and its fields are not to be changed once it
-// is in use; the rate and the burst of Rate may be.
+// Limiter is a [rate.Limiter] as an [outbound.Limiter]. All its state is in Rate. It is safe for
+// concurrent use. Set its fields before first use; the rate and the burst of Rate may change later.
 type Limiter struct {
-	// Rate admits the calls. nil: Acquire returns [outbound.ErrInvalid].
+	// Rate admits the calls. If it is nil, Acquire returns [outbound.ErrInvalid].
 	Rate *rate.Limiter
 	// Unit is the index of the number in a cost that Rate counts, 0 to 3.
 	Unit int
@@ -37,10 +36,8 @@ type Limiter struct {
 //   - an [*outbound.CostError], [outbound.ErrInvalid], if a number of the
 //     cost is NaN, infinite or negative, or the one that Rate counts is 0 and not
 //     [outbound.Free];
-//   - an [*outbound.LimitError], if the rate is 0 or below and too few tokens
-//     are left, because coming back is no use; if the rate is, or has been, NaN
-//     or math.Inf(1), with which x/time admits everything; or if Unit is not 0
-//     to 3;
+//   - an [*outbound.LimitError], if Unit is not 0 to 3, if the rate is 0 or below and too few
+//     tokens are left, or if the rate is or was NaN or math.Inf(1), which would admit every call;
 //   - [outbound.ErrInvalid], if Rate is nil.
 func (l *Limiter) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 	if l == nil {
@@ -93,8 +90,8 @@ func (l *Limiter) check(c *outbound.Cost) error {
 	if c[l.Unit] == 0 {
 		return &outbound.CostError{Key: l.Key, Cost: *c, Err: outbound.ErrInvalid}
 	}
-	// At a time before all others nothing has run in yet: 0 seconds at a finite
-	// rate. What makes this NaN, makes every comparison of x/time false.
+	// At the zero time no token has run in yet: 0 seconds at a finite rate. What makes this NaN,
+	// makes every comparison of x/time false.
 	if math.IsNaN(l.Rate.TokensAt(time.Time{})) {
 		if r := float64(l.Rate.Limit()); math.IsNaN(r) || math.IsInf(r, 0) {
 			return l.flaw("rate %v is not finite: rate.Inf is the one without a limit", r)
@@ -104,7 +101,7 @@ func (l *Limiter) check(c *outbound.Cost) error {
 	return nil
 }
 
-// refusal returns why there was no room for n tokens at t.
+// refusal returns why n tokens were refused at t.
 func (l *Limiter) refusal(t time.Time, n int, c outbound.Cost) error {
 	r, burst := l.Rate.Limit(), l.Rate.Burst()
 	if n > burst { // an infinite rate would have admitted it

@@ -94,7 +94,7 @@ func TestATurnThatFailsIsTakenAgainButNotForever(t *testing.T) {
 	if err != nil || len(rows) != 2 || len(rows[0].values.this.values) != 1 {
 		t.Errorf("%+v, error %v, want one turn", rows, err)
 	}
-	if !strings.Contains(progress.String(), "once more: in its own process") {
+	if !strings.Contains(progress.String(), "once more: in a child process") {
 		t.Errorf("nothing is said of the turn that failed in %q", progress.String())
 	}
 	if _, err := duel(t.Context(), io.Discard, roundTrip(o), dripfeed(), o, script(t, "bad", "exit 1"), once); err == nil {

@@ -45,7 +45,7 @@ func (e errand) in(ctx context.Context, program string) (s sample, err error) {
 	child.Stderr = os.Stderr
 	out, err := child.Output()
 	if err != nil {
-		return s, fmt.Errorf("in a process of the row: %w", err)
+		return s, fmt.Errorf("in a child process: %w", err)
 	}
 	err = json.Unmarshal(out, &s)
 	return s, err

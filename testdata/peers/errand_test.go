@@ -16,7 +16,7 @@ func TestATurnInItsOwnProcessMeasuresWhatItIsAskedFor(t *testing.T) {
 		{Options: small, Scenario: "nothing", Contender: subject},
 		{Options: small, Scenario: s.name, Contender: retryable().name}, // retryable does not wait
 	} {
-		if err := e.run(); err == nil || !strings.Contains(err.Error(), "nobody called") {
+		if err := e.run(); err == nil || !strings.Contains(err.Error(), "no contender") {
 			t.Errorf("%q for %q: error %v", e.Scenario, e.Contender, err)
 		}
 	}

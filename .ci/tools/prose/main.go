@@ -87,6 +87,9 @@ func lower(bounds, found map[string]counts) map[string]counts {
 	return low
 }
 
+// most is how many hits of one count compare prints.
+const most = 10
+
 // compare prints the hits of each count that is above its bound.
 func compare(bounds map[string]counts, pages map[string]*page, out io.Writer) (grown int) {
 	for _, name := range slices.Sorted(maps.Keys(pages)) {
@@ -97,7 +100,11 @@ func compare(bounds map[string]counts, pages map[string]*page, out io.Writer) (g
 			}
 			grown++
 			fmt.Fprintf(out, "%s: %s: %d, at most %d%s\n", name, rule, len(hits), bounds[name][rule], instead(rule))
-			for _, h := range hits {
+			for i, h := range hits {
+				if i == most {
+					fmt.Fprintf(out, "\tand %d others: .ci/prose -list %s %s\n", len(hits)-most, rule, name)
+					break
+				}
 				fmt.Fprintf(out, "\t%s: %s\n", h.place, h.text)
 			}
 		}

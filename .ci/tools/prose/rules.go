@@ -43,7 +43,7 @@ var sentenceRules = []rule{
 	), "again, without success, permanently, next to, except; a process must, a call can"},
 	{"persona", join(`(?i)\b(?:tells?|told|telling|untold|hears?|heard|heeds?|heeded|say so|says so|knows? nothing|say nothing|says nothing)\b`),
 		"return, report, notify, learn from a reply"},
-	{"nobody", join(`(?i)\b(?:nobody|somebody|anybody|everybody|whoever|whomever|who (?:waits|comes|asks|calls|books|looks|gives|may)|those who|all who|others)\b`),
+	{"nobody", join(`(?i)\b(?:nobody|somebody|anybody|everybody|whoever|whomever|who (?:waits|comes|asks|calls|books|looks|gives|may)|those who|all who)\b`, `\bothers\b`),
 		"name the actor: call, queue, process, store, API"},
 	{"negations", join(`(?i)` + negation + `.*` + second), "the positive first, one negation a sentence"},
 	{"stub", join(`(?:^|[.;:] )(?:0|nil|""|[Zz]ero|[Ee]mpty|[Bb]elow 0|0 or less|None|[Tt]rue|[Ff]alse|The zero [A-Z]\w+): ?`),
@@ -52,10 +52,10 @@ var sentenceRules = []rule{
 		`(?i)\b(?:brim|way back|desk|garbage|unmade|beside|drips?|dripping|at once|no room|room for|put back|puts back|fleetwide)\b`,
 		`(?i)\b(?:its|their|a|no|the|one|last|next|other|whose) (?:place|turn)s?\b`,
 		`(?i)\b(?:comes?|came|gives?|gave|given) back\b`,
-		`\b(?:judge[sd]?|the exam|the gate|the meter)\b`,
+		`\b(?:judge[sd]?|the exam|the gate)\b`,
 		`(?i)\btrips?\b`,
 	), "call, limit, permit, reservation, hold, round trip, next to, capacity, process"},
-	{"inner", join(`(?i)\b(?:the law|lawful|dial|episodes?|epochs?|another life|a life|lives|piggyback\w*|bucket time)\b`),
+	{"inner", join(`(?i)\b(?:the law|lawful|the dial|dial time|episodes?|epochs?|another life|a life|lives|piggyback\w*|bucket time)\b`),
 		"an ordinary word: only ARCHITECTURE.md, outbound/store and internal packages use these"},
 }
 

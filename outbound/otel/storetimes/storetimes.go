@@ -1,13 +1,13 @@
-// Package trips reports to OpenTelemetry's SDK how long requests to the stores of a [watch.Board] take:
+// Package storetimes reports to OpenTelemetry how long requests to the stores of a [watch.Board]
+// take:
 //
-//	reader := sdkmetric.NewPeriodicReader(exporter, sdkmetric.WithProducer(trips.NewProducer(&board)))
+//	reader := metric.NewPeriodicReader(exporter, metric.WithProducer(storetimes.NewProducer(&board)))
 //
-// The metric is dripfeed.store.trip_time, a histogram in seconds with the attribute store, which an
-// exporter for Prometheus calls as [watch.Board.Metrics] does. A store counts its requests itself, and
-// OpenTelemetry's API has no histogram that is read at collection, as its counters and gauges are. Its
-// SDK has: a Producer brings numbers that are counted already. So package otel needs the API only, and
-// has all other metrics.
-package trips
+// The metric is dripfeed.store.request_time, a histogram in seconds with the attribute store. An
+// exporter for Prometheus gives it the name that [watch.Board.Metrics] serves. A store counts its
+// requests itself, and only OpenTelemetry's SDK can read such a histogram at collection, by a
+// Producer. Package otel has all other metrics, and needs the API only.
+package storetimes
 
 import (
 	"context"
@@ -61,7 +61,7 @@ func (p *producer) Produce(ctx context.Context) ([]metricdata.ScopeMetrics, erro
 		return nil, nil
 	}
 	return []metricdata.ScopeMetrics{{
-		Scope:   instrumentation.Scope{Name: "github.com/dripfeed/dripfeed/outbound/otel/trips"},
+		Scope:   instrumentation.Scope{Name: "github.com/dripfeed/dripfeed/outbound/otel/storetimes"},
 		Metrics: []metricdata.Metrics{all},
 	}}, nil
 }
