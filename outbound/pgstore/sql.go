@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -123,17 +124,12 @@ func Prune(ctx context.Context, db *sql.DB, c Config) (deleted int64, err error)
 		return 0, errNoDB
 	}
 	for n := int64(pruned); n == pruned; deleted += n {
-		var result sql.Result
-		if result, err = db.ExecContext(ctx, c.names().sweep(pruned)); err == nil {
+		result, err := db.ExecContext(ctx, c.names().sweep(pruned))
+		if err == nil {
 			n, err = result.RowsAffected()
 		}
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		} else if err != nil {
-			err = (&rows{db: db}).explain(err)
-		}
 		if err != nil {
-			return deleted, err
+			return deleted, cmp.Or(ctx.Err(), (&rows{db: db}).explain(err))
 		}
 	}
 	return deleted, nil

@@ -7,6 +7,9 @@
 // DRIPFEED_POSTGRES_URL, a postgres:// URL of a superuser, names a server to use instead where a
 // test does not stop it.
 //
+// The table in faults_test.go names what may happen to a server and to the way to it, and what each
+// costs. A fleet of workers goes through each row.
+//
 // Servers listen on free ports of 127.0.0.1 only. They and their files end with the test, or with
 // its process.
 package pgtest
