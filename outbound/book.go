@@ -46,6 +46,8 @@ type Booking struct {
 	// says: +Inf when a backlog begins, 0 while there is none. When Book has booked
 	// something, it sets Claim to what the next booking is to claim.
 	Claim float64
+	// Weight is this worker's share of the claims, as [store.Op.Weight] says. If it is zero, it is 1.
+	Weight float64
 
 	// Tickets are the places booked, in order: at most one for each of Costs.
 	Tickets []Ticket
@@ -71,7 +73,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	if k.Wait < 0 || k.Horizon < 0 || k.After < 0 {
 		return fmt.Errorf("%w: Booking: Wait %v, After %v or Horizon %v is negative", ErrInvalid, k.Wait, k.After, k.Horizon)
 	}
-	s := step{action: store.Book, costs: k.Costs, wait: k.Wait, horizon: k.Horizon, after: k.After, claim: k.Claim, inJob: k.InJob, into: k.into[:0], waits: true, parts: true}
+	s := step{action: store.Book, costs: k.Costs, wait: k.Wait, horizon: k.Horizon, after: k.After, claim: k.Claim, weight: k.Weight, inJob: k.InJob, into: k.into[:0], waits: true, parts: true}
 	var invalid error
 	if len(k.Costs) > 0 && !k.Costs[0].valid() {
 		invalid = &CostError{Key: b.key, Cost: k.Costs[0], Err: ErrInvalid}

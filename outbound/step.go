@@ -17,6 +17,7 @@ type step struct {
 	horizon time.Duration
 	after   time.Duration
 	claim   float64
+	weight  float64
 	back    []*call
 	move    *store.Charge
 	limits  []Limit // to set; none: those that the bucket was made with
@@ -115,7 +116,7 @@ func (t *trip) resolve(key string, s *step, f *inForce) (bad error) {
 	}
 	t.op = store.Op{
 		Limits: f.law, Number: f.number, Reports: t.reports, Action: s.action, Costs: t.costs,
-		Wait: s.wait, Horizon: s.horizon, After: s.after, Claim: s.claim, Back: t.back, Move: s.move, Into: s.into, Slots: s.parts && f.parts,
+		Wait: s.wait, Horizon: s.horizon, After: s.after, Claim: s.claim, Weight: s.weight, Back: t.back, Move: s.move, Into: s.into, Slots: s.parts && f.parts,
 	}
 	return bad
 }

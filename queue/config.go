@@ -2,6 +2,7 @@ package queue
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -32,6 +33,10 @@ type Config struct {
 	// 5 ms with these and with limits made by [outbound.Per], PerSecond and so on. Otherwise it is a
 	// tenth of the time that a unit takes to leak, at least 5 ms and at most 50 ms.
 	Tolerance time.Duration
+	// Weight is the queue's share of the bucket while calls wait in several queues around it, in one
+	// process or in many: a queue of weight 9 leaves a tenth to one of weight 1. While no call waits
+	// in the others, a queue has the whole rate. If Weight is zero, it is 1.
+	Weight float64
 }
 
 func (c Config) check() error {
@@ -40,6 +45,9 @@ func (c Config) check() error {
 		return fmt.Errorf("queue: MaxLen %d or MaxWait %v is negative: %w", c.MaxLen, c.MaxWait, outbound.ErrInvalid)
 	case c.Tolerance < 0 || c.Tolerance > maxTolerance:
 		return fmt.Errorf("queue: Tolerance %v is not between 0 and %v: %w", c.Tolerance, maxTolerance, outbound.ErrInvalid)
+	}
+	if !(c.Weight >= 0 && c.Weight <= math.MaxFloat64) {
+		return fmt.Errorf("queue: Weight %v is negative or no number: %w", c.Weight, outbound.ErrInvalid)
 	}
 	return nil
 }

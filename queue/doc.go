@@ -52,13 +52,28 @@
 // The reservation of a call that cancels goes to the next call. If no call can use it, it goes back
 // to the bucket, and frees its units if no later reservation exists. A process that crashes loses
 // its reservations: one or two, and above 100 calls per second those of about 15 ms and a round
-// trip, or of 100 ms while it catches up with other processes.
+// trip. While it catches up with other processes, those are of 100 ms, or of 4 times as long as its
+// first is away.
+//
+// # Shares
+//
+// Queues around one bucket share it equally while calls wait in all of them, in one process or in
+// many. A queue per tenant, in an [outbound.Keyed], keeps a tenant with 10,000 calls from delaying
+// the others. [Config].Weight changes the shares:
+//
+//	users := queue.New(bucket, queue.Config{Weight: 9})
+//	batch := queue.New(bucket, queue.Config{}) // a tenth while both wait, all while no user waits
+//
+// Shares are kept in rounds: queues of weights 9 and 1 take 10 calls for one. Give the
+// smallest share a Weight of 1 if others have 9 times as much or more: above that a Weight below 1
+// counts for less. A queue counts with its weight while two of its calls or more
+// have no reservation. Which calls are refused early depends on the queue's own calls: what other
+// queues will take is unknown.
 //
 // # Many processes
 //
-// Queues of several processes that have more calls than reservations get equal shares of a shared
-// bucket. A process that is further from the store catches up with reservations up to 100 ms after
-// its first, or twice as far away as its first.
+// A process that is further from the store catches up with reservations up to 100 ms after its
+// first, or 5 times as far away as its first.
 //
 // A queue alone at 1,000 calls per second makes one request to the store for ten calls. Under
 // contention a call takes at most one request if two or more calls wait in each queue, else two. A

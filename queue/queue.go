@@ -68,6 +68,7 @@ type Stats struct {
 func New(b *outbound.Bucket, c Config) *Queue {
 	q := &Queue{bucket: b, config: c, err: c.check(), shared: b.Shared()}
 	q.config.MaxLen = cmp.Or(c.MaxLen, defaultLen)
+	q.booking.Weight = c.Weight
 	q.line.init()
 	return q
 }

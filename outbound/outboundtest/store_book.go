@@ -12,7 +12,7 @@ import (
 var bookCases = []storeCase{
 	{sentence: "order of booking is order of departure", check: (*exam).books},
 	{sentence: "no reservation is sooner than After", check: (*exam).after},
-	{sentence: "a process behind the lead catches up, at most 100 ms at a time or as far again as its first reservation", check: (*exam).claims},
+	{sentence: "a process behind the lead catches up, at most 100 ms at a time or 4 times as far again as its first reservation, or as its Weight", check: (*exam).claims},
 	{sentence: "a process has a share of the claims as large as its Weight", check: (*exam).weights},
 	{sentence: "the last booking is undone as if it had never been, and no other", check: (*exam).undoes},
 	{sentence: "Move undoes the last booking and books again, or does nothing", check: (*exam).moves},
@@ -96,7 +96,7 @@ func (e *exam) claims() {
 	p.claim(10, 0, 0, 1, 11)                   // and has no one to catch up with
 	p.claim(math.Inf(1), 0, time.Hour, 10, 11) // a backlog that begins is level, and does not raise the lead
 	p.claim(9, 0, 0, 2, 11)                    // two behind
-	p.claim(1, 0, 0, 10, 11)                   // ten behind, and as far again as its first, which is minutes away
+	p.claim(1, 0, 0, 10, 11)                   // ten behind, and its first is minutes away
 	p.claim(12, 0, 0, 1, 11)                   // of another life: it begins
 	for _, none := range []float64{0, -1, math.Inf(-1), math.NaN()} {
 		p.claim(none, 0, 0, 1, 0)
@@ -104,6 +104,16 @@ func (e *exam) claims() {
 	p.claim(11, 0, 0, 1, 12) // none of those has raised the lead
 	p.step(store.Op{Action: store.Resume})
 	p.claim(12, 0, 0, 1, 1) // a new life
+
+	// Others have claimed nine more by one call, and the first reservation is 10 s away.
+	p = e.process(leaky(1, 0.1))
+	p.claim(math.Inf(1), 0.1, 0, 1, 10)
+	time.Sleep(100 * time.Millisecond)
+	p.claim(1, 0, 0, 4, 5) // 10 to 40 s away
+	p = e.process(leaky(1, 0.1))
+	p.claim(math.Inf(1), 0.01, 0, 1, 100)
+	time.Sleep(100 * time.Millisecond)
+	p.claim(40, 8, 0, 8, 41) // 10 to 80 s away
 
 	// A process whose first reservation is near catches up by 100 ms at most.
 	p = e.process(leaky(1, 25))

@@ -595,12 +595,12 @@ repeat
         end
         ids, last = ids + more, max(last, w)
         if rem > 0 then last = max(last, 1e3) end
-        if m == 0 then ends = real + max(1e8, real) end
+        if m == 0 then ends = real + max(1e8, real * max(4, weight)) end
         most = horizon
         if claim > 0 then
           sum = sum + q[pos + 1] / weight
           lead = max(lead, sum)
-          if not begins and sum < lead and q[pos + 1] > 0 then most = max(most, ends) end
+          if not begins and q[pos + 1] > 0 and sum + q[pos + 1] / weight <= lead then most = max(most, ends) end
         end
         m, left, top, changed = m + more, left - more, ids, true
       end

@@ -10,8 +10,10 @@ const (
 	// keepSet is how long limits outlive their levels that are not those of the program.
 	keepSet = 30 * 24 * time.Hour
 	// catchUp is how much further away than its first reservation a process that is behind the lead
-	// may book. It bounds how long others wait for it, and what its crash loses.
-	catchUp = 100 * time.Millisecond
+	// may book, or as many times as far again as that is away as its weight, and catchUpTimes at least.
+	// They bound how long others wait for it, and what its crash or a late reply loses.
+	catchUp      = 100 * time.Millisecond
+	catchUpTimes = 4
 	// mostKept is the largest number of a booking, and of limits, that a corrupt key keeps.
 	mostKept = math.MaxInt64 / 4
 )
@@ -311,7 +313,7 @@ func (op *Op) book(s *Stored, r *Reply) {
 		c.Number = s.Number
 		r.Charges = append(r.Charges, c)
 		if i == 0 {
-			until = add(wait, max(catchUp, wait))
+			until = add(wait, max(catchUp, time.Duration(min(farthest, float64(wait)*max(catchUpTimes, weight)))))
 		}
 		most = op.Horizon
 		if op.Claim > 0 {
@@ -320,7 +322,7 @@ func (op *Op) book(s *Stored, r *Reply) {
 			r.Claim = claim
 			if begins {
 				r.Claim = s.Lead
-			} else if claim < s.Lead && n[0] > 0 {
+			} else if n[0] > 0 && claim+n[0]/weight <= s.Lead { // not beyond it, or all would book further ahead in each round
 				most = max(most, until)
 			}
 		}

@@ -88,13 +88,14 @@ type Op struct {
 	// Claim gives processes that share a key and book ahead equal shares. It is the units of the
 	// first limit that this process has booked while calls waited in it. A process below
 	// [Stored.Lead] catches up: whatever Horizon says, it books after the first until it is level
-	// with the lead, if those calls are due at most 100 ms after the first, or at most as long
-	// after it as the first is away. So a process that asks less often, because it is further from
+	// with the lead, if those calls are due at most 100 ms after the first, or as many times
+	// as long after it as the first is away as Weight says, and 4 times at least. So a process that asks less often, because it is further from
 	// the store, has its share. With a Claim above the lead, as +Inf is, a backlog begins: the
 	// process is level with the lead after this booking, and does not raise it. With one that is
 	// not above 0, or NaN, the booking does not count, as that of a caller that does not wait.
 	Claim float64
-	// Weight is the process's share of the claims. If it is zero, it is 1.
+	// Weight is the process's share of the claims: a booking adds its units divided by Weight. If it
+	// is zero, it is 1.
 	Weight float64
 	// Back are bookings to return, in the order in which they were booked. The step undoes the
 	// latest, and settles others to nothing, which returns what is safe.

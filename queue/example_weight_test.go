@@ -1,0 +1,46 @@
+package queue_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue"
+)
+
+// Users and batch work share one limit. While both wait, a tenth of the calls is batch work.
+func ExampleConfig_weight() {
+	bucket := outbound.Must(outbound.NewBucket("api", outbound.PerSecond(200)))
+	queues := map[string]*queue.Queue{
+		"users": queue.New(bucket, queue.Config{Weight: 9}),
+		"batch": queue.New(bucket, queue.Config{Weight: 1}),
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	left := map[string]int{}
+	for name, q := range queues {
+		for range 20 { // each makes one call after the other
+			all.Go(func() {
+				for {
+					permit, err := q.Acquire(ctx, outbound.Cost{1})
+					if err != nil {
+						return // refused: there is no capacity before the deadline
+					}
+					permit.Done()
+					mu.Lock()
+					left[name]++
+					mu.Unlock()
+				}
+			})
+		}
+	}
+	all.Wait()
+	share := 100 * left["batch"] / (left["users"] + left["batch"])
+	fmt.Println("about a tenth is batch work:", share >= 5 && share <= 20)
+	// Output:
+	// about a tenth is batch work: true
+}
