@@ -184,7 +184,9 @@ func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 //
 // After a hold the API may count whatever it has counted before. So the limit that drains in the
 // shortest time is full except for one call, and calls leave at its rate from then on. If a long
-// limit stands alone, that takes long. An operator who only wants to stop calls uses [Bucket.Pause].
+// limit stands alone, that takes long. Reservations move by d. If the bucket has a limit made by
+// [Window], those that are later than a second after the hold are void instead, and a queue books
+// them again: the window's units come back meanwhile. An operator who only wants to stop calls uses [Bucket.Pause].
 func (b *Bucket) Hold(ctx context.Context, d time.Duration) error {
 	return b.stop(ctx, store.Held, "hold", d)
 }

@@ -54,9 +54,9 @@ type slowPath struct {
 	reserved atomic.Pointer[reserved] // what Reservations has made last; nil: nothing
 }
 
-// reserved is the bucket of Reservations under the limits in force.
+// reserved is the bucket of Reservations under the limits of an inForce.
 type reserved struct {
-	number int64
+	limits *inForce
 	bucket *Bucket
 }
 

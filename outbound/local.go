@@ -127,7 +127,7 @@ func (l *localState) shutLocked(c *cell, most int) {
 func (l *localState) changed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.stored.Number != firstNumber || l.recast
+	return l.stored.Set || l.recast
 }
 
 // life returns the life in which the word was charged at time t, and the newest epoch

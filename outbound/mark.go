@@ -22,9 +22,9 @@ func (t Ticket) Mark() string {
 
 // Place returns when the place of a mark is due by this clock, with the holds that it knows of. A
 // hold moves all places alike: one that had passed by an hour when it began stays an hour before
-// the end of it. ok is false if the mark names no place: it is none, or is of another life of the
-// bucket, as of before a [Bucket.Resume], or of before a [Bucket.SetLimits], or names one after the
-// last that is booked.
+// the end of it. ok is false if the mark names no place: it is none, or is of before a
+// [Bucket.Resume] or a [Bucket.SetLimits], or was void after a [Bucket.Hold], or names one after
+// the last that is booked.
 func (k *Clock) Place(m string) (at time.Time, ok bool) {
 	born, version, place, ok := readMark(m)
 	if !ok || !k.Known() || born != int64(k.state.Born) {

@@ -1,11 +1,14 @@
 package outbound
 
+import "github.com/dripfeed/dripfeed/outbound/store"
+
 // Reservations returns the bucket in which a scheduler reserves times for calls that come later, as
 // package jobs does. It has the limits of b without an [InFlight], and its own levels and holds. It
 // lives where b does, in this process or in the same store, and names itself by b's key in errors.
 //
 // Reservations returns the same bucket until this process learns of other limits from a reply for
-// b. Then it returns an empty one with those limits, and earlier reservations are void. A hold or a
+// b. Then it returns one with those limits, and earlier reservations are void until b has their
+// limits again, which brings them back in a store. A hold or a
 // Resume of b does not reach it. It is nil if b has never had a limit but an InFlight.
 func (b *Bucket) Reservations() *Bucket {
 	if b.unmade() {
@@ -14,11 +17,10 @@ func (b *Bucket) Reservations() *Bucket {
 	p := b.slowPath()
 	for {
 		f, old := p.force.Load(), p.reserved.Load()
-		number := max(firstNumber, f.number)
 		switch {
 		case len(f.law) == 0 && old == nil:
 			return nil
-		case len(f.law) == 0, old != nil && old.number == number:
+		case len(f.law) == 0, old != nil && (old.limits == f || store.Equal(old.limits.law, f.law)):
 			return old.bucket
 		}
 		next := new(Bucket)
@@ -26,9 +28,9 @@ func (b *Bucket) Reservations() *Bucket {
 			next.init(b.key, f.list(), nil)
 		} else {
 			next.init(b.key, f.list(), p.shared.store)
-			next.slowPath().shared.key = p.shared.keyOfReservations(number)
+			next.slowPath().shared.key = p.shared.keyOfReservations(f.law)
 		}
-		if p.reserved.CompareAndSwap(old, &reserved{number, next}) {
+		if p.reserved.CompareAndSwap(old, &reserved{f, next}) {
 			return next
 		}
 	}

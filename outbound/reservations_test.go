@@ -127,8 +127,8 @@ func TestReservations_AreOthersAfterOtherLimits(t *testing.T) {
 			if err := b.SetLimits(ctx); err != nil {
 				t.Fatal(err)
 			}
-			if got, err := b.Reservations().States(ctx); err != nil || len(got) != 2 || got[0].Level != 0 || got[0].HeldFor != 0 {
-				t.Errorf("with the bucket's own limits again: %+v, %v", got, err)
+			if got, err := b.Reservations().States(ctx); err != nil || len(got) != 2 || got[0].HeldFor != time.Hour {
+				t.Errorf("the reservations by the bucket's own limits are not there again: %+v, %v", got, err)
 			}
 		})
 	}

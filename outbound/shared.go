@@ -44,7 +44,7 @@ func storeKey(key string) string {
 	return key
 }
 
-// keyOfReservations returns the key in a store of the reservations by the limits of this number.
-func (h *sharedState) keyOfReservations(number int64) string {
-	return apart + strconv.FormatInt(number, 10) + ":" + h.key
+// keyOfReservations returns the key in a store of the reservations by these limits.
+func (h *sharedState) keyOfReservations(limits []store.Limit) string {
+	return apart + strconv.FormatUint(store.Hash(limits), 10) + ":" + h.key
 }

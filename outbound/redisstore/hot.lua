@@ -181,7 +181,7 @@ repeat
 
   -- Limits that are not leaky. Of a window sure is the number of its older slots, gap the end of the
   -- first of these, and prev that of the last.
-  local begin, fin, units, sure, gap, prev, slots, text, slotted, load, look, slot, fill, sure_end
+  local begin, fin, units, sure, gap, prev, slots, text, slotted, load, look, slot, fill, sure_end, void
   if not plain then
     begin, fin, units, sure, gap, prev = {}, {}, {}, {}, {}, {}
     load = function() -- reads all slots of windows: ends and units
@@ -285,6 +285,7 @@ repeat
       if kind == 1 then
         begin[i], fin[i], gap[i], prev[i] = begin[i] - passed, fin[i] - passed, gap[i] - passed, prev[i] - passed
         if sure[i] == 0 and fin[i] <= 0 then d[2 * i + 13] = 0 end
+        void = void or fin[i] - max(0, last) > q[4 * i + 10] * 65 / 64
       elseif kind == 2 then
         begin[i], fin[i] = begin[i] - passed, fin[i] - passed
         look(i)
@@ -305,7 +306,8 @@ repeat
         end
       end
     end
-    if not sound then break end -- Go says that the step is not timely
+    if void then word = 'cold' end -- the newest slot is not that of the last call, but has void reservations
+    if void or not sound then break end -- Go says that the step is not timely
     for i = 1, n do
       if q[4 * i + 9] == 1 and sure[i] > 0 and gap[i] <= 0 then -- a slot has ended
         load()
@@ -486,6 +488,7 @@ repeat
             elseif q[a + 1] == 1 or q[a + 1] == 2 then
               begin[i], fin[i] = begin[i] - leaks, fin[i] - leaks
               if q[a + 1] == 1 then
+                sound = sound and last <= 1e9 -- what is reserved for later is void then, which is Go's
                 local p, gone = slots[i], -leaks - 1e8
                 for j = 1, #p, 2 do
                   p[j] = p[j] - leaks

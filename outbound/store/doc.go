@@ -45,8 +45,11 @@
 //   - after a hold, a step of the clock, a change of limits or a settle, and after a booking was
 //     returned while others were booked behind it;
 //   - a window lets calls of its last 64th wait for that long;
-//   - what left less than [BookingGrace] before a hold, and what is reserved in it, ends later by
-//     the hold. A call from before a hold may get nothing back from a window;
+//   - what left less than [BookingGrace] before a hold, and what is reserved within [Deaf] after it,
+//     counts in a window for longer by the hold. A call from before a hold may get nothing back
+//     from a window;
+//   - a hold of a key with a window makes reservations later than Deaf after it void, because units
+//     come back in it. Their callers return them and book again;
 //   - a calendar admits no call within [Slack] of the end of a period, and reserves nothing in the
 //     next period. A reservation that a hold moves past the end is void ([Charge.Void]);
 //   - a fixed window of which it is unknown when the API's began counts until a window after its
@@ -79,7 +82,8 @@
 // that steps back by at most [Wobble] may come forward again, and that does not count twice. The
 // dial runs as real time does, or slower after refusals, or stands in a hold. A reservation is a
 // time on the dial, so a hold and a slow-down move every reservation of all processes without
-// touching one.
+// touching one. The reservations of a key with a window are void then if they are later than [Deaf]
+// after the hold: what left before it ages meanwhile.
 //
 // # The numbers of a key
 //
@@ -87,7 +91,8 @@
 // life returns nothing. State.IDs is the number of the last booking ever, and Charge.ID that of the
 // call. State.Top is the number of the last booking while it can be undone. A settle that adds
 // units, a meter, a hold and a change of limits set it to 0. Undoing a booking sets it to the one
-// before, [Charge.Prev]. Number goes on with each change of the limits. Part.Since is the first
+// before, [Charge.Prev]. Number goes on whenever reservations become void: with each change of the
+// limits, and with a hold of a key with a window. Part.Since is the first
 // Number whose charges a limit can return. Epoch goes on with each episode of refusals.
 //
 // # Slots of calls in flight

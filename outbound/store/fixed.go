@@ -100,6 +100,8 @@ func (fixed) since(s *State, l *Limit, i int, c *Charge) float64 {
 
 func (fixed) hold(*State, *Limit, int, time.Duration, time.Duration, float64) {}
 
+func (fixed) ages() bool { return false }
+
 func (law fixed) void(s *State, l *Limit, i int) bool {
 	s.Parts[i].End = min(s.Parts[i].End, s.Dial()+Deaf+l.Window)
 	return false

@@ -61,7 +61,24 @@ func (w *hours) ask(op Op) Reply {
 		r = op.Apply(&w.Stored, now)
 	}
 	w.epoch = r.State.Epoch
+	if op.Action != Replace && r.Number > op.Number { // a hold has made later reservations void
+		w.void(&r)
+	}
 	return r
+}
+
+// void returns the reservations that are void since the Number has changed: those that their processes
+// cannot use before they hear of it.
+func (w *hours) void(r *Reply) {
+	var void []Charge
+	w.booked = slices.DeleteFunc(w.booked, func(d *departure) bool {
+		in, _ := r.State.Due(d.Place)
+		if in -= max(0, r.State.Rem); in > Deaf {
+			void = append(void, d.Charge)
+		}
+		return in > Deaf
+	})
+	w.ask(Op{Action: Book, Back: void})
 }
 
 // skew is by how much another clock than the store's is ahead: not wholly by a second, because
@@ -84,16 +101,8 @@ func (w *hours) set() {
 			is.since = max(is.since, w.real-was.window)
 		}
 		r := w.ask(Op{Action: Replace, Replacement: limits})
-		var void []Charge
-		w.booked = slices.DeleteFunc(w.booked, func(d *departure) bool {
-			in, _ := r.State.Due(d.Place)
-			if in > Deaf {
-				void = append(void, d.Charge)
-			}
-			return in > Deaf
-		})
 		w.limits = limits
-		w.ask(Op{Action: Book, Back: void})
+		w.void(&r)
 	}
 	w.limits, w.rules = limits, append(w.rules, is)
 }

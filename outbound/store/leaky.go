@@ -83,6 +83,8 @@ func (leaky) hold(s *State, l *Limit, i int, _, _ time.Duration, room float64) {
 // most returns the largest number of units that can have left and count still.
 func (leaky) most(s *State, l *Limit, i int) float64 { return max(l.Capacity, s.Parts[i].Over) }
 
+func (leaky) ages() bool { return false }
+
 func (law leaky) void(s *State, l *Limit, i int) bool {
 	p := &s.Parts[i]
 	s.Level[i] = min(s.Level[i]+p.Owed, law.most(s, l, i)+l.flow(Deaf.Seconds())+p.Owed)

@@ -124,6 +124,8 @@ type law interface {
 	// If room is not below 0, the limit has capacity for no more units when the last reservation
 	// leaves.
 	hold(s *State, l *Limit, i int, began, stands time.Duration, room float64)
+	// ages reports whether what has left counts no longer after a hold than without one.
+	ages() bool
 	// void takes out reservations later than Deaf. It reports whether charges from before can still
 	// be returned.
 	void(s *State, l *Limit, i int) bool

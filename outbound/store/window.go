@@ -71,25 +71,39 @@ func (law window) fill(s *State, l *Limit, i int, n float64, w time.Duration, c 
 		p.Slots = slices.Delete(p.Slots, 0, 1)
 	}
 	end := s.Dial() + w + l.Window
-	k := len(p.Slots) - 1
-	if k >= 0 && end <= p.Slots[k].End || k >= 1 && end-p.Slots[k-1].End < l.Window/parts {
-		p.Slots[k].End = max(p.Slots[k].End, end)
-		p.Slots[k].Units += n
-		s.Level[i] += n
-	} else {
+	k := p.find(end)
+	switch {
+	case k < len(p.Slots) && p.Slots[k].End-end < l.Window/parts:
+	case k >= 2 && end-p.Slots[k-2].End < l.Window/parts:
+		k--
+		p.Slots[k].End = end
+	default:
 		p.insert(Slot{end, n})
 		law.look(s, l, i, false)
+		return
 	}
+	p.Slots[k].Units += n
+	s.Level[i] += n
 }
 
-// insert adds a slot at the end. If there are too many then, the two neighbours that are closest together
+// find returns the index of the first slot that does not end before a time of the dial. There are
+// later slots than that of the last call if the reservations in them are void.
+func (p *Part) find(end time.Duration) int {
+	k := len(p.Slots)
+	for k > 0 && p.Slots[k-1].End >= end {
+		k--
+	}
+	return k
+}
+
+// insert adds a slot. If there are too many then, the two neighbours that are closest together
 // become one, which ends as the later of them.
 func (p *Part) insert(t Slot) {
 	n := len(p.Slots)
 	if n == cap(p.Slots) { // most windows fill 65, and append alone would make room for 128
 		p.Slots = append(make([]Slot, 0, n+max(4, n/4)), p.Slots...)
 	}
-	if p.Slots = append(p.Slots, t); n < maxSlots {
+	if p.Slots = slices.Insert(p.Slots, p.find(t.End), t); n < maxSlots {
 		return
 	}
 	least := 0
@@ -112,7 +126,7 @@ func (p *Part) take(l *Limit, k int, units float64) {
 // undo leaves the end of the slot as it is: after a Resume it is unknown when the other calls left.
 func (law window) undo(s *State, l *Limit, i int, c *Charge) {
 	p := &s.Parts[i]
-	k := len(p.Slots) - 1
+	k := min(p.find(c.Place+l.Window), len(p.Slots)-1)
 	if c.N[i] == 0 || k < 0 {
 		return
 	}
@@ -128,13 +142,14 @@ func (law window) settle(s *State, l *Limit, i int, c *Charge, more float64, kno
 	if !known {
 		place = s.Dial()
 	}
-	k := slices.IndexFunc(p.Slots, func(t Slot) bool { return t.End >= place+l.Window }) // the call is in this slot
+	k := p.find(place + l.Window) // the call is in this slot
+	found := k < len(p.Slots)
 	switch {
-	case more > 0 && k >= 0:
+	case more > 0 && found:
 		p.Slots[k].Units += more
 	case more > 0 && place+l.Window > s.Dial():
 		p.insert(Slot{place + l.Window, more})
-	case more < 0 && known && k >= 0 && place >= p.Begin && place+l.Window > s.Dial()-max(0, s.Rem): // else its slot may be forgotten
+	case more < 0 && known && found && place >= p.Begin && place+l.Window > s.Dial()-max(0, s.Rem): // else its slot may be forgotten
 		p.take(l, k, min(-more, p.Slots[k].Units))
 	}
 	law.look(s, l, i, false)
@@ -170,10 +185,10 @@ func (window) hold(s *State, l *Limit, i int, began, stands time.Duration, _ flo
 	p.Begin = max(p.Begin, gone)
 }
 
-func (law window) void(s *State, l *Limit, i int) bool {
-	law.cut(s, l, i, s.Dial()+Deaf)
-	return false
-}
+func (window) ages() bool { return true }
+
+// void leaves what is counted: a caller whose reservation is void returns it.
+func (window) void(*State, *Limit, int) bool { return true }
 
 // cut takes the calls out that leave after a time of the dial. A slot that has such calls and
 // others keeps its units.
@@ -207,6 +222,9 @@ func (law window) resume(s *State, l *Limit, i int, back time.Duration) {
 
 func (law window) change(s *State, old, l *Limit, i int) bool {
 	p := &s.Parts[i]
+	if l.Window != old.Window {
+		law.cut(s, old, i, s.Dial()+Deaf) // nothing of it is returned
+	}
 	for k := range p.Slots {
 		p.Slots[k].End += l.Window - old.Window
 	}
