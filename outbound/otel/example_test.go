@@ -31,7 +31,7 @@ func run(bucket *outbound.Bucket, work func(*http.Client) error) error {
 	defer stop()
 	client := &http.Client{Transport: &transport.Transport{
 		Limiter: limiter,
-		Base:    otelhttp.NewTransport(http.DefaultTransport), // inside, so that its durations have no waits in them
+		Base:    otelhttp.NewTransport(http.DefaultTransport), // inside, so that its durations exclude the waits
 	}}
 	return work(client)
 }
