@@ -9,9 +9,9 @@ import (
 )
 
 // Config returns c for a server whose handler has the Pacer's Middleware: with c's IsFailure,
-// RetryDelayFunc and ErrorHandler, or asynq's own, for all but tasks that go back. Those come back
-// when they are to, and count as no failure. A task whose call the API has refused comes back after
-// c's delay or the API's, whichever is longer.
+// RetryDelayFunc and ErrorHandler, or asynq's own, for all but tasks that go back. Those run again
+// when they are due, and count as no failure. A task whose call the API has refused runs again
+// after c's delay or the API's, whichever is longer.
 func (p *Pacer) Config(c asynq.Config) asynq.Config {
 	isFailure, delay, handler := c.IsFailure, c.RetryDelayFunc, c.ErrorHandler
 	if delay == nil {

@@ -13,25 +13,23 @@ import (
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
-// Enqueue enqueues a task to run at its reservation, so that it need not go back for it: it runs
-// once instead of twice. That costs a trip to the bucket's store and one for the ticket. The
-// Pacer's Limiter has to return a limiter in which [jobs.Of] finds a Scheduler; if it returns the
-// key of a Keyed, jobs.Of makes the key's limiter. Tasks of other limiters are enqueued as they
-// are.
+// Enqueue enqueues a task to run at its reservation, so that it runs once instead of twice. That
+// costs a request to the bucket's store and one for the ticket. The Pacer's Limiter must return a
+// limiter that contains a Scheduler: see [jobs.Of]. If it returns the key of a Keyed, jobs.Of makes
+// the key's limiter. Tasks of other limiters are enqueued as they are.
 //
-// So are tasks with a ProcessAt or ProcessIn among o, which have a time, with a Unique or a TaskID,
-// because asynq may not take them, and with a Group, because they do not run themselves: their
-// reservations would pass unused. Enqueue does not see options that were given to NewTask, and
-// replaces the time of a task that has one of those.
+// Tasks with some options in o are enqueued as they are, too. ProcessAt and ProcessIn set a time,
+// asynq may reject a Unique or a TaskID, and the tasks of a Group run as one. Their reservations
+// would pass unused. Enqueue cannot see options of NewTask, and replaces the time of such a task.
 //
-// A task with a reservation that is still to come is in [asynq.TaskStateScheduled]. One without a
-// reservation is pending. So a Unique task is pending, and its lock may end while it is
-// rescheduled: asynq takes another one then. Let the TTL of the lock be longer than jobs.Config's
-// Ahead, or than the longest backlog.
+// A task with a future reservation is in [asynq.TaskStateScheduled]. One without a reservation is
+// pending. So a Unique task is pending, and its lock may end while it is rescheduled: asynq takes
+// another one then. Let the TTL of the lock be longer than jobs.Config's Ahead, or than the longest
+// backlog.
 //
-// If no reservation can be booked, because the store is unavailable or the reservation would be
-// further away than jobs.Config's Ahead, the task is enqueued all the same, and gets its
-// reservation when it first runs. A cost that can never go is an error, and nothing is enqueued.
+// If the store is unavailable, or the reservation would be beyond jobs.Config's Ahead, the task is
+// enqueued without one, and books when it first runs. A cost above a limit's capacity is an error,
+// and no task is enqueued.
 //
 // If the reservation is after the task's Deadline, Enqueue returns the task's info and an
 // [*outbound.ThrottledError] with [context.DeadlineExceeded]. The task is in the queue then, and
@@ -61,8 +59,7 @@ func (p *Pacer) Enqueue(ctx context.Context, c *asynq.Client, t *asynq.Task, o .
 	if err != nil {
 		return nil, err
 	}
-	// Asynq has chosen the ID. A task that runs before this, or whose ticket is not kept, books
-	// anew.
+	// Asynq has chosen the ID. A task that runs before this, or whose ticket is lost, books again.
 	if place.Ticket != "" {
 		_ = p.keep(ctx, taskName(info.Queue, info.ID), place.Ticket, time.Until(place.At))
 	}
@@ -72,8 +69,8 @@ func (p *Pacer) Enqueue(ctx context.Context, c *asynq.Client, t *asynq.Task, o .
 	return info, nil
 }
 
-// unbooked reports whether no reservation is booked for a task with this option: it has a time of
-// its own, may not be taken, or is only a part of another task.
+// unbooked reports whether Enqueue leaves a task with this option as it is. The task has its own
+// time, may be rejected, or is a part of another task.
 func unbooked(o asynq.Option) bool {
 	switch o.Type() {
 	case asynq.ProcessAtOpt, asynq.ProcessInOpt, asynq.UniqueOpt, asynq.TaskIDOpt, asynq.GroupOpt:

@@ -20,9 +20,9 @@ type Pacer struct {
 	// default. The limiter is a [jobs.Scheduler], or for tenants one Scheduler for each. Limiter
 	// must be quick. Tasks with a nil Limiter are not paced.
 	Limiter func(*asynq.Task) (outbound.Limiter, outbound.Cost)
-	// Tickets keeps the reservations of tasks that were rescheduled. nil: nobody does, and a task
-	// waits for its reservation in its worker. Rescheduled, it would book again, behind all others,
-	// each time.
+	// Tickets keeps the reservations of tasks that were rescheduled. If it is nil, a task waits for
+	// its reservation in its worker, because a reschedule would book behind all other tasks each
+	// time.
 	Tickets Tickets
 }
 
@@ -34,10 +34,10 @@ func New(rdb redis.UniversalClient, limiter func(*asynq.Task) (outbound.Limiter,
 }
 
 // Middleware paces the tasks of a handler, for [asynq.ServeMux.Use]. The handler's ctx carries the
-// permit of the call: see [outbound.PermitFrom]. Tell it what the API has answered, so that a 429
-// holds all workers.
+// permit of the call: see [outbound.PermitFrom]. Report the API's reply to it, so that a 429 holds
+// all workers.
 //
-// An error with which a task goes back is a [*jobs.Later], or has the ThrottledError of a limiter
+// The error that reschedules a task is a [*jobs.Later], or has the ThrottledError of a limiter
 // inside the task. If the API has refused the task's call, the handler's error comes wrapped;
 // errors.Is and errors.As find it.
 func (p *Pacer) Middleware(next asynq.Handler) asynq.Handler {
@@ -59,7 +59,7 @@ func (p *Pacer) Middleware(next asynq.Handler) asynq.Handler {
 			later, ok := goesBack(err)
 			away := ctx.Err() == context.Canceled // asynq has rescheduled the task by itself
 			if err != nil && ran && ticket != "" && !away && (!ok || later.Ticket == "") {
-				ticket = "" // its reservation is used: the next run is charged anew, and books again
+				ticket = "" // its reservation is used: the next run is charged again, and books again
 				_ = p.keep(ctx, name, "", 0)
 			}
 			if errors.As(err, new(*outbound.CostError)) {
@@ -98,7 +98,7 @@ func (p *Pacer) limiter(t *asynq.Task) (l outbound.Limiter, cost outbound.Cost) 
 	return l, cost
 }
 
-// goesBack reports whether a task with this error goes back to asynq, and when it is to come again.
+// goesBack reports whether this error reschedules a task, and when the task should run again.
 func goesBack(err error) (*jobs.Later, bool) {
 	if errors.Is(err, asynq.SkipRetry) || errors.Is(err, asynq.RevokeTask) {
 		return nil, false
@@ -121,7 +121,7 @@ func lastTry(ctx context.Context) bool {
 	return ok && n >= most
 }
 
-// sleep waits, or returns false at once if ctx ends before.
+// sleep waits. It returns false if ctx ends before.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		d = time.Second // the time is not known, or the queue is closed

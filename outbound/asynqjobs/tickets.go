@@ -8,18 +8,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Tickets keeps the tickets of tasks that were rescheduled. A ticket grants nothing: one that is
-// lost, forged or given to another task changes the order of tasks, and never how many go.
+// Tickets keeps the tickets of tasks that were rescheduled. A ticket grants nothing: a lost, forged
+// or exchanged one changes the order of tasks only.
 type Tickets interface {
-	// Get returns the ticket of a task, or "" if there is none or it cannot be read. A ticket that
-	// was read stays, because asynq may hand out a task again.
+	// Get returns the ticket of a task, or "" if it is missing or unreadable. A ticket that was read
+	// stays, because asynq may hand out a task again.
 	Get(ctx context.Context, task string) string
-	// Put keeps the ticket of a task for ttl, in the place of an older one. An empty ticket is
-	// none.
+	// Put keeps the ticket of a task for ttl, and replaces an older one. An empty ticket is none.
 	Put(ctx context.Context, task, ticket string, ttl time.Duration) error
 }
 
-// margin is how much later than it is due a task may come back and still find its ticket.
+// margin is how much later than its reservation a task still finds its ticket.
 const margin = time.Hour
 
 // keep keeps a task's ticket until it is due, and a margin. It goes on after the end of ctx, as at

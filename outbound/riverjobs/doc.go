@@ -1,6 +1,6 @@
-// Package riverjobs paces the jobs of River, the job queue in PostgreSQL. Jobs that call an API
-// with a limit wait in River's table, not in a worker, and run in order. A job that waits gets no
-// error and loses no attempt, however often it is rescheduled.
+// Package riverjobs paces the jobs of River, the job queue in PostgreSQL. Jobs over an API's limit
+// wait in River's table instead of a worker, and run in order. A waiting job keeps its attempts,
+// however often it is rescheduled.
 //
 //	weather := jobs.New(bucket, jobs.Config{})
 //	config.Plugins = []rivertype.Plugin{&riverjobs.Plugin{
@@ -26,11 +26,11 @@
 // get their reservations when they are inserted ([Plugin.InsertMany]), and most of them have one
 // run.
 //
-// While there is a backlog, as many workers wait as jobs leave in a head start. All others are free
+// While there is a backlog, as many workers wait as jobs leave in a head start. The rest are free
 // for other jobs. If calls are behind their reservations, a worker waits for at most seven seconds:
 // a Poll and two Leads. With a Poll of 1 s, which is River's default FetchPollInterval, it waits
-// for at most three. A short Poll needs fewer workers, and costs runs on a busy machine: 500 jobs
-// at 20 per second had 2.2 runs each instead of 2.0, and with AtInsert 1.3 instead of 1.1.
+// for at most three. A short Poll needs fewer workers, and costs runs on a busy machine. There 500
+// jobs at 20 per second had 2.2 runs each instead of 2.0, and 1.3 instead of 1.1 with AtInsert.
 //
 //	the job has to wait, or the API holds    snoozed, with its ticket
 //	the store is unavailable                 snoozed for 1 to 5 s; an insertion goes on without
@@ -42,7 +42,7 @@
 //	the client stops while the job waits     snoozed for 0 s: another client takes it
 //	the Scheduler's Queue is closed          snoozed for a head start
 //
-// A snoozed job gets no error and no attempt, so MaxAttempts may be 1.
+// A snooze is free of an error and of an attempt, so MaxAttempts may be 1.
 //
 // If the API answers 429, call outbound.PermitFrom(ctx).Refused(pause) in the job, and return its
 // error. River counts that as a failure. The bucket then holds the calls of all processes. With
@@ -66,8 +66,8 @@
 //   - Only the leader brings back jobs that are snoozed for more than 5 s. A start needs some
 //     seconds to elect one, and the death of a leader about 20. Jobs that are due by then come in a
 //     burst, and keep to the limit.
-//   - The jobs of a process that was killed come back after RescueStuckJobsAfter, by default an
-//     hour. River counts an attempt of each, also of a job that only waited in a worker, and
+//   - If a process is killed, River rescues its jobs after RescueStuckJobsAfter, by default an
+//     hour. River counts an attempt of each, even of a job that only waited in a worker, and
 //     discards it if MaxAttempts is 1. Keep RescueStuckJobsAfter longer than JobTimeout and the
 //     seven seconds of waiting together, because JobTimeout begins after the wait.
 //   - A rescheduled unique job stays unique. It gets no reservation at insertion.

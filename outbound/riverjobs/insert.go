@@ -17,25 +17,25 @@ type batch struct {
 	costs []outbound.Cost
 }
 
-// schedulerInterval is how far ahead River's scheduler looks. Who is due within it needs no
-// scheduler: River itself makes a job that is snoozed for less available at once, for its time.
+// schedulerInterval is how far ahead River's scheduler looks. River makes a job that is snoozed for
+// less available immediately, for its time.
 const schedulerInterval = 5 * time.Second
 
 // InsertMany implements [rivertype.JobInsertMiddleware]. With AtInsert it books reservations for
 // the jobs, in their order, and schedules each for its own. It makes one request to the store for
 // each Scheduler, before the insertion, while River has its transaction open. It books with
-// limiters in which [jobs.Of] finds a Scheduler. A client that only inserts jobs needs the plugin
-// as well.
+// limiters that contain a Scheduler: see [jobs.Of]. A client that only inserts jobs needs the
+// plugin as well.
 //
-// A job that has a ScheduledAt, is pending, or is unique gets its reservation when it is first
-// worked: River drops the duplicate of a unique job, and its reservation would pass with it. If
-// booking fails, for instance because the store is unavailable, all jobs of that Scheduler book
-// when they are first worked, and the insertion goes on.
+// A job that has a ScheduledAt, is pending, or is unique books when it is first worked. River drops
+// the duplicate of a unique job, whose reservation would pass unused. If booking fails, for
+// instance because the store is unavailable, all jobs of that Scheduler book when they are first
+// worked, and the insertion goes on.
 //
 // The reservation of a job that is never worked, because it is deleted or its transaction is rolled
 // back, passes unused, and another call leaves at its time.
 func (p *Plugin) InsertMany(ctx context.Context, params []*rivertype.JobInsertParams, doInner func(context.Context) ([]*rivertype.JobInsertResult, error)) ([]*rivertype.JobInsertResult, error) {
-	if p.AtInsert && p.Limiter != nil { // Work tells of that
+	if p.AtInsert && p.Limiter != nil { // Work reports a nil Limiter
 		for b, all := range p.batches(params) {
 			places, _ := b.Book(ctx, all.costs...) // none after an error
 			for i, place := range places[:min(len(places), len(all.jobs))] {
@@ -46,7 +46,7 @@ func (p *Plugin) InsertMany(ctx context.Context, params []*rivertype.JobInsertPa
 	return doInner(ctx)
 }
 
-// batches returns the jobs that are to have a reservation, by their Scheduler.
+// batches returns the jobs that need a reservation, by their Scheduler.
 func (p *Plugin) batches(params []*rivertype.JobInsertParams) map[jobs.Booker]*batch {
 	all := make(map[jobs.Booker]*batch)
 	for _, job := range params {

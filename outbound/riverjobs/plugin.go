@@ -24,7 +24,7 @@ type Plugin struct {
 	// must be quick. It must not change args, which are JSON. With a nil limiter the job is not paced.
 	//
 	// Most often the limiter is a [jobs.Scheduler] that all jobs of a limit share. With any other
-	// limiter, a refused job comes back after RetryAfter.
+	// limiter, a refused job is snoozed for RetryAfter.
 	Limiter func(kind, queue string, args []byte) (outbound.Limiter, outbound.Cost)
 	// AtInsert books the reservations of jobs when they are inserted, so that most of them run once:
 	// see [Plugin.InsertMany].
@@ -82,9 +82,9 @@ func (p *Plugin) Work(ctx context.Context, job *rivertype.JobRow, doInner func(c
 	return err
 }
 
-// RetryPolicy returns a policy for Config.RetryPolicy of a [river.Client] with a Plugin: next, or
-// River's own if that is nil, but no attempt before the pause is over that the API has asked for
-// when it refused the job's call. A worker's own NextRetry comes before that of all policies.
+// RetryPolicy returns a policy for Config.RetryPolicy of a [river.Client] with a Plugin. It is
+// next, or River's own if next is nil, but it waits for the end of a pause that the API has asked
+// for. A worker's own NextRetry overrides all policies.
 func RetryPolicy(next river.ClientRetryPolicy) river.ClientRetryPolicy {
 	if next == nil {
 		next = new(river.DefaultClientRetryPolicy)
@@ -107,8 +107,7 @@ func (r retryPolicy) NextRetry(job *rivertype.JobRow) time.Time {
 // a pause.
 const ticketKey, pauseKey = "dripfeed_ticket", "dripfeed_pause"
 
-// metadata is what is there. What somebody else has written is none, or is the Scheduler's to
-// judge.
+// metadata is what this package keeps there. The Scheduler checks the ticket.
 type metadata struct {
 	Ticket string    `json:"dripfeed_ticket"`
 	Pause  time.Time `json:"dripfeed_pause"`
@@ -130,7 +129,7 @@ func with(of []byte, key string, value any) []byte {
 	return of
 }
 
-// setTicket has River write the ticket when it writes what has become of the run.
+// setTicket makes River write the ticket together with the result of the run.
 func setTicket(ctx context.Context, ticket any) {
 	_ = river.MetadataSet(ctx, ticketKey, ticket) // it fails only outside of a job
 }

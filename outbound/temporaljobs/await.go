@@ -26,14 +26,14 @@ import (
 //	err = workflow.ExecuteActivity(paced, "Call", order).Get(paced, nil)
 //
 // name is the name of the activity's type, and cost is what the activity then costs, whatever the
-// limiter of [NewInterceptor] says. To book, that limiter is asked with the Info of the workflow
-// and the name: it is to return a limiter in which [jobs.Of] finds a Scheduler. Where it does not,
-// or where no reservation can be had, as from a store that is away, Await returns at once, and the
-// activity books for itself when it runs. The error is a cost that can never go, of TypeCost, or
-// that the workflow was cancelled, or that its worker has no interceptor.
+// limiter of [NewInterceptor] says. Await calls that limiter with the Info of the workflow and the
+// name. It should return a limiter that contains a Scheduler: see [jobs.Of]. Without a Scheduler,
+// or while the store is unavailable, Await returns immediately, and the activity books when it
+// runs. The error is of TypeCost for a cost above a limit's capacity. Other errors: the workflow
+// was cancelled, or its worker lacks the interceptor.
 //
-// Each activity needs an Await of its own: a reservation is for one. Await blocks its coroutine, so
-// several activities side by side have one each, by [workflow.Go].
+// Each activity needs its own Await. Await blocks its coroutine, so several activities side by side
+// have one each, by [workflow.Go].
 //
 // Await adds a marker and a timer to the history. In workflows that run already call it behind
 // [workflow.GetVersion].

@@ -20,21 +20,22 @@ import (
 // The types of the errors that this package makes: what ApplicationError.Type returns, and what the
 // NonRetryableErrorTypes of a RetryPolicy compare with.
 const (
-	TypeLater = "dripfeed.Later" // the activity has not run, and comes back
-	TypeCost  = "dripfeed.Cost"  // its cost can never go
+	TypeLater = "dripfeed.Later" // the activity has not run, and was rescheduled
+	TypeCost  = "dripfeed.Cost"  // the cost is above a limit's capacity
 )
 
 // NewInterceptor returns an interceptor for the Interceptors of a worker's options. It paces the
 // worker's activities, and it makes [Await] work in its workflows.
 //
-// limiter tells what paces an activity, most often a [jobs.Scheduler], and what the activity costs,
-// most often Cost{1}: there is no default. The SDK asks for every activity of the worker, sessions
-// and local activities among them: a nil Limiter lets one run unpaced. limiter must not block.
+// limiter returns the limiter of an activity, most often a [jobs.Scheduler], and the activity's
+// cost, most often Cost{1}: there is no default. The SDK asks for every activity of the worker,
+// sessions and local activities among them: a nil Limiter lets one run unpaced. limiter must not
+// block.
 //
-// An activity that has no room yet is rescheduled: its attempt ends with an ApplicationError of
-// TypeLater, of the category benign, that asks Temporal for the next attempt when the activity's
-// reservation is near. t keeps the tickets of activities whose workflows have not called Await;
-// nil: nobody does, and such an activity waits in its worker.
+// An activity over the limit is rescheduled. Its attempt ends with a benign ApplicationError of
+// TypeLater, which asks Temporal for the next attempt shortly before the reservation. t keeps the
+// tickets of activities whose workflows have not called Await. If t is nil, such an activity waits
+// in its worker.
 func NewInterceptor(limiter func(activity.Info) (outbound.Limiter, outbound.Cost), t Tickets) interceptor.WorkerInterceptor {
 	if limiter == nil {
 		limiter = func(activity.Info) (outbound.Limiter, outbound.Cost) { return noLimiter{}, outbound.Cost{} }
@@ -42,7 +43,7 @@ func NewInterceptor(limiter func(activity.Info) (outbound.Limiter, outbound.Cost
 	return &pacer{limiter: limiter, tickets: t}
 }
 
-// noLimiter tells of a mistake wherever an activity runs.
+// noLimiter reports the mistake to each activity.
 type noLimiter struct{}
 
 func (noLimiter) Acquire(context.Context, outbound.Cost) (outbound.Permit, error) {
@@ -52,10 +53,10 @@ func (noLimiter) Acquire(context.Context, outbound.Cost) (outbound.Permit, error
 // Tickets keeps the ticket of each activity that was rescheduled, for whichever worker gets its
 // next attempt: in Redis, or in a table.
 type Tickets interface {
-	// Get returns the ticket of an activity; empty: there is none, or it cannot be had.
+	// Get returns the ticket of an activity, or "" if it is missing or unreadable.
 	Get(ctx context.Context, activity string) string
-	// Put keeps the ticket of an activity in the place of any before, for ttl. An empty ticket is
-	// none. An error is logged, and costs the activity its reservation.
+	// Put keeps the ticket of an activity for ttl, and replaces an older one. An empty ticket deletes
+	// it. An error is logged, and costs the activity its reservation.
 	Put(ctx context.Context, activity, ticket string, ttl time.Duration) error
 }
 
@@ -119,7 +120,7 @@ func (a *activities) ExecuteActivity(ctx context.Context, in *interceptor.Execut
 func (p *pacer) reschedule(ctx context.Context, t *turn, err error) error {
 	later, ok := jobs.After(err)
 	if err != nil && t.ran && t.keeps && t.ticket != "" && (!ok || later.Ticket == "") {
-		// Its reservation is used: the next attempt is charged anew, and books again.
+		// Its reservation is used: the next attempt is charged again, and books again.
 		p.keep(ctx, t, "", 0)
 	}
 	// An ApplicationError is the activity's own word. The SDK takes one in another error for a mere
@@ -153,7 +154,7 @@ func (p *pacer) keep(ctx context.Context, t *turn, ticket string, in time.Durati
 	}
 }
 
-// permanent returns the error of a cost that can never go. It is nil if err is none.
+// permanent returns the error of a cost above a limit's capacity, or nil if err is another.
 func permanent(err error) error {
 	if errors.As(err, new(*outbound.CostError)) {
 		return temporal.NewNonRetryableApplicationError("never", TypeCost, err)

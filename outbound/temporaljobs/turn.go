@@ -23,7 +23,7 @@ type turn struct {
 	limiter outbound.Limiter
 	ticket  string
 	booked  string        // the ticket that the workflow gives to each attempt
-	keeps   bool          // somebody keeps the tickets of others
+	keeps   bool          // Tickets or the workflow keeps the ticket
 	ran     bool          // the activity itself has begun
 	pause   time.Duration // that the API has asked for
 }
@@ -64,8 +64,8 @@ func (t *turn) backoff() time.Duration {
 	return time.Duration(min(d, 1<<62))
 }
 
-// Acquire implements [outbound.Limiter]. It waits where the activity cannot be rescheduled: on the
-// last attempt, and where the reservation would be lost because nothing keeps its ticket.
+// Acquire implements [outbound.Limiter]. It waits if the activity cannot be rescheduled: on the
+// last attempt, or if its ticket would be lost.
 func (t *turn) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 	waiting, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup
@@ -97,7 +97,7 @@ func (t *turn) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, e
 }
 
 // watch keeps an activity alive that waits: it sends heartbeats with the details that an earlier
-// attempt has left. It ends the wait when the worker stops, but for a last attempt.
+// attempt has left. It ends the wait when the worker stops, except on the last attempt.
 func (t *turn) watch(ctx context.Context, done <-chan struct{}, cancel func()) {
 	stop := activity.GetWorkerStopChannel(ctx)
 	if t.last() {
@@ -128,11 +128,11 @@ func (t *turn) watch(ctx context.Context, done <-chan struct{}, cancel func()) {
 	}
 }
 
-// beat sends a heartbeat. It returns false if none can be sent that keeps the details of an earlier
-// attempt, as where the worker's DataConverter does not know a RawValue.
+// beat sends a heartbeat. It returns false if a heartbeat would lose the details of an earlier
+// attempt, for instance because the worker's DataConverter cannot write a RawValue.
 func (t *turn) beat(ctx context.Context) (ok bool) {
 	defer func() {
-		if p := recover(); p != nil { // here nobody else would, and the worker would end
+		if p := recover(); p != nil { // otherwise the worker would end
 			ok = false
 		}
 		if !ok {

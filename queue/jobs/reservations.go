@@ -28,10 +28,10 @@ type visit struct {
 	late   time.Duration // how long after due it came to the queue
 }
 
-// reservations returns the bucket in which jobs book. While all jobs are rescheduled no call
-// reaches the job's bucket, and so reservations asks that before its first use and once in a poll
-// interval: other limits have other reservations. Where the reservations are held for longer than
-// the job's bucket explains, its hold was ended by a Resume, and reservations ends theirs.
+// reservations returns the bucket in which jobs book. While all jobs are rescheduled, no call
+// reaches the job's bucket. So reservations asks the bucket for its limits before the first use and
+// once in a poll interval. Where the reservations are held for longer than the job's bucket
+// explains, its hold was ended by a Resume, and reservations ends theirs.
 func (s *Scheduler) reservations(ctx context.Context) (*outbound.Bucket, error) {
 	switch {
 	case s == nil:
@@ -44,7 +44,7 @@ func (s *Scheduler) reservations(ctx context.Context) (*outbound.Bucket, error) 
 	if last > 0 && (now-last < int64(s.config.Poll) || !s.asked.CompareAndSwap(last, now)) {
 		return book, nil
 	}
-	states, err := book.States(ctx) // first: a hold that begins between the two trips then explains itself
+	states, err := book.States(ctx) // first, so that a hold which begins between the two requests is seen
 	at := time.Now()
 	var k outbound.Booking // with no costs it only asks
 	if err == nil {
@@ -100,17 +100,17 @@ func (s *Scheduler) book(ctx context.Context, k *outbound.Booking) error {
 	return err
 }
 
-// mostBooked is how many reservations one trip books.
+// mostBooked is how many reservations one request books.
 const mostBooked = 4096
 
 // Book books a reservation for each of costs, in this order, for jobs that are about to be
-// enqueued. It makes one request for 4,096 of them. After an error it gives all reservations
-// back; they stay unused if the store does not take them within a second. The error is a
-// [*outbound.CostError] of a cost that can never be admitted, or that of the store or of ctx; then
+// enqueued. It makes one request for 4,096 of them. After an error it gives all reservations back;
+// they stay unused if the store does not take them within a second. The error is an
+// [*outbound.CostError] of a cost above a limit's capacity, or that of the store or of ctx. Then
 // jobs can be enqueued without a reservation.
 func (s *Scheduler) Book(ctx context.Context, costs ...outbound.Cost) ([]Reservation, error) {
 	all := make([]Reservation, 0, len(costs))
-	var booked []outbound.Ticket // to give back
+	var booked []outbound.Ticket // to return
 	var k outbound.Booking
 	for len(all) < len(costs) {
 		left := costs[len(all):]
@@ -169,10 +169,10 @@ func (s *Scheduler) behind(ctx context.Context, full *outbound.ThrottledError, v
 	return &Later{In: max(s.config.Lead/2, in-s.config.Lead), Ticket: v.ticket, full: full}
 }
 
-// hold holds the reservations by d, if that is more than a head start, and slows them down if the
-// bucket has slowed down since: so the times of the reservations stay true. It reports a refusal,
-// as the bucket has had one. That of a call which was admitted before another process has reported
-// its own is no news.
+// hold moves the reservations by d, if that is more than a head start. It slows them down if the
+// bucket has slowed down, so that their times stay true. It reports a refusal, as the bucket has
+// had one. That of a call which was admitted before another process has reported its own is no
+// news.
 func (s *Scheduler) hold(ctx context.Context, d time.Duration, speed float64) {
 	book, k := s.bucket.Reservations(), outbound.Booking{}
 	free := outbound.Cost{outbound.Free, outbound.Free, outbound.Free, outbound.Free}
@@ -199,12 +199,11 @@ type Booker interface {
 	Book(ctx context.Context, costs ...outbound.Cost) ([]Reservation, error)
 }
 
-// Of finds what books reservations in a limiter: l itself, or one that it is around, as
-// [outbound.As] does.
+// Of finds the Booker in a limiter: l itself, or one that l wraps, as [outbound.As] does.
 //
 // In what [outbound.Keyed.For] returns it finds the Scheduler that the key has when Book is called,
-// and Book makes it if there is none. Its error is [outbound.ErrFull] if there is no room for the
-// key, also with an Overflow, and [outbound.ErrInvalid] if the key has no Scheduler. Then jobs
+// and Book makes it if there is none. Its error is [outbound.ErrFull] if the Keyed is full, even
+// with an Overflow, and [outbound.ErrInvalid] if the key's limiter is not a Scheduler. Then jobs
 // can be enqueued without a reservation. The Bookers of one key are equal.
 func Of(l outbound.Limiter) (b Booker, ok bool) {
 	if b, ok = outbound.As[Booker](l); ok {
@@ -216,8 +215,8 @@ func Of(l outbound.Limiter) (b Booker, ok bool) {
 	return nil, false
 }
 
-// user is a handle of a Keyed, which may drop the key's limiter and make another while the handle
-// lives.
+// user is a handle of a Keyed, which may drop the key's limiter and make another during the
+// handle's use.
 type user interface {
 	Use(f func(outbound.Limiter) error) error
 }

@@ -15,18 +15,18 @@ import (
 )
 
 // Scheduler is an [outbound.Limiter] for jobs that can be rescheduled. It is safe for concurrent
-// use. It has no goroutine. The garbage collector frees it without a Close.
+// use. It has no goroutine. It needs no Close.
 type Scheduler struct {
 	bucket *outbound.Bucket
 	queue  *queue.Queue // it alone admits
 	config Config
 	err    error // what is wrong with the bucket or the Config
 	made   time.Time
-	asked  atomic.Int64 // how long after that the bucket was asked last; 0: never
+	asked  atomic.Int64 // how long after that the bucket was asked last, or 0
 
 	mu   sync.Mutex
 	end  time.Time // of the period in which no job can reserve any more
-	told float64   // how many jobs are to come then
+	told float64   // how many jobs should come then
 }
 
 // Config configures a [Scheduler]. The zero value fits a job system that looks for due jobs every 5
@@ -45,7 +45,7 @@ type Config struct {
 	// Ahead is how far away a reservation may be. A job whose reservation would be further away
 	// gets none, and books one when it runs again. If Ahead is zero, it is 24 h.
 	Ahead time.Duration
-	// Queue configures the queue in which jobs wait in their workers. If its MaxWait is zero, it is
+	// Queue configures the queue for jobs that wait in their workers. If its MaxWait is zero, it is
 	// Poll and two Leads. A Lead above the MaxWait is shortened to it.
 	Queue queue.Config
 }
@@ -93,8 +93,9 @@ func New(b *outbound.Bucket, c Config) *Scheduler {
 var errOnlyInFlight = fmt.Errorf("jobs: no reservations under an InFlight alone: %w", outbound.ErrInvalid)
 
 // Acquire admits the job, perhaps after a short wait, or returns a [*Later]: the job has not run,
-// and the job system should reschedule it. Pass the ticket of that Later to its next run by [WithTicket]. A job
-// without a ticket, or with one that is void, books a reservation behind all other jobs.
+// and the job system should reschedule it. Pass the ticket of that Later to its next run by
+// [WithTicket]. A job without a ticket, or with one that is void, books a reservation behind all
+// other jobs.
 //
 // An error that is no Later is permanent, such as that of a cost above a limit's capacity.
 func (s *Scheduler) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
@@ -141,7 +142,7 @@ func (s *Scheduler) Resume(ctx context.Context) error {
 	return err
 }
 
-// Queue returns the queue in which jobs wait in their workers. Callers that are no jobs may wait in
+// Queue returns the queue for jobs that wait in their workers. Callers that are no jobs may wait in
 // it, too. After its Close each job that waits gets a [*Later].
 func (s *Scheduler) Queue() *queue.Queue {
 	if s == nil {
@@ -154,11 +155,11 @@ func (s *Scheduler) Queue() *queue.Queue {
 // see [outbound.Permit.AcquireIn].
 func (s *Scheduler) Bucket() *outbound.Bucket { return s.Queue().Bucket() }
 
-// Idle reports whether it is safe to forget the Scheduler: no job waits, the bucket is idle,
-// and this process has no reservations. An [outbound.Keyed] asks this before it drops a
-// Scheduler. If the Keyed has Schedulers of several keys around one bucket, it drops those
-// without waiting jobs, and keeps the last one: the bucket has the reservations. The reservations of
-// a shared bucket are in its store, and outlive the Scheduler.
+// Idle reports whether it is safe to forget the Scheduler: its bucket and its queue are idle, and
+// this process has no reservations. An [outbound.Keyed] asks this before it drops a Scheduler. If
+// the Keyed has Schedulers of several keys around one bucket, it drops those without waiting jobs,
+// and keeps the last one: the bucket has the reservations. The reservations of a shared bucket are
+// in its store, and outlive the Scheduler.
 func (s *Scheduler) Idle() bool { return s == nil || s.queue.Idle() }
 
 // Later is the error of a job that has not run: reschedule it to run after In, with Ticket. It is
@@ -170,10 +171,10 @@ type Later struct {
 	// does not carry it with the job keeps it for In and an hour. After that the job may as well
 	// book again. If Ticket is empty, the job has no reservation.
 	Ticket string
-	// Err is the reason, unless the job only has to wait. It is a [*outbound.StoreError] if the
-	// store is unavailable, [queue.ErrClosed] or the ctx's own error at a shutdown, or an
-	// [*outbound.ThrottledError] that is [queue.ErrFull] if the reservation would be further away
-	// than Config.Ahead. If Err is nil, the Later is [outbound.ErrThrottled].
+	// Err is the reason, unless the job only has to wait. It is a [*outbound.StoreError] if the store
+	// is unavailable. At a shutdown it is [queue.ErrClosed] or the ctx's own error. If the
+	// reservation would be beyond Config.Ahead, it is an [*outbound.ThrottledError] that is
+	// [queue.ErrFull]. If Err is nil, the Later is [outbound.ErrThrottled].
 	Err error
 
 	full *outbound.ThrottledError // with a nil Err: what Unwrap returns
@@ -240,10 +241,10 @@ func (s *Scheduler) later(err error, v *visit) error {
 	return err
 }
 
-// again returns when a job without a reservation comes again, of which the first can be admitted
-// after wait. If that is further away than Config.Ahead, it is when half of what is reserved now has
-// passed, so that as many find a reservation then. Else a period ends after wait. Then the jobs come
-// in the order in which they were told, spread over a poll interval.
+// again returns when a job without a reservation should come again, if it could be admitted after
+// wait. If that is further away than Config.Ahead, it is when half of what is reserved now has
+// passed, so that as many find a reservation then. Else a period ends after wait. Then the jobs
+// come in the order of their Laters, spread over a poll interval.
 func (s *Scheduler) again(wait time.Duration) time.Duration {
 	if wait > s.config.Ahead {
 		return max(wait/2, wait-s.config.Ahead/2, s.config.Lead)
@@ -260,10 +261,10 @@ func (s *Scheduler) again(wait time.Duration) time.Duration {
 // manyTold is how many jobs of one period come again in the first half of a poll interval.
 const manyTold = 100
 
-// Do is [outbound.Do] for adapters of job systems. It also reports whether the job has run, and for
-// how long the API has asked to wait, if the job has reported that to its permit: a job that has
-// failed is not to run again before. The pause is a second if the API has refused the call without
-// a time.
+// Do is [outbound.Do] for adapters of job systems. It also reports whether the job has run, and the
+// wait that the API has asked for, if the job's permit has learned it. A failed job should not run
+// again before that wait is over. The pause is a second if the API has refused the call without a
+// time.
 func Do(ctx context.Context, l outbound.Limiter, c outbound.Cost, job func(context.Context) error) (ran bool, pause time.Duration, err error) {
 	var asked atomic.Int64 // atomic, because a permit may be used after the end of its call
 	l = outbound.Observe(l, "", func(_ context.Context, e outbound.Event) {

@@ -28,7 +28,7 @@ const (
 // sentenceRules look at one sentence each.
 var sentenceRules = []rule{
 	{"invert", join(
-		`^Of (?:a|an|the|all|each|any|what|which|these|those|such|several|two|others|[a-z]+s)\b`,
+		`^Of (?:a|an|the|all|each|any|what|which|these|those|such|several|two|others|buckets|limits|calls|keys|processes|units|windows|jobs)\b`,
 		`^(?:So|Nor|Neither|Only then|Never) `+auxiliar+`\b`,
 		`, nor `+auxiliar+`\b`,
 		`\b(?:be it|be they|so do|so does|as do|as does)\b`,

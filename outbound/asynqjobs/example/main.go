@@ -3,9 +3,9 @@
 //
 //	go run -C outbound/asynqjobs ./example
 //
-// Look at the table: the API refuses nothing, the tasks that have to wait are in asynq and not in
-// workers, and each of them runs twice, once to get its reservation and once to call. With -book
-// each gets its reservation when it is enqueued, and runs once.
+// Look at the table: the API refuses no call, and waiting tasks are in asynq instead of workers.
+// Each of them runs twice: once to get its reservation, and once to call. With -book each gets its
+// reservation when it is enqueued, and runs once.
 //
 // The workers are processes of this program. It serves the API itself, which takes 20 calls in any
 // second and not one more, and starts a redis-server where one is installed. The server can be
@@ -47,7 +47,7 @@ type params struct {
 
 func main() {
 	if text := os.Getenv(workerEnv); text != "" {
-		signal.Ignore(os.Interrupt) // the first process ends the others
+		signal.Ignore(os.Interrupt) // the first process ends the workers
 		if err := work(text, os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, "example: worker:", err)
 			os.Exit(1)
@@ -116,7 +116,7 @@ func fleet(ctx context.Context, p params, s *server, stdout io.Writer) error {
 	}
 	api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(rate, time.Second)}}
 	server := &http.Server{Handler: api, ReadHeaderTimeout: time.Minute}
-	go server.Serve(listen) // until Close; its error only says so
+	go server.Serve(listen) // until Close, and returns that as its error
 	defer server.Close()
 
 	o := order{Redis: s.url, Queue: fmt.Sprintf("example-%d", time.Now().UnixNano()), API: "http://" + listen.Addr().String() + "/"}

@@ -16,7 +16,7 @@ import (
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
-// workerEnv holds the order in the environment of a process that is to be a worker.
+// workerEnv holds the order in the environment of a worker process.
 const workerEnv = "DRIPFEED_EXAMPLE_WORKER"
 
 const (
@@ -79,7 +79,7 @@ func count(to io.Writer) asynq.MiddlewareFunc {
 	}
 }
 
-// call calls the API, and tells the permit if it has refused.
+// call calls the API, and reports a refusal to the permit.
 func call(ctx context.Context, api string) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, api, nil)
 	if err != nil {

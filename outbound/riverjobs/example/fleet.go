@@ -19,7 +19,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-// result is what has become of the jobs, and what the API has counted.
+// result is how the jobs have ended, and what the API has counted.
 type result struct {
 	done, away, running, failed, refused int
 	runs                                 float64 // of each job that calls the API
@@ -51,7 +51,7 @@ func tryFleet(ctx context.Context, p params, db *database, stdout io.Writer) (*r
 	f := &fleet{db: db, api: &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(max(1, p.Rate), time.Second)}}}
 	f.order = order{params: p, API: "http://" + listen.Addr().String() + "/", DB: db.url, Schema: db.schema}
 	server := &http.Server{Handler: f.api, ReadHeaderTimeout: time.Minute}
-	go server.Serve(listen) // until Close; its error only says so
+	go server.Serve(listen) // until Close, and returns that as its error
 	defer server.Close()
 	defer func() {
 		for _, w := range f.workers {
@@ -113,7 +113,7 @@ func (f *fleet) start() error {
 	return w.cmd.Start()
 }
 
-// kill ends a worker at once.
+// kill kills a worker.
 func (w *worker) kill() {
 	_ = w.cmd.Process.Kill() // it may have ended already
 	_ = w.cmd.Wait()
@@ -152,7 +152,7 @@ func (f *fleet) insert(ctx context.Context) error {
 	return err
 }
 
-// look asks River's table what has become of the jobs.
+// look reads from River's table how the jobs have ended.
 func (f *fleet) look(ctx context.Context) (*result, error) {
 	r := &result{refused: f.api.Report().Refused}
 	for _, w := range f.workers {

@@ -3,18 +3,18 @@
 //
 //	go run -C outbound/riverjobs ./example
 //
-// Look at the table: the API refuses nothing, no job has failed, each has run about twice, and jobs of
-// another kind, which have no limit, did not wait for those that have one. With -at-insert the jobs
+// Look at the table: all jobs succeed without a refusal by the API, and each runs about twice. Jobs
+// of another kind have no limit, and do not wait for those that have one. With -at-insert the jobs
 // get their reservations when they are inserted, and run about once.
 //
-// The workers are processes of this program. It serves the API itself, and starts a PostgreSQL server
-// of its own where one is installed. The server can be yours:
+// The workers are processes of this program. It serves the API itself, and starts a PostgreSQL
+// server of its own where one is installed. The server can be yours:
 //
 //	go run -C outbound/riverjobs ./example -db postgres://user@localhost/database
 //
-// Then it makes a schema there, and drops it at the end. -kill kills a worker in the middle of its work:
-// its jobs come back when River looks for such jobs, within half a minute. With -strict the program ends
-// with status 1 if the API has refused a call, or if a job has failed.
+// Then it makes a schema there, and drops it at the end. -kill kills a worker in the middle of its
+// work: River rescues its jobs within half a minute. With -strict the program ends with status 1 if
+// the API has refused a call, or if a job has failed.
 package main
 
 import (
@@ -40,7 +40,7 @@ type params struct {
 
 func main() {
 	if text := os.Getenv(workerEnv); text != "" {
-		signal.Ignore(os.Interrupt) // the first process ends the others
+		signal.Ignore(os.Interrupt) // the first process ends the workers
 		if err := work(text, os.Stdin); err != nil {
 			fmt.Fprintln(os.Stderr, "example: worker:", err)
 			os.Exit(1)

@@ -19,7 +19,7 @@ import (
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
-// workerEnv holds the order in the environment of a process that is to be a worker.
+// workerEnv holds the order in the environment of a worker process.
 const workerEnv = "DRIPFEED_RIVERJOBS_EXAMPLE"
 
 // order is all that a worker has to know.
@@ -36,7 +36,7 @@ type weather struct {
 // Kind implements [river.JobArgs].
 func (weather) Kind() string { return "weather" }
 
-// other is a job that calls nobody.
+// other is a job without a call.
 type other struct {
 	N int `json:"n"`
 }
@@ -44,8 +44,8 @@ type other struct {
 // Kind implements [river.JobArgs].
 func (other) Kind() string { return "other" }
 
-// newClient returns River's client of a process. Each process has a Scheduler of its own. They share
-// their reservations, because their bucket is one.
+// newClient returns River's client of a process. Each process has a Scheduler of its own. They
+// share their reservations, because their bucket is one.
 func newClient(d *database, o *order) (*river.Client[pgx.Tx], *jobs.Scheduler, error) {
 	bucket, err := outbound.NewSharedBucket(pgstore.New(d.buckets, pgstore.Config{Schema: d.schema}), "weather", outbound.PerSecond(o.Rate))
 	if err != nil {

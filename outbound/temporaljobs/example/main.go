@@ -1,14 +1,15 @@
-// Command example runs processes of Temporal workers that call one API as fast as they may together:
+// Command example runs Temporal workers in several processes that share the limit of one API:
 //
 //	go run -C outbound/temporaljobs ./example
 //
-// Look at the table: the API refuses nothing, or a call that a busy machine brings late; each activity
-// has one attempt, and no worker is full of activities that wait. With -await=false the workflows do
-// not book, and the activities have about two.
+// Look at the table: each activity has one attempt, and the API refuses at most a call that a busy
+// machine has delayed. Workers have free slots. With -await=false the activities book themselves,
+// and have about two attempts.
 //
-// The workers are processes of this program, and share the quota in Redis. It serves the API itself, which
-// is strict: it counts the calls of any second. It starts a server by the command "temporal server start-dev",
-// and a redis-server, where these are installed. The servers can be yours:
+// The workers are processes of this program, and share the quota in Redis. It serves the API
+// itself, which is strict: it counts the calls of any second. It starts a server by the command
+// "temporal server start-dev", and a redis-server, where these are installed. The servers can be
+// yours:
 //
 //	go run -C outbound/temporaljobs ./example -server 127.0.0.1:7233 -redis redis://localhost:6379
 package main
@@ -35,7 +36,7 @@ import (
 
 func main() {
 	if text := os.Getenv(workerEnv); text != "" {
-		signal.Ignore(os.Interrupt) // the first process ends the others
+		signal.Ignore(os.Interrupt) // the first process ends the workers
 		if err := work(text, os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, "example: worker:", err)
 			os.Exit(1)
@@ -122,7 +123,7 @@ func try(ctx context.Context, p params, stdout, stderr io.Writer) error {
 	}
 	api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(p.rate, time.Second)}}
 	server := &http.Server{Handler: api, ReadHeaderTimeout: time.Minute}
-	go server.Serve(listen) // until Close; its error only says so
+	go server.Serve(listen) // until Close, and returns that as its error
 	defer server.Close()
 
 	o := order{

@@ -39,7 +39,7 @@ func startServer(ctx context.Context, stderr io.Writer) (*server, error) {
 	}}, nil
 }
 
-// freePort returns a port that nobody uses now.
+// freePort returns an unused port.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
-// workerEnv holds the order in the environment of a process that is to be a worker.
+// workerEnv holds the order in the environment of a worker process.
 const workerEnv = "DRIPFEED_EXAMPLE_WORKER"
 
 // order is all that a worker has to know.
@@ -37,8 +37,8 @@ type order struct {
 	Await                    bool
 }
 
-// work is a worker process, until its input ends. It writes "attempt" for each attempt of an activity, and
-// "call" for each call.
+// work is a worker process, until its input ends. It writes "attempt" for each attempt of an
+// activity, and "call" for each call.
 func work(text string, stdin io.Reader, stdout io.Writer) error {
 	var o order
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
@@ -72,7 +72,7 @@ func work(text string, stdin io.Reader, stdout io.Writer) error {
 	})
 	w.RegisterWorkflowWithOptions(o.callAll, workflow.RegisterOptions{Name: "CallAll"})
 	w.RegisterActivityWithOptions(func(ctx context.Context) error {
-		_, _ = fmt.Fprintln(stdout, "call") // nobody may be there to read
+		_, _ = fmt.Fprintln(stdout, "call") // the reader may have ended
 		return call(ctx, o.API)
 	}, activity.RegisterOptions{Name: "Call"})
 	if err := w.Start(); err != nil {
@@ -83,7 +83,7 @@ func work(text string, stdin io.Reader, stdout io.Writer) error {
 	return err
 }
 
-// counted is a Scheduler that tells who comes.
+// counted is a Scheduler that reports each attempt.
 type counted struct {
 	*jobs.Scheduler
 	to io.Writer
@@ -137,7 +137,7 @@ func (o order) callAll(ctx workflow.Context) error {
 	return failed
 }
 
-// call calls the API, and tells the permit if it has refused.
+// call calls the API, and reports a refusal to the permit.
 func call(ctx context.Context, api string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, api, nil)
 	if err != nil {
@@ -157,13 +157,13 @@ func call(ctx context.Context, api string) error {
 	return nil
 }
 
-// process is a worker, and what it has told.
+// process is a worker, and what it has written.
 type process struct {
 	attempts, calls atomic.Int64
 	end             func()
 }
 
-// start starts a worker. It tells ended when the process has ended.
+// start starts a worker. It sends on ended when the process has ended.
 func start(o order, stderr io.Writer, ended chan<- error) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package pgserver starts a PostgreSQL server of one's own, for tests and the example. Nobody else
-// sees it: it listens on a free port of 127.0.0.1, and ends with this process, however that ends.
+// Package pgserver starts a PostgreSQL server of one's own, for tests and the example. It listens
+// on a free port of 127.0.0.1, and ends with this process, however that ends.
 package pgserver
 
 import (
@@ -31,7 +31,7 @@ type Server struct {
 	cmd   *exec.Cmd
 }
 
-// Installed returns nil if PostgreSQL is installed here, or an error that says so.
+// Installed returns nil if PostgreSQL is installed, or an error that says what is missing.
 func Installed() error {
 	_, err := programs()
 	return err
@@ -71,7 +71,7 @@ func Start(ctx context.Context) (*Server, error) {
 			err = fmt.Errorf("initdb: %w: %s", err, out)
 		}
 	}
-	for range 5 { // somebody else may take the port
+	for range 5 { // another process may take the port
 		if err == nil {
 			if err = s.start(ctx, filepath.Join(folder, "postgres"), attributes); err == nil {
 				return s, nil
@@ -82,7 +82,7 @@ func Start(ctx context.Context) (*Server, error) {
 	return nil, err
 }
 
-// owner gives the folder to the user who is to run the server, because root must not.
+// owner gives the folder to the user who runs the server, because root must not.
 func owner(dir string) (*syscall.SysProcAttr, error) {
 	attributes := &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for this process, which then ends the server
 	if os.Getuid() != 0 {
@@ -98,7 +98,8 @@ func owner(dir string) (*syscall.SysProcAttr, error) {
 	return attributes, os.Chown(dir, uid, gid)
 }
 
-// untilEOF runs a program until its own input ends, as it does when the process at its other end dies.
+// untilEOF runs a program until its own input ends, as it does when the process at its other end
+// dies.
 const untilEOF = `"$@" & read -r _; kill -QUIT $!; wait $!`
 
 func (s *Server) start(ctx context.Context, program string, attributes *syscall.SysProcAttr) error {
@@ -138,7 +139,7 @@ func (s *Server) start(ctx context.Context, program string, attributes *syscall.
 	}
 }
 
-// end ends the server at once: nobody needs the data.
+// end ends the server without saving its data.
 func (s *Server) end() {
 	_ = s.stdin.Close()
 	_ = s.cmd.Wait() // with the status of a program that was ended
