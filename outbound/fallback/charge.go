@@ -31,13 +31,7 @@ func (k *away) owe() {
 	here := store.Op{Limits: k.stored.Limits, Periods: k.calendar.At(date)}
 	is := here.ApplyAt(&k.stored, t, date).State
 	for i := range k.look.Limits {
-		// The store's level has leaked meanwhile, so that what has leaked here is charged too. What
-		// has come back to a window or a day has come back there as well.
-		if l := &k.look.Limits[i]; l.Kind != store.Leaky {
-			k.spent[i] = min(k.spent[i], is.Level[i])
-		} else if l.Rate*(t-k.spentAt).Seconds() >= l.Capacity {
-			k.spent[i] = 0 // it has drained
-		}
+		k.spent[i] = k.look.Limits[i].Owes(k.spent[i], is.Level[i], t-k.spentAt)
 	}
 	k.stored.Limits = nil
 }

@@ -39,10 +39,11 @@ func (s *Store) remember(key string, op *store.Op, r *store.Reply) {
 // used returns the part of a limit that counts as used at the switch: all of it. If the limit counts by
 // the calendar, it is the part that was used when the store last said so.
 func (k *away) used(was *seen, i int, unix time.Duration) float64 {
-	if !k.look.Limits[i].Kind.Calendar() || !store.Same(was.limits, k.look.Limits) {
+	then := k.calendar.At(was.state.Unix)
+	if i >= len(then) || !then[i].Sound() || !store.Same(was.limits, k.look.Limits) {
 		return 1
 	}
-	if end := k.calendar.At(was.state.Unix)[i].End; unix >= time.Duration(end)*time.Second {
+	if unix >= time.Duration(then[i].End)*time.Second {
 		return 0
 	}
 	return min(1, was.state.Level[i]/was.limits[i].Capacity)

@@ -9,12 +9,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-const (
-	// most is the largest capacity, and the highest rate, that a limit may have.
-	most = 1e12
-	// century is as long as a limit may take to drain, in seconds.
-	century = 876_600 * 3600.
-)
+// unlimited is the capacity or the rate of a limit that admits all calls: half of what is possible.
+const unlimited = 5e11
 
 // births tells the lives of shares apart. Each is born at a time of its own, so far back that no
 // store's clock shows it.
@@ -129,7 +125,7 @@ func (s *Store) open(k *away) {
 	was := s.seen[k.key]
 	fill := store.Op{Limits: share, Periods: k.calendar.At(date), Action: store.Meter, Costs: make([]store.Units, 1)}
 	for i := range share {
-		if share[i] = s.shrink(k.look.Limits[i]); !s.Unlimited {
+		if share[i] = s.shrink(&k.look.Limits[i]); !s.Unlimited {
 			fill.Costs[0][i] = share[i].Capacity * k.used(&was, i, date)
 		}
 	}
@@ -147,41 +143,10 @@ func (s *Store) open(k *away) {
 	fill.ApplyAt(&k.stored, t, date)
 }
 
-// shrink returns this process's share of a limit. If that is less than a unit, it is a whole unit that
-// comes back as seldom as the Share says. Of a calendar it stays less: a unit of each period would be
-// more often.
-func (s *Store) shrink(l store.Limit) store.Limit {
-	if l.Kind == store.Fixed { // the windows of processes begin at different times, and their sum is to fit into any
-		l.Kind = store.Window
+// shrink returns this process's share of a limit.
+func (s *Store) shrink(l *store.Limit) store.Limit {
+	if s.Unlimited {
+		return l.Share(unlimited / max(l.Capacity, l.Rate))
 	}
-	if l.N = 0; l.Kind == store.Leaky {
-		l.Window = 0
-	}
-	whole := min(1, l.Capacity)
-	l.Capacity *= s.Share
-	l.Rate *= s.Share
-	if round := math.Round(l.Capacity); round > l.Capacity && round <= l.Capacity*(1+0.5e-9) {
-		l.Capacity = round // a 49th of 49 is 1, except for rounding
-	}
-	switch {
-	case s.Unlimited:
-		l.Capacity = most
-		if l.Kind == store.Window {
-			l.Capacity = most * min(1, l.Window.Seconds())
-		} else if l.Kind == store.Leaky {
-			l.Rate = most
-		}
-	case l.Kind.Calendar():
-		l.Capacity = max(l.Capacity, math.SmallestNonzeroFloat64) // no limit has a capacity of 0
-	case l.Capacity < whole:
-		sec := min(whole/l.Rate, century)
-		l.Capacity, l.Rate = whole, whole/sec
-		if l.Kind == store.Window {
-			l.Window = time.Duration(sec * 1e9)
-		}
-	}
-	if l.Kind == store.Window {
-		l.Rate = l.Capacity / l.Window.Seconds()
-	}
-	return l
+	return l.Share(s.Share)
 }

@@ -60,7 +60,7 @@ func TestStore_DataLossIsReportedOnce(t *testing.T) {
 		offset += d
 		server.SetClock(t, offset)
 	}
-	const gone, older, none = "the bucket is gone", "the latest charges are gone", ""
+	const gone, older, none = "the bucket starts empty", "the latest charges are gone", ""
 	tenth := outbound.Limit{Capacity: 100, LeakRate: 10}
 	var name string
 	lose := func() {
@@ -152,7 +152,7 @@ func TestStore_ServerRestarts(t *testing.T) {
 	}{
 		{"with its data", "", nil, func(t *testing.T, s *redistest.Server) { s.Save(t) }, 6},
 		{"with older data", "the latest charges are gone", func(t *testing.T, s *redistest.Server) { s.Save(t) }, nil, 3},
-		{"without data", "the bucket is gone", nil, nil, 0},
+		{"without data", "the bucket starts empty", nil, nil, 0},
 	} {
 		t.Run(c.why, func(t *testing.T) {
 			t.Parallel()

@@ -118,7 +118,8 @@
 // kind keeps is its level, which is what counts now, and fields of [Part], which the codec writes
 // for all. Then it needs a world in window_search_test.go (calendars: calendar_world_test.go), an
 // ideal limit in law_test.go, the shortest lawful wait in prompt_test.go, and a limit in someWorkers
-// of trace_test.go. Other packages: see ARCHITECTURE.md.
+// of trace_test.go. Package redisstore carries out its steps by swap, until hot.lua knows it and its
+// method scripted says so. Other packages: see ARCHITECTURE.md.
 //
 // # What was searched
 //

@@ -125,6 +125,11 @@ func (fixed) change(s *State, old, l *Limit, i int) bool {
 	return l.Window == old.Window
 }
 
+func (law fixed) share(l *Limit, whole float64) {
+	l.Kind = Window
+	law.window.share(l, whole)
+}
+
 func (law fixed) empty(s *State, l *Limit, i int) (dial, real time.Duration) {
 	return sub(law.end(s, l, &s.Parts[i]), s.Dial()), 0
 }

@@ -119,6 +119,21 @@ func (law leaky) change(s *State, old, l *Limit, i int) bool {
 	return false
 }
 
+func (leaky) parted() bool { return false }
+
+func (leaky) share(l *Limit, whole float64) {
+	if l.Window = 0; l.Capacity < whole {
+		l.Capacity, l.Rate = whole, max(l.Rate, whole/maxDrain)
+	}
+}
+
+func (leaky) owes(l *Limit, n, _ float64, d time.Duration) float64 {
+	if l.flow(d.Seconds()) >= l.Capacity { // it has drained
+		return 0
+	}
+	return n
+}
+
 func (leaky) empty(s *State, l *Limit, i int) (dial, real time.Duration) {
 	return lasts(s.Level[i], l.Rate), 0
 }

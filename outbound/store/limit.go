@@ -81,6 +81,27 @@ func (l *Limit) flow(sec float64) float64 { return float64(l.Rate * sec) }
 // fits reports whether so many units are within the capacity, except for the rounding of sums.
 func (l *Limit) fits(units float64) bool { return units <= l.Capacity*(1+0.5e-9) }
 
+// Share returns the limit of a part of l's calls. If all processes have such a limit, and their parts
+// add up to 1, they admit together what l does. A share of less than a unit is a whole unit that
+// comes back as seldom as the part says; of a calendar it stays less, because a unit of each period
+// would be more often. The share of a fixed window is a window: the windows of processes begin at
+// different times, and their sum is to fit into any.
+func (l *Limit) Share(part float64) Limit {
+	m := *l
+	m.N, m.Capacity, m.Rate = 0, l.Capacity*part, l.Rate*part
+	if round := math.Round(m.Capacity); round > m.Capacity && round <= m.Capacity*(1+0.5e-9) {
+		m.Capacity = round // a 49th of 49 is 1, except for rounding
+	}
+	l.law().share(&m, min(1, l.Capacity))
+	return m
+}
+
+// Owes returns how many of n units a store has to be charged with, if another limit like l has counted
+// them meanwhile and has this level, and if the last of them left d ago. The store's level has
+// leaked meanwhile, so what has leaked counts. What has come back to a window or a calendar has come
+// back in the store too.
+func (l *Limit) Owes(n, level float64, d time.Duration) float64 { return l.law().owes(l, n, level, d) }
+
 // Above returns the dial time in which a level leaks down to another. An error in the last bits
 // of the levels counts as zero. In a limit that takes weeks to drain it would be nanoseconds,
 // and a caller that came back in time would be told to wait for them, again and again.

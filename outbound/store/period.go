@@ -119,6 +119,10 @@ func (period) resume(s *State, l *Limit, i int, _ time.Duration) {
 
 func (period) change(s *State, old, l *Limit, i int) bool { return true }
 
+func (period) share(l *Limit, _ float64) {
+	l.Capacity = max(l.Capacity, math.SmallestNonzeroFloat64) // no limit has a capacity of 0
+}
+
 func (period) empty(s *State, l *Limit, i int) (dial, real time.Duration) {
 	if s.Level[i] == 0 {
 		return 0, 0

@@ -134,6 +134,14 @@ type law interface {
 	// change brings the level from the limit old to l. It reports whether charges from before
 	// can still be returned.
 	change(s *State, old, l *Limit, i int) bool
+	// parted reports whether the limit needs its Part to say when calls may leave.
+	parted() bool
+	// share makes the limit one of a part of its calls: Capacity and Rate are so already. It is for
+	// whole units at least, where a limit of less can be.
+	share(l *Limit, whole float64)
+	// owes returns how many of n units count still, where their level is known and the last of them
+	// left d ago.
+	owes(l *Limit, n, level float64, d time.Duration) float64
 	// empty returns the dial time and the real time until nothing counts.
 	empty(s *State, l *Limit, i int) (dial, real time.Duration)
 }
@@ -157,7 +165,13 @@ func (s *State) Clone() State {
 	return c
 }
 
-// Dial returns what the key's clock shows.
+// Complete reports whether the state says when calls may leave: not without Parts, unless the levels
+// of limits say it alone.
+func (s *State) Complete(limits []Limit) bool {
+	return len(s.Parts) == len(limits) || !slices.ContainsFunc(limits, func(l Limit) bool { return l.law().parted() })
+}
+
+// Dial what the key's clock shows.
 func (s *State) Dial() time.Duration { return s.At - s.Born - s.Skip }
 
 // Advance brings the state to the store's time now. A clock that has stepped back loses the step

@@ -232,6 +232,17 @@ func (law window) change(s *State, old, l *Limit, i int) bool {
 	return l.Window == old.Window
 }
 
+func (window) parted() bool { return true }
+
+func (window) share(l *Limit, whole float64) {
+	if l.Capacity < whole {
+		l.Capacity, l.Window = whole, time.Duration(min(whole/l.Rate, maxDrain)*1e9)
+	}
+	l.Rate = l.Capacity / l.Window.Seconds()
+}
+
+func (window) owes(_ *Limit, n, level float64, _ time.Duration) float64 { return min(n, level) }
+
 func (window) empty(s *State, l *Limit, i int) (dial, real time.Duration) {
 	if slots := s.Parts[i].Slots; len(slots) > 0 {
 		return slots[len(slots)-1].End - s.Dial(), 0

@@ -262,7 +262,7 @@ func TestALossOfDataIsReportedOnce(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		delete(s.keys, "key")
 		require.Len(t, ask(3), 2)
-		require.ErrorContains(t, told[1].Err, "the bucket is gone")
+		require.ErrorContains(t, told[1].Err, "the bucket starts empty")
 		require.Equal(t, store.EventDataLoss, told[1].Kind)
 		time.Sleep(2 * time.Hour) // for longer than the shelf keeps its key
 		delete(s.keys, "key")

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"slices"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -53,13 +52,13 @@ func (f *refusal) answer(op *store.Op, now time.Time, r *store.Reply) bool {
 }
 
 // refuses returns the refusal of a call of this cost, by the state of another refusal. It returns nil
-// if the call has capacity, or if that is unknown: only leaky limits tell it without Parts.
+// if the call has capacity, or if that is unknown.
 func refuses(r *store.Reply, limits []store.Limit, cost *store.Units) *store.Reply {
 	if r.Limits != nil { // the Op did not know those in force
 		limits = r.Limits
 	}
 	s := &r.State
-	if len(s.Parts) != len(limits) && slices.ContainsFunc(limits, func(l store.Limit) bool { return l.Kind != store.Leaky }) {
+	if !s.Complete(limits) {
 		return nil
 	}
 	w, which, booked := s.Wait(limits, cost)
