@@ -79,6 +79,8 @@
 // [OnlyScope] tells apart whom a refusal is for. If the inner limiter refuses, the outer one stays
 // charged. Limits that always apply together are better one bucket.
 //
+// A [Pool] sends each request by one of several transports: API keys, regions or deployments.
+//
 // Only the first 16 values of a header count, and none above 1 KiB. To bound the bytes of headers,
 // set [http.Transport.MaxResponseHeaderBytes], which is 10 MB otherwise.
 package transport

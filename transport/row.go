@@ -33,7 +33,8 @@ type judgedKey struct{}
 // the next transport is told that it need not.
 func (t *Transport) judgedBy(req *http.Request, p *outbound.Permit, redirected bool) (judged, passes bool) {
 	around := req.Context().Value(judgedKey{}) == any(t)
-	judged = t.Judge == JudgeNever || t.Judge == JudgeOutermost && around
+	_, pool := t.Base.(*Pool) // whose members judge
+	judged = t.Judge == JudgeNever || t.Judge == JudgeOutermost && (around || pool)
 	return judged, around || t.Judge != JudgeNever && !redirected && p.Hears()
 }
 

@@ -90,7 +90,13 @@ var errNoResponse = errors.New("transport: Base returned neither a response nor 
 // RoundTrip asks the limiter to admit the request and hands it on to Base. It waits only if
 // the limiter does, no longer than the request's context allows. It does not change the
 // request, buffers no body, and sends nothing twice.
-func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error) {
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	return t.roundTrip(req, nil)
+}
+
+// roundTrip is RoundTrip for a request that t's limiter has admitted with a permit already. If the
+// permit is nil, roundTrip asks the limiter.
+func (t *Transport) roundTrip(req *http.Request, admitted *outbound.Permit) (resp *http.Response, err error) {
 	// Base takes the request's body, and the caller the response's. If Base or one of the
 	// user's functions panics before that, the bodies are closed here.
 	var a *attempt
@@ -110,7 +116,11 @@ func (t *Transport) RoundTrip(req *http.Request) (resp *http.Response, err error
 	var permit outbound.Permit
 	cost := ctxCostOf(req.Context())
 	limiter, redirected := t.limiter(req)
-	if limiter != nil {
+	switch {
+	case admitted != nil:
+		permit = *admitted
+	case limiter == nil:
+	default:
 		if err = permit.AcquireIn(req.Context(), limiter, t.cost(req, cost)); err != nil {
 			sent, returned = true, true
 			closeRequest(req)
