@@ -125,7 +125,12 @@ func (b *core) inForce() *inForce {
 // ofCell returns the limit by which the cell counts.
 func (b *core) ofCell() *inForce {
 	first := b.first()
-	return &inForce{limitSet: limitSet{law: []store.Limit{first.law()}}, number: firstNumber}
+	one := &struct { // in one allocation
+		inForce
+		law [1]store.Limit
+	}{law: [1]store.Limit{first.law()}}
+	one.inForce = inForce{limitSet: limitSet{law: one.law[:]}, number: firstNumber}
+	return &one.inForce
 }
 
 // given returns the limits in force as callers have given them, with an InFlight.
