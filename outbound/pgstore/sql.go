@@ -110,15 +110,14 @@ func migrate(ctx context.Context, db *sql.DB, c Config) error {
 // pruned is how many rows Prune deletes in one transaction, at most.
 const pruned = 1000
 
-// Prune deletes the rows of keys that have been idle for so long that nothing of them counts any
-// more, by the server's clock, and returns how many it has deleted. The store itself deletes two
-// such rows for each new key. So call Prune, now and then from any process, only if a table has had
-// many more keys than it has now.
+// Prune deletes the rows of idle keys, and returns how many it has deleted. A key is idle if all of
+// it has leaked, by the server's clock. The store deletes two such rows for each new key. Call
+// Prune, from any process, if a table has had many more keys than it has now.
 //
-// Prune deletes at most 1,000 rows in one transaction, and goes on until none is left or ctx ends.
-// Calls may go on meanwhile, and so may other Prunes: Prune locks only rows that have expired, and
-// leaves those that another session has locked. A key whose row is gone begins empty, as it is. The
-// server reuses the space once autovacuum has seen the table.
+// Prune deletes at most 1,000 rows in one transaction. It continues until none is left or ctx ends.
+// It may run next to calls and to other Prunes: it locks only rows that have expired, and leaves
+// those that another session has locked. A key without a row begins empty. The server reuses the
+// space once autovacuum has seen the table.
 func Prune(ctx context.Context, db *sql.DB, c Config) (deleted int64, err error) {
 	if db == nil {
 		return 0, errNoDB

@@ -36,7 +36,7 @@ const (
 func (k Kind) Calendar() bool { return k >= Hourly }
 
 // Scripted reports whether the script of package redisstore can carry out steps with limits of the
-// kind. If not, they are carried out in Go, and each takes two round trips or more.
+// kind. If it cannot, Go does, and a step takes two round trips or more.
 func (k Kind) Scripted() bool { return laws[k].scripted(k) }
 
 // Limit is one limit of a key.
@@ -81,11 +81,10 @@ func (l *Limit) flow(sec float64) float64 { return float64(l.Rate * sec) }
 // fits reports whether so many units are within the capacity, except for the rounding of sums.
 func (l *Limit) fits(units float64) bool { return units <= l.Capacity*(1+0.5e-9) }
 
-// Share returns the limit of a part of l's calls. If all processes have such a limit, and their parts
-// add up to 1, they admit together what l does. A share of less than a unit is a whole unit that
-// comes back as seldom as the part says; of a calendar it stays less, because a unit of each period
-// would be more often. The share of a fixed window is a window: the windows of processes begin at
-// different times, and their sum is to fit into any.
+// Share returns the limit of a part of l's calls. Processes whose parts add up to 1 admit together
+// what l does. A share of less than a unit is a whole unit that returns as seldom as the part says.
+// A calendar's stays below a unit: a unit in each period would be more. The share of a fixed window
+// is a window, because the windows of processes begin at different times.
 func (l *Limit) Share(part float64) Limit {
 	m := *l
 	m.N, m.Capacity, m.Rate = 0, l.Capacity*part, l.Rate*part
@@ -96,10 +95,9 @@ func (l *Limit) Share(part float64) Limit {
 	return m
 }
 
-// Owes returns how many of n units a store has to be charged with, if another limit like l has counted
-// them meanwhile and has this level, and if the last of them left d ago. The store's level has
-// leaked meanwhile, so what has leaked counts. What has come back to a window or a calendar has come
-// back in the store too.
+// Owes returns how many of n units a store has to be charged with. A limit like l has counted them
+// meanwhile and has this level, and the last of them left d ago. The level of the store has leaked
+// too, so what has leaked counts. A window or a calendar has freed its units in the store as well.
 func (l *Limit) Owes(n, level float64, d time.Duration) float64 { return l.law().owes(l, n, level, d) }
 
 // Above returns the dial time in which a level leaks down to another. An error in the last bits

@@ -96,8 +96,8 @@ type Slot struct {
 // law is what a kind of limit does. i is the index of the limit l. Times that are called w are
 // dial time from now.
 type law interface {
-	// scripted reports whether the script of package redisstore knows kind k, which has this law. A law
-	// that embeds another one's has kinds of its own, so each law names the kinds that are known.
+	// scripted reports whether the script of package redisstore knows kind k, which has this law. Each
+	// law names its kinds, so a law that embeds another does not inherit the answer.
 	scripted(k Kind) bool
 	// shaped reports whether the limit's numbers fit to its kind.
 	shaped(l *Limit) bool
@@ -136,11 +136,10 @@ type law interface {
 	change(s *State, old, l *Limit, i int) bool
 	// parted reports whether the limit needs its Part to say when calls may leave.
 	parted() bool
-	// share makes the limit one of a part of its calls: Capacity and Rate are so already. It is for
-	// whole units at least, where a limit of less can be.
+	// share makes the limit one of a part of its calls, whose Capacity and Rate it has already. Where
+	// a limit of less would admit no call, its capacity is whole.
 	share(l *Limit, whole float64)
-	// owes returns how many of n units count still, where their level is known and the last of them
-	// left d ago.
+	// owes is [Limit.Owes].
 	owes(l *Limit, n, level float64, d time.Duration) float64
 	// empty returns the dial time and the real time until nothing counts.
 	empty(s *State, l *Limit, i int) (dial, real time.Duration)
@@ -165,8 +164,8 @@ func (s *State) Clone() State {
 	return c
 }
 
-// Complete reports whether the state says when calls may leave: not without Parts, unless the levels
-// of limits say it alone.
+// Complete reports whether the state says when calls may leave. For some kinds of limits it takes
+// Parts.
 func (s *State) Complete(limits []Limit) bool {
 	return len(s.Parts) == len(limits) || !slices.ContainsFunc(limits, func(l Limit) bool { return l.law().parted() })
 }
