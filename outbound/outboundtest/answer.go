@@ -12,7 +12,7 @@ import (
 
 // arrival is what the API has decided about a call.
 type arrival struct {
-	no      *refusal  // nil: admitted
+	no      *refusal  // nil if admitted
 	told    *Decision // nil without a Vendor
 	date    string
 	latency time.Duration
@@ -22,7 +22,7 @@ type arrival struct {
 // watched is a tally that changes when the answer is complete.
 type watched struct {
 	*tally
-	penalty *penalty // of the rule when the call arrived; nil: the rule counts calls in progress by key
+	penalty *penalty // of the rule when the call arrived; nil for a rule that counts calls in progress by key
 }
 
 // watch notes the tallies that change when the answer is complete, and counts an
@@ -78,7 +78,7 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, arr arrival) {
 
 func (a *API) leave(w http.ResponseWriter, arr arrival, complete bool) {
 	var guilty []bool
-	if complete { // a call without an answer is no offence
+	if complete { // a call without an answer does not count
 		for _, t := range arr.watched {
 			guilty = append(guilty, t.penalty != nil && t.penalty.isOffence(arr.no != nil, w))
 		}
@@ -123,7 +123,7 @@ func (s *statusWriter) WriteHeader(status int) {
 // Unwrap lets http.ResponseController find what else the server's writer can do.
 func (s *statusWriter) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
-// refusal tells which rules a call broke and when it would break none.
+// refusal is the rules that a call broke, and when it would keep all.
 type refusal struct {
 	broken []string
 	wait   time.Duration // the longest of the broken rules', or unknown

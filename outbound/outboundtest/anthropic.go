@@ -8,19 +8,17 @@ import (
 	"time"
 )
 
-// Anthropic returns an API that behaves as Anthropic does towards one organisation and
-// class of models (its documentation as of 2026), or with other rules if some are
-// given. Its own are 50 "requests", 30,000 "input-tokens" and 8,000 "output-tokens" a
-// minute, in buckets that hold a minute's worth. The input tokens of a call are
-// estimated as a quarter of the bytes of its body, and its output tokens as none; give
-// the rules costs of their own with Rule.Of and Rule.Settle.
+// Anthropic returns an API that behaves as Anthropic does towards one organisation and class of
+// models (its documentation as of 2026), or with other rules if some are given. Its own are 50
+// "requests", 30,000 "input-tokens" and 8,000 "output-tokens" a minute, in buckets that hold a
+// minute's worth. A call has a quarter of its body's bytes as input tokens, and no output tokens.
+// Give the rules other costs with Rule.Of and Rule.Settle.
 //
-// Every answer carries Anthropic-RateLimit-, the unit of each rule, and -Limit,
-// -Remaining and -Reset. Remaining tokens are rounded to the nearest thousand. Reset is
-// the instant at which all of the limit is there again, in RFC 3339 and whole seconds,
-// cut. Anthropic-RateLimit-Tokens-* repeats the rule of tokens with the smallest share
-// left. A refusal is 429 with a rate_limit_error and, if the time is known, a
-// Retry-After.
+// Every answer carries Anthropic-RateLimit-, the unit of each rule, and -Limit, -Remaining and
+// -Reset. Remaining tokens are rounded to the nearest thousand. Reset is when the whole limit is
+// free again, in RFC 3339, cut to whole seconds. Anthropic-RateLimit-Tokens-* repeats the rule of
+// tokens with the smallest share left. A refusal is 429 with a rate_limit_error and, if the time is
+// known, a Retry-After.
 func Anthropic(rules ...Rule) *API {
 	none := func(*http.Request) float64 { return 0 }
 	return vendorAPI(answerAnthropic, rules,

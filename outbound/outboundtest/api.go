@@ -8,35 +8,32 @@ import (
 	"time"
 )
 
-// API is a strict third-party API to call in tests. It answers a call that keeps
-// all its Rules and refuses every other with 429 Too Many Requests. All rules
-// count a call or none does: a refused call uses up nothing.
+// API is a strict third-party API to call in tests. It answers a call that keeps all its Rules and
+// refuses every other with 429 Too Many Requests. Either all rules count a call, or none: a refused
+// call uses no units.
 //
-// An API is an http.Handler, to serve on a real port, and an http.RoundTripper, to be
-// the Transport or the base of an http.Client without any network, as in a
-// testing/synctest bubble. Both share its rules and its counts.
+// An API is an http.Handler for a real port, and an http.RoundTripper for an http.Client without a
+// network, as in a testing/synctest bubble. Both share its rules and its counts.
 //
-// A refusal names the broken rules in its text. It carries a Retry-After in whole
-// seconds, rounded up, after which the API would admit a caller that is alone. It
-// carries none if nobody knows that time, because of InFlight or because the call costs
-// more than a rule ever admits. With a Vendor the API answers as that vendor does
-// instead: GitHub, ShopifyREST, ShopifyGraphQL, Discord, OpenAI, Anthropic, Stripe and
+// A refusal names the broken rules in its text. Its Retry-After, in whole seconds, rounded up, is
+// when the API would admit the call if no other comes before. It has none if that time is unknown:
+// under InFlight, and for a cost above a rule's limit. With a Vendor the API answers as that vendor
+// does instead: GitHub, ShopifyREST, ShopifyGraphQL, Discord, OpenAI, Anthropic, Stripe and
 // RateLimitFields return such APIs.
 //
-// An answer tells of the moment at which the call arrived, its Date included, and takes
-// the Latency to come back.
+// An answer describes the API when the call arrived, Date included, and reaches the caller after
+// the Latency.
 //
-// The zero value refuses nothing. The fields must not be changed after the first
-// call; SetRules changes the rules. An API is safe for concurrent use and must not be
-// copied. It keeps the times of all arrivals and of all admitted calls: 16 bytes
-// each, up to twice that while they grow.
+// The zero value admits every call. The fields must not be changed after the first call; SetRules
+// changes the rules. An API is safe for concurrent use and must not be copied. It keeps the times
+// of all arrivals and of all admitted calls: 16 bytes each, up to twice that while they grow.
 type API struct {
-	Rules   []Rule        // at the start; none: every call is answered
-	Latency time.Duration // from the arrival of a call to its answer, refusals included; 0 or less: none
-	Jitter  time.Duration // the most that a call takes beyond the Latency; it differs from call to call, so that answers overtake each other, and is the same for every API; 0 or less: none
-	Skew    time.Duration // how far the API's clock is ahead of the real one: it begins the windows of FixedWindow and CalendarWindow by it, and shows it in Date and in all instants; negative: behind; at most 100 years
-	Next    http.Handler  // answers the admitted calls, after the Latency; nil: 200 with the text "ok"
-	Vendor  Vendor        // writes what else is in the answers; nil: a refusal is 429 with a Retry-After and a text
+	Rules   []Rule        // at the start
+	Latency time.Duration // from the arrival of a call to its answer, refusals included
+	Jitter  time.Duration // the most that a call takes beyond the Latency, drawn alike in every API
+	Skew    time.Duration // how far the API's clock is ahead of the real one, at most 100 years
+	Next    http.Handler  // answers the admitted calls, after the Latency; nil answers 200 with the text "ok"
+	Vendor  Vendor        // writes the vendor's answers; nil refuses with 429, a Retry-After and a text
 
 	arrivals, admitted History
 
@@ -54,7 +51,7 @@ type Report struct {
 	Arrivals   int // calls that have reached the API: Admitted + Refused
 	Admitted   int // calls that kept all rules
 	Refused    int // calls that broke a rule: answered with 429, or as the Vendor does
-	Answered   int // admitted calls with a complete answer; the callers of the others gave up, or their handler panicked
+	Answered   int // admitted calls with a complete answer; the rest was given up, or panicked
 	InProgress int // admitted calls that have not ended yet
 	Peak       int // most calls in progress at the same time
 }
@@ -66,21 +63,21 @@ func (a *API) Report() Report {
 	return a.report
 }
 
-// Arrivals returns the history of all calls, refused ones included, at the times
-// at which they reached the API: one unit each, even if they cost more. Later calls
-// are added to the same history. Arrivals().Worst(time.Second).Units is the largest
-// number of calls that the API saw in any second.
+// Arrivals returns the history of all calls, refused ones included, at their arrival: one unit
+// each, even if they cost more. Later calls are added to the same history.
+// Arrivals().Worst(time.Second).Units is the largest number of calls that the API saw in any
+// second.
 func (a *API) Arrivals() *History { return &a.arrivals }
 
 // Admitted returns the history of the calls that kept all rules, as Arrivals does.
 func (a *API) Admitted() *History { return &a.admitted }
 
-// SetRules replaces the rules while the API runs, for all calls that arrive later. The counts stay, in
-// units: a new rule takes over the count of the first old rule of the same kind and unit, and, but for
-// LeakyBucket and InFlight, of the same window or of the period that the calendar is in. If there is none
-// it starts empty. So the count of a rule with a lower limit may stand above it at first: the rule then
-// admits nothing until enough has run out. Rules by key take over the keys of rules by key. SetRules
-// panics if one of the rules is the zero Rule, and then changes nothing.
+// SetRules replaces the rules while the API runs, for all calls that arrive later. A new rule takes
+// over the count, in units, of the first old rule of the same kind and unit. The window or the
+// period must be the same, too, except for LeakyBucket and InFlight. A rule without a match starts
+// empty. So a count may exceed a lower limit at first: the rule then admits no call until enough
+// has leaked. Rules by key take over the keys of rules by key. SetRules panics if one of the rules
+// is the zero Rule, and then changes nothing.
 func (a *API) SetRules(rules ...Rule) {
 	set := newRuleSet(rules)
 	a.mu.Lock()
@@ -94,9 +91,8 @@ func (a *API) SetRules(rules ...Rule) {
 	a.set = set
 }
 
-// ServeHTTP answers or refuses one call. It panics if a Rule is the zero Rule, if its
-// cost function returns a negative number, an infinity or NaN, or if the Skew is above
-// 100 years; such a call is not counted.
+// ServeHTTP answers or refuses one call. It panics if a Rule is the zero Rule, if its cost function
+// returns a negative number, an infinity or NaN, or if the Skew is above 100 years.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.answer(w, r, a.arrive(r))
 }

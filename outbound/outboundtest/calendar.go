@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Period is a part of the calendar, in which CalendarWindow and History.CheckCalendar count.
+// Period is a part of the calendar that CalendarWindow and History.CheckCalendar count by.
 type Period int
 
-// The periods. Each has the length that the clocks of its zone give it: a day lasts 23 or 25
-// hours when they are set, and begins later if there is no midnight.
+// The periods. Each has the length of its zone's clocks: a day lasts 23 or 25 hours when they are
+// set, and begins later if there is no midnight.
 const (
 	Hour  Period = iota + 1 // until the clock shows the next full hour, or is set
 	Day                     // until the clock shows the next date
@@ -26,10 +26,10 @@ func (p Period) String() string {
 	return periods[p]
 }
 
-// CalendarWindow admits up to n units in each hour, day or month of the zone's calendar. Up
-// to 2n units may follow each other closely where two periods meet. The API goes by its own
-// clock, which [API.Skew] sets: with one second it begins a period a second early. The rule
-// panics if n is not above 0 and finite, if there is no such period, or if the zone is nil.
+// CalendarWindow admits up to n units in each hour, day or month of the zone's calendar. Up to 2n
+// units may follow each other closely where two periods meet. The API goes by its own clock, which
+// [API.Skew] sets: with one second it begins a period a second early. n must be above 0 and finite,
+// the period one of the three, and the zone not nil; otherwise it panics.
 func CalendarWindow(n float64, period Period, zone *time.Location) Rule {
 	needPositive("limit of a period", n)
 	needPeriod(period, zone)
@@ -77,8 +77,8 @@ func hourAround(local time.Time) (begin, end time.Time) {
 	return begin, end
 }
 
-// turn returns the first moment at which the zone's clocks show a civil time, which is told
-// as if it were one of UTC, or a later one. They may skip it, or show it twice.
+// turn returns the first moment when the zone's clocks show a civil time or a later one. The civil
+// time is given as if in UTC. The clocks may skip it, or show it twice.
 func turn(civil time.Time, zone *time.Location) time.Time {
 	at := civil.Add(-36 * time.Hour).In(zone) // no zone shows it so early
 	for {
@@ -100,7 +100,7 @@ type calendarWindow struct {
 	limit      float64
 	period     Period
 	zone       *time.Location
-	begin, end int64 // of the period in which used was counted
+	begin, end int64 // of the period that used is of
 	used       float64
 }
 

@@ -17,12 +17,12 @@ import (
 // after the Latency and possibly from several goroutines; the Vendor owns d.
 type Vendor func(w http.ResponseWriter, r *http.Request, d *Decision, next http.Handler)
 
-// Decision is what an API decided about one call, and its counts at that moment, which is
-// the call's arrival. An answer that comes later tells of it all the same.
+// Decision is what an API decided about one call, and its counts at that moment, which is the
+// call's arrival. A later answer still describes it.
 type Decision struct {
 	At         time.Time     // the moment, in UTC, on the API's clock (see API.Skew); the answer's Date
 	Refused    bool          // whether a rule was broken
-	RetryAfter time.Duration // after which the API would admit a caller that is alone; 0: not known, or not refused
+	RetryAfter time.Duration // until the call would be admitted if no other comes before; 0 if unknown
 	Counts     []Count       // of the rules that count this call, in their order; a Penalty only while it refuses
 }
 
@@ -31,13 +31,13 @@ type Decision struct {
 type Count struct {
 	Unit       string        // "calls", or the name given to Rule.Of
 	Key        string        // the key of Rule.By; "" without
-	Window     time.Duration // the rule's; of a LeakyBucket the time in which a full one runs dry; of a CalendarWindow the length of this period; of InFlight 0
+	Window     time.Duration // the rule's; the draining time of a full LeakyBucket; 0 for InFlight
 	Limit      float64       // units
-	Remaining  float64       // units that the rule would admit now, at least 0; a whole number if it is one within 1e-10 of the limit
-	Reset      time.Duration // after which Remaining would be Limit if nobody called; of InFlight 0
-	Cost, Used float64       // units that the call asked for, and those that it is charged if admitted; the same without Rule.Settle
+	Remaining  float64       // units that the rule would admit now, at least 0, rounded within 1e-10 of the limit
+	Reset      time.Duration // until Remaining would be Limit without further calls; 0 for InFlight
+	Cost, Used float64       // units that the call asked for, and units charged: see Rule.Settle
 	Broken     bool          // whether this rule refused the call
-	RetryAfter time.Duration // after which this rule would admit the call; 0: not known, or not broken
+	RetryAfter time.Duration // until this rule would admit the call; 0 if unknown
 }
 
 // first returns the first of the counts that is wanted, or nil.

@@ -26,12 +26,11 @@ import (
 // that other bots use as well. Every other rule is a bucket's: the part of its key (see
 // Rule.By) before the first colon is the bucket's name.
 //
-// Every answer, but for the refusals of the global limit and the penalty, carries
-// X-RateLimit-Limit, -Remaining, -Reset (an epoch with milliseconds), -Reset-After
-// (seconds, with as many decimal places as it needs, up to 3) and -Bucket. A refusal
-// is 429 with X-RateLimit-Scope, a Retry-After in whole seconds and a body with the
-// exact retry_after. Under a penalty it is a text without any of these but a
-// Retry-After, and without the Via of all other answers.
+// Every answer, except refusals by the global limit and the penalty, has X-RateLimit-Limit,
+// -Remaining, -Reset (Unix time with milliseconds), -Reset-After (seconds with up to 3 decimal
+// places) and -Bucket. A refusal is 429 with X-RateLimit-Scope, a Retry-After in whole seconds and
+// a body with the exact retry_after. Under a penalty it is a text with a Retry-After only; even the
+// Via of all other answers is missing.
 func Discord(rules ...Rule) *API {
 	invalid := func(status int, h http.Header) bool {
 		switch status {

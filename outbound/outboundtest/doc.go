@@ -1,10 +1,9 @@
 // Package outboundtest helps to test programs that rate-limit their calls to third-party
 // APIs, and stores that keep buckets.
 //
-// [API] is the other side: a strict API that refuses each call that breaks its limits,
-// with 429 unless it speaks as a vendor, and counts the calls that it sees. Give it the
-// limits that the real API publishes, call it through your own client, and expect no
-// refusals:
+// [API] is a strict API. It counts the calls that it gets, and refuses each call over its limits,
+// with 429 or as a vendor does. Give it the limits that the real API publishes, call it through
+// your own client, and expect no refusals:
 //
 //	func TestPacedClientIsNeverRefused(t *testing.T) {
 //		synctest.Test(t, func(t *testing.T) {
@@ -28,29 +27,27 @@
 // bubble cannot wait for a network; outside, it is also an http.Handler for an
 // httptest.Server.
 //
-// An API can speak as a vendor does, with that vendor's limits, headers, statuses and
-// bodies: [GitHub], [ShopifyREST], [ShopifyGraphQL], [Discord], [OpenAI], [Anthropic],
-// [Stripe], and [RateLimitFields] for the fields of the IETF draft. So you can test a
-// client that reads headers offline, also against limits that change while it runs
-// ([API.SetRules]), answers that come late and overtake each other (Latency and Jitter),
-// and a clock that is wrong (Skew). [Vendor] is for other APIs. The numbers are those of
-// the vendors' documentation as of 2026; a comment says so where a vendor publishes
-// none. The texts of errors are the vendors' own only where clients look for them.
+// An API can reply as a vendor does, with that vendor's limits, headers, statuses and bodies:
+// [GitHub], [ShopifyREST], [ShopifyGraphQL], [Discord], [OpenAI], [Anthropic] and [Stripe].
+// [RateLimitFields] has the fields of the IETF draft, and [Vendor] is for other APIs. So you can
+// test offline a client that reads headers. The limits can change ([API.SetRules]), replies can be
+// late and overtake each other (Latency and Jitter), and the clock can be wrong (Skew). The numbers
+// are those of the vendors' documentation of 2026. A comment marks those that a vendor does not
+// publish. The texts of errors are the vendors' own only where clients look for them.
 //
-// [History] judges a limiter without an API: add each departure, then [History.Check] finds out whether
-// in every interval of length W at most capacity + leakRate*W units left, and where more did.
-// [History.CheckWindow] does so for at most n units in any window of one length, and
-// [History.CheckCalendar] for those of an hour, a day or a month. [History.Worst] finds the fullest
-// window of a given length, and [History.Use] tells whether a limiter that keeps the law is also fast.
-// An API keeps such histories of its arrivals and of the calls that it admitted.
+// [History] checks a limiter without an API. Add each departure. [History.Check] then returns an
+// error if more than capacity + leakRate*W units left in any interval of length W.
+// [History.CheckWindow] checks for at most n units in any window of one length, and
+// [History.CheckCalendar] for at most n in each hour, day or month. [History.Worst] finds the
+// fullest window of a length, and [History.Use] the share of the limit that was used. An API keeps
+// such histories of its arrivals and of the calls that it admitted.
 //
-// [Load] is the other end: callers that make a list of calls as fast as a limiter, or a fleet
-// of them, lets them. It tells how long that takes, and how long each call waits.
+// [Load] is a number of callers that make a list of calls as fast as one or more limiters admit
+// them. It measures how long that takes, and how long each call waits.
 //
-// [TestStore] is the exam of a [store.Store]: each case quotes the sentence of the contract
-// that it checks. [StoreHooks] let it break and reopen the store.
+// [TestStore] is the conformance test of a [store.Store]: each case quotes the sentence of the
+// contract that it checks. [StoreHooks] let it break and reopen the store.
 //
-// This package panics where a number means nothing, such as NaN, an infinity or a
-// negative limit, with a text that names the number: a test that went on would pass and
-// prove nothing.
+// This package panics at an invalid number, such as NaN, an infinity or a negative limit, with a
+// text that names the number. A test that went on would pass and prove nothing.
 package outboundtest

@@ -104,7 +104,7 @@ func ExampleHistory_Check() {
 	}
 	fmt.Println(h.Check(2, 10, 0.5)) // up to 50 ms late is allowed: 10 per second * 50 ms
 	// Output:
-	// outboundtest: 3 units left within 50ms from 2000-01-01T12:00:00Z, 0.5 above 2.5 (capacity 2, 10/s, slack 0)
+	// outboundtest: 3 units left within 50ms from 2000-01-01T12:00:00Z, 0.5 above 2.5 (2 burst, 10/s, slack 0)
 	// 3 left, 2.5 allowed in 50ms
 	// <nil>
 }

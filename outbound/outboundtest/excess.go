@@ -16,27 +16,27 @@ type Window struct {
 // Span returns the time from Start to End: 0 for a single departure.
 func (w Window) Span() time.Duration { return w.End.Sub(w.Start) }
 
-// Excess is the error of History.Check, CheckWindow and CheckCalendar: the worst window of a
-// history that broke the law, the one with the most units above what was allowed in it.
+// Excess is the error of History.Check, CheckWindow and CheckCalendar. It is the window with the
+// most units above the limit.
 type Excess struct {
 	Window
 	Allowed float64 // units allowed in the window: Capacity + Slack + LeakRate * its seconds
 	Over    float64 // units above Allowed
 
-	// The law that was checked: units, units per second, units. The last two are 0 but for
+	// The limit that was checked: units, units per second, units. The last two are 0 except for
 	// Check.
 	Capacity, LeakRate, Slack float64
-	// In says what the law of CheckWindow or CheckCalendar is about: "any 1m0s", "the day
-	// that begins at 2026-03-29T00:00:00+01:00". "" of Check.
+	// In is what CheckWindow or CheckCalendar counts by: "any 1m0s", "the day that begins at
+	// 2026-03-29T00:00:00+01:00". It is empty for Check.
 	In string
 }
 
-// Error says how many units left in which window, and how many were allowed.
+// Error returns the window, how many units left in it, and how many were allowed.
 func (e *Excess) Error() string {
 	if e.In != "" {
 		return fmt.Sprintf("outboundtest: %g units left within %v from %s, %g above the %g of %s",
 			e.Units, e.Span(), e.Start.Format(time.RFC3339Nano), e.Over, e.Allowed, e.In)
 	}
-	return fmt.Sprintf("outboundtest: %g units left within %v from %s, %g above %g (capacity %g, %g/s, slack %g)",
+	return fmt.Sprintf("outboundtest: %g units left within %v from %s, %g above %g (%g burst, %g/s, slack %g)",
 		e.Units, e.Span(), e.Start.Format(time.RFC3339Nano), e.Over, e.Allowed, e.Capacity, e.LeakRate, e.Slack)
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// gitHubDocs is the page to which GitHub's refusals point.
+// gitHubDocs is the page in GitHub's refusals.
 const gitHubDocs = "https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api"
 
 // GitHub returns an API that behaves as GitHub does towards one user (its
@@ -16,20 +16,19 @@ const gitHubDocs = "https://docs.github.com/rest/using-the-rest-api/rate-limits-
 //   - primary limits, in windows that start with a call: 5000 an hour of "core", 30 a
 //     minute of "search" (paths below /search), 5000 an hour of "graphql" (the path
 //     /graphql);
-//   - secondary limits: 100 calls at once, and "points" in any minute, 900 of REST and
-//     2000 of GraphQL. A GET, HEAD or OPTIONS takes 1, any other call 5, and GraphQL 1.
+//   - secondary limits: 100 calls in flight, and "points" in any minute, 900 of REST and 2000 of
+//     GraphQL. A GET, HEAD or OPTIONS takes 1, any other call 5, and GraphQL 1.
 //
 // A rule of "points", InFlight and Penalty are secondary limits. Every other rule is a
 // primary limit, and its unit is the resource ("core" for "calls"). There are no limits
 // on content or processor time.
 //
-// Every answer carries X-RateLimit-Limit, -Remaining, -Used, -Reset and -Resource for
-// the resource of the call. Reset is an epoch in whole seconds, cut and not rounded, so
-// a caller that waits for Reset - Date may be up to a second early, as with the real
-// GitHub. A primary refusal is 403 without a Retry-After (GraphQL: 200 with
-// RATE_LIMITED in the body). A secondary one is 403, or 429 because of calls at once,
-// with a Retry-After (60 where the time is not known) and most often a Remaining
-// above 0: only the text of the body tells it from a lack of permission.
+// Every answer carries X-RateLimit-Limit, -Remaining, -Used, -Reset and -Resource for the resource
+// of the call. Reset is Unix time, cut to whole seconds. A caller that waits for Reset - Date may
+// be up to a second early, as with the real GitHub. A primary refusal is 403 without a Retry-After
+// (GraphQL: 200 with RATE_LIMITED in the body). A secondary one is 403, or 429 for calls in flight,
+// with a Retry-After (60 if the time is unknown) and usually a Remaining above 0. Only the text of
+// the body distinguishes it from a missing permission.
 func GitHub(rules ...Rule) *API {
 	graphQL := func(path string) bool { return path == "/graphql" || path == "/api/graphql" }
 	search := func(path string) bool { return strings.HasPrefix(path, "/search/") }

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// tolerance is how far above its limit a replayed level may stand before it
-// counts as an excess, as a share of the limit: the room for float64 rounding.
+// tolerance is how far above its limit a replayed level may stand before it counts as an excess, as
+// a share of the limit: for float64 rounding.
 const tolerance = 1e-9
 
-// History records when units left, or arrived, and finds the window in which
-// there were too many of them. The zero value is empty and ready to use. A
-// History is safe for concurrent use and must not be copied after its first use.
+// History records when units left, or arrived, and finds the window with too many of them. The zero
+// value is empty and ready to use. A History is safe for concurrent use and must not be copied
+// after its first use.
 //
 // It costs 16 bytes per departure, up to twice that while it grows, and drops
 // none. Add takes departures in any order; those of the same instant stay in the order
@@ -38,9 +38,8 @@ type departure struct {
 	units float64
 }
 
-// Add records that units left at time t. A departure of 0 units counts, but breaks no
-// law. Add panics if units are negative, infinite or NaN: a history without them would
-// prove nothing.
+// Add records that units left at time t. A departure of 0 units counts, but breaks no limit. Add
+// panics if units are negative, infinite or NaN.
 func (h *History) Add(t time.Time, units float64) {
 	if !(units >= 0) || math.IsInf(units, 1) {
 		panic(fmt.Sprintf("outboundtest: a departure of %g units: must be finite and at least 0", units))
@@ -85,15 +84,13 @@ func (h *History) All() iter.Seq2[time.Time, float64] {
 // second. The interval includes both its ends, so departures at the same instant
 // count together (W = 0).
 //
-// The slack is what the law allows beyond the bucket itself. For callers that may
-// leave late it is leakRate times the longest delay in seconds: 10 units at 1000 per
-// second and 10 ms. Check takes an excess below 1e-9 of capacity + slack for rounding;
-// in time that is 1e-9 of what a full bucket needs to run dry, 1 ns for a bucket that
-// does so in a second.
+// The slack is what is allowed beyond the bucket itself. For callers that may leave late it is
+// leakRate times the longest delay in seconds: 10 units at 1000 per second and 10 ms. Check takes
+// an excess below 1e-9 of capacity + slack for rounding. In time that is 1e-9 of what a full bucket
+// needs to drain, 1 ns for one that drains in a second.
 //
-// The check is exact: every interval keeps the law if and only if a leaky bucket
-// into which each departure is poured at its time never holds more than capacity
-// + slack.
+// The check is exact: every interval keeps the limit if and only if a leaky bucket that gets each
+// departure at its time never holds more than capacity + slack.
 //
 // Check panics if capacity is not above 0, leakRate or slack is negative, or one
 // of them is infinite or NaN.
@@ -134,12 +131,12 @@ func (h *History) Check(capacity, leakRate, slack float64) error {
 	}
 }
 
-// CheckWindow returns nil if at most n units left in every interval of the given length,
-// and an *Excess that describes the fullest one if not. Of two departures exactly one length
-// apart only one is in such an interval. For callers that may leave late, take the longest
-// delay off the length: a call that is late is nearer to the next one. CheckWindow takes an
-// excess below 1e-9 of n for rounding. It panics if n is not above 0 and finite, or the
-// length not above 0 and at most 100 years.
+// CheckWindow returns nil if at most n units left in every interval of the given length, and an
+// *Excess that describes the fullest one if not. If two departures are exactly one length apart,
+// only one is in such an interval. For callers that may leave late, take the longest delay off the
+// length: a call that is late is nearer to the next one. CheckWindow takes an excess below 1e-9 of
+// n for rounding. n must be above 0 and finite, and the length above 0 and at most 100 years;
+// otherwise it panics.
 func (h *History) CheckWindow(n float64, length time.Duration) error {
 	needWindow(n, length)
 	w := h.Worst(length)
@@ -149,12 +146,11 @@ func (h *History) CheckWindow(n float64, length time.Duration) error {
 	return &Excess{Window: w, Allowed: n, Over: w.Units - n, Capacity: n, In: fmt.Sprintf("any %v", length)}
 }
 
-// CheckCalendar returns nil if at most n units left in each period of the zone's calendar,
-// and an *Excess that describes the fullest one if not. A departure within skew of the end of
-// a period counts in both: so n holds for whoever counts, with any clock that is off by at
-// most skew, and by the time of any arrival that is at most skew later. CheckCalendar takes
-// an excess below 1e-9 of n for rounding. It panics if n is not above 0 and finite, if there
-// is no such period, if the zone is nil, or if skew is below 0 or above an hour.
+// CheckCalendar returns nil if at most n units left in each period of the zone's calendar, and an
+// *Excess that describes the fullest one if not. A departure within skew of the end of a period
+// counts in both. So n holds by any clock that is off by at most skew, and for arrivals at most
+// skew later. CheckCalendar takes an excess below 1e-9 of n for rounding. It panics if n is not
+// above 0 and finite, if the period is unknown, if the zone is nil, or if skew is not in 0…1 h.
 func (h *History) CheckCalendar(n float64, period Period, zone *time.Location, skew time.Duration) error {
 	needPositive("limit of a period", n)
 	needPeriod(period, zone)
@@ -191,11 +187,10 @@ func (h *History) CheckCalendar(n float64, period Period, zone *time.Location, s
 	return worst
 }
 
-// Worst returns the window of the given length in which the most units left, the
-// earliest one if several are equal, and the zero Window of an empty history. Of
-// two departures exactly one length apart only one is in such a window: "at most
-// n in any window" holds if Worst(window).Units <= n. The window returned reaches
-// from the first to the last of its departures and so is shorter than length.
+// Worst returns the window of the given length with the most units, the earliest one of equal ones,
+// and the zero Window for an empty history. If two departures are exactly one length apart, only
+// one is in such a window: "at most n in any window" holds if Worst(window).Units <= n. The window
+// returned reaches from the first to the last of its departures and so is shorter than length.
 // Worst panics if length is not above 0.
 func (h *History) Worst(length time.Duration) Window {
 	need(length > 0, "a window of %v: must be above 0", length)
@@ -228,12 +223,10 @@ func (h *History) Total() Window {
 	return h.window(h.sorted())
 }
 
-// Use returns which share of the units that the law of Check allows, without slack, has
-// left between the first departure and the last: units / (capacity + leakRate*W). It is
-// 1 for departures that are as many and as early as the law allows, above 1 only if
-// they broke it, and 0 for an empty history. With capacity 1 and a
-// leak rate of 10 per second, 11 departures of one unit within 2 s used 0.524.
-// Use panics as Check does.
+// Use returns the used share of what Check allows without slack, from the first departure to the
+// last: units / (capacity + leakRate*W). It is 1 for departures that are as many and as early as
+// allowed, above 1 only if there were more, and 0 for an empty history. With capacity 1 and a leak
+// rate of 10 per second, 11 departures of one unit within 2 s used 0.524. Use panics as Check does.
 func (h *History) Use(capacity, leakRate float64) float64 {
 	needLaw(capacity, leakRate)
 	h.mu.Lock()

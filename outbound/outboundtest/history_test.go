@@ -202,7 +202,7 @@ func TestExcessDescribesTheWorstWindow(t *testing.T) {
 		t.Errorf("span %v, want 500ms", span)
 	}
 	text := "outboundtest: 3.25 units left within 500ms from 2000-01-01T12:00:10Z, " +
-		"1.5 above 1.75 (capacity 1, 1/s, slack 0.25)"
+		"1.5 above 1.75 (1 burst, 1/s, slack 0.25)"
 	if err.Error() != text {
 		t.Errorf("got  %s\nwant %s", err, text)
 	}

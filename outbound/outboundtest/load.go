@@ -25,12 +25,12 @@ import (
 //	}
 type Load struct {
 	Calls   int           // on the list
-	Callers int           // of each limiter; 0: one
+	Callers int           // of each limiter; 0 is one
 	Latency time.Duration // how long a call takes once it is admitted
-	Cost    outbound.Cost // of each call; the zero Cost: one unit
+	Cost    outbound.Cost // of each call; the zero Cost is one unit
 }
 
-// LoadReport is what has become of the calls of a [Load].
+// LoadReport is the result of a [Load].
 type LoadReport struct {
 	// Took is the time from the first call to the end of the last.
 	Took time.Duration
@@ -38,7 +38,7 @@ type LoadReport struct {
 	Waits []time.Duration
 	// Departures are the admitted calls, each with the first number of its cost.
 	Departures History
-	// Refused is how often a limiter has refused a call that came back later.
+	// Refused is how often a limiter has refused a call that its caller then repeated.
 	Refused int
 	// Failed is how many calls their callers have given up, and Err the first reason.
 	Failed int
@@ -46,14 +46,13 @@ type LoadReport struct {
 }
 
 // Run makes the calls, and returns when all of them have ended. Every limiter has callers of its
-// own, and all callers take from one list: several limiters are the workers of a fleet. Inside of a
-// testing/synctest bubble in which the limiters were made, too, Run takes no time, however long
-// the calls wait.
+// own, and all callers take from one list: several limiters are the workers of a fleet. In a
+// testing/synctest bubble that has the limiters, too, Run takes no time, however long the calls
+// wait.
 //
-// A caller comes back with a refused call after the RetryAfter of its
-// [outbound.ThrottledError]. It gives up a call that is refused without one, that gets another
-// error, or whose ctx has ended. So the calls that are left on the list when ctx ends count as
-// failed.
+// A caller repeats a refused call after the RetryAfter of its [outbound.ThrottledError]. It gives
+// up a call that is refused without one, that gets another error, or whose ctx has ended. So the
+// calls that are left on the list when ctx ends count as failed.
 //
 // Run panics without limiters, or if the load has a negative number.
 func (l Load) Run(ctx context.Context, limiters ...outbound.Limiter) *LoadReport {
@@ -110,7 +109,7 @@ func (r *loadRun) take() bool {
 	return true
 }
 
-// call makes a call: it comes back until the call is admitted, or has to be given up.
+// call repeats a call until it is admitted or must be given up.
 func (r *loadRun) call(ctx context.Context, limiter outbound.Limiter) {
 	began := time.Now()
 	for {
@@ -142,7 +141,7 @@ func (r *loadRun) call(ctx context.Context, limiter outbound.Limiter) {
 		}
 		select {
 		case <-time.After(full.RetryAfter):
-		case <-ctx.Done(): // the next Acquire says so
+		case <-ctx.Done(): // the next Acquire returns that
 		}
 	}
 }

@@ -9,18 +9,16 @@ import (
 )
 
 // OpenAI returns an API that behaves as OpenAI does towards one project and model (its
-// documentation as of 2026), or with other rules if some are given. Its own are 500
-// "requests" and 30,000 "tokens" a minute, in buckets that hold a minute's worth. The
-// tokens of a call are estimated as a quarter of the bytes of its body, without what
-// the answer will take; give the rule a cost of its own with Rule.Of.
+// documentation as of 2026), or with other rules if some are given. Its own are 500 "requests" and
+// 30,000 "tokens" a minute, in buckets that hold a minute's worth. A call has a quarter of its
+// body's bytes as tokens, without the answer's tokens. Give the rule another cost with Rule.Of.
 //
-// Every answer carries X-RateLimit-Limit-, -Remaining- and -Reset- with the unit of each
-// rule at the end ("requests" for "calls"). Reset is the time until all of the limit is
-// there again, in the form of 12ms or 6m0s, rounded up to milliseconds. A refusal is
-// 429 with Retry-After, Retry-After-Ms and the code rate_limit_exceeded. It carries
-// neither if no time is known, as for a call that costs more than the limit. A rule of
-// "quota" stands for money: no header tells of it, and its refusal is a 429 with the
-// code insufficient_quota, which no wait cures.
+// Every answer carries X-RateLimit-Limit-, -Remaining- and -Reset- with the unit of each rule at
+// the end ("requests" for "calls"). Reset is the time until all of the limit is there again, in the
+// form of 12ms or 6m0s, rounded up to milliseconds. A refusal is 429 with Retry-After,
+// Retry-After-Ms and the code rate_limit_exceeded. Both are missing if the time is unknown, as for
+// a cost above the limit. A rule of "quota" stands for money. It has no header. Its refusal is a
+// 429 with the code insufficient_quota, which stays.
 func OpenAI(rules ...Rule) *API {
 	return vendorAPI(answerOpenAI, rules,
 		LeakyBucket(500, 500./60).Of("requests", nil),

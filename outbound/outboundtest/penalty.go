@@ -6,12 +6,11 @@ import (
 	"time"
 )
 
-// Penalty refuses every call for the time rest, once the API has answered n offences
-// within a window. offence recognises them by the answer's status and headers; nil: each
-// refusal is one. The refusals during the rest are no offences, and afterwards the count
-// begins anew. A caller learns of the penalty by its next call.
-// Penalty(1, time.Second, 30*time.Second, nil) shuts a caller out for 30 s after one
-// refusal.
+// Penalty refuses every call for the time rest, once the API has answered n offences within a
+// window. offence recognises them by the answer's status and headers. If it is nil, each refusal
+// counts. Refusals during the rest do not count, and afterwards the count begins again. A caller
+// learns of the penalty by its next call. Penalty(1, time.Second, 30*time.Second, nil) shuts a
+// caller out for 30 s after one refusal.
 //
 // The rule counts answers, so Of and Settle have no effect; By gives each key a count of
 // its own. Refusals call its unit "refusals". It panics if n is below 1, or if the window

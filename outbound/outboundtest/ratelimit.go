@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// RateLimitFields returns an API that tells its limits in the RateLimit and
-// RateLimit-Policy fields of draft-ietf-httpapi-ratelimit-headers-10, with these
-// rules; with none, "burst" 10 calls in any second and "hourly" 1000 an hour from the
-// first on.
+// RateLimitFields returns an API with the RateLimit and RateLimit-Policy fields of
+// draft-ietf-httpapi-ratelimit-headers-10. Without rules it has "burst", 10 calls in any second,
+// and "hourly", 1000 in an hour from the first on.
 //
 // Each rule that counts a call is a policy. Its unit names it, with a number from the
 // second rule of a unit on: "calls" and "calls-2"; Rule.Of gives better names.
@@ -78,8 +77,7 @@ func answerRateLimitFields(w http.ResponseWriter, r *http.Request, d *Decision, 
 // integer returns units as an Integer of structured fields, which has 15 digits.
 func integer(units float64) string { return whole(min(units, 999_999_999_999_999)) }
 
-// quote returns a String of structured fields, without the characters that it cannot
-// hold.
+// quote returns a String of structured fields. It omits characters that such a String cannot hold.
 func quote(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')

@@ -11,15 +11,14 @@ import (
 	"sync"
 )
 
-// RoundTrip carries the request to the API as if over an ideal network: it arrives
-// at once, and the whole response is there as soon as the API has answered.
-// Nothing is streamed, so the body of the request has been closed by then.
+// RoundTrip carries the request to the API as if over an ideal network: it arrives immediately, and
+// the response is complete as soon as the API has answered. Nothing is streamed, so the body of the
+// request has been closed by then.
 //
-// If the context ends first, the error is its cause (context.Cause), as with
-// http.Transport. If it ends before the call, the call never reaches the API. If it ends
-// during the call, Next goes on in a goroutine of its own, and the call is in progress
-// until Next returns. If Next panics the error says so; ServeHTTP's other panics reach
-// the caller.
+// If the context ends first, the error is its cause (context.Cause), as with http.Transport. If it
+// ends before the call, the call never reaches the API. If it ends during the call, Next goes on in
+// a goroutine of its own, and the call is in progress until Next returns. A panic of Next becomes
+// the error; ServeHTTP's other panics reach the caller.
 func (a *API) RoundTrip(req *http.Request) (*http.Response, error) {
 	body := onceCloser(req.Body)
 	handedOn := false
@@ -56,8 +55,8 @@ func (a *API) RoundTrip(req *http.Request) (*http.Response, error) {
 	}()
 	select {
 	case err := <-done:
-		// If the answer comes in the instant in which ctx ends, the end wins. Else
-		// chance would decide what a caller hears that has given up.
+		// If the answer comes at the same instant as the end of ctx, the end wins. Otherwise the result
+		// of a caller that has given up would be random.
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// longest is the longest window, and the longest time in which a full bucket runs dry, so
-// that instants in nanoseconds cannot overflow.
+// longest bounds windows, and the time in which a full bucket drains, so that instants in
+// nanoseconds cannot overflow.
 const longest = 100 * 365 * 24 * time.Hour
 
 // sharp is the rounding tolerance of the rules, as a share of the limit. It is smaller
@@ -16,30 +16,27 @@ const longest = 100 * 365 * 24 * time.Hour
 // Check.
 const sharp = 1e-10
 
-// Rule is one limit that an API enforces. LeakyBucket, FixedWindow, FirstCallWindow,
-// SlidingLog, CalendarWindow, InFlight and Penalty make them; they panic if a number means
-// nothing. A Rule is a description without state: the same one may serve several APIs, each
-// with a count of its own.
+// Rule is one limit that an API enforces. LeakyBucket, FixedWindow, FirstCallWindow, SlidingLog,
+// CalendarWindow, InFlight and Penalty make them. They panic at an invalid number. A Rule is a
+// description without state: the same one may serve several APIs, each with a count of its own.
 //
-// Rules keep time to the nanosecond: they admit a call exactly one window later, and
-// not a nanosecond earlier. Sums of fractional costs may pass their limit by 1e-10 of it,
-// for rounding; for a LeakyBucket that is 1e-10 of the time in which it runs dry when
-// full, and so below a nanosecond if that is at most 10 s.
+// Rules are exact to the nanosecond: they admit a call exactly one window later. Sums of fractional
+// costs may exceed their limit by 1e-10 of it, for rounding. In a LeakyBucket that is 1e-10 of the
+// time in which a full one drains, below a nanosecond if that is at most 10 s.
 type Rule struct {
 	name   string // follows the number: "in any 1s"
 	limit  float64
 	unit   string
-	window time.Duration               // in which the whole limit comes back; 0: InFlight and CalendarWindow
-	cost   func(*http.Request) float64 // nil: 1
-	used   func(*http.Request) float64 // nil: as cost
-	key    func(*http.Request) string  // nil: one count for all
-	state  func() state                // nil: the zero Rule
+	window time.Duration               // in which the whole limit is free again; 0 for InFlight and CalendarWindow
+	cost   func(*http.Request) float64 // 1 if nil
+	used   func(*http.Request) float64 // cost if nil
+	key    func(*http.Request) string  // one count if nil
+	state  func() state                // nil in the zero Rule
 }
 
-// LeakyBucket holds up to capacity units, of which leakRate units per second run
-// out: at most capacity + leakRate*W units in any interval of length W. It panics
-// if one of the two is not above 0 and finite, or if a full bucket needs more than
-// 100 years to run dry.
+// LeakyBucket holds up to capacity units, and leaks leakRate units per second: at most capacity +
+// leakRate*W units in any interval of length W. Both must be above 0 and finite, and a full bucket
+// must drain within 100 years; otherwise it panics.
 func LeakyBucket(capacity, leakRate float64) Rule {
 	needPositive("capacity", capacity)
 	needPositive("leak rate", leakRate)
@@ -51,11 +48,10 @@ func LeakyBucket(capacity, leakRate float64) Rule {
 	})
 }
 
-// FixedWindow admits up to n units in each window of the clock. Windows start at
-// whole multiples of their length since the Unix epoch: those of an hour at each
-// full hour of UTC. Up to 2n units may follow each other closely where two windows
-// meet. It panics if n is not above 0 and finite, or the window not above 0 and at
-// most 100 years.
+// FixedWindow admits up to n units in each window of the clock. Windows start at whole multiples of
+// their length since the Unix epoch: those of an hour at each full hour of UTC. Up to 2n units may
+// follow each other closely where two windows meet. n must be above 0 and finite, and the window
+// above 0 and at most 100 years; otherwise it panics.
 func FixedWindow(n float64, window time.Duration) Rule {
 	needWindow(n, window)
 	return newRule(n, window, fmt.Sprintf("in each %v of the clock", window), func() state {
@@ -63,9 +59,9 @@ func FixedWindow(n float64, window time.Duration) Rule {
 	})
 }
 
-// FirstCallWindow admits up to n units in each window, and a window starts with the
-// first call that it admits after the last one has ended. It panics if n is not
-// above 0 and finite, or the window not above 0 and at most 100 years.
+// FirstCallWindow admits up to n units in each window, and a window starts with the first call that
+// it admits after the last one has ended. n must be above 0 and finite, and the window above 0 and
+// at most 100 years; otherwise it panics.
 func FirstCallWindow(n float64, window time.Duration) Rule {
 	needWindow(n, window)
 	return newRule(n, window, fmt.Sprintf("in %v from the first call on", window), func() state {
@@ -73,9 +69,9 @@ func FirstCallWindow(n float64, window time.Duration) Rule {
 	})
 }
 
-// SlidingLog admits up to n units in any window of the given length, wherever it
-// starts. It remembers each call for one window. It panics if n is not above 0 and
-// finite, or the window not above 0 and at most 100 years.
+// SlidingLog admits up to n units in any window of the given length, wherever it starts. It
+// remembers each call for one window. n must be above 0 and finite, and the window above 0 and at
+// most 100 years; otherwise it panics.
 func SlidingLog(n float64, window time.Duration) Rule {
 	needWindow(n, window)
 	return newRule(n, window, fmt.Sprintf("in any %v", window), func() state {
@@ -83,11 +79,10 @@ func SlidingLog(n float64, window time.Duration) Rule {
 	})
 }
 
-// InFlight admits a call while fewer than n are in progress. Costs do not matter. A call is
-// in progress from its arrival until its answer is complete, so the rule has an effect
-// only with a Latency or with a Next that takes its time. A refusal by this rule carries
-// no Retry-After, because nobody knows when a call will end. InFlight panics if n is below
-// 1.
+// InFlight admits a call while fewer than n are in progress. Costs do not matter. A call is in
+// progress from its arrival until its answer is complete, so the rule needs a Latency or a slow
+// Next. Its refusals have no Retry-After, because the end of a call is unknown. InFlight panics if
+// n is below 1.
 func InFlight(n int) Rule {
 	need(n >= 1, "%d calls at once: must be at least 1", n)
 	return newRule(float64(n), 0, "in progress", func() state { return inFlight(n) })
@@ -108,10 +103,10 @@ func (r Rule) Of(name string, cost func(*http.Request) float64) Rule {
 	return r
 }
 
-// Settle returns the rule for calls that turn out to use less or more than they asked
-// for. It admits a call if the cost of Of fits, and then counts the units that used
-// returns, as if the call ended at once. The demands on the cost of Of hold for used as
-// well. A nil used counts the cost. Settle panics for InFlight and Penalty.
+// Settle returns the rule for calls that turn out to use less or more than they asked for. It
+// admits a call if the cost of Of fits, and then immediately counts the units that used returns.
+// The demands on the cost of Of hold for used as well. A nil used counts the cost. Settle panics
+// for InFlight and Penalty.
 func (r Rule) Settle(used func(*http.Request) float64) Rule {
 	kind := r.countsCalls()
 	need(used == nil || kind == "", "%s counts calls, which cannot be settled", kind)
@@ -119,10 +114,10 @@ func (r Rule) Settle(used func(*http.Request) float64) Rule {
 	return r
 }
 
-// By returns the rule with a count of its own for each key, as in a limit per user:
-// every key has the whole limit. A request with the key "" passes the rule, which does
-// not count it. The API calls key as it calls the cost of Of. It keeps the count of a key
-// for good, some 100 bytes. A nil key is one count for all.
+// By returns the rule with a count of its own for each key, as in a limit per user: every key has
+// the whole limit. A request with the key "" passes the rule, which does not count it. The API
+// calls key as it calls the cost of Of. It never forgets a key, which takes about 100 bytes. A nil
+// key is one count for all.
 func (r Rule) By(key func(*http.Request) string) Rule {
 	r.key = key
 	return r

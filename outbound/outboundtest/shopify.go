@@ -16,11 +16,10 @@ import (
 // Its own is the standard plan's: LeakyBucket(40, 2); Advanced leaks 4 per second,
 // Plus 20.
 //
-// Every answer carries X-Shopify-Shop-Api-Call-Limit for the first rule that counts
-// the call: the calls in the bucket, rounded up, and its capacity, as in 32/40. No header
-// tells the leak rate. A refusal is 429 with a Retry-After of "2.0", or longer if that
-// would be too early, always with one decimal place. It carries none if the time is not
-// known.
+// Every answer carries X-Shopify-Shop-Api-Call-Limit for the first rule that counts the call: the
+// calls in the bucket, rounded up, and its capacity, as in 32/40. The leak rate is in no header. A
+// refusal is 429 with a Retry-After of "2.0", or longer if that would be too early, always with one
+// decimal place. It is missing if the time is unknown.
 func ShopifyREST(rules ...Rule) *API {
 	return vendorAPI(answerShopifyREST, rules, LeakyBucket(40, 2))
 }
@@ -45,20 +44,19 @@ func answerShopifyREST(w http.ResponseWriter, r *http.Request, d *Decision, next
 	writeJSON(w, http.StatusTooManyRequests, object{"errors": "Exceeded" + rate + " for api client. Reduce request rates to resume uninterrupted service."})
 }
 
-// ShopifyGraphQL returns an API that behaves as Shopify's GraphQL Admin API does
-// towards one app in one shop (its documentation as of 2026), or with other rules if
-// some are given. Its own is the standard plan's: LeakyBucket(2000, 100). Shopify
-// publishes the 100 points per second, and its answers show the bucket of 2000 points.
-// Advanced leaks 200, Plus 1000. A query takes 10 points, because the API does not read
-// it; give the rule the cost that a query asks for with Rule.Of, and the lower cost of its
+// ShopifyGraphQL returns an API that behaves as Shopify's GraphQL Admin API does towards one app in
+// one shop (documentation of 2026). Given rules replace its own. Its own is the standard plan's:
+// LeakyBucket(2000, 100). Shopify publishes the 100 points per second, and its answers show the
+// bucket of 2000 points. Advanced leaks 200, Plus 1000. A query takes 10 points, because the API
+// does not read it. Give the rule the requested cost with Rule.Of, and the lower cost of the
 // execution with Rule.Settle.
 //
-// Its headers tell nothing, and its status is always 200. Every body has
-// extensions.cost, for the first rule that counts the call, with requestedQueryCost,
-// actualQueryCost (null if refused) and throttleStatus: maximumAvailable,
-// currentlyAvailable and restoreRate. The answer of Next to an admitted call becomes the
-// data, if it is a 200 with JSON; else it stands as it is. A refusal has an error with
-// the code THROTTLED, or MAX_COST_EXCEEDED if the call costs more than the bucket holds.
+// Its headers have no limits, and its status is always 200. Every body has extensions.cost, for the
+// first rule that counts the call, with requestedQueryCost, actualQueryCost (null if refused) and
+// throttleStatus: maximumAvailable, currentlyAvailable and restoreRate. The answer of Next to an
+// admitted call becomes the data, if it is a 200 with JSON; else it stands as it is. A refusal has
+// an error with the code THROTTLED, or MAX_COST_EXCEEDED if the call costs more than the bucket
+// holds.
 func ShopifyGraphQL(rules ...Rule) *API {
 	points := func(*http.Request) float64 { return 10 }
 	return vendorAPI(answerShopifyGraphQL, rules, LeakyBucket(2000, 100).Of("points", points))
@@ -113,8 +111,8 @@ func answerShopifyGraphQL(w http.ResponseWriter, r *http.Request, d *Decision, n
 // whollyUsed returns the units in a bucket, rounded up, because what remains is cut.
 func whollyUsed(c *Count) float64 { return c.Limit - math.Floor(c.Remaining) }
 
-// restoreRate returns the units per second that come back. It takes off the rounding of a
-// window to whole nanoseconds.
+// restoreRate returns the units per second that leak. It takes off the rounding of a window to
+// whole nanoseconds.
 func restoreRate(c *Count) float64 {
 	return math.Round(c.Limit/c.Window.Seconds()*1e6) / 1e6
 }

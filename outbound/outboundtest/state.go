@@ -6,19 +6,18 @@ import (
 	"time"
 )
 
-// unknown is the wait of a call if nobody knows the time.
+// unknown is the wait of a call if the time is unknown.
 const unknown = time.Duration(-1)
 
 // state is what one API remembers for one of its rules. The API calls it under its
 // lock. Instants are nanoseconds since the Unix epoch and never decrease.
 type state interface {
-	// wait returns 0 if the units fit now, else the shortest time after which they
-	// would fit if nobody else called, or unknown. It does not change the count.
+	// wait returns how long until the units fit without other calls: 0 if they fit now, or unknown.
+	// It does not change the count.
 	wait(now int64, inProgress int, units float64) time.Duration
 	// take counts the units of a call. wait has just returned 0 for it.
 	take(now int64, units float64)
-	// count returns the units counted now, and the time after which they would be 0 if
-	// nobody called.
+	// count returns the units counted now, and how long until they would be 0 without further calls.
 	count(now int64, inProgress int) (units float64, reset time.Duration)
 	// adopt takes over the units that an old state of the same kind has counted. It
 	// reports whether the kind is the same, and leaves the old state as it is.
@@ -45,8 +44,8 @@ func (b *leakyBucket) wait(now int64, _ int, units float64) time.Duration {
 	if units > b.brim {
 		return unknown
 	}
-	// The quotient is cut to whole nanoseconds and may be a little short besides. A
-	// caller that waited only so long would be refused again.
+	// The quotient is cut to whole nanoseconds, and may be a little short. A caller that waited only
+	// so long would be refused again.
 	w := int64(over / b.leakRate * 1e9)
 	for step := int64(1); b.levelAt(now+w)+units > b.brim; step *= 2 {
 		w += step
@@ -78,7 +77,7 @@ type fixedWindow struct {
 	limit     float64
 	window    int64
 	fromFirst bool  // a window starts with its first call
-	start     int64 // of the window in which used was counted
+	start     int64 // of the window that used is of
 	used      float64
 }
 
@@ -177,9 +176,9 @@ func (s *slidingLog) adopt(old state, _ int64) bool {
 	return true
 }
 
-// forget drops the calls that are a window old or older. Each time half of the log has
-// gone, it moves the rest to the front and adds it up anew. So the work per call is
-// constant, and rounding does not pile up.
+// forget drops the calls that are a window old or older. Each time half of the log has expired, it
+// moves the rest to the front and adds it up again. So the work per call is constant, and rounding
+// does not pile up.
 func (s *slidingLog) forget(now int64) {
 	for s.begin < len(s.log) && now-s.log[s.begin].at >= s.window {
 		s.sum -= s.log[s.begin].units
@@ -210,7 +209,7 @@ func (n inFlight) count(_ int64, inProgress int) (float64, time.Duration) {
 	return float64(inProgress), 0
 }
 
-// The count of calls in progress is beside the state, so there is nothing to take over.
+// The calls in progress are counted outside of the state, so there is nothing to take over.
 func (n inFlight) adopt(old state, _ int64) bool {
 	_, ok := old.(inFlight)
 	return ok

@@ -16,7 +16,7 @@ import (
 // sentence of the contract that it checks. newStore returns a store that is ready. It need not be
 // empty, because the cases use keys of their own. If each call of newStore returns another store on
 // the same state, some cases use four of them, as four processes do. Slow stores pass as well as
-// fast ones. No case sleeps for more than a second, unless a hook does.
+// fast ones. A case sleeps for at most a second, apart from its hooks.
 func TestStore(t *testing.T, newStore func(t *testing.T) store.Store, hooks ...StoreHooks) {
 	var h StoreHooks
 	for _, more := range hooks {

@@ -6,16 +6,15 @@ import (
 	"time"
 )
 
-// Stripe returns an API that behaves as Stripe does towards one account in live mode
-// (its documentation as of 2026), or with other rules if some are given. Its own are
-// 100 calls in any second, and 25 in any second to each endpoint, which is the first
-// two parts of the path: /v1/charges. Its limits on calls at once are not published.
+// Stripe returns an API that behaves as Stripe does towards one account in live mode (its
+// documentation as of 2026), or with other rules if some are given. Its own are 100 calls in any
+// second, and 25 in any second to each endpoint, which is the first two parts of the path:
+// /v1/charges. Its limits on calls in flight are not published.
 //
-// No header tells of a limit while the calls keep it. A refusal is 429 without a
-// Retry-After, and Stripe-Rate-Limited-Reason tells of the first broken rule: global-rate or
-// global-concurrency (InFlight), endpoint-rate or endpoint-concurrency for a rule by key,
-// and resource-specific for one of the unit "resource". A rule of "lock" stands for an
-// object that another call has locked, as in
+// While calls keep the limits, no header mentions them. A refusal is 429 without a Retry-After.
+// Stripe-Rate-Limited-Reason names the first broken rule: global-rate or global-concurrency
+// (InFlight), endpoint-rate or endpoint-concurrency for a rule by key, and resource-specific for
+// the unit "resource". A rule of "lock" stands for an object that another call has locked, as in
 //
 //	InFlight(1).Of("lock", nil).By(object)
 //

@@ -69,7 +69,7 @@ func upTo(d, unit time.Duration) time.Duration {
 // inFlightCount reports whether a count is one of calls in progress.
 func (c *Count) inFlight() bool { return c.Window == 0 }
 
-// pathIs returns a key that is name for the paths that match, and "" for others.
+// pathIs returns a key that is name for matching paths, and "" otherwise.
 func pathIs(name string, match func(path string) bool) func(*http.Request) string {
 	return func(r *http.Request) string {
 		if match(r.URL.Path) {

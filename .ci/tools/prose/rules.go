@@ -59,8 +59,8 @@ var sentenceRules = []rule{
 		"an ordinary word: only ARCHITECTURE.md, outbound/store and internal packages use these"},
 }
 
-// private words that are ordinary in these phrases.
-var ordinary = regexp.MustCompile(`(?i)\b(?:round[ -]trips?|RoundTrip\w*|in its place|takes? (?:its |the )?place|in the (?:first|same|last) place)\b`)
+// ordinary phrases have private words in their usual sense.
+var ordinary = regexp.MustCompile(`(?i)\b(?:Unix epoch|round[ -]trips?|RoundTrip\w*|in its place|takes? (?:its |the )?place|in the (?:first|same|last) place)\b`)
 
 var oddError = join(
 	`(?i)\b(?:it|its|which|whose|somebody|nobody|anew|tells?|told|heard|has lost|no room|away|beside|at once)\b`,
@@ -114,7 +114,7 @@ func habits(sentence string, inner bool) []string {
 	}
 	for _, r := range sentenceRules {
 		text := sentence
-		if r.name == "private" {
+		if r.name == "private" || r.name == "inner" {
 			text = ordinary.ReplaceAllString(text, "X")
 		}
 		if r.name == "inner" && inner {
