@@ -4,7 +4,7 @@
 //
 // outbound.Receive makes the channel a list of work, and outbound.Each runs a job for each order.
 // Each job waits in a queue until the bucket has capacity. Look at what the loop gets: every order
-// with what became of it, in the order in which the jobs end.
+// with its result, as the jobs end.
 package main
 
 import (

@@ -1,19 +1,19 @@
-// Command crawl fetches pages of 200 hosts: one per second from each, and 20 at once in all.
+// Command crawl fetches pages of 200 hosts: one per second from each, and 20 in flight in all.
 //
 //	go run ./examples/crawl
 //
-// Two limiters stand in a row. The outer one is the queue for the 20 places, the same for all
-// hosts; behind it each host has a queue of its own. In this order a call leaves at the
-// moment that its host's queue gives it. The other way round it would get its moment first
-// and then wait for a place: of these 1000 calls the hosts would refuse 248.
+// Two limiters are in a row. The outer one is a queue for 20 calls in flight, the same for all
+// hosts. Each host has a queue of its own inside. In this order a call leaves when its host's queue
+// admits it. The other way round it would be admitted by the host's queue, and then wait for a
+// slot: the hosts would refuse 248 of these 1000 calls.
 //
-// A call keeps its place while it waits for its host. So each host has one worker, which
-// fetches one page after the other: the hosts then take turns, and when its turn comes a host
-// has waited long enough. Where a host has asked for a long pause, its worker waits without a
-// place. The program gives up a host that goes on refusing.
+// A call has a slot while it waits for its host. So each host has one worker, which fetches its
+// pages in sequence, and the hosts alternate: most of them have waited long enough when their call
+// gets a slot. If a host has asked for a long pause, its worker waits without a slot. The program
+// gives up a host that continues to refuse.
 //
-// The hosts are on this machine. They refuse a second call within a second, and the 21st at
-// once. Look at the last line: the hosts refuse nothing, and 200 pages come per second.
+// The hosts are on this machine. They refuse a second call within a second, and the 21st call in
+// flight. Look at the last line: the hosts admit every call, and 200 pages come per second.
 package main
 
 import (
@@ -41,7 +41,7 @@ const (
 	patience = 5 // refusals by one host, until the program gives it up
 )
 
-const shows = "200 hosts are crawled, at 1 page/s each and 20 at once."
+const shows = "200 hosts are crawled, at 1 page/s each and 20 in flight."
 
 var example = cli.Example{Name: "crawl", Usage: shows + "\n\n\tgo run ./examples/crawl", New: cli.NoFlags(func(ctx context.Context, out io.Writer) error { return run(ctx, newHosts(), out) })}
 

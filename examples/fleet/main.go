@@ -1,18 +1,18 @@
-// Command fleet runs worker processes that call one API as fast as they may, in three ways
-// one after the other, and shows what becomes of the API's quota:
+// Command fleet runs worker processes that call one API as fast as its limit allows, in three ways,
+// and shows how much of the API's quota each way uses:
 //
 //	go run ./examples/fleet
 //
-// In the first way (none) nothing paces the calls: a worker calls, and tries again later what
-// the API has refused. In the second (share) each worker keeps to its own part of the limit,
-// in memory. The others cannot use what one leaves over, and the workers start apart, because
-// in step the API would refuse most of them. In the third (shared) all keep to one limit,
-// whose bucket is in Redis, and wait in a queue. Look at the last row of the table: the API
-// refuses nothing, the quota is used, and all workers get the same.
+// In the first way (none) calls are unpaced: a worker calls, and retries later what the API has
+// refused. In the second (share) each worker keeps to its own part of the limit, in memory. What
+// one worker leaves unused is lost. The workers start at different times, because the API would
+// refuse most calls of workers in step. In the third (shared) all keep to one limit, whose bucket
+// is in Redis, and wait in a queue. Look at the last row of the table: no call is refused, the
+// quota is used, and all workers get the same.
 //
 // The workers are processes of this program: see the package internal/workers. The program serves
-// the API, and Redis as well: by a redis-server of its own if one is installed, else by a miniredis
-// inside it. With -redis the server is yours. -kill kills workers in the middle of their work.
+// the API, and Redis as well: by a redis-server if one is installed, otherwise by a miniredis. With
+// -redis the server is yours. -kill kills workers in the middle of their work.
 package main
 
 import (

@@ -85,7 +85,7 @@ func started(ctx context.Context, path string) (server, error) {
 	s := server{url: "unix://" + socket, end: func() {
 		_ = cmd.Process.Kill() // it may have ended
 		<-done
-		_ = os.RemoveAll(dir) // nobody needs it
+		_ = os.RemoveAll(dir) // its data is temporary
 	}}
 	patience := time.After(10 * time.Second)
 	for {

@@ -4,7 +4,7 @@
 //	go run -C examples/fleetpg .
 //
 // Look at the table: the API refuses nothing, the quota is used, and all workers get the same. The
-// example fleet shows the same with Redis, and beside it workers that do not share a bucket.
+// example fleet shows the same with Redis, and also workers that share no bucket.
 //
 // The program serves the API, and starts a PostgreSQL server of its own where one is installed. The
 // server can be yours:
@@ -45,7 +45,7 @@ func main() {
 	example.Main()
 }
 
-// bucket returns the bucket that a worker shares with the others. Its calls wait in a queue around it.
+// bucket returns the bucket that all workers share. A worker's calls wait in a queue around it.
 func bucket(o *workers.Order, c *workers.Counter) (*outbound.Bucket, error) {
 	db, err := sql.Open("pgx", o.Store)
 	if err != nil {

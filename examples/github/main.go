@@ -4,20 +4,19 @@
 //	go run ./examples/github [-real]
 //
 // The program configures what GitHub publishes. Calls in an hour and searches in a minute are
-// windows: as many go at once as there is room for, and all of the quota is used. With
-// outbound.PerHour(5_000) one call would go every 0.72 s, and 300 calls would take 215 s; here
-// they take 21 s. Points in a minute, of which a GET takes 1 and any other call 5, are spaced
-// evenly: no answer tells of them. Every answer tells how many calls are left, and so of those
-// that other programs of the same user make. When nothing is left, the workers wait for the
-// reset.
+// windows: calls leave immediately while the window has capacity, and the whole quota is used. With
+// outbound.PerHour(5_000) one call would leave every 0.72 s, and 300 calls would take 215 s; here
+// they take 21 s. Points in a minute (1 for a GET, 5 for any other call) are spaced evenly, because
+// no answer has them. Every answer has the number of remaining calls, which includes calls of other
+// programs of the same user. When none remains, the workers wait for the reset.
 //
-// The API is one on this machine that behaves as GitHub does, with an hour of six seconds and
-// a minute of one, so that there is something to see. Meanwhile another program of the same
-// user breaks the limit on points. Look at what happens then: GitHub refuses some calls, with
-// a status 403 that only its text tells from a lack of permission. That makes all workers
-// wait, and they go on a little slower than before. Its calls count in the hour as well, so
-// that nothing is left before the workers have made 150. And look at the searches: when none
-// is left, only they wait.
+// The API is one on this machine that behaves as GitHub does, with an hour of six seconds and a
+// minute of one, so that there is something to see. Meanwhile another program of the same user
+// breaks the limit on points. Look at what happens then: GitHub refuses some calls with a status
+// 403, which only its text distinguishes from a missing permission. That makes all workers wait,
+// and they go on a little slower than before. Its calls count in the hour as well, so that nothing
+// is left before the workers have made 150. And look at the searches: when none is left, only they
+// wait.
 //
 // With -real it asks api.github.com ten times for /rate_limit, which costs nothing, with the
 // token in GITHUB_TOKEN.
@@ -93,7 +92,7 @@ func isSearch(req *http.Request) bool { return strings.HasPrefix(req.URL.Path, "
 // task is what the workers do together.
 type task struct {
 	base            http.RoundTripper
-	ofCalls         outbound.Limit // but for searches
+	ofCalls         outbound.Limit // except searches
 	ofSearches      outbound.Limit
 	ofPoints        []outbound.Limit // of each resource, such as core and search
 	authorization   string
@@ -108,7 +107,7 @@ func (t *task) client(store store.Store, listen func(context.Context, outbound.E
 	d := &transport.Discovered{
 		Route: func(req *http.Request) string {
 			if isSearch(req) {
-				return req.URL.Path // the search of code has fewer calls than the others
+				return req.URL.Path // the search of code has a smaller quota than other searches
 			}
 			first, _, _ := strings.Cut(strings.TrimPrefix(req.URL.Path, "/"), "/")
 			return first
@@ -151,8 +150,7 @@ func demo(api http.RoundTripper) *task {
 		ofCalls: outbound.Window(150, 6*time.Second), ofSearches: outbound.Window(20, 6*time.Second), ofPoints: pointsOf(180, time.Second)}
 }
 
-// real leaves 40 of the 900 points of a minute to the searches, of which GitHub allows no
-// more.
+// real leaves 40 of the 900 points of a minute for searches: GitHub allows as many.
 func real(token string) *task {
 	return &task{base: http.DefaultTransport, url: "https://api.github.com/rate_limit", calls: 10, authorization: "Bearer " + token,
 		ofCalls: outbound.Window(5_000, time.Hour), ofSearches: outbound.Window(30, time.Minute), ofPoints: pointsOf(860, time.Minute)}

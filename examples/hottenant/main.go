@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	shows     = "A tenant with many jobs leaves the workers to the others."
+	shows     = "A tenant with many jobs leaves the workers to the rest."
 	workers   = 4
 	perSecond = 20 // calls of a tenant
 )
@@ -30,7 +30,7 @@ var example = cli.Example{Name: "hottenant", Usage: shows + "\n\n\tgo run ./exam
 
 func main() { example.Main() }
 
-// tenants have jobs that come evenly in a second, but for those of the first, which come at once.
+// tenants have jobs that come evenly in a second; those of the first come in one burst.
 var tenants = []struct {
 	name string
 	jobs int

@@ -3,17 +3,16 @@
 //
 //	go run ./examples/llm [-real]
 //
-// A program knows how many tokens an answer has only when it has the answer. So each call
-// takes an estimate, the tokens of the question and those that answers have had lately, and
-// settles when the end of the answer tells the real number. The API is one on this machine
-// that behaves as OpenAI does, with a minute of one second, so that there is something to
-// see. Look at how much of the rate is used, how few calls the API refuses, and how many
-// requests of the day are left.
+// A program knows how many tokens an answer has only when it has the answer. So each call takes an
+// estimate, the tokens of the question and of recent answers, and settles for the real number at
+// the end of the answer. The API is one on this machine that behaves as OpenAI does, with a minute
+// of one second, so that there is something to see. Look at how much of the rate is used, how few
+// calls the API refuses, and how many requests of the day are left.
 //
-// The limits are windows: as many calls go at once as there is room for, whether the API counts
-// its minutes in windows or in buckets. The day is a window of 24 hours, which is right whenever
-// the API's day begins; no answer tells of it. outbound.Daily is for a quota that comes back at
-// a midnight that is known: around it the quotas of two days may go.
+// The limits are windows: calls leave immediately while they have capacity. That suits an API that
+// counts its minutes in windows, and one that counts in buckets. The day is a window of 24 hours,
+// because no answer has the beginning of the API's day. outbound.Daily is for a quota that is reset
+// at a known midnight: two quotas may leave around it.
 //
 // With -real it asks api.openai.com three times for the list of its models, which costs
 // nothing, with the key in OPENAI_API_KEY.
@@ -72,7 +71,7 @@ const (
 	runFor            = 4 * time.Second
 )
 
-// ofDay is the place of the requests per day among the limits.
+// ofDay is the index of the requests per day among the limits.
 const ofDay = 2
 
 // limits returns those of a model. It leaves 5 % of the tokens alone, because calls may use more
@@ -97,7 +96,7 @@ type model struct {
 	calls, refused, used atomic.Int64
 }
 
-// newModel returns a model with its client. The end of an answer tells what it has cost.
+// newModel returns a model with its client. The end of an answer has its cost.
 func newModel(base http.RoundTripper, name string, limits []outbound.Limit) *model {
 	bucket := outbound.Must(outbound.NewBucket(name, limits...))
 	m := &model{name: name, bucket: bucket, limiter: queue.New(bucket, queue.Config{}),

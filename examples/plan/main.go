@@ -1,14 +1,14 @@
-// Command plan tells how long calls take under limits, before anybody makes them:
+// Command plan predicts how long calls take under limits:
 //
 //	go run ./examples/plan -limit '100 per 1s' -limit '50000 in any 1h' -calls 100000 -workers 50
 //
 // It runs what a fleet runs, in virtual time: each worker has a queue around a bucket, and all
-// buckets are one in a store. Each of a worker's callers makes one call after the other. Then it
-// runs the same without each of the limits, and with twice the callers. Look at what bounds the
-// calls. If that is a limit, more workers do not help; if it is the callers, they do.
+// buckets are one in a store. Each of a worker's callers makes its calls in sequence. Then it runs
+// the same without each of the limits, and with twice the callers. Look at what bounds the calls.
+// If that is a limit, more workers do not help; if it is the callers, they do.
 //
-// "50000 per 1h" spaces calls evenly. With "50000 in any 1h" as many go at once as there is room
-// for, as an API allows that counts the calls of an hour: try both.
+// "50000 per 1h" spaces calls evenly. With "50000 in any 1h" calls leave immediately while the
+// window has capacity, as an API allows that counts the calls of an hour. Try both.
 package main
 
 import (
@@ -34,7 +34,7 @@ var example = cli.Example{Name: "plan", Usage: shows + "\n\n\tgo run ./examples/
 
 func main() { example.Main() }
 
-// plan is what is to be tried.
+// plan is what the program tries.
 type plan struct {
 	limits  []outbound.Limit
 	calls   int
@@ -73,7 +73,7 @@ func (p *plan) run(_ context.Context, out io.Writer) error {
 	fmt.Fprintf(out, "duration   %v, %.4g calls a minute\n", short(r.Took), float64(p.calls)/max(r.Took, time.Millisecond).Minutes())
 	fmt.Fprintf(out, "waits      p50 %v, p95 %v, longest %v\n", short(r.Wait(0.5)), short(r.Wait(0.95)), short(r.Wait(1)))
 	if r.Refused > 0 {
-		fmt.Fprintf(out, "refusals   %d\n           A call that would wait too long is refused,\n           and comes back when it is told.\n", r.Refused)
+		fmt.Fprintf(out, "refusals   %d\n           A call that would wait too long is refused,\n           and its caller retries it later.\n", r.Refused)
 	}
 	fmt.Fprintln(out)
 	best, bound := r.Took-r.Took/50, "nothing of these alone"

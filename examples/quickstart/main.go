@@ -1,23 +1,21 @@
-// Command quickstart calls a strict API 40 times in three ways, and shows what becomes of the
-// calls:
+// Command quickstart calls a strict API 40 times in three ways, and shows each call's result:
 //
 //	go run ./examples/quickstart
 //
-// The program serves the API on a port of this machine. It allows 10 calls in any second, and
-// the calls come at 20 per second. Look at the rows of the table. The API refuses calls of a
-// plain client. A bucket refuses by itself and at once what the API would refuse. A queue
-// lets every call wait for its turn, so that none is refused and all are answered as soon as
-// the API allows.
+// The program serves the API on a port of this machine. It allows 10 calls in any second, and the
+// calls come at 20 per second. Look at the rows of the table. The API refuses calls of a plain
+// client. A bucket refuses in the process what the API would refuse. A queue makes each call wait,
+// so that all are answered as soon as the API allows.
 //
-// The picture of the same is quickstart.svg. A test draws it in virtual time, so that it is the same
-// on every machine.
+// The picture of the same is quickstart.svg. A test draws it in virtual time, so that it is the
+// same on every machine.
 //
 // The program can call any other server in two of the ways, too, first by a bucket and then by
 // a queue, which take turns under one limit:
 //
 //	go run ./examples/quickstart -api http://localhost:8080/ -rate 5
 //
-// It leaves the plain client out there, so that it calls nobody's server faster than -rate.
+// It leaves the plain client out then, so that it calls the server at most at -rate.
 package main
 
 import (
@@ -69,7 +67,7 @@ func program(flags *flag.FlagSet) cli.Run {
 	}
 }
 
-// demo calls an API in several ways, of which the last is the queue.
+// demo calls an API in several ways. The last one is the queue.
 type demo struct {
 	intro      string
 	rate       float64        // calls that the API allows in any second
@@ -94,7 +92,7 @@ func strictAPI(rate float64) *outboundtest.API {
 	return &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(rate, time.Second)}}
 }
 
-const queueShows, bucketShows = "each call waits until the limit allows it.", "what has no room fails here, and is not sent."
+const queueShows, bucketShows = "each call waits until the limit allows it.", "calls over the limit fail here, unsent."
 
 // threeWays returns the three ways to call three equal APIs.
 func threeWays(rate float64, urls [3]string, base [3]http.RoundTripper) *demo {
@@ -108,8 +106,8 @@ func threeWays(rate float64, urls [3]string, base [3]http.RoundTripper) *demo {
 	}}
 }
 
-// remote returns two ways to call somebody's server. They share one bucket, so that the
-// server sees no more than rate calls in any second, whichever of them runs.
+// remote returns two ways to call the server of -api. They share one bucket, so that the server
+// sees no more than rate calls in any second, whichever of them runs.
 func remote(url string, rate float64) *demo {
 	limit := outbound.PerSecond(rate)
 	bucket := outbound.Must(outbound.NewBucket("api", limit))
@@ -188,14 +186,14 @@ func (d *demo) watch(out io.Writer, done <-chan struct{}) {
 	}
 }
 
-// table prints what became of the calls, and what that shows. It has less than 60 columns, as
-// all output does.
+// table prints the results of the calls, and what they show. It has less than 60 columns, as all
+// output does.
 func (d *demo) table(out io.Writer) {
 	fmt.Fprintf(out, "\n%-12s %6s %9s %12s %8s %6s\n", "", "calls", "answered", "refused by", "seconds", "quota")
 	fmt.Fprintf(out, "%-12s %6s %9s %7s %4s %8s %6s\n", "", "", "", "API", "us", "", "used")
 	for _, w := range d.ways {
 		took, good := w.took().Seconds(), w.count(answered)
-		// Of the quota an even flow would use all.
+		// An even flow would use the whole quota.
 		fmt.Fprintf(out, "%-12s %6d %9d %7d %4d %8.2f %4.0f %%\n",
 			w.name, requests-w.count(unmade), good, w.count(refusedByAPI), w.count(refusedByUs), took, 100*float64(good)/(1+d.rate*took))
 	}
@@ -208,13 +206,13 @@ func (d *demo) table(out io.Writer) {
 	}
 	if d.queue().count(answered) == requests {
 		took, ideal := d.queue().took().Seconds(), d.ideal().Seconds()
-		fmt.Fprintf(out, "\nThe queue keeps to %v at once and %.3f per second.\nIdeal: (%d - %[1]v) / %.3[2]f = %.2[4]f s.\nIt took %.2[5]f s, %.3[6]f times that.\n",
+		fmt.Fprintf(out, "\nThe queue keeps to a burst of %v and %.3f per second.\nIdeal: (%d - %[1]v) / %.3[2]f = %.2[4]f s.\nIt took %.2[5]f s, %.3[6]f times that.\n",
 			d.limit.Capacity, d.limit.LeakRate, requests, ideal, took, took/ideal)
 	}
 }
 
-// ideal is the time of a perfect client, which leaves as early as the limit allows: the first
-// calls at once, the others as fast as the limit leaks.
+// ideal is the time of a perfect client: the first calls leave in one burst, and the rest as fast
+// as the limit leaks.
 func (d *demo) ideal() time.Duration {
 	return time.Duration((requests - d.limit.Capacity) / d.limit.LeakRate * float64(time.Second))
 }

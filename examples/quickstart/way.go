@@ -18,7 +18,7 @@ import (
 // requests is how many calls each way makes. Their line fits in 60 columns.
 const requests = 40
 
-// What became of a call, as the screen shows it.
+// The result of a call, as the screen shows it.
 const (
 	unmade       = 0
 	waiting      = '.'
@@ -36,7 +36,7 @@ type way struct {
 	client *http.Client
 
 	mu      sync.Mutex              // protects the fields below
-	cells   [requests]byte          // what became of each call
+	cells   [requests]byte          // the result of each call
 	began   [requests]time.Duration // when each call was made
 	ended   [requests]time.Duration // when it was answered or refused, or failed
 	failure error                   // the first failure of a call
@@ -56,12 +56,12 @@ func (w *way) run(ctx context.Context, every time.Duration) error {
 	})
 }
 
-// call makes one call and returns what became of it.
+// call makes one call and returns its result.
 func (w *way) call(ctx context.Context) (outcome byte, err error) {
 	resp, err := calls.Get(ctx, w.client, w.url)
 	switch {
 	case errors.Is(err, outbound.ErrThrottled):
-		return refusedByUs, nil // a ThrottledError says when to come back
+		return refusedByUs, nil // a ThrottledError says when to retry
 	case ctx.Err() != nil:
 		return waiting, nil // interrupted
 	case err != nil:

@@ -6,7 +6,7 @@
 // long to wait. It fails now and then, and once it is closed for two seconds. Two clients make the
 // same calls at the same time, each to an API of its own, for some 20 seconds. The first is a plain
 // http.Client: it loses the calls that are refused or fail. The second tries again, and each
-// attempt waits in the queue for its turn.
+// attempt waits in the queue.
 package main
 
 import (
@@ -45,8 +45,8 @@ func program(flags *flag.FlagSet) cli.Run {
 	return func(ctx context.Context, out io.Writer) error { return run(ctx, out, int32(calls)) }
 }
 
-// paced is the client to copy: a bucket for the API's limit, a queue in which calls and their
-// later attempts wait, and retries above. A nil base is http.DefaultTransport.
+// paced is the client to copy: a bucket for the API's limit, a queue for calls and their later
+// attempts, and retries above. A nil base is http.DefaultTransport.
 func paced(base http.RoundTripper) *http.Client {
 	bucket := outbound.Must(outbound.NewBucket("api", outbound.PerSecond(rate)))
 	return retry.NewClient(&transport.Transport{
@@ -56,7 +56,7 @@ func paced(base http.RoundTripper) *http.Client {
 	}).StandardClient()
 }
 
-// run makes the calls by both clients, and prints what became of them.
+// run makes the calls by both clients, and prints their results.
 func run(ctx context.Context, out io.Writer, calls int32) error {
 	fmt.Fprintf(out, "%s\n%d calls by %d workers.\n\n", shows, calls, workers)
 	alone, ours := newAPI(), newAPI()

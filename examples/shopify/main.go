@@ -1,17 +1,16 @@
 // Command shopify updates the products of a shop from four workers, by the leaky bucket that
-// Shopify publishes: 40 calls, of which 2 run out in a second.
+// Shopify publishes: 40 calls, and 2 leak in a second.
 //
 //	go run ./examples/shopify [-real]
 //
-// A literal outbound.Limit is right here, and no window is: the API's own bucket lets 40 calls
-// go at once and has room for 2 more after a second. outbound.Window(40, 20*time.Second) would
-// wait for 20 s, and outbound.PerSecond(2) would make the first 40 take 20 s.
+// A literal outbound.Limit fits here better than a window: the API's own bucket admits 40 calls in
+// one burst, and 2 more after a second. outbound.Window(40, 20*time.Second) would wait for 20 s,
+// and outbound.PerSecond(2) would make the first 40 take 20 s.
 //
-// The API is one on this machine that behaves as Shopify's REST API does, ten times as fast,
-// so that there is something to see. Look at the first line: 38 calls go at once, and then as
-// many as run out. After two seconds somebody else fills the bucket. When the API refuses a
-// call of one worker, all wait for the 2.0 seconds that it asks for, and that worker makes
-// its call again.
+// The API is one on this machine that behaves as Shopify's REST API does, ten times as fast, so
+// that there is something to see. Look at the first line: 38 calls leave in one burst, and then as
+// many as leak. After two seconds another program fills the bucket. When the API refuses a call of
+// one worker, all wait for the 2.0 seconds that it asks for, and that worker makes its call again.
 //
 // With -real it asks a shop five times for its own name: the shop in SHOPIFY_SHOP, such as
 // example or example.myshopify.com, with the token in SHOPIFY_TOKEN.
@@ -101,7 +100,7 @@ func real(shop, token string) (*task, error) {
 		url: "https://" + name + ".myshopify.com/admin/api/2026-01/shop.json?fields=name"}, nil
 }
 
-// others are the rest of the shop's staff, whose calls the bucket here does not know.
+// others are calls of other programs, which the bucket here does not count.
 func others(ctx context.Context, api http.RoundTripper) {
 	for i := range 500 {
 		if i == 0 && !calls.Sleep(ctx, 2*time.Second) {
@@ -138,7 +137,7 @@ func (t *task) run(ctx context.Context, out io.Writer) error {
 }
 
 // call makes a call, and makes it again if the API refuses it. The worker need not sleep before
-// that: it waits with all others until the API has room.
+// that: all workers wait until the API admits calls.
 func (t *task) call(ctx context.Context, client *http.Client, log *calls.Log) error {
 	for {
 		resp, err := calls.Do(ctx, client, http.MethodGet, t.url, "", "X-Shopify-Access-Token", t.token)

@@ -2,16 +2,15 @@
 //
 //	go run ./examples/spend
 //
-// The limit is 1000 EUR in each month, by the clocks of Berlin: all of it may go on one day,
-// nothing comes back before the month is over, and then all of it does. Acquire is the gate,
-// for purchases that can still be refused; Fillup is the meter, for money that has been spent
-// already; and AbleToAccept asks before the work that leads to a purchase. Look at what is
-// left after each line, at the day from which a refused purchase fits, and at the alert at
-// 80 %. The last purchase does not fit in any month, which is another error: nobody is told
-// to come back.
+// The limit is 1000 EUR in each month, by the clocks of Berlin. One day may use all of it, and the
+// next month has the whole budget again. Acquire enforces the limit for purchases that can still be
+// refused. Fillup counts money that has been spent already. AbleToAccept looks before the work that
+// leads to a purchase. Look at the rest after each line, at the day when a refused purchase fits,
+// and at the alert at 80 %. The last purchase exceeds the budget of any month, which is another
+// error, without a time to retry.
 //
-// The bucket here is in this process's memory, and forgets what was spent when the program
-// ends. A budget that has to outlast it, or that several processes share, is in a store:
+// The bucket here is in this process's memory, and forgets what was spent when the program ends. A
+// budget that outlasts the program, or that several processes share, is in a store:
 // outbound.NewSharedBucket with the same limit.
 package main
 
@@ -66,7 +65,7 @@ type budget struct {
 	alerted bool
 }
 
-// buy is the gate: it reserves the highest possible price, and settles the real one.
+// buy reserves the highest possible price, and settles the real one.
 func (b *budget) buy(ctx context.Context, what string, most, price float64) error {
 	permit, err := b.bucket.Acquire(ctx, outbound.Cost{most})
 	if full, ok := errors.AsType[*outbound.ThrottledError](err); ok {
@@ -91,7 +90,7 @@ func (b *budget) buy(ctx context.Context, what string, most, price float64) erro
 	return nil
 }
 
-// record is the meter: the money has been spent, and nobody asked before.
+// record counts money that has been spent already.
 func (b *budget) record(ctx context.Context, what string, price float64) error {
 	state, err := b.bucket.Fillup(ctx, outbound.Cost{price})
 	if err != nil {
@@ -102,7 +101,7 @@ func (b *budget) record(ctx context.Context, what string, price float64) error {
 	return nil
 }
 
-// ask tells whether a purchase would be accepted now, and reserves nothing.
+// ask reports whether a purchase would be accepted now. It reserves nothing.
 func (b *budget) ask(ctx context.Context, what string, price float64) error {
 	ok, err := b.bucket.AbleToAccept(ctx, outbound.Cost{price})
 	if err != nil {
@@ -129,10 +128,10 @@ func (b *budget) watch(state outbound.State) {
 	}
 }
 
-// day tells the date after some time, in the zone of the budget.
+// day returns the date after some time, in the zone of the budget.
 func (b *budget) day(in time.Duration) string {
 	return time.Now().Add(in).In(b.zone).Format("2 January")
 }
 
-// printf writes a line. If that fails, there is no place to say so.
+// printf writes a line. It ignores the error of that.
 func (b *budget) printf(format string, args ...any) { fmt.Fprintf(b.out, format, args...) }

@@ -2,8 +2,8 @@
 //
 //	go run -C examples/sqlite . -n 5
 //
-// Run it twice at a time, or again at once: the runs share the limit, and the bucket outlives
-// each of them. rows.go is all that it takes to keep buckets in another database.
+// Run it twice at a time, or twice in a row: the runs share the limit, and the bucket outlives each
+// of them. rows.go is all that it takes to keep buckets in another database.
 package main
 
 import (

@@ -13,7 +13,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// rows are the rows of a table in a SQLite file: a [rowstore.Rows] that processes of one machine share.
+// rows are the rows of a table in a SQLite file: a [rowstore.Rows] that processes of one machine
+// share.
 type rows struct{ db *sql.DB }
 
 // open opens the file, and makes it if there is none. Each transaction is the only one that
@@ -25,7 +26,7 @@ func open(file string) (*rows, error) {
 	}
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
 		_, err = db.Exec("PRAGMA journal_mode(WAL); CREATE TABLE IF NOT EXISTS buckets (key BLOB PRIMARY KEY, token INTEGER, state BLOB, expires INTEGER) WITHOUT ROWID")
-		// Of processes that make the file at the same time, SQLite refuses all but one at once.
+		// If processes make the file at the same time, SQLite refuses all of them except one.
 		if !errors.Is(explain(err), store.ErrUnavailable) || time.Now().After(end) {
 			break
 		}
@@ -74,7 +75,8 @@ func swap(ctx context.Context, tx *sql.Tx, s *rowstore.Swap) error {
 	return err
 }
 
-// explain returns an error as [rowstore.Rows] does: another process that has the file for long is an outage.
+// explain returns an error as [rowstore.Rows] does: another process that has the file for long is
+// an outage.
 func explain(err error) error {
 	var failed *sqlite.Error
 	if errors.As(err, &failed) && failed.Code()&0xff == 5 { // SQLITE_BUSY

@@ -3,10 +3,9 @@
 //
 //	go run ./examples/tenants
 //
-// Look at the noisy tenant, which calls without end: its own calls are refused, and no
-// others. At the newcomers that come when there is no room: they share one bucket, so that no
-// flood of names can use up the memory. And at the tenants that come later: idle ones have
-// made room for them.
+// Look at the noisy tenant, which calls without end: only its own calls are refused. Look at the
+// newcomers of a full Keyed: they share one bucket, so that a flood of names cannot use up the
+// memory. And look at the tenants that come later: they replace idle ones.
 package main
 
 import (
@@ -27,7 +26,7 @@ const (
 	newcomers = 1_000
 )
 
-// limit is the limit of each tenant: three calls at once, never more than five in any second.
+// limit is the limit of each tenant: a burst of three, at most five in any second.
 var limit = outbound.PerSecond(5).Burst(3)
 
 const shows = "Each of 5000 tenants has a quota of its own."
@@ -37,7 +36,7 @@ var example = cli.Example{Name: "tenants", Usage: shows + "\n\n\tgo run ./exampl
 func main() { example.Main() }
 
 func run(ctx context.Context, out io.Writer) error {
-	overflow, err := outbound.NewBucket("all others", limit)
+	overflow, err := outbound.NewBucket("all newcomers", limit)
 	if err != nil {
 		return err
 	}
@@ -69,13 +68,13 @@ func run(ctx context.Context, out io.Writer) error {
 	fmt.Fprintf(out, "%s\n\n", shows)
 	fmt.Fprintf(out, "%d quiet ones, 3 calls each  %v\n", tenants-1, quiet)
 	fmt.Fprintf(out, "a noisy one                    %v\n", noisy)
-	fmt.Fprintf(out, "buckets: %d, and there is room for %d\n\n", quotas.Len(), quotas.Max)
+	fmt.Fprintf(out, "buckets: %d of at most %d\n\n", quotas.Len(), quotas.Max)
 
 	var early tally
 	for i := range newcomers {
 		early.call(ctx, quotas.For(fmt.Sprint("newcomer ", i)))
 	}
-	fmt.Fprintf(out, "%d newcomers at once         %v\n  They share the bucket for all others.\n", newcomers, early)
+	fmt.Fprintf(out, "%d newcomers in one burst    %v\n  They share the bucket for all newcomers.\n", newcomers, early)
 
 	// All buckets run dry, and are then as good as new ones.
 	pause := time.Duration((limit.Capacity/limit.LeakRate + 0.2) * float64(time.Second))
@@ -88,7 +87,7 @@ func run(ctx context.Context, out io.Writer) error {
 	for i := range newcomers {
 		late.call(ctx, quotas.For(fmt.Sprint("newcomer ", i)))
 	}
-	fmt.Fprintf(out, "the same %.1f s later           %v\n  Each has the place of an idle tenant.\n", pause.Seconds(), late)
+	fmt.Fprintf(out, "the same %.1f s later           %v\n  Each has replaced an idle tenant.\n", pause.Seconds(), late)
 	fmt.Fprintf(out, "buckets: %d, never more than %d\n", quotas.Len(), quotas.Max)
 	return errors.Join(quiet.err, noisy.err, early.err, late.err)
 }

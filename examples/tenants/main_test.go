@@ -14,12 +14,12 @@ func TestEachTenantHasItsOwnQuotaAndIdleOnesMakeRoom(t *testing.T) {
 
 4999 quiet ones, 3 calls each  14997 admitted,     0 refused
 a noisy one                        3 admitted, 19997 refused
-buckets: 5000, and there is room for 5000
+buckets: 5000 of at most 5000
 
-1000 newcomers at once             3 admitted,   997 refused
-  They share the bucket for all others\.
+1000 newcomers in one burst        3 admitted,   997 refused
+  They share the bucket for all newcomers\.
 the same 1\.2 s later            1000 admitted,     0 refused
-  Each has the place of an idle tenant\.
+  Each has replaced an idle tenant\.
 buckets: (4\d\d\d|5000), never more than 5000
 $`)
 	synctest.Test(t, func(t *testing.T) {

@@ -43,9 +43,9 @@ const (
 	answersIn = 50 * time.Millisecond
 )
 
-// limits returns the limits of the API. A call takes many tokens at once, so those limits
-// need a Burst: at least the largest call. With room for some calls more, more comes back
-// when a call settles, because less of it is promised to calls that wait.
+// limits returns the limits of the API. A call takes many tokens, so those limits need a Burst of
+// at least the largest call. A Burst of some calls more returns more when a call settles, because
+// less of it is promised to waiting calls.
 func limits() []outbound.Limit {
 	return []outbound.Limit{
 		outbound.PerSecond(200).Of(calls, "calls"),
@@ -98,7 +98,7 @@ type way struct {
 
 	mu     sync.Mutex // protects the fields below
 	used   outbound.Cost
-	answer float64 // how many tokens an answer has, on average; 0: no answer has come yet
+	answer float64 // how many tokens an answer has, on average; 0 before the first
 }
 
 // run lets the workers ask the model until the time is up.

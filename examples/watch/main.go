@@ -5,18 +5,15 @@
 // It prints the URL of the page, and that of the numbers for
 // Prometheus, and works until you press ^C:
 //
-//   - "github" is under load. Another program uses the same
-//     key: what the API tells shows how much.
+//   - "github" is under load. Another program uses the same key: the API's report shows how much.
 //   - "billing" is held: the API has asked for a pause. Press
 //     "Resume", and it goes on.
 //   - "search" is slowed, because the API allows less than is
 //     configured.
 //   - "tenants" are 2 000 keys. A few are in trouble.
-//   - "mail" is shared by three workers, through a store that
-//     is away now and then.
+//   - "mail" is shared by three workers, through a store that is unavailable now and then.
 //
-// alerts.yml and dashboard.json beside this file use the
-// same numbers.
+// alerts.yml and dashboard.json next to this file use the same numbers.
 package main
 
 import (
@@ -56,7 +53,7 @@ func run(ctx context.Context, out io.Writer, addr string) error {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(out, nil))
-	// Whoever reaches the page of this example may act. In a program of yours, ask here who it is.
+	// Any client of this example's page may act. In a program of yours, ask here who it is.
 	board := &watch.Board{Allow: func(r *http.Request, a watch.Action) error {
 		log.Info("somebody acts", "limiter", a.Name, "do", a.Do)
 		return nil

@@ -47,7 +47,7 @@ func every(ctx context.Context, pause time.Duration, f func()) {
 	}
 }
 
-// github is under load, and somebody else uses the same key.
+// github is under load, and another program uses the same key.
 func github(ctx context.Context, board *watch.Board) {
 	api := outboundtest.RateLimitFields(outboundtest.FixedWindow(1200, 2*time.Minute).Of("core", nil))
 	api.Latency, api.Jitter = 40*time.Millisecond, 40*time.Millisecond
@@ -93,20 +93,21 @@ func tenants(ctx context.Context, board *watch.Board) {
 	}
 }
 
-// mail is one quota of three workers, in a store that is away for ten seconds of each minute.
+// mail is one quota of three workers, in a store that is unavailable for ten seconds of each
+// minute.
 func mail(ctx context.Context, board *watch.Board) {
 	store := &flaky{Memory: store.NewMemory(), begin: time.Now()}
 	for i := range 3 {
 		b := outbound.Must(outbound.NewSharedBucket(store, "mail", outbound.PerMinute(100)))
 		l := outbound.Limiter(queue.New(b, queue.Config{MaxWait: 20 * time.Second}))
-		if i == 0 { // this process has one of them on its board; the others stand for other processes
+		if i == 0 { // this process has one of them on its board; the rest stands for other processes
 			l = board.Add("mail", l)
 		}
 		call(ctx, &outboundtest.API{Latency: 100 * time.Millisecond}, l, 2, 2*time.Second)
 	}
 }
 
-// flaky is a store that is away now and then.
+// flaky is a store that is unavailable now and then.
 type flaky struct {
 	*store.Memory
 	begin time.Time

@@ -2,11 +2,11 @@
 //
 //	go run ./examples/xtime
 //
-// Both let one call go every 50 ms. After a second the API asks all callers to stop for two seconds,
-// by Retry-After. Look at what the API refuses. A program with rate.Limiter alone goes on calling,
-// and so does one with the same limiter in a transport, by outbound/xrate: x/time has no way to be
-// told of a pause. Where the limiter is in a transport, one line puts a bucket in its place. The
-// bucket learns of the pause from the first refusal, and all calls wait until the pause ends.
+// Both admit one call every 50 ms. After a second the API asks all callers to stop for two seconds,
+// by Retry-After. Look at what the API refuses. A program with rate.Limiter alone continues to
+// call. The same limiter in a transport, by outbound/xrate, continues too: x/time cannot pause. In
+// a transport, one line replaces it by a bucket. The bucket learns of the pause from the first
+// refusal, and all calls wait until the pause ends.
 package main
 
 import (

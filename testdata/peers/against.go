@@ -24,7 +24,7 @@ const (
 // each row, in a process of its own for each turn. Which tree is first changes from
 // round to round.
 func againstTree(w, progress io.Writer, contests []contest, o options, only *regexp.Regexp) error {
-	// An interrupt ends the turn, so that the built programs are removed.
+	// An interrupt ends the measurement, so that the built programs are removed.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	tmp, err := os.MkdirTemp("", "peers")
@@ -64,7 +64,7 @@ func againstTree(w, progress io.Writer, contests []contest, o options, only *reg
 	return nil
 }
 
-// duel makes both programs take their turns at one scenario.
+// duel measures one scenario by both programs, alternately.
 func duel(ctx context.Context, progress io.Writer, s scenario, c contender, o options, this, other string) ([]*row, error) {
 	rows := make([]*row, len(s.metrics))
 	for i, m := range s.metrics {
@@ -80,8 +80,8 @@ func duel(ctx context.Context, progress io.Writer, s scenario, c contender, o op
 			}
 			e := errand{Options: o, Scenario: s.name, Contender: c.name}
 			got, err := e.in(ctx, program)
-			// A server that gets no processor for a second fails a turn. That says
-			// nothing about the trees, and must not cost all earlier turns.
+			// A server that gets no processor for a second fails a measurement. Such a failure must not
+			// cost all earlier measurements.
 			for again := 0; err != nil && again < 2 && ctx.Err() == nil; again++ {
 				fmt.Fprintf(progress, "once more: %v\n", err)
 				got, err = e.in(ctx, program)
@@ -133,7 +133,7 @@ func build(ctx context.Context, tree, program string) error {
 	return nil
 }
 
-// overlayOf writes a file for go build's -overlay beside program. If the contract of tree's stores
+// overlayOf writes a file for go build's -overlay next to program. If the contract of tree's stores
 // is still package leak, the sources that import package store import that one, by the same name.
 func overlayOf(tree, program string) (string, error) {
 	replace := map[string]string{}

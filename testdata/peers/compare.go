@@ -33,9 +33,9 @@ func (p pair) above(allowed float64) bool {
 // swapped returns the pair as the other tree sees it.
 func (p pair) swapped() pair { return pair{p.other, p.this} }
 
-// spread returns the distance of the quartiles. It is the largest difference between
-// the medians of two halves of the values, over all ways to halve them: two runs
-// with half the rounds could differ by so much.
+// spread returns the distance of the quartiles. It is the largest difference between the medians of
+// two halves of the values, over all ways to halve them. Two runs with half the rounds could differ
+// by as much.
 func (c *cell) spread() float64 {
 	v := slices.Sorted(slices.Values(c.values))
 	half := len(v) / 2
@@ -47,13 +47,13 @@ type row struct {
 	name   string
 	metric metric
 	values pair
-	wrong  float64 // largest share of wrong decisions in a turn
-	// counted says that the turns have counted their allocations.
+	wrong  float64 // largest share of wrong decisions in a measurement
+	// counted is true if the measurements have counted their allocations.
 	counted        bool
 	objects, bytes pair
 }
 
-// add records a turn of this tree, or of the other.
+// add records a measurement of this tree, or of the other.
 func (r *row) add(this bool, value float64, a *allocated) {
 	side := func(p *pair) *cell {
 		if this {

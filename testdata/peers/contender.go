@@ -30,7 +30,7 @@ type contender struct {
 	// window returns a decision on a limit of n units per window: in any such, or only
 	// in those that begin where the last one ended.
 	window func(n int, window time.Duration) (func() bool, error)
-	// wait returns a call that waits for its turn at that rate, one at a time.
+	// wait returns a call that waits until that rate admits it, one at a time.
 	wait func(perSecond float64) (func(context.Context) error, error)
 	// cancels says that this call ends with its context.
 	cancels bool
@@ -53,7 +53,7 @@ type contender struct {
 	keeps bool
 }
 
-// contenders lists the contenders in memory, in the order of the rows and of the turns.
+// contenders lists the contenders in memory, in the order of the rows and of the measurements.
 // Ratios refer to the first.
 func contenders() []contender {
 	return []contender{
@@ -72,7 +72,7 @@ func contenders() []contender {
 	}
 }
 
-// subject is the contender that the last table compares with the others.
+// subject is the contender that the last table compares with the rest.
 const subject = "dripfeed"
 
 // plenty is a rate per second, and a burst, that no machine can exhaust: a unit is back

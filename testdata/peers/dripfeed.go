@@ -86,7 +86,7 @@ func dripfeedLimits() contender {
 	}
 }
 
-// dripfeedQueue has a queue before the bucket. Nobody waits in it.
+// dripfeedQueue has a queue before the bucket. It is empty.
 func dripfeedQueue() contender {
 	return contender{
 		name: subject + ", through a queue",

@@ -11,11 +11,10 @@ import (
 	"time"
 )
 
-// childEnv is the environment variable that tells a copy of this program which
-// turn to take.
+// childEnv is the environment variable with the measurement for a copy of this program.
 const childEnv = "PEERS_CHILD"
 
-// An errand is one turn, the value of that variable as JSON.
+// An errand is one measurement, the value of that variable as JSON.
 type errand struct {
 	Options   options
 	Scenario  string
@@ -23,7 +22,7 @@ type errand struct {
 	Fleet     *fleet // in place of a scenario
 }
 
-// ownProgram takes the turn in a new process of this program.
+// ownProgram makes the measurement in a new process of this program.
 func (e errand) ownProgram() (sample, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -32,7 +31,7 @@ func (e errand) ownProgram() (sample, error) {
 	return e.in(context.Background(), self)
 }
 
-// in takes the turn in a process of a program that begins with childMain.
+// in makes the measurement in a process of a program that begins with childMain.
 func (e errand) in(ctx context.Context, program string) (s sample, err error) {
 	order, err := json.Marshal(e)
 	if err != nil {
@@ -70,7 +69,7 @@ func childMain() bool {
 	return true
 }
 
-// run takes the turn in this process. If it needs a server, it starts its own.
+// run makes the measurement in this process. If it needs a server, it starts its own.
 func (e errand) run() error {
 	all := servers{new(server), new(database)}
 	defer all.redis.stop()

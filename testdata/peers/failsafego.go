@@ -38,7 +38,7 @@ func failsafego() contender {
 	}
 }
 
-// failsafegoBursty admits all calls of a window at once, as its other limits do not.
+// failsafegoBursty admits all calls of a window in one burst, unlike its other limits.
 func failsafegoBursty() contender {
 	return contender{
 		name: "failsafe-go, bursty",

@@ -47,7 +47,7 @@ func (q *fifo) wait(ctx context.Context) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	select {
-	case <-ready: // both at once: the place is taken, so use it
+	case <-ready: // both at the same time: the reservation is used up, so use it
 		return nil
 	default:
 		q.waiters.Remove(e)

@@ -58,7 +58,7 @@ func fleets(took time.Duration) (all []fleet) {
 			for _, trips := range [][]time.Duration{{ms / 5}, {ms}, {5 * ms}, {20 * ms}, {2 * ms, 20 * ms}} {
 				f := fleet{window, rate, trips, time.Second, took}
 				if window {
-					f.Warm = 0 // it is full at once
+					f.Warm = 0 // it is full immediately
 				}
 				all = append(all, f)
 			}
@@ -240,7 +240,7 @@ func measureFleets(w, progress io.Writer, o options, took time.Duration, only *r
 		}
 	}
 	writeMachine(w, o)
-	fmt.Fprintln(w, "| limit, rate, round trip | tree | used, % | Jain | trips a call | server, µs a call | refused by the API | failed |")
+	fmt.Fprintln(w, "| limit, rate, round trip | tree | used, % | Jain | requests a call | server, µs a call | refused by the API | failed |")
 	fmt.Fprintln(w, "|---|---|--:|--:|--:|--:|--:|--:|")
 	measured := 0
 	for _, f := range fleets(took) {

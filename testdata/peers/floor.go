@@ -68,8 +68,8 @@ func floor() contender {
 		},
 		alone: true,
 		keyed: func() (func(string) bool, func(), error) {
-			// Without the padding of casLimit: a million keys do not share a
-			// few cache lines, but they do share the memory.
+			// It lacks the padding of casLimit: a million keys share memory rather than a few cache
+			// lines.
 			type entry struct{ empty atomic.Int64 }
 			var keys sync.Map
 			return func(key string) bool {

@@ -6,8 +6,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// bookScript only books a place. It is the least that a decision in the server
-// needs, by the server's clock, in one trip. It never refuses.
+// bookScript only books a reservation. It is the least that a decision in the server needs, by the
+// server's clock, in one round trip. It never refuses.
 var bookScript = redis.NewScript(`
 local t = redis.call('TIME')
 local now = t[1] * 1e6 + t[2]
@@ -30,7 +30,7 @@ func minimalScript() contender {
 	}
 }
 
-// ping measures the trip alone.
+// ping measures the round trip alone.
 func ping() contender {
 	return contender{
 		name: "floor: PING",

@@ -7,8 +7,8 @@ import (
 	"github.com/sethvargo/go-limiter/memorystore"
 )
 
-// goLimiter refills all tokens at once at the end of an interval. So the
-// interval is longer than any run, and the tokens last.
+// goLimiter refills all tokens at the end of an interval. So the interval is longer than any run,
+// and the tokens last.
 func goLimiter() contender {
 	single := func(tokens uint64) func() (func() bool, error) {
 		return func() (func() bool, error) { return goLimiterOf(tokens, ever) }

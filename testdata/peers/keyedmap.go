@@ -2,9 +2,8 @@ package main
 
 import "sync"
 
-// keyedMap is the usual wrapper around a limiter that knows no keys: a map and
-// a lock for reading, which is the quickest of the usual ways with many
-// goroutines. It drops nothing and has no bound.
+// keyedMap is the usual wrapper around a limiter that knows no keys: a map and a lock for reading,
+// which is the quickest of the usual ways with many goroutines. It keeps every key.
 type keyedMap[T any] struct {
 	mu   sync.RWMutex
 	byID map[string]T

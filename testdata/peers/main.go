@@ -1,8 +1,7 @@
-// Command peers measures dripfeed beside other rate limiters for Go, in one
-// run, and prints the medians and their ratios as Markdown tables. Contenders
-// take turns, round by round, so that a disturbance of the machine affects all
-// of them. With -against, the contenders are dripfeed in this tree and dripfeed
-// in another.
+// Command peers measures dripfeed and other rate limiters for Go in one run, and prints the medians
+// and their ratios as Markdown tables. Contenders take turns, round by round, so that a disturbance
+// of the machine affects all of them. With -against, the contenders are dripfeed in this tree and
+// dripfeed in another.
 package main
 
 import (
@@ -26,7 +25,7 @@ func main() {
 	flag.IntVar(&o.Keys, "keys", 1_000_000, "most keys, up to a million")
 	flag.IntVar(&o.Waiters, "waiters", 100_000, "goroutines that wait")
 	flag.IntVar(&o.Window, "window", 5000, "calls of the larger windows, at least 400; the smaller have a fifth")
-	flag.StringVar(&o.Against, "against", "", "compare dripfeed with that of another tree, whose root is this `directory`, instead of with others")
+	flag.StringVar(&o.Against, "against", "", "compare dripfeed with that of another tree, whose root is this `directory`, instead of with other libraries")
 	flag.BoolVar(&o.Strict, "strict", false, "with -against: fail if a row of this tree is worse")
 	fleets := flag.Duration("fleets", 0, "measure fleets of ten stores behind lines that delay, each for this time, and nothing else")
 	only := flag.String("only", "", "measure only what matches this regular expression, as in 'admitted.*/x/time'; names appear while it runs")
@@ -112,9 +111,8 @@ func writeMachine(w io.Writer, o options) {
 		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.GOMAXPROCS(0), o.Rounds)
 }
 
-// measure makes all contenders that can do a scenario take their turns at it.
-// It returns the scenario's columns, or none if -only leaves out all
-// contenders.
+// measure measures all contenders that can do a scenario. It returns the scenario's columns, or
+// none if -only leaves out all contenders.
 func measure(progress io.Writer, s scenario, o options, list []contender, only *regexp.Regexp) ([]*column, error) {
 	columns := make([]*column, len(s.metrics))
 	for i, m := range s.metrics {

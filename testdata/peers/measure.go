@@ -9,14 +9,13 @@ import (
 	"time"
 )
 
-// mostWrong is the largest share of wrong decisions with which a measurement still
-// means something.
+// mostWrong is the largest share of wrong decisions of a valid measurement.
 const mostWrong = 0.01
 
-// manyTurns is the first count where a turn takes less than a microsecond.
+// manyTurns is the first count where a decision takes less than a microsecond.
 const manyTurns = 1000
 
-// allocated is the garbage of a decision.
+// allocated is what a decision allocates.
 type allocated struct{ Objects, Bytes float64 }
 
 // timed runs work with counts that grow from first until it takes at least as long

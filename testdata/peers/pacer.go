@@ -14,8 +14,8 @@ const (
 	fill = perWindow + 6
 )
 
-// burstOf returns how many calls of n per window are in a burst. They leave room for
-// a burst that is in the window only in part.
+// burstOf returns how many calls of n per window are in a burst. They allow for a burst that is in
+// the window only in part.
 func burstOf(n int) int { return n / (perWindow + 2) }
 
 // A pacer calls a limit in bursts, evenly apart, so that a window of n calls is always full and
@@ -52,7 +52,7 @@ func newPacer(n int, window time.Duration, goroutines int, take func() bool) *pa
 	return p
 }
 
-// burst begins at once if it is late, and the next is as much later.
+// burst begins immediately if it is late, and the next is as much later.
 func (p *pacer) burst() {
 	for {
 		left := time.Until(p.next)

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// postgresSharers lists the contenders with limits in PostgreSQL, and dripfeed in Redis beside
-// them. Ratios refer to the first.
+// postgresSharers lists the contenders with limits in PostgreSQL, and dripfeed in Redis for
+// comparison. Ratios refer to the first.
 func postgresSharers() []contender {
 	redis := dripfeedShared()
 	redis.name = subject + " in Redis"
@@ -64,8 +64,8 @@ func upsert() contender {
 		"INSERT INTO buckets AS b VALUES ($1, 1) ON CONFLICT (key) DO UPDATE SET n = b.n + 1 RETURNING n")
 }
 
-// fillup is a leaky bucket in one statement, as Pecorino has it for Ruby. It only fills up: its
-// callers see a bucket that is full, and nobody has a place.
+// fillup is a leaky bucket in one statement, as Pecorino has it for Ruby. It only fills up: a
+// caller of a full bucket gets no reservation.
 func fillup() contender {
 	return statement("a statement, as Pecorino's", true,
 		"CREATE TABLE buckets (key text PRIMARY KEY, level float8 NOT NULL, at timestamptz NOT NULL) WITH (fillfactor = 70)",

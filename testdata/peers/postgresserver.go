@@ -86,7 +86,7 @@ func (d *database) start() (err error) {
 	if d.process, err = launch(cmd); err != nil {
 		return err
 	}
-	// pgstore does not wait for the disk, and so the others need not either.
+	// pgstore does not wait for the disk, so the rest may do the same.
 	if d.db, err = sql.Open("pgx", "postgres://postgres@127.0.0.1:"+port+"/postgres?sslmode=disable&synchronous_commit=off"); err != nil {
 		return err
 	}

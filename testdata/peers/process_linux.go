@@ -34,8 +34,8 @@ func launch(cmd *exec.Cmd) (*process, error) {
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// The kernel watches the thread that started the child, and not the
-		// program, so that thread must not end earlier.
+		// The kernel watches the thread that started the child, so that thread must live as long as the
+		// program.
 		runtime.LockOSThread()
 		defer close(p.done)
 		err := cmd.Start()

@@ -5,8 +5,7 @@ import (
 	"net/http"
 )
 
-// instant answers at once, always with the same response. Only one goroutine
-// may use it.
+// instant answers immediately, always with the same response. Only one goroutine may use it.
 type instant struct{ response http.Response }
 
 func newInstant() *instant {

@@ -11,7 +11,7 @@ type options struct {
 	Window    int           // most calls of the windows
 	Idle      time.Duration // how long to watch waiters while nothing happens
 
-	Against string // the other tree; "": compare no trees
+	Against string // the other tree, or empty
 	Strict  bool   // then a worse row is an error
 }
 
@@ -22,7 +22,7 @@ type scenario struct {
 	metrics []metric
 	// offered reports whether the contender can do it.
 	offered func(contender) bool
-	// measure takes one turn.
+	// measure makes one measurement.
 	measure func(contender) (sample, error)
 	// apart says that each turn has a process of its own: goroutines that have
 	// ended leave memory to later ones.
@@ -39,12 +39,11 @@ type metric struct {
 	size bool
 }
 
-// A sample is the result of one turn.
+// A sample is the result of one measurement.
 type sample struct {
 	Values []float64 // one for each metric; none if the tree lacks what is measured
 	Wrong  float64   // the share of wrong decisions
-	// Allocated is the garbage of the decisions of the first metric; nil:
-	// nobody has counted it.
+	// Allocated is the allocations of the decisions of the first metric, or nil if not counted.
 	Allocated *allocated
 }
 
@@ -54,7 +53,7 @@ type contest struct {
 	scenarios []scenario
 }
 
-// servers are those of a run; nil: there is none.
+// servers are those of a run, or nil.
 type servers struct {
 	redis    *server
 	postgres *database

@@ -58,8 +58,8 @@ func missing() error {
 // required reports whether a missing server is an error.
 func required() bool { return os.Getenv(requireEnv) == "1" }
 
-// empty empties the server and returns its client. The server then has no key,
-// no script and no statistics.
+// empty empties the server and returns its client. The server is then empty: without keys, scripts
+// and statistics.
 func (s *server) empty() (*redis.Client, error) {
 	if s.client == nil {
 		if err := s.start(); err != nil {

@@ -41,8 +41,8 @@ func (c *column) add(contender string, value, wrong float64) {
 	c.cells[contender].wrong = max(c.cells[contender].wrong, wrong)
 }
 
-// writeTables prints a Markdown table per section, in the order of the columns,
-// and then a table that compares the subject with the others.
+// writeTables prints a Markdown table per section, in the order of the columns, and then a table
+// that compares the subject with the rest.
 func writeTables(w io.Writer, columns []*column) {
 	for len(columns) > 0 {
 		section := columns[0].section
@@ -102,8 +102,8 @@ func (c *column) text(of, first *cell) string {
 	return text
 }
 
-// writeSubject prints the subject beside the first contender and beside the
-// best of its peers, if it took part.
+// writeSubject compares the subject with the first contender and with the best of its peers, if it
+// took part.
 func writeSubject(w io.Writer, columns []*column) {
 	var rows [][]string
 	for _, c := range columns {

@@ -22,7 +22,7 @@ func waitsAndCancels(c contender) bool { return c.wait != nil && c.cancels }
 func waitingSection(o options) string  { return strconv.Itoa(o.Waiters) + " goroutines that wait" }
 func idealRelease(n int) time.Duration { return time.Duration(n-1) * time.Second / releaseRate }
 
-// parked measures waiters whose turn is far away.
+// parked measures waiters that wait for long.
 func parked(o options) scenario {
 	return scenario{
 		section: waitingSection(o),
@@ -54,13 +54,12 @@ func released(o options) scenario {
 	}
 }
 
-// park starts the waiters, measures them while they wait, and cancels them all
-// at once.
+// park starts the waiters, measures them while they wait, and cancels all of them together.
 func park(o options, c contender) (sample, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	// One call a minute: the first goes at once, from here, and no other goes
-	// during this run.
+	// One call a minute: the first leaves immediately, from here, and no other leaves during this
+	// run.
 	wait, err := c.wait(1.0 / 60)
 	if err != nil {
 		return sample{}, err

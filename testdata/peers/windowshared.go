@@ -76,8 +76,8 @@ func fullSharedWindow(o options, s *server, n, goroutines int) scenario {
 	}
 }
 
-// enduring returns a window in which n calls, one after the other, take half of the time.
-// It finds out how long a burst takes, and whether the limit holds to its number.
+// enduring returns a window of twice the time that n calls in sequence take. It finds out how long
+// a burst takes, and whether the limit holds to its number.
 func enduring(c contender, s *server, n int) (time.Duration, error) {
 	rdb, err := s.empty()
 	if err != nil {

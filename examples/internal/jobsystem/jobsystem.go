@@ -30,7 +30,7 @@ type System struct {
 type Job struct {
 	Tenant string
 	At     time.Time // when it may run
-	Ticket string    // of its reservation; empty: it has none
+	Ticket string    // of its reservation, or empty
 	Runs   int
 	Done   time.Time
 

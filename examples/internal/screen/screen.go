@@ -1,4 +1,4 @@
-// Package screen draws lines in the place of those that it has drawn before.
+// Package screen draws lines over the lines that it has drawn before.
 package screen
 
 import (

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Result is what became of the calls of one way.
+// Result counts the calls of one way by their results.
 type Result struct {
 	Way               string
 	Answered, Refused int    // calls, by the API
@@ -74,7 +74,7 @@ func (r *Result) Jain() float64 {
 // table returns the lines of a table of results, in less than 60 columns.
 func table(results []*Result) []string {
 	lines := []string{
-		"       quota answered refused Jain     wait, s trips",
+		"       quota answered refused Jain     wait, s  reqs",
 		"           %                         p50   p99",
 	}
 	for _, r := range results {

@@ -31,8 +31,8 @@ type Order struct {
 	API    string // its URL
 	Store  string // the URL of the store that has the bucket
 	Bucket string // the bucket's key
-	// Apart makes each worker begin where its even pace falls between those of the others. Workers
-	// that share no bucket would call in step for ever, all in one burst and then none.
+	// Apart makes the workers begin at even distances. Workers without a shared bucket would call in
+	// step: all in one burst, then a pause.
 	Apart bool
 }
 
@@ -93,7 +93,7 @@ func (o *Order) work(ctx context.Context, bucket Bucket, base http.RoundTripper)
 	return ctx.Err()
 }
 
-// call makes one call, again and again until the API answers it. The call tells the API, which the
+// call makes one call, again and again until the API answers it. The call sends the API, which the
 // program serves, what the program shows.
 func (o *Order) call(ctx context.Context, client *http.Client, count *Counter, paced bool) {
 	began := time.Now().UnixNano()

@@ -1,5 +1,5 @@
-// Package workers runs processes that call a strict API as fast as they may, and shows what becomes
-// of the API's quota. The processes are copies of the program: see [Work].
+// Package workers runs processes that call a strict API as fast as its limit allows, and shows how
+// much of the quota they use. The processes are copies of the program: see [Work].
 package workers
 
 import (
@@ -49,8 +49,7 @@ func (f *Fleet) Limit() outbound.Limit {
 }
 
 // APILimit says what the API admits. It is a little more than the workers' limit, because calls
-// that leave on time may arrive early or late, and a bucket of just one call refuses evenly spaced
-// calls too.
+// that leave on time may arrive early or late. A bucket of one call would refuse some of them.
 const APILimit = `The limit: outbound.Limit{Capacity: burst, LeakRate: rate}
 The program serves a strict API, a leaky bucket with
 capacity burst + rate * 10 ms + 0.25 that leaks rate per
@@ -96,7 +95,7 @@ func (r *run) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	select {
 	case r.ready <- struct{}{}:
-	default: // a worker in the place of a killed one
+	default: // a worker that replaces a killed one
 	}
 	select {
 	case <-r.begin:
@@ -161,7 +160,7 @@ func (f *Fleet) try(ctx context.Context, out io.Writer, o Order, before []*Resul
 	}
 	r.order.API = "http://" + listen.Addr().String() + "/"
 	server := &http.Server{Handler: r, ReadHeaderTimeout: time.Minute}
-	go server.Serve(listen) // until Close; its error only says so
+	go server.Serve(listen) // until Close, and returns that as its error
 	defer server.Close()
 	defer func() {
 		for _, w := range r.workers {

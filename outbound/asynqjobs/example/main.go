@@ -92,7 +92,7 @@ func arguments(args []string, stderr io.Writer) (p params, err error) {
 	}
 	f.IntVar(&p.workers, "workers", 4, "`N`, 1 to 50: worker processes, each with 20 workers")
 	f.IntVar(&p.tasks, "tasks", 200, "`N`, 1 to 100000: tasks")
-	f.BoolVar(&p.book, "book", false, "give each task its place when it is enqueued")
+	f.BoolVar(&p.book, "book", false, "give each task its reservation when it is enqueued")
 	f.StringVar(&p.redis, "redis", "", "use the server at this `URL`; else one is started")
 	if err := f.Parse(args); err != nil {
 		return p, err

@@ -180,15 +180,15 @@ API under a limit of %v/s, and %d jobs that call nobody.
 
 done:    jobs that have called the API
 worker:  jobs that are in a worker, most of them to wait
-away:    jobs that wait in River
+waits:   jobs that wait in River
 refused: by the API, with 429
 failed:  jobs that are cancelled or discarded
-others:  jobs that call nobody, and how long 95 %% of them
+others:  jobs without a call, and how long 95 %% of them
          waited for a worker at most
 
 %6s %6s %6s %6s %8s %6s %12s
 `, strings.SplitN(usage, "\n", 2)[0], f.Processes, f.Jobs, f.Workers, f.Rate, f.Others,
-		"time", "done", "worker", "away", "refused", "failed", "others")
+		"time", "done", "worker", "waits", "refused", "failed", "others")
 }
 
 func (r *result) line(took time.Duration) string {

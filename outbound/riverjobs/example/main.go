@@ -116,7 +116,7 @@ func arguments(args []string, stderr io.Writer) (p params, err error) {
 	f.IntVar(&p.Processes, "processes", 3, "`N`, 1 to 50: worker processes")
 	f.IntVar(&p.Workers, "workers", 50, "`N`, 1 to 1000: jobs that each works at a time")
 	f.IntVar(&p.Jobs, "jobs", 200, "`N`, 1 to 100000: jobs that call the API")
-	f.IntVar(&p.Others, "others", 40, "`N`, 0 to 100000: jobs that call nobody")
+	f.IntVar(&p.Others, "others", 40, "`N`, 0 to 100000: jobs without a call")
 	f.Float64Var(&p.Rate, "rate", 20, "`N`, 1 to 10000: calls per second")
 	f.BoolVar(&p.AtInsert, "at-insert", false, "book the places of jobs when they are inserted")
 	f.BoolVar(&p.kill, "kill", false, "kill a worker (kill -9) in the middle of its work")
