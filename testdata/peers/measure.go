@@ -12,7 +12,7 @@ import (
 // mostWrong is the largest share of wrong decisions of a valid measurement.
 const mostWrong = 0.01
 
-// manyTurns is the first count where a decision takes less than a microsecond.
+// manyTurns is the first count of a decision that takes less than a microsecond.
 const manyTurns = 1000
 
 // allocated is what a decision allocates.
