@@ -8,18 +8,16 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// Answer is what the API said to a call. The zero Answer says that it said nothing.
+// Answer is what the API replied to a call. The zero Answer stands for no reply.
 type Answer struct {
-	// Kind is what the API said. If it is empty, no answer came, or the answer came out of a cache, or
-	// the server is down: that changes no pace, and the call counts neither as a success nor as a
-	// refusal.
+	// Kind is the kind of reply. If it is empty, no reply came, or it came from a cache, or the
+	// server is down. That changes no pace: the call counts as neither a success nor a refusal.
 	Kind string
 	// Wait is how long the API asks to wait, with AnswerRefused and AnswerHold, and the
 	// time until the reset, with AnswerRemaining.
 	Wait time.Duration
-	// MaxWait is the longest that refusals in a row double a pause to, with
-	// AnswerRefused. 0 or less, or more than an hour: an hour. It does not bound Wait:
-	// how long a pause the API may ask for, its caller decides.
+	// MaxWait bounds the pause that consecutive refusals double, with AnswerRefused. If it is zero,
+	// negative or above an hour, it is an hour. It does not bound Wait.
 	MaxWait time.Duration
 	// Reason is why the API asks for a pause, in one of these words. The [ThrottledError] of calls
 	// that have to wait carries it. Another word counts as unknown.
@@ -28,10 +26,10 @@ type Answer struct {
 	//	"rate"         too many calls in a short time
 	//	"quota"        the budget of a day or longer is used up
 	//	"concurrency"  too many calls in flight
-	//	"exhausted"    nothing remained until the reset that the API had told: each AnswerRemaining
+	//	"exhausted"    nothing remained until the reset of the quota: each AnswerRemaining
 	Reason string
-	// Remaining is what the API says remains of its quota, with AnswerRemaining. A number below 0
-	// stands for a unit that the API did not mention.
+	// Remaining is the rest of the API's quota, with AnswerRemaining. A negative number stands for a
+	// unit that the API did not mention.
 	Remaining Cost
 	// Budget is one of the API's quotas, with AnswerQuota.
 	Budget Budget
@@ -43,18 +41,18 @@ const (
 	AnswerRefused = "refused"
 	// AnswerHold is a pause that the API asks for before the next call: see [Permit.Hold].
 	AnswerHold = "hold"
-	// AnswerRemaining is what remains of a quota until its reset, in Wait. If the calls that
-	// have left since this one will use that up, all callers of the bucket wait until the reset. It
-	// never makes anybody faster.
+	// AnswerRemaining is what remains of a quota until its reset, in Wait. If the calls that have
+	// left since this one will use that up, all callers of the bucket wait until the reset. It never
+	// speeds calls up.
 	//
 	// A reset in 2 s or less holds no call. Most calls use a quota up just before its reset anyway.
 	// To wait for whole seconds would leave up to two thirds of a short window unused.
 	//
-	// It is for quotas that come back all at once. One that leaks has room again long before its
-	// reset. Most calls cost little: the bucket hears only of what is so little that the calls
-	// since could have used it up. Through a Window all of it may have gone since, whoever called:
-	// a shared bucket with no other limit of that unit hears of each such answer, in a trip of its
-	// own. A short limit for company, as PerSecond(10), spares those trips.
+	// It is for quotas that are reset at one time. One that leaks has capacity long before its reset.
+	// Most such answers cost little: the bucket handles only those whose rest the later calls could
+	// have used up. Behind a Window other processes may have used all of it. So a shared bucket
+	// without another limit of that unit sends each such answer to its store. A short limit, such as
+	// PerSecond(10), saves those requests.
 	AnswerRemaining = "remaining"
 	// AnswerQuota is a quota of the API, in Budget, for [Permit.Listen]. It changes nothing.
 	AnswerQuota = "quota"
@@ -80,8 +78,8 @@ const soon = 2 * time.Second
 // fails reports whether a call with this answer has not succeeded.
 func (a *Answer) fails() bool { return a.Kind == "" || a.Kind == AnswerRefused }
 
-// concerns reports whether the bucket is to hear of the answer to a call that left so long ago. Of
-// what is left of a quota it is to hear if the calls since could have used that up.
+// concerns reports whether the answer to a call that left so long ago matters to the bucket. What
+// is left of a quota matters if the calls since could have used it up.
 func (a *Answer) concerns(b *core, since time.Duration) bool {
 	switch a.Kind {
 	case AnswerRefused:
@@ -109,7 +107,7 @@ func (a *Answer) concerns(b *core, since time.Duration) bool {
 	return false
 }
 
-// report returns what the bucket hears of an answer to the call of this charge.
+// report returns the report of an answer to the call of this charge.
 func (a *Answer) report(c *store.Charge, by *limitSet) report {
 	r := report{Report: store.Report{Kind: store.Held, Charge: c, Wait: max(0, a.Wait), Reason: whyOf(a.Reason)}, by: by}
 	switch a.Kind {
@@ -121,8 +119,8 @@ func (a *Answer) report(c *store.Charge, by *limitSet) report {
 	return r
 }
 
-// told reports whether the API has told of any unit, and makes -1 of the numbers that tell nothing:
-// below 0, NaN, infinite.
+// told reports whether the API has reported any unit. It replaces meaningless numbers by -1: below
+// 0, NaN, infinite.
 func (c *Cost) told() bool {
 	any := false
 	for i := range c {

@@ -11,22 +11,21 @@ import (
 )
 
 // Bucket paces calls by one to eight limits in up to four units. A call takes its cost from all of
-// them or from none. Calls that have no room are refused at once, with the time to come back
-// ([ThrottledError]); a queue around the bucket waits instead.
+// them or from none. Calls over a limit are refused immediately, with the time to retry
+// ([ThrottledError]). A queue around the bucket makes them wait instead.
 //
-// The order of booking is the order of departure: where a queue has booked a place for a call that
-// waits for one limit, no other call goes before it, also none that this limit does not count. It
-// is refused until then, though State may say of its own limits that all remains. Calls that are
-// not to wait for each other, such as one report an hour and ten rows a second, need two buckets.
+// Calls leave in the order of booking. If a queue has booked a call that waits for one limit, no
+// later call leaves before it, even if it takes nothing from that limit. Such a call is refused
+// until then, even if State shows its own limits as empty. Calls that should not wait for each
+// other, such as one report an hour and ten rows a second, need two buckets.
 //
-// A Bucket is safe for concurrent use. A decision in memory by one leaky limit allocates nothing
-// while no call is booked; testdata/peers/README.md has the times of all kinds of decisions. A
-// bucket has no goroutine and needs no Close. Of a nil or a zero Bucket every call is [ErrInvalid].
+// A Bucket is safe for concurrent use. A decision in memory by one leaky limit allocates only while
+// calls are booked. testdata/peers/README.md has the times of all kinds of decisions. A bucket has
+// no goroutine. Every call of a nil or zero Bucket returns [ErrInvalid].
 type Bucket struct{ core }
 
-// NewBucket returns a bucket that lives in this process, or a [*LimitError].
-// The key names it in errors and events; every call of NewBucket makes a
-// bucket of its own, whatever the key.
+// NewBucket returns a bucket in the memory of this process, or a [*LimitError]. The key names it in
+// errors and events; every call of NewBucket makes a bucket of its own, whatever the key.
 func NewBucket(key string, limits ...Limit) (*Bucket, error) {
 	if len(limits) != 1 {
 		var err error
@@ -44,21 +43,20 @@ func NewBucket(key string, limits ...Limit) (*Bucket, error) {
 // NewSharedBucket returns a bucket whose state is in a store, under the key. All buckets with the
 // same key there are one, and one set of limits is in force for all of them.
 //
-// If processes have different limits for a key, those of the newest process count, and the others
-// adopt them with the reply to their next call. So in a rollout the new release counts as soon as
-// its first process has called. A process that started within a second of another does not replace
-// its limits. Two programs with different limits for one key replace each other's whenever one of
-// them is restarted: give each a key of its own. [Bucket.SetLimits] sets limits for all processes,
-// which hold until the program's own change. [Bucket.Observe] reports each change as an
-// [EventLimits] with both.
+// If processes have different limits for a key, those of the newest process count. The rest adopt
+// them with the reply to their next call. So in a rollout the new release counts as soon as its
+// first process has called. A process that started within a second of another does not replace its
+// limits. Two programs with different limits for one key replace each other's whenever one of them
+// is restarted: give each a key of its own. [Bucket.SetLimits] sets limits for all processes, which
+// hold until the program's own change. [Bucket.Observe] reports each change as an [EventLimits]
+// with both.
 //
 // Limits are the same if Unit, Name and kind are the same, and without a Name their window, or
 // their period and zone: those keep their levels. Another limit begins empty.
 //
-// NewSharedBucket does no I/O. A nil store is [ErrInvalid], because a bucket in memory
-// would give each of N workers the whole quota. A limit [InFlight] is this bucket's own:
-// it bounds the calls in progress that this bucket has admitted, and N workers have N
-// times as many.
+// NewSharedBucket does no I/O. A nil store is [ErrInvalid], because a bucket in memory would give
+// each of N workers the whole quota. A limit [InFlight] is this bucket's own: it bounds the calls
+// in progress of this process, and N processes have N times as many.
 func NewSharedBucket(s store.Store, key string, limits ...Limit) (*Bucket, error) {
 	if s == nil {
 		return nil, fmt.Errorf("%w: nil Store of %s", ErrInvalid, quote(key))
@@ -92,23 +90,22 @@ func (b *Bucket) Key() string {
 	return b.key
 }
 
-// Shared reports whether the bucket's state is in a store, so that whatever is asked
-// of it takes a trip: for packages that wait.
+// Shared reports whether the bucket's state is in a store, so that each operation takes a round
+// trip. It is for packages that wait.
 func (b *Bucket) Shared() bool {
 	return b != nil && b.remote()
 }
 
-// Acquire admits a call of this cost if it fits under every limit now, and charges it. If not,
-// nothing is charged and the error is a [*ThrottledError] with the time to come back, or a
-// [*CostError] if coming back is no use. The error is ctx's own if ctx is cancelled. If ctx's
-// deadline has passed, it is a [*ThrottledError] that is [context.DeadlineExceeded]. It is a
-// [*StoreError] if the store failed, or answered too late: an answer from a shared store that comes
-// more than 100 ms later than its answers do is given back and asked for again, once at least, and
-// until a second has passed. If the store fails to take it back, the call's cost stays charged,
-// once, until it leaks. A call leaves when the answer is there, which is later than its time in the
-// store by the answer's way back: workers at different distances exceed a leaky limit by up to the
-// longest way back times LeakRate, and late bursts a window by more. A queue waits for its place
-// instead.
+// Acquire admits a call of this cost if it fits under every limit now, and charges it. Otherwise
+// nothing is charged. The error is a [*ThrottledError] with the time to retry, or a [*CostError] if
+// a retry cannot help. The error is ctx's own if ctx is cancelled. If ctx's deadline has passed, it
+// is a [*ThrottledError] that is [context.DeadlineExceeded]. It is a [*StoreError] if the store
+// failed, or replied too late. If a reply is more than 100 ms later than normal, Acquire returns
+// the cost and asks again, at least once, and until a second has passed. If the store cannot return
+// the cost, it stays charged, once, until it leaks. A call leaves when the reply arrives, later
+// than its time in the store by the latency of the reply. So processes at different distances
+// exceed a leaky limit by up to the longest latency times LeakRate, and late bursts exceed a window
+// by more. A queue waits for the booked time instead.
 func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 	if decided, err := b.decide(ctx, &c, &p); decided {
 		return p, err
@@ -117,8 +114,7 @@ func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 	return p, b.late(err)
 }
 
-// decide is Acquire as far as it takes no lock and no trip, and so no time. It reports whether it
-// has decided.
+// decide is the part of Acquire without a lock and a round trip. It reports whether it has decided.
 func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (decided bool, err error) {
 	if err := b.ready(ctx); err != nil {
 		return true, b.late(err)
@@ -148,12 +144,12 @@ func (b *Bucket) late(err error) error {
 	return err
 }
 
-// Fillup fills by any finite cost, whatever the level: up to the brim of each limit and no further,
-// and never below what is booked. It is the meter, for spending, error rates or alerts, where
-// Acquire is the gate. State.Full is true in each reply to a fill that ends at the capacity: a
-// leaky limit has leaked a moment later, and a window or a calendar quota stays full. To raise an
-// alarm once in a fleet, let a bucket of Monthly(1, zone) admit it. The State is that of the limit
-// nearest its brim. A call at once is not metered.
+// Fillup adds any finite cost to the level, at most up to the capacity of each limit, and never
+// below what is booked. Acquire enforces a limit; Fillup counts, for spending, error rates or
+// alerts. State.Full is true in each reply to a fill that ends at the capacity. A leaky limit has
+// leaked a moment later; a window or a calendar quota stays full. To raise an alarm once in a
+// fleet, let a bucket of Monthly(1, zone) admit it. The State is that of the limit nearest its
+// capacity. Fillup does not count calls in flight.
 func (b *Bucket) Fillup(ctx context.Context, c Cost) (State, error) {
 	if err := b.ready(ctx); err != nil {
 		return State{}, err
@@ -169,32 +165,31 @@ func (b *Bucket) Fillup(ctx context.Context, c Cost) (State, error) {
 	return nearest(r.states()), nil
 }
 
-// AbleToAccept reports whether Acquire would admit a call of this cost now,
-// and changes nothing. By the time of the Acquire another caller may have been
-// faster. Its errors are those of Acquire but for ThrottledError.
+// AbleToAccept reports whether Acquire would admit a call of this cost now, and changes nothing. By
+// the time of the Acquire another caller may have been faster. Its errors are those of Acquire
+// except ThrottledError.
 func (b *Bucket) AbleToAccept(ctx context.Context, c Cost) (bool, error) {
 	e, err := b.Explain(ctx, c)
 	return err == nil && e.Err == nil && e.Because == "", cmp.Or(err, e.Err)
 }
 
-// Hold lets no call go for d from now on, however many limits have room, as an
-// API that asks for a pause wants it. A hold that ends before one in force
-// changes nothing; Resume ends it early. A d that is not above 0 is
+// Hold admits no call for d from now on, as an API demands that asks for a pause. A hold that ends
+// before one in force changes nothing. Resume ends it early. If d is zero or less, the error is
 // [ErrInvalid].
 //
 // After a hold the API may count whatever it has counted before. So the limit that drains in the
-// shortest time is full except for one call, and calls leave at its rate from then on. If a long
-// limit stands alone, that takes long. Reservations move by d. If the bucket has a limit made by
-// [Window], those that are later than a second after the hold are void instead, and a queue books
-// them again: the window's units come back meanwhile. An operator who only wants to stop calls uses [Bucket.Pause].
+// shortest time is full except for one call, and calls leave at its rate from then on. If the only
+// limit is a long one, that takes long. Reservations move by d. A limit made by [Window] frees
+// units during the hold: in its bucket reservations later than a second after the hold are void,
+// and a queue books them again. An operator who only wants to stop calls uses [Bucket.Pause].
 func (b *Bucket) Hold(ctx context.Context, d time.Duration) error {
 	return b.stop(ctx, store.Held, "hold", d)
 }
 
-// Pause lets no call leave for d from now on, as an operator wants it. Unlike in a [Bucket.Hold] the
-// limits leak on, so that after the pause calls leave as if none had come meanwhile. A pause that
-// ends before a hold in force changes nothing. Resume ends it early. A d that is not above 0 is
-// [ErrInvalid].
+// Pause admits no call for d from now on, as an operator wants it. The limits continue to leak,
+// unlike in a [Bucket.Hold]: after the pause calls leave as if none had come meanwhile. A pause
+// that ends before a hold in force changes nothing. Resume ends it early. If d is zero or less, the
+// error is [ErrInvalid].
 func (b *Bucket) Pause(ctx context.Context, d time.Duration) error {
 	return b.stop(ctx, store.Paused, "pause", d)
 }
@@ -211,9 +206,9 @@ func (b *Bucket) stop(ctx context.Context, kind store.ReportKind, name string, d
 	return b.do(ctx, name, &step{reports: reports[:]}, new(reply))
 }
 
-// Resume ends a hold and a slow-down at once: the operator's way out. Places
-// that were booked are void, and callers that wait book anew. Nothing refills, except
-// for a bucket whose stored data was corrupt: that keeps only what calls have taken since.
+// Resume ends a hold and a slow-down immediately, for operators. Reservations are void, and waiting
+// calls book again. Levels stay, except in a bucket whose stored data was corrupt: that keeps only
+// what calls have taken since.
 func (b *Bucket) Resume(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return err
@@ -221,10 +216,11 @@ func (b *Bucket) Resume(ctx context.Context) error {
 	return b.do(ctx, "resume", &step{action: store.Resume}, new(reply))
 }
 
-// SetLimits replaces the limits in force, for all processes that share the bucket. They hold through
-// restarts, until the program's own limits change: then those of the new release count. SetLimits
-// with no limits restores the bucket's own; a bucket in this process cannot have none. Limits that
-// are in force already change nothing, so a program may set what it reads as often as it reads it.
+// SetLimits replaces the limits in force, for all processes that share the bucket. They hold
+// through restarts, until the program's own limits change: then those of the new release count.
+// Without arguments SetLimits restores the bucket's own; for a bucket in this process that is an
+// error. Limits that are in force already change nothing, so a program may set what it reads as
+// often as it reads it.
 //
 // A limit that stays keeps its level, in units; a new one begins empty; nothing refills. A limit
 // stays if Unit, Name and kind are the same, and without a Name its window, or its period and zone.
@@ -233,8 +229,7 @@ func (b *Bucket) Resume(ctx context.Context) error {
 // Later reservations are void, and their calls are booked again by the new limits.
 //
 // Other processes learn of the change with their next reply. A process that remembers a refusal
-// from a shared store learns of it within a second, so a caller that was told to wait for long
-// should look again now and then.
+// learns of it within a second, so a caller with a long RetryAfter should look again now and then.
 func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 	if err := b.ready(ctx); err != nil {
 		return err
@@ -256,8 +251,8 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 	return b.do(ctx, "set limits", &step{action: store.Replace, limits: own}, new(reply))
 }
 
-// Limits returns the limits in force, as far as this process knows: those of the last reply, with an
-// [InFlight] last. It makes no round trip.
+// Limits returns the limits in force, as far as this process knows: those of the last reply, with
+// an [InFlight] last. It makes no round trip.
 func (b *Bucket) Limits() []Limit {
 	if b.unmade() {
 		return nil
@@ -265,12 +260,12 @@ func (b *Bucket) Limits() []Limit {
 	return b.given()
 }
 
-// State returns the state of the limit nearest its brim, and changes nothing.
+// State returns the state of the limit nearest its capacity, and changes nothing.
 func (b *Bucket) State(ctx context.Context) (State, error) {
 	if err := b.ready(ctx); err != nil {
 		return State{}, err
 	}
-	if word, p := b.word.Load(), b.slow.Load(); word != busy && (p == nil || p.watches.Load() == nil) { // an observer is to learn of it
+	if word, p := b.word.Load(), b.slow.Load(); word != busy && (p == nil || p.watches.Load() == nil) { // an observer must learn of it
 		return b.ofWord(word, now()), nil
 	}
 	all, err := b.States(ctx)
@@ -293,22 +288,21 @@ func (b *Bucket) States(ctx context.Context) ([]State, error) {
 	return r.states(), nil
 }
 
-// Idle reports whether forgetting the bucket would lose nothing. A [Keyed] asks it before it
-// drops a bucket, or a queue around one. A bucket is idle if it is empty and at full speed, all its
-// calls have ended, its limits are those that it was made with, and its [Bucket.Reservations] are
-// idle. A bucket in a shared store is always idle: its state is in the store. So is a bucket around
-// which Keyeds have limiters of several keys: the Keyed keeps one of them until the bucket is
-// idle by itself.
+// Idle reports whether forgetting the bucket would lose nothing. A [Keyed] asks it before it drops
+// a bucket, or a queue around one. A bucket is idle if it is empty and at full speed, its calls
+// have ended, its limits are those of its making, and its [Bucket.Reservations] are idle. A bucket
+// in a shared store is always idle: its state is in the store. A bucket with limiters of several
+// keys of a Keyed is always idle, too: the Keyed keeps one of them until the bucket is idle by
+// itself.
 func (b *Bucket) Idle() bool { return b.unmade() || b.keys.Load() > 1 || b.idle() }
 
-// Observe calls f with what happens to the bucket's state from now on. A hold or
-// a slow-down that is in force already is told first. stop ends it, and does not wait: f
-// may be running then, or be called once more. A nil f hears nothing and costs nothing.
+// Observe calls f with each change of the bucket's state from now on, beginning with a hold or a
+// slow-down that is in force. stop ends it without waiting: f may be running then, or be called
+// once more. Observe ignores a nil f.
 //
-// Changes are found by the operations on the bucket, which has no goroutine that looks
-// by itself. So the end of a hold, and what another worker of a shared bucket has
-// caused, is told when the bucket is asked next, be it by [Bucket.State]. What has begun
-// and ended between two operations is not told.
+// Changes are found by the operations on the bucket, which has no goroutine. So the end of a hold,
+// and a change by another process, is reported at the next operation, such as [Bucket.State]. A
+// change that begins and ends between two operations is lost.
 //
 // f is called in a goroutine of its own, with one change after the other, and holds no
 // call up. It may use the bucket. Changes that come while it runs wait for it. If it
@@ -321,17 +315,16 @@ func (b *Bucket) Observe(f func(Event)) (stop func()) {
 	return p.watches.add(f, int(p.slots.collected.Load()))
 }
 
-// InJob reports whether ctx is that of a further request of a job that holds a place in flight in
-// this bucket: see [Permit.AcquireIn]. It is for packages that wait. Such a call needs no place of
-// its own, and must not wait behind calls that do: they may wait for the job. Book it with
-// [Booking.InJob].
+// InJob reports whether ctx is that of a further request of a job that is in flight in this bucket:
+// see [Permit.AcquireIn]. It is for packages that wait. Such a call is in flight already, and must
+// not wait behind calls that may wait for the job. Book it with [Booking.InJob].
 func (b *Bucket) InJob(ctx context.Context) bool { return !b.unmade() && b.inJob(ctx) }
 
-// Waiting says that calls wait for the bucket until stop is called, for packages that wait, as
-// [Bucket.Book] is. Meanwhile f is called, soon, in any goroutine and with no lock held, whenever
-// something in this process changes their plans: a Hold, Resume, SetLimits, the end of a call at
-// once, or units that come back. f must not block: the call that changes something may return only
-// after f, and its caller may hold locks. To watch a bucket there is [Bucket.Observe].
+// Waiting registers waiting calls until stop is called, for packages that wait, as [Bucket.Book]
+// is. Meanwhile f is called soon after a change by this process: a Hold, Resume, SetLimits, the end
+// of a call in flight, or a returned cost. It runs in any goroutine, with no lock held. f must not
+// block: the call that changes something may return only after f, and its caller may hold locks. To
+// watch a bucket there is [Bucket.Observe].
 func (b *Bucket) Waiting(f func()) (stop func()) {
 	if b.unmade() {
 		return func() {}

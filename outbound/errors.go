@@ -15,45 +15,42 @@ import (
 const (
 	// ErrThrottled is what every [*ThrottledError] is.
 	ErrThrottled = store.Sentinel("outbound: rate limited")
-	// ErrTooLarge is a cost above the capacity of a limit: it can never go.
+	// ErrTooLarge is a cost above the capacity of a limit.
 	// See [*CostError].
 	ErrTooLarge = store.Sentinel("outbound: cost too large")
-	// ErrInvalid is a mistake in the program: a cost with a number that is NaN, infinite, negative or
-	// missing, as a [*CostError]; a limit, as a [*LimitError]; a duration, a key or another argument
-	// that is nil or out of range.
+	// ErrInvalid is a mistake in the program. A [*CostError] has a cost with a number that is NaN,
+	// infinite, negative or missing, and a [*LimitError] a limit. Other arguments are nil or out of
+	// range.
 	ErrInvalid = store.Sentinel("outbound: invalid argument")
-	// ErrFull is a [Keyed] with no room for another key.
+	// ErrFull is a [Keyed] that has Max keys.
 	ErrFull = store.Sentinel("outbound: too many keys")
 )
 
-// ThrottledError says that there is no room for a call now, or that its deadline has passed.
-// Nothing was charged. This does not cover a deadline that has ended a request to a store: what
-// that may have charged leaks. It is [ErrThrottled], and whatever Err is.
+// ThrottledError is a call over the limit, or one whose deadline has passed. Nothing was charged.
+// This does not cover a deadline that has ended a request to a store: what that may have charged
+// leaks. It is [ErrThrottled], and wraps Err.
 type ThrottledError struct {
 	// Key is the key of the bucket, or its label: see [Keyed].
 	Key string
-	// Limit is the label of the limit that has no room: its name, or what it says, such as "10 per
-	// 1s". It is as [State.Label] and the events and metrics have it. It is empty if the call waits
-	// for a hold or for booked calls alone, or if a Keyed is full.
+	// Limit is the label of the limit that refuses the call: its name or its String, such as "10 per
+	// 1s". [State.Label], events and metrics have the same. It is empty if the call waits for a hold
+	// or for booked calls alone, or if a Keyed is full.
 	Limit string
-	// RetryAfter is how long until the same call would go if nobody else called. Alone, a call that
-	// comes back after it is admitted. It is 0 if it is unknown, because the limit is one on calls
-	// in flight, a Keyed is full, or the call's deadline has passed.
+	// RetryAfter is how long until the same call would be admitted if no other call comes before. It
+	// is 0 if it is unknown: the limit is one on calls in flight, a Keyed is full, or the call's
+	// deadline has passed.
 	RetryAfter time.Duration
-	// Held is true while a hold lasts: the API has asked for a pause, or an operator
-	// has, by [Bucket.Hold].
+	// Held is true during a hold: the API or an operator has asked for a pause.
 	Held bool
 	// Reason is why, while Held, as [Answer.Reason] has it.
 	Reason string
-	// InProgress is how many calls are in progress, where the limit is one on calls at
-	// once, and Oldest how long ago the first of them took its place. If that is longer
-	// than any call takes, the program forgot to end it, as when it does not close the
-	// body of a response: see [InFlight].
+	// InProgress is how many calls are in progress, if the limit is an [InFlight], and Oldest the age
+	// of the first. If that is longer than any call takes, the program forgot to end it, for instance
+	// to close the body of a response.
 	InProgress int
 	Oldest     time.Duration
-	// Err is why a call that could wait does not: it is
-	// [context.DeadlineExceeded], refused early, or a queue's own reason. nil:
-	// the caller did not want to wait, or not for so long.
+	// Err is why a call that could wait does not: [context.DeadlineExceeded] for an early refusal, or
+	// a queue's reason. It is nil if the caller did not want to wait, or not as long.
 	Err error
 }
 
@@ -112,11 +109,11 @@ func (e *ThrottledError) Timeout() bool {
 	return errors.As(e.Err, &t) && t.Timeout()
 }
 
-// RetryableError is false: come back after RetryAfter, not at once.
+// RetryableError is false: an immediate retry fails, so wait for RetryAfter.
 func (e *ThrottledError) RetryableError() bool { return false }
 
-// CostError says that a cost can never go, so that no retry helps. It is [ErrTooLarge] or
-// [ErrInvalid]. Nothing was charged.
+// CostError is a cost that can never be admitted. It is [ErrTooLarge] or [ErrInvalid]. Nothing was
+// charged.
 type CostError struct {
 	// Key is the key of the bucket.
 	Key string
@@ -154,10 +151,10 @@ func (e *CostError) Error() string {
 // Unwrap returns Err.
 func (e *CostError) Unwrap() error { return e.Err }
 
-// RetryableError is false: the cost can never go.
+// RetryableError is false: the cost can never be admitted.
 func (e *CostError) RetryableError() bool { return false }
 
-// LimitError says what is wrong with a limit. It is [ErrInvalid].
+// LimitError is an invalid limit. It is [ErrInvalid].
 type LimitError struct {
 	// Key is the key of the bucket. It is empty if the limit was read from text.
 	Key string
@@ -180,10 +177,10 @@ func (e *LimitError) Unwrap() error { return ErrInvalid }
 // RetryableError is false: the limit stays invalid.
 func (e *LimitError) RetryableError() bool { return false }
 
-// StoreError says that a store could not do its work. Whether the operation took effect is not
-// known; if it did, room was lost, and none was gained.
+// StoreError is a failure of a store. It is unknown whether the operation took effect. If it did,
+// capacity was lost, and none was gained.
 type StoreError struct {
-	// Op is what was asked of the store: "book", "fillup", "hold", …
+	// Op is the operation: "book", "fillup", "hold", …
 	Op string
 	// Key is the key of the bucket.
 	Key string

@@ -3,94 +3,93 @@ package outbound
 import "time"
 
 // Event is something that has happened to a call, as [Observe] reports it, or to a bucket, as
-// [Bucket.Observe] does, for metrics and logs. A field that its kind does not mention is zero. It
-// carries no key and no credential, except that Err's text has the bucket's own key.
+// [Bucket.Observe] does, for metrics and logs. A field that its kind does not mention is zero. Its
+// only key is that of the bucket, in Err's text.
 type Event struct {
 	Kind string
 	// Name is the name that was given to Observe. A bucket's event has none.
 	Name string
-	// Cost is what the call was to take.
+	// Cost is what the call was charged or refused for.
 	Cost Cost
-	// Wait is how long Acquire took: a place in a queue, or a trip to a store. It is 0 if
-	// a bucket in this process decides by its one leaky limit, unheld and unbooked. It is
-	// in the first three kinds. The queue's Explain says before a wait how long it will be.
+	// Wait is how long Acquire took, with the first three kinds: the wait in a queue, or a request to
+	// a store. It is 0 if a bucket in this process decides by its one leaky limit, unheld and
+	// unbooked. The queue's Explain estimates a wait before it begins.
 	Wait time.Duration
 	// Used is what the call really cost, with EventSettled.
 	Used Cost
-	// Hold is how long the API has asked to wait, with a call's EventHeld. If it is zero, the API
-	// did not say. With a bucket's EventHeld and EventExtended it is how long the hold is to last
-	// from now on, and with EventReleased how long it has lasted.
+	// Hold is how long the API has asked to wait, with a call's EventHeld. If it is zero, the API did
+	// not say. With a bucket's EventHeld and EventExtended it is how long the hold lasts from now on,
+	// and with EventReleased how long it has lasted.
 	Hold time.Duration
-	// Rejected is set with a call's EventHeld if the API has refused the call, and not
-	// if it has taken it and asked to wait before the next.
+	// Rejected is true with a call's EventHeld if the API has refused the call, and false if it has
+	// accepted the call and asked to wait before the next.
 	Rejected bool
 	// Reason is why, with EventHeld and EventExtended, as [Answer.Reason] has it.
 	Reason string
-	// Budget is what the API has told of one of its quotas, with EventQuota, and nil otherwise.
+	// Budget is one of the API's quotas as reported, with EventQuota, and nil otherwise.
 	Budget *Budget
 	// Limit is that of the [*ThrottledError], with EventRefused.
 	Limit string
 	// Took is the time from the call's admission to its end, with EventEnded.
 	Took time.Duration
-	// Succeeded is set with EventEnded if the call was neither refused by the
-	// API nor settled to nothing.
+	// Succeeded is true with EventEnded unless the API has refused the call, or it was settled to
+	// nothing.
 	Succeeded bool
 	// Speed is that of the bucket's clock, with EventSlowed, as in [State].
 	Speed float64
-	// Calls is how many calls were forgotten, with EventForgotten, or how many places were lost,
-	// with EventLate.
+	// Calls is how many calls were forgotten, with EventForgotten, or how many reservations were
+	// lost, with EventLate.
 	Calls int
 	// Late is how late the latest of them was, with EventLate.
 	Late time.Duration
 	// Before and Limits are the limits that were in force and those that are now, with EventLimits,
 	// each as its String: "10 per 1s; 5 in flight".
 	Before, Limits string
-	// Err is why the call was not admitted: with EventRefused it has a
-	// [*ThrottledError], with the limit and the time to come back. With
-	// EventSettled and EventHeld it says why the number reported has no effect.
+	// Err is why the call was not admitted. With EventRefused it is or wraps a [*ThrottledError],
+	// with the limit and the time to retry. With EventSettled and EventHeld it is why the reported
+	// number has no effect.
 	Err error
 }
 
-// Budget is what an API tells of one of its quotas, such as in RateLimit headers. It is the
-// API's word, for whoever looks, and steers nothing.
+// Budget is one quota of an API as it reports it, such as in RateLimit headers. It is for
+// observers, and adjusts nothing.
 type Budget struct {
-	// Policy is what the API calls the quota; "": it has no name.
+	// Policy is the API's name of the quota, or empty.
 	Policy string
-	// Unit is what the quota counts, in the API's words; "": most likely requests.
+	// Unit is what the quota counts, in the API's words. If it is empty, these are probably requests.
 	Unit string
-	// Limit is the whole of the quota, and Remaining what is left of it. Below 0 the API has
-	// not told.
+	// Limit is the whole quota, and Remaining what is left of it. Negative numbers are unknown.
 	Limit, Remaining float64
-	// Reset is how long until Limit is there again. Below 0 the API has not told.
+	// Reset is how long until all of Limit is free again. It is negative if unknown.
 	Reset time.Duration
-	// Window is the time for which Limit is; 0: the API has not told.
+	// Window is the time that Limit is for, or 0 if unknown.
 	Window time.Duration
-	// Number is which number of a [Cost] counts the same; below 0: none does.
+	// Number is the index of the number of a [Cost] that counts the same, or negative for none.
 	Number int
 }
 
-// The kinds of a call's events. Each call that asks for room has exactly one of the
-// first three, and each that is admitted and ended one EventEnded.
+// The kinds of a call's events. Each call of Acquire has exactly one of the first three, and each
+// admitted and ended one has one EventEnded.
 const (
-	// EventAdmitted is a call that may go.
+	// EventAdmitted is an admitted call.
 	EventAdmitted = "admitted"
-	// EventRefused is a call without room.
+	// EventRefused is a call over the limit.
 	EventRefused = "refused"
-	// EventFailed is a call that was not admitted for another reason: its ctx
-	// had ended, its cost can never go, or a store failed.
+	// EventFailed is a call that failed for another reason: its ctx had ended, its cost is above a
+	// capacity, or a store failed.
 	EventFailed = "failed"
 	// EventSettled is a call whose real cost is known: the first Settle. One
 	// with a cost that is NaN, infinite or negative has no effect, and Err is
 	// [ErrInvalid].
 	EventSettled = "settled"
-	// EventHeld is an API that asks to wait. One with a duration that has no effect has Err
-	// [ErrInvalid]. [Bucket.Observe] reports holds as they are in force, of whatever cause, and
-	// their end. It alone reports a hold because of an [AnswerRemaining].
+	// EventHeld is an API that asks to wait. If the duration is invalid, Err is [ErrInvalid].
+	// [Bucket.Observe] reports the holds in force, of any cause, and their ends. Only there a hold by
+	// an [AnswerRemaining] is reported.
 	EventHeld = "held"
 	// EventEnded is the end of a call.
 	EventEnded = "ended"
-	// EventQuota is an API that tells what is left of one of its quotas, be it much or
-	// little: an [AnswerQuota], as package transport reports it of each response.
+	// EventQuota is an API that reports the rest of one of its quotas: an [AnswerQuota], which
+	// package transport makes of each response.
 	EventQuota = "quota"
 )
 
@@ -99,7 +98,7 @@ const (
 // API has asked for a pause, or refused calls, or reported that nothing remains, or [Bucket.Hold]
 // was called.
 const (
-	// EventExtended is a hold that is to last longer than was reported before.
+	// EventExtended is a hold that lasts longer than was reported before.
 	EventExtended = "extended"
 	// EventReleased is the end of a hold whose time has passed.
 	EventReleased = "released"
@@ -109,12 +108,12 @@ const (
 	EventSlowed = "slowed"
 	// EventLimits is a change of the limits.
 	EventLimits = "limits"
-	// EventForgotten is calls in flight whose permits the program has dropped without Done, as when
-	// it does not close the body of a response. The garbage collector has freed their places long
-	// after they had ended.
+	// EventForgotten is calls in flight whose permits the program has dropped without Done, for
+	// instance because it did not close the body of a response. The garbage collector has ended them
+	// long after their real end.
 	EventForgotten = "forgotten"
-	// EventLate is places of calls in a queue that were lost. They had passed by more than the
-	// queue's tolerance when this process came to use them: its timers are late, as on a busy host,
-	// or it was paused, or a store's reply was late. Each costs throughput, up to a unit's time.
+	// EventLate is lost reservations of calls in a queue. This process came to use them later than
+	// the queue's tolerance: its timers are late, as on a busy host, it was paused, or a store's
+	// reply was late. Each costs throughput, up to a unit's time.
 	EventLate = "late"
 )

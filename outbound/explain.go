@@ -18,12 +18,12 @@ type Explanation struct {
 	Key  string // of the bucket
 	Cost Cost   // of the call
 	// Wait is how long until the call could leave, if no other call came in between. If it is zero,
-	// the call could leave now. It is below zero if the time is unknown, as while all calls in
-	// flight last, or if the call never can.
+	// the call could leave now. It is negative if the time is unknown, as for a call in flight, or if
+	// the call can never leave.
 	Wait time.Duration
-	// Because is what the call would wait for, the longest part of it: a "limit", the end of a
-	// "hold", calls that are "booked" or wait before it, or the end of a call "in flight". It is
-	// "never" if no wait helps. If it is empty, the call could leave now.
+	// Because is what the call would wait for longest: a "limit", the end of a "hold", "booked" or
+	// waiting calls before it, or the end of a call "in flight". It is "never" if waiting cannot
+	// help. If it is empty, the call could leave now.
 	Because string
 	// Limit is the limit that alone makes the call wait longest, and the first of equal ones: its
 	// [State.Label]. It leaves out the hold, and what is booked because of another limit. If it is
@@ -43,10 +43,10 @@ type Explanation struct {
 	Err error
 }
 
-// Explain says when a call of this cost would go if nobody came in between, and why not
-// before. It changes nothing. It is one operation: a trip, if the bucket is shared. It does not
-// know of calls that wait in a queue without a place yet: ask the queue. A cost that can never go is
-// no error: the Explanation says so. An invalid one is a [*CostError].
+// Explain returns when a call of this cost could leave if no other call came before, and why not
+// before. It changes nothing. It is one operation, and one round trip if the bucket is shared. It
+// does not count calls that wait in a queue without a reservation: ask the queue. A cost above a
+// capacity is in the Explanation's Err. An invalid cost is a [*CostError].
 func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 	if err := b.ready(ctx); err != nil {
 		return Explanation{}, err
@@ -63,14 +63,14 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 	s := &k.state
 	e := Explanation{Key: b.key, Cost: c, Refusals: max(0, s.Fails+1), AsOf: k.at}
 	held := max(0, s.Rem)
-	if s.Last > time.Microsecond { // which in a hold is the place of what has gone before it
+	if s.Last > time.Microsecond { // in a hold the time of what has left before it
 		e.Booked = s.Real(s.Last)
 	}
 	longest, units := e.explainLimits(&r, &k), k.limits.units(&c)
 	w, _, _ := s.Wait(k.limits.law, &units)
 	e.Wait = s.Real(w)
 	if c.charged() == (Cost{}) && r.inFlight == nil {
-		e.Wait = held // it has no place behind others
+		e.Wait = held // it has no reservation behind other calls
 	}
 	switch bad := k.whole.check(b.key, &c); {
 	case bad != nil:
@@ -110,7 +110,7 @@ func (e *Explanation) explainLimits(r *reply, k *Clock) (longest time.Duration) 
 		l.Wait = s.Alone(k.limits.law, at, n)
 		longest = max(longest, l.Wait)
 		own := l.Wait
-		if e.Booked > 0 && law.Kind == store.Leaky && s.Level[at] > law.Capacity { // a call that is booked because of another limit fills this one up to its place
+		if e.Booked > 0 && law.Kind == store.Leaky && s.Level[at] > law.Capacity { // a call that is booked because of another limit fills this one until it leaves
 			own = max(own-e.Booked, s.Real(law.Above(law.Capacity+n, law.Capacity)))
 		}
 		if own > most {
@@ -228,7 +228,7 @@ func (l *State) explain(c *Cost) string {
 	return s + ", capacity for " + number(units) + " in " + span(l.Wait)
 }
 
-// span is a duration without digits that nobody reads.
+// span is a duration without needless digits.
 func span(d time.Duration) string {
 	unit := time.Nanosecond
 	switch {

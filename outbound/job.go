@@ -6,14 +6,14 @@ import (
 	"reflect"
 )
 
-// Do acquires room for a job of this cost, runs it, and ends its permit when the job returns,
-// panics or calls [runtime.Goexit]. It returns what the job returned, or the error of Acquire, a
-// [*ThrottledError] if there is no room, and then the job has not run. A panic goes on to the
-// caller.
+// Do acquires a permit for a job of this cost, runs the job, and ends the permit when the job
+// returns, panics or calls [runtime.Goexit]. It returns the job's error. If Acquire fails, as with
+// a [*ThrottledError] over the limit, Do returns that error without running the job. A panic goes
+// on to the caller.
 //
 // The job's ctx is ctx with the permit in it: see [PermitFrom]. A job that returns an error counts
-// as one that the API has answered, unless it reports otherwise through its permit. Do costs one
-// allocation more than Acquire.
+// as answered by the API, unless it reports otherwise through its permit. Do costs one allocation
+// more than Acquire.
 //
 // Pace either the jobs or the client that they use: the client if a job sends several requests, or
 // does other work before. If both have the same limiter, the job's permit pays for its first
@@ -41,7 +41,7 @@ func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error)
 // function that returns [ErrInvalid].
 //
 // The cost c is a [Cost] that each job takes, or a function that returns the cost of a payload.
-// There is no default: Cost{} is [ErrInvalid], and Cost{Free} costs nothing.
+// Cost{} is [ErrInvalid]. A job without a cost has Cost{Free}.
 //
 // When a job is refused, hand it back to the job system. With a Scheduler of package queue/jobs as
 // l, that is until a head start before its reservation:
@@ -52,12 +52,12 @@ func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error)
 //	}
 //	return err
 //
-// 1 000 jobs at 10 per second then make 1 990 attempts. A bare bucket tells every refused job the
-// same time, at which one of them goes and all others are refused again: that is 500 500 attempts.
-// Where nothing can carry a ticket, a queue with a MaxWait of 5 s under a system that polls every 5
-// s lets those in that fit into the next 5 s: 10 481 attempts. There a job goes back until the last
-// poll before its RetryAfter: at the one after it the queue would have run dry. RetryAfter 0 says
-// that the time is not known, as for a limit [InFlight]: then it goes back for a poll.
+// 1 000 jobs at 10 per second then make 1 990 attempts. A bare bucket returns the same time to
+// every refused job. One of them is admitted then, and the rest is refused again: 500 500 attempts.
+// If the system carries no ticket, a queue with a MaxWait of 5 s under a system that polls every 5
+// s admits those that fit into the next 5 s: 10 481 attempts. There, reschedule a job until the
+// last poll before its RetryAfter, so that the queue does not run empty. A RetryAfter of 0 is
+// unknown, as for a limit [InFlight]: reschedule it for a poll.
 func Wrap[T any, C Cost | func(T) Cost](l Limiter, c C, job func(context.Context, T) error) func(context.Context, T) error {
 	cost := costOf[T](c)
 	return func(ctx context.Context, payload T) error {
@@ -77,9 +77,9 @@ func costOf[T any, C Cost | func(T) Cost](c C) func(T) Cost {
 	return func(T) Cost { return fixed }
 }
 
-// PermitFrom returns the permit of the job that was given ctx, or a ctx made from it: to Settle
-// what it really cost, or to report what the API said. It is never nil; outside of a job it is a
-// permit with nothing to do. Do, Wrap and Each call its Done.
+// PermitFrom returns the permit of the job with this ctx, or a ctx made from it: to Settle what it
+// really cost, or to report what the API replied. Outside of a job it is a permit without effect.
+// Do, Wrap and Each call its Done.
 func PermitFrom(ctx context.Context) *Permit {
 	if j, ok := ctx.Value(permitKey{}).(*jobContext); ok {
 		return j.job.handle()
@@ -88,20 +88,20 @@ func PermitFrom(ctx context.Context) *Permit {
 }
 
 // AcquireIn makes p the permit of a request that is sent with ctx, as package transport does for
-// each request. In a job of [Do], [Wrap] or [Each] whose limiter paces by the same bucket, the
-// job's permit admits the first request immediately and pays for it, even in a hold. If the request
-// costs more than the job, l.Acquire admits the difference, which may wait or be refused. Further
-// requests, and all requests of other limiters, after the job, after the job has settled, or
-// outside of one, are admitted by l.Acquire.
+// each request. In a job of [Do], [Wrap] or [Each] with the same bucket, the job's permit admits
+// the first request immediately and pays for it, even in a hold. If the request costs more than the
+// job, l.Acquire admits the difference, which may wait or be refused. Further requests, and all
+// requests of other limiters, after the job, after the job has settled, or outside of one, are
+// admitted by l.Acquire.
 //
 // If the bucket has a limit [InFlight], the job is one call in flight from its beginning to its
 // end. Its further requests belong to that call, so a request never waits for its own job. If the
 // job ends before its requests, its call in flight ends before they do. This does not cover a Do
 // within a job, which is a call in flight of its own.
 //
-// The bucket of l is what [As], the method Bucket of a queue and the key of a [Keyed] lead to. A
-// limiter of your own that leads to none is the job's if both are equal. What observes l alone is
-// not told of the first request.
+// The bucket of l is found by [As], the method Bucket of a queue and the key of a [Keyed]. A
+// limiter of your own without a bucket is the job's if both are equal. An observer of l alone
+// misses the first request.
 func (p *Permit) AcquireIn(ctx context.Context, l Limiter, c Cost) (err error) {
 	var to Limiter
 	for in := ctx; ctx.Err() == nil && c.real(); {
@@ -128,7 +128,7 @@ func (p *Permit) AcquireIn(ctx context.Context, l Limiter, c Cost) (err error) {
 	return err
 }
 
-// bucket returns what the permit is charged to; nil: it is unknown.
+// bucket returns what the permit is charged to, or nil if that is unknown.
 func (p *Permit) bucket() *core {
 	switch k := p.call.(type) {
 	case *call:
@@ -141,7 +141,7 @@ func (p *Permit) bucket() *core {
 	return p.core
 }
 
-// innermost returns what l is around in the end: the bucket of a queue, and the limiter of a key.
+// innermost returns what l wraps in the end: the bucket of a queue, and the limiter of a key.
 func innermost(l Limiter) Limiter {
 	for {
 		var inner Limiter
@@ -235,14 +235,13 @@ func (k *firstCall) Done() { k.extra.Done() } // the job ends its own
 // shared is the permit of a job, which the job and its first request may use at the same time.
 type shared struct {
 	guarded
-	shown  *Permit // what PermitFrom returns; nil: nobody has asked
+	shown  *Permit // what PermitFrom returns, or nil before it is called
 	served bool    // there was a first request, or the job has settled
 	over   bool
 }
 
-// first reports whether a request that costs c is to be the job's first one, and whether the job
-// has ended. b is the bucket; nil: it is unknown. A cost that can never go is left to Acquire,
-// which says so.
+// first reports whether a request that costs c is the job's first one, and whether the job has
+// ended. b is the bucket, or nil if unknown. Acquire refuses a cost above a capacity.
 func (k *shared) first(b *Bucket, c *Cost) (is, over bool) {
 	if b != nil && b.inForce().check("", c) != nil {
 		c = nil
@@ -254,7 +253,7 @@ func (k *shared) first(b *Bucket, c *Cost) (is, over bool) {
 	return is, k.over
 }
 
-// returned says that the first request was not admitted.
+// returned notes that the first request was not admitted.
 func (k *shared) returned() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -24,57 +24,51 @@ const (
 	asking = 1 << 32
 )
 
-// seed is of the hashes that tell the shard of a key.
+// seed is of the hashes that select the shard of a key.
 var seed = maphash.MakeSeed()
 
-// Keyed is a set of limiters, one for each key: a tenant, a host. Each is made when
-// its key is first used, and dropped when nobody can tell it from a new one. Set New
-// before first use and change no field afterwards. A Keyed is safe for concurrent use,
-// must not be copied, has no goroutine and needs no Close.
+// Keyed is a set of limiters, one for each key: a tenant, a host. Each is made when its key is
+// first used, and dropped when it equals a new one. Set the fields before first use. A Keyed is
+// safe for concurrent use, must not be copied, and has no goroutine.
 //
-// A credential, such as a token, is no key: errors, logs and stores show keys. Hash it,
-// as ByHeader of package transport does, or set Label, which hides it from errors and
-// what is made of them alone.
+// Do not use a credential, such as a token, as a key: errors, logs and stores show keys. Hash it,
+// as ByHeader of package transport does. Label hides it from errors only.
 //
 //	tenants := &outbound.Keyed[string]{New: func(tenant string) (outbound.Limiter, error) {
 //		return outbound.NewBucket(tenant, outbound.PerSecond(10))
 //	}}
 //	permit, err := tenants.Acquire(ctx, "acme", outbound.Cost{1})
 //
-// For the same as a [Limiter], as in a transport's For, there is [Keyed.For].
+// [Keyed.For] returns a [Limiter], for instance for a transport's For.
 //
-// A limiter is dropped when its method Idle() bool reports that forgetting it loses nothing,
-// no call is in its Acquire, and none of its permits is in use. [Bucket], queues and
-// [Unlimited] have that method; a limiter without it is kept. While the Keyed is not full, an
-// idle limiter stays a minute for its key to come again. A permit whose Done is forgotten
-// keeps an idle limiter for five minutes after its last admission.
+// A limiter is dropped when its method Idle() bool returns true, and no call is in its Acquire or
+// uses its permits. [Bucket], queues and [Unlimited] have that method; a limiter without it is
+// kept. While the Keyed is not full, an idle limiter stays a minute for its key to come again. A
+// permit whose Done is forgotten keeps an idle limiter for five minutes after its last admission.
 //
 // Limiters of several keys may be around one bucket: a queue for each tenant, and one bucket
 // for all. Such a queue is dropped when no call waits in it, however busy the bucket is. The
 // last limiter around a bucket is kept until the bucket is idle, so a bucket that New makes
 // for one key alone is never forgotten before.
 //
-// However many keys come, there are never more than Max limiters. A call looks at about 70
-// other limiters at most to make room for its own. With buckets of one limit a key takes less
-// than 190 bytes and the key itself, which is kept: cut or hash long keys.
+// There are at most Max limiters. A call looks at about 70 other limiters at most to find an idle
+// one to replace. With buckets of one limit a key takes less than 190 bytes and the key itself: cut
+// or hash long keys.
 type Keyed[K comparable] struct {
-	// New makes the limiter of a key. It may be called several times at once
-	// for one key, and all results but one are then dropped before use. Its
-	// error is that of Acquire, a nil Limiter is [ErrInvalid], and a panic goes on
-	// to the caller of Acquire; nothing is kept of any of these. The limiter's
-	// method Idle must be quick and must not use the Keyed.
+	// New makes the limiter of a key. Concurrent calls may make it run more than once for a key; one
+	// result is used. Acquire returns its error, [ErrInvalid] for a nil Limiter, and passes on its
+	// panic, and keeps none of these. The limiter's method Idle must be quick and must not use the
+	// Keyed.
 	New func(K) (Limiter, error)
-	// Max is the largest number of limiters; 0: 10 000; a negative one is
-	// [ErrInvalid] at Acquire.
+	// Max is the largest number of limiters. If it is zero, it is 10 000. If it is negative, Acquire
+	// returns [ErrInvalid].
 	Max int
-	// Label names a key in errors, and so in events and logs: their Key is the label
-	// in the place of the bucket's own. nil: that stays. Where New, or a limiter of your
-	// own, has wrapped such an error, the wrapper's text is not shown, but errors.Is and
-	// errors.As still find what it wraps. Other errors, and those of Overflow, stay as
-	// they are.
+	// Label names a key in errors, and so in events and logs: their Key is the label instead of the
+	// bucket's key. If Label is nil, they have the bucket's key. If New or a limiter of your own has
+	// wrapped such an error, the wrapper's text is hidden, but errors.Is and errors.As still find
+	// what it wraps. Other errors, and those of Overflow, stay as they are.
 	Label func(K) string
-	// Overflow serves all keys for which there is no room; nil: they are
-	// refused.
+	// Overflow serves all further keys while the Keyed is full. If it is nil, they are refused.
 	Overflow Limiter
 
 	shards [shards]keyShard[K]
@@ -82,17 +76,14 @@ type Keyed[K comparable] struct {
 	hand   atomic.Uint32 // the shard where the next search for an idle limiter begins
 }
 
-// For returns the limiter of a key. It is a handle, which makes nothing yet and
-// looks its limiter up at each Acquire, so it may be kept for as long as you
-// like and costs one small allocation. Handles of one key are equal. Its method Use, for [As], is
-// [Keyed.Use] of the key.
+// For returns the limiter of a key. It is a handle that finds or makes the limiter at each Acquire.
+// So it may be kept, and costs one small allocation. Handles of one key are equal. Its method Use,
+// for [As], is [Keyed.Use] of the key.
 //
-// The errors of its Acquire are those of the key's limiter and of New. Where
-// there is no room for the key and no Overflow, it is a [*ThrottledError] with
-// [ErrFull], because room comes back with time, though nobody knows when: its
-// RetryAfter is 0. A key that does not equal itself, as NaN does not, is
-// [ErrInvalid]; one of an interface type that holds something that cannot be
-// compared panics, as it does in a map.
+// The errors of its Acquire are those of the key's limiter and of New. If the Keyed is full and has
+// no Overflow, it is a [*ThrottledError] with [ErrFull], and a RetryAfter of 0: when another key is
+// dropped is unknown. A key that differs from itself, such as NaN, is [ErrInvalid]. A key of an
+// interface type with a value that cannot be compared panics, as in a map.
 func (k *Keyed[K]) For(key K) Limiter { return handle[K]{k, key} }
 
 // Len returns the number of limiters that there are.
@@ -142,11 +133,10 @@ func (h handle[K]) Idle() bool { return true }
 func (h handle[K]) Use(f func(Limiter) error) error { return h.keyed.Use(h.key, f) }
 
 // Use calls f with the limiter of a key, such as its [*Bucket], to look at it or to change it: an
-// operator holds one tenant, or sets its limits. Use makes the limiter if there is none. The Keyed
-// does not drop it before f returns. A bucket that is held, or that has limits that were set, stays
-// after that as well. The error is f's, with the label, or, as in For, the one of making the
-// limiter. Where there is no room for the key it is [ErrFull], also with an Overflow, which is not
-// the key's own.
+// operator holds one tenant, or sets its limits. Use makes the limiter if necessary. The Keyed
+// keeps it until f returns, and longer if its bucket is held or has new limits. The error is f's,
+// with the label, or, as in For, the one of making the limiter. If the Keyed is full it is
+// [ErrFull], even with an Overflow, which belongs to all keys.
 func (k *Keyed[K]) Use(key K, f func(Limiter) error) error {
 	if k == nil || f == nil {
 		return fmt.Errorf("%w: nil Keyed or function of Use", ErrInvalid)
@@ -207,9 +197,8 @@ func (k *Keyed[K]) shard(key K) *keyShard[K] {
 	return &k.shards[maphash.Comparable(seed, key)%shards]
 }
 
-// entry returns the limiter of a key, pinned by one call that asks it, and makes it if there
-// is none and ctx is not done. It returns nil if there is no room for the
-// key, or without an Overflow an error.
+// entry returns the limiter of a key, pinned by one call that asks it, and makes it if there is
+// none and ctx is not done. If the Keyed is full, it returns nil, or without an Overflow an error.
 func (k *Keyed[K]) entry(ctx context.Context, key K) (*entry, error) {
 	s, most := k.shard(key), int64(cmp.Or(k.Max, defaultKeys))
 	e := k.put(s, key, nil, most)
@@ -241,7 +230,7 @@ func (k *Keyed[K]) entry(ctx context.Context, key K) (*entry, error) {
 			return e, nil
 		}
 	}
-	// Another call for the key may have been faster, and taken the room.
+	// Another call for the key may have been faster.
 	if e = k.put(s, key, nil, most); e != nil || k.Overflow != nil {
 		return e, nil
 	}
@@ -249,7 +238,7 @@ func (k *Keyed[K]) entry(ctx context.Context, key K) (*entry, error) {
 }
 
 // put returns the limiter of a key, pinned. If the key has none, put stores own, unless that is
-// nil. It returns nil if there is none, or no room.
+// nil. It returns nil if there is none, or if the Keyed is full.
 func (k *Keyed[K]) put(s *keyShard[K], key K, own *entry, most int64) *entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,7 +249,7 @@ func (k *Keyed[K]) put(s *keyShard[K], key K, own *entry, most int64) *entry {
 		}
 		s.sweepLocked(lookAt, linger, &k.count)
 		if n := k.count.Load(); n >= most || !k.count.CompareAndSwap(n, n+1) {
-			return nil // no room, or another call was faster: entry tries again
+			return nil // full, or another call was faster: entry tries again
 		}
 		if s.entries == nil {
 			s.entries = map[K]*entry{}
@@ -313,8 +302,8 @@ func (e *entry) bucket() *Bucket {
 	return b
 }
 
-// drop reports whether the limiter is to be dropped, at time t, if it has not been used for a
-// while. A bucket that is not idle stays with the last limiter around it.
+// drop reports whether to drop the limiter at time t, if it has been unused for a while. A bucket
+// that is not idle stays with the last limiter around it.
 func (e *entry) drop(t, unused time.Duration) bool {
 	pins := e.pins.Load()
 	if pins > 0 {

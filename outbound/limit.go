@@ -19,34 +19,33 @@ const (
 	jitter      = 10 * time.Millisecond    // what the network may take off the distance of two calls
 )
 
-// Limit is one limit of a bucket. Unless [Window], [FixedWindow], [Hourly], [Daily], [Monthly] or
-// [InFlight] has made it, it is the shape of a leaky bucket: how much it holds, how fast that leaks
-// out, and which unit of a [Cost] it counts. In any interval of length W at most Capacity +
-// LeakRate*W units go out.
+// Limit is one limit of a bucket: a leaky bucket, unless [Window], [FixedWindow], [Hourly],
+// [Daily], [Monthly] or [InFlight] has made it. In any interval of length W at most Capacity +
+// LeakRate*W units leave.
 //
 // A literal is for APIs that publish a bucket of their own, such as Limit{Capacity: 40, LeakRate:
-// 2}. For "n calls per window" use [Window], or, to space calls evenly, [Per], [PerSecond],
-// [PerMinute] or [PerHour]: a literal of capacity n that leaks n per window lets almost 2n out
-// inside one window, and such APIs refuse them.
+// 2}. For "n calls per window" use [Window], or [Per], [PerSecond], [PerMinute] or [PerHour] to
+// space calls evenly. A literal of capacity n that leaks n per window admits almost 2n in one
+// window, and such APIs refuse them.
 //
-// A limit is invalid, and [NewBucket] answers [ErrInvalid], unless Capacity is above 0 and at
-// most 1e12, LeakRate is above 0 and at most 1e12, the bucket drains in no less than a nanosecond
-// and within 100 years, Unit is 0 to 3, and Name is valid UTF-8. So is a limit of [Per] or of any
-// other function whose Capacity or LeakRate was changed after it was made.
+// A valid limit has a Capacity and a LeakRate above 0 and at most 1e12, a Unit of 0 to 3, and a
+// Name in UTF-8. It drains in 1 ns to 100 years. For an invalid one [NewBucket] returns
+// [ErrInvalid]. A limit of [Per] or another function is invalid, too, if its Capacity or LeakRate
+// was changed afterwards.
 //
 // [ParseLimit] reads a limit from text, and JSON, flags and other configuration read it the same
 // way.
 type Limit struct {
-	// Capacity is the number of units that may go out at once, after a pause.
+	// Capacity is the largest burst in units, after a pause.
 	Capacity float64
-	// LeakRate is the number of units per second that may go out in the long run. It is 0
-	// where they come back by the calendar, or with [Permit.Done].
+	// LeakRate is the number of units per second in the long run. It is 0 for a calendar quota and
+	// for calls in flight.
 	LeakRate float64
 	// Unit is the index of the number in a [Cost] that this limit counts.
 	Unit int
 	// Name says which limit this is in errors, events and metrics, and matches a limit with its
 	// successor in [Bucket.SetLimits]. If it is empty, the limit's kind and its window, or its period
-	// and zone, match it. So two limits of one unit and kind with the same window need names, as do
+	// and zone, match it. Limits of one unit and kind with the same window need names, and so need
 	// two literals of one unit.
 	Name string
 
@@ -59,13 +58,13 @@ type Limit struct {
 	inFlight bool
 }
 
-// Per returns a limit that spaces calls evenly so that the API sees at most n
-// of them in any window of this length, wherever the window begins: capacity
-// 1, leak rate n/(window + 10 ms). The 10 ms are for arrivals that the network
-// moves closer together; at 10 calls per second they cost 1 % of the quota.
+// Per returns a limit that spaces calls evenly, so that the API sees at most n of them in any
+// window of this length. Its capacity is 1, and its leak rate n/(window + 10 ms). The 10 ms are for
+// arrivals that the network moves closer together; at 10 calls per second they cost 1 % of the
+// quota.
 //
-// The window is the API's, and no distance between calls: with Per(1, 100*time.Millisecond)
-// one goes every 110 ms. For a distance of 100 ms write Limit{Capacity: 1, LeakRate: 10}.
+// The window is the API's, not the distance of calls: with Per(1, 100*time.Millisecond) one call
+// leaves every 110 ms. For a distance of 100 ms write Limit{Capacity: 1, LeakRate: 10}.
 func Per(n float64, window time.Duration) Limit {
 	l := Limit{Capacity: 1, LeakRate: n / (window + jitter).Seconds(), n: n, window: window}
 	switch {
@@ -83,24 +82,21 @@ func PerSecond(n float64) Limit { return Per(n, time.Second) }
 // PerMinute is [Per] with a window of one minute.
 func PerMinute(n float64) Limit { return Per(n, time.Minute) }
 
-// PerHour is [Per] with a window of one hour. It spaces calls evenly, as Per does:
-// with PerHour(5_000) one goes every 0.72 s, 300 calls take 215 s, and a faster limit
-// beside it, such as PerSecond(10), never binds. [Window] lets as many go as there is room
-// for: beside it the 300 calls take 30 s.
+// PerHour is [Per] with a window of one hour. It spaces calls evenly, as Per does: with
+// PerHour(5_000) one call leaves every 0.72 s, and 300 calls take 215 s. A faster limit in the same
+// bucket, such as PerSecond(10), never binds. With [Window] and PerSecond(10) the 300 calls take 30
+// s.
 func PerHour(n float64) Limit { return Per(n, time.Hour) }
 
-// Burst returns the limit with room for b units at once. The leak rate is
-// lowered to (n - b + 1)/(window + 10 ms), so that for whole-number costs the
-// API still sees at most n units in any window. It gives up (b-1)/n of the
-// quota for good, so keep it as small as the largest call, or the largest
-// group of calls, needs: PerMinute(30_000).Burst(3_000) for calls of up to
-// 3 000 tokens runs at 27 001 tokens a minute. Without it, calls are spaced evenly,
-// however many the window allows: the second of PerMinute(60) goes a second after the
-// first, and a faster limit beside it never binds.
+// Burst returns the limit with a capacity of b units. The leak rate is lowered to (n - b +
+// 1)/(window + 10 ms), so that for whole-number costs the API still sees at most n units in any
+// window. It loses (b-1)/n of the quota, so keep it as small as the largest call or group of calls.
+// PerMinute(30_000).Burst(3_000), for calls of up to 3 000 tokens, runs at 27 001 tokens a minute.
+// Without Burst calls are spaced evenly: the second of PerMinute(60) leaves a second after the
+// first.
 //
-// It belongs to [Per] and its kin, with 1 <= b <= n, or with a b of 1, which
-// changes nothing, whatever n is; on any other limit, and with any other b, it
-// makes the limit invalid.
+// Burst is for limits of [Per], [PerSecond], [PerMinute] and [PerHour], with 1 <= b <= n. A b of 1
+// changes nothing, whatever n is. Any other limit or b makes the limit invalid.
 func (l Limit) Burst(b float64) Limit {
 	switch {
 	case l.flaw != "":
@@ -129,54 +125,52 @@ func (l Limit) Of(unit int, name string) Limit {
 	return l
 }
 
-// InFlight returns a limit on calls in progress: at most n have been admitted
-// and not yet ended by [Permit.Done], whatever they cost. Its room comes back
-// with Done and not with time, so a refusal by it has no RetryAfter. A bucket
-// has at most one such limit. Of a shared bucket it counts the calls of this
-// worker's bucket only, and [Bucket.SetLimits] leaves it as it is. A job of [Do] is
-// one call, whatever its requests are: see [Permit.AcquireIn].
+// InFlight returns a limit on calls in progress: at most n have been admitted and not yet ended by
+// [Permit.Done], whatever they cost. Only Done frees its capacity, so its refusals have no
+// RetryAfter. A bucket has at most one such limit. In a shared bucket it counts the calls of this
+// process's bucket only, and [Bucket.SetLimits] keeps it. A job of [Do] is one call, whatever its
+// requests are: see [Permit.AcquireIn].
 //
-// If the program forgets a call's Done, the call keeps its place until the garbage collector
-// finds its permit, which may be minutes later. Meanwhile others are refused, or wait. The
-// [ThrottledError] tells how many calls are in progress, and for how long the oldest.
+// If a program forgets Done, its call counts until the garbage collector finds the permit, which
+// may be minutes later. The [ThrottledError] has the number of calls in progress, and the age of
+// the oldest.
 func InFlight(n int) Limit {
 	return Limit{Capacity: float64(n), inFlight: true}.intact()
 }
 
-// Window returns a limit of n units in any window of this length, wherever the window begins. As
-// many go at once as there is room for, up to n: they come back when the window has passed since
-// they went. It keeps 10 ms more than the window, for arrivals that the network moves closer
-// together, and so uses n/(window + 10 ms) of the quota.
+// Window returns a limit of n units in any window of this length, wherever the window begins. Up to
+// n leave in one burst, and each is free again when the window has passed since it left. It keeps
+// 10 ms more than the window, for arrivals that the network moves closer together, and so uses
+// n/(window + 10 ms) of the quota.
 //
-// It is the limit for an API that counts calls, be it in fixed windows or in sliding ones:
-// Window(100, 10*time.Second), or PerSecond(10) beside Window(5_000, time.Hour), which lets 300
-// calls go in 30 s. [Per] spaces calls evenly, and is kinder to an API of unknown kind. The bucket
-// remembers a window in 64 parts, so a unit may come back up to a 64th of the window late.
+// Use it for an API that counts calls in fixed or sliding windows: Window(100, 10*time.Second), or
+// PerSecond(10) with Window(5_000, time.Hour), which admits 300 calls in 30 s. [Per] spaces calls
+// evenly, and suits an API of unknown kind. The bucket remembers a window in 64 parts, so it may
+// free a unit up to a 64th of the window late.
 //
-// After a hold as many leave as the window has capacity for. To space them, put a limit of [Per]
-// beside the window. What left just before a hold counts longer by the hold.
+// After a hold as many leave as the window has capacity for. To space them, add a limit of [Per] to
+// the bucket. What left just before a hold counts longer by the hold.
 //
 // n is above 0 and at most 1e12, and the window is 1 ms to 100 years.
 func Window(n float64, window time.Duration) Limit {
 	return windowOf(store.Window, "Window", n, window)
 }
 
-// FixedWindow returns a limit of n units in a window that begins with the first call after the one
-// before has ended: all of it comes back at once. In a window that begins anywhere else up to 2n
-// may go. It is for an API whose window begins with the first call. For every other, and where in
-// doubt, [Window] is the limit.
+// FixedWindow returns a limit of n units in a window that begins with the first call after the
+// window before. Its end frees all units. In a window that begins at another time up to 2n may
+// leave. Use it for an API whose window begins with the first call, and [Window] for every other
+// and if in doubt.
 //
 // The bucket's window begins when the first call is admitted, and the API's when it arrives. If
 // that is more than 10 ms later, or the call never arrives, the two differ, and the API refuses
-// calls: with connections that took 150 ms or failed at first it refused 9 or 10 of 20, where
-// Window had 0 or 1. Take FixedWindow only if the first call's arrival is sure, as on a connection
-// that is open.
+// calls. With connections that took 150 ms or failed at first it refused 9 or 10 of 20; with Window
+// 0 or 1. Take FixedWindow only if the first call's arrival is sure, as on a connection that is
+// open.
 //
-// RetryAfter, NextIn and EmptyIn are the time until the window is over, and a call that comes back
-// then leaves. No call is admitted in the window's last 20 ms, and none is booked beyond its end: a
-// call that needs the next window is refused until then, and a queue asks again then. After a hold,
-// a slow-down, a Resume, or a returned first call, it is unknown when the API's window began. The
-// bucket's then counts until a window after its last call.
+// RetryAfter, NextIn and EmptyIn are the time until the end of the window. A call is admitted then,
+// and no call in the window's last 20 ms. A call that needs the next window is refused until then,
+// and a queue asks again then. After a hold, a slow-down, a Resume, or a returned first call, it is
+// unknown when the API's window began. The bucket's then counts until a window after its last call.
 //
 // n and window are as with Window.
 func FixedWindow(n float64, window time.Duration) Limit {
@@ -202,28 +196,27 @@ func windowOf(kind store.Kind, name string, n float64, window time.Duration) Lim
 	return l.intact()
 }
 
-// Hourly returns a limit of n units in each hour of UTC. What [Daily] says holds for it.
+// Hourly returns a limit of n units in each hour of UTC. The rules of [Daily] apply.
 func Hourly(n float64) Limit { return calendarOf(store.Hourly, "Hourly", n, time.UTC) }
 
-// Daily returns a limit of n units in each day of a time zone, for quotas that come back at
-// midnight, such as those of YouTube in America/Los_Angeles: as many go at once as there is
-// room for. Days have 23 or 25 hours where clocks change. With [Bucket.Fillup] it is a
-// meter: what was spent today, and with [State.EmptyIn] when the next day begins.
+// Daily returns a limit of n units in each day of a time zone, for quotas that are reset at
+// midnight, such as those of YouTube in America/Los_Angeles. Up to n leave in one burst. Days have
+// 23 or 25 hours if clocks change. With [Bucket.Fillup] it counts what was spent today;
+// [State.EmptyIn] is when the next day begins.
 //
-// Clocks differ, and calls travel: no call leaves within a second of midnight. No call is booked for
-// the next day: it is refused until then, and a queue asks again then. A shared bucket counts by its
+// Clocks differ, and calls travel, so no call leaves within a second of midnight. A call for the
+// next day is refused until then, and a queue asks again then. A shared bucket counts by its
 // store's clock. A bucket in this process counts by the time of day of its machine.
 //
-// The zone's name has to load with [time.LoadLocation], because a limit in JSON or in a
-// shared store has nothing else of it: a zone of [time.FixedZone] that has another name,
-// and [time.Local], which is another zone on each machine, are refused. On a machine without
-// zone data the program imports time/tzdata.
+// The zone's name must load with [time.LoadLocation], because a limit in JSON or in a shared store
+// has only that name. [time.Local] is invalid, and so is a zone of [time.FixedZone] with another
+// name. On a machine without zone data the program imports time/tzdata.
 //
 // n is above 0 and at most 1e12.
 func Daily(n float64, zone *time.Location) Limit { return calendarOf(store.Daily, "Daily", n, zone) }
 
-// Monthly returns a limit of n units in each month of a time zone: a budget. What [Daily]
-// says holds for it.
+// Monthly returns a limit of n units in each month of a time zone: a budget. The rules of [Daily]
+// apply.
 func Monthly(n float64, zone *time.Location) Limit {
 	return calendarOf(store.Monthly, "Monthly", n, zone)
 }
@@ -246,8 +239,8 @@ func flawOfNumber(name string, n float64) string {
 	return ""
 }
 
-// Each returns n and the window of a limit that lets n units go in any window of that length, as
-// [Per] and its kin, [Window] and [FixedWindow] make it. Both are 0 for other limits.
+// Each returns n and the window of a limit of [Per], [PerSecond], [PerMinute], [PerHour], [Window]
+// or [FixedWindow]. Both are 0 for other limits.
 func (l Limit) Each() (n float64, window time.Duration) {
 	if l.kind == store.Window || l.kind == store.Fixed {
 		return l.Capacity, l.window

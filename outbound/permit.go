@@ -12,8 +12,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// Permit is what an admitted call carries. It settles what the call really
-// cost, reports what the API said, and ends the call:
+// Permit is an admitted call. It settles what the call really cost, reports what the API replied,
+// and ends the call:
 //
 //	permit, err := bucket.Acquire(ctx, outbound.Cost{1})
 //	if err != nil {
@@ -21,11 +21,10 @@ import (
 //	}
 //	defer permit.Done()
 //
-// Its methods take no ctx and return no error, because the call's ctx is often
-// over by then. A report that fails costs room and never gives too much. A permit
-// belongs to one call. Do not call its methods concurrently. It is a value, so that
-// it needs no allocation, but use it in place: settling through a copy as well
-// would give units back twice. The zero Permit has nothing to do.
+// Its methods take no ctx and return no error, because the call's ctx is often over by then. If a
+// report fails, the call stays charged. A permit belongs to one call. Do not call its methods
+// concurrently. It is a value, which needs no allocation, but use it in place: settling through a
+// copy, too, would return units twice. The methods of the zero Permit have no effect.
 type Permit struct {
 	call Call
 	// What follows is what the call has taken of the core's cell, if core is not nil.
@@ -33,12 +32,11 @@ type Permit struct {
 	fill
 	flags    uint8
 	pin      *atomic.Int64                 // what counts this permit as one in use
-	listener interface{ Answered(Answer) } // is called with each answer; nil: there is none
+	listener interface{ Answered(Answer) } // is called with each answer, or nil
 }
 
-// Limiter admits calls. A [Bucket] admits at once or refuses; a queue around
-// it waits; [Unlimited] admits everything; yours does what you need, with
-// [NewPermit].
+// Limiter admits calls. A [Bucket] admits a call immediately or refuses it, a queue around it
+// waits, and [Unlimited] admits everything. Write your own with [NewPermit].
 //
 // Acquire returns nil and a permit, which the caller ends with Done when the
 // call is over, or an error and no charge.
@@ -46,8 +44,7 @@ type Limiter interface {
 	Acquire(ctx context.Context, c Cost) (Permit, error)
 }
 
-// Unlimited is a [Limiter] that admits every call, for tests and for callers
-// that are not to be paced.
+// Unlimited is a [Limiter] that admits every call, for tests and for calls without a limit.
 type Unlimited struct{}
 
 // Acquire returns a permit with nothing to do, or the error of ctx.
@@ -78,13 +75,11 @@ const (
 	flagKnown // a call has succeeded before this one
 )
 
-// Settle says what the call really cost, in all units, once that is known: the
-// zero Cost if it never went out. More than was acquired is added, even above
-// the brim. Less is given back as far as that is safe: not what has leaked
-// meanwhile, nor what others that wait have been promised. The first Settle
-// counts, also after Done, because what a call has cost is often known only
-// when it is over; later ones are ignored, and so is a cost that is NaN,
-// infinite, negative or above 1e12.
+// Settle sets what the call really cost, in all units: the zero Cost if it was never sent. A higher
+// cost is added, even above the capacity. A lower cost returns units, except those that have leaked
+// meanwhile or that waiting calls have been promised. The first Settle counts, even after Done,
+// because the cost is often known only after the call. Later ones are ignored, and so is a cost
+// that is NaN, infinite, negative or above 1e12.
 func (p *Permit) Settle(used Cost) {
 	switch {
 	case p == nil, p.ofCell() && !used.real():
@@ -105,16 +100,15 @@ func (p *Permit) end() Call {
 	if p.ofCell() {
 		k := &call{core: p.core, admitted: time.Duration(p.place), force: p.core.ofCell(), flags: p.flags}
 		k.charge[0] = p.core.charge(&p.fill)
-		k.cost[0][p.core.unitOf()] = p.units // of the others it is not known
+		k.cost[0][p.core.unitOf()] = p.units // unknown for the other units
 		p.call = k
 	}
 	return p.call
 }
 
-// Answered says what the API has answered. A call may have several answers, such as a
-// refusal in its headers and a longer wait in its body. Each counts, also after Done,
-// except that the zero Answer comes too late then. A bucket ignores an AnswerHold whose
-// Wait is not above 0, and a kind that it does not know.
+// Answered reports the API's reply. A call may have several, such as a refusal in the headers and a
+// longer wait in the body. Each counts, even after Done, except the zero Answer. A bucket ignores
+// unknown kinds, and an AnswerHold with a Wait of zero or less.
 func (p *Permit) Answered(a Answer) {
 	if p == nil {
 		return
@@ -131,10 +125,10 @@ func (p *Permit) Answered(a Answer) {
 	}
 }
 
-// Listen has l learn each answer to the call, before the answer has its effect, for metrics. l must
-// not block: the caller of Answered waits for it, and may hold locks. A permit with a listener has
-// no more to free than before, and Listen allocates nothing for the first one. A second listener is
-// called after the first. Listen ignores a nil l.
+// Listen calls l with each answer to the call, before the answer has its effect, for metrics. l
+// must not block: the caller of Answered waits for it, and may hold locks. A listener leaves
+// Pending as it is, and the first one allocates nothing. A second listener is called after the
+// first. Listen ignores a nil l.
 func (p *Permit) Listen(l interface{ Answered(Answer) }) {
 	if p == nil || l == nil {
 		return
@@ -161,35 +155,35 @@ func (b both) Answered(a Answer) {
 	b[1].Answered(a)
 }
 
-// Refused says that the API has refused the call, as with 429, and has asked to wait d; 0: it did
-// not say. A negative d counts as 0. All callers of the bucket wait: d, or 1 s if d is 0. From the
-// second refusal in a row on the wait is at least 2 s and doubles each time, up to an hour or
-// [Answer.MaxWait]. If calls had succeeded since the last such pause, the
-// bucket's clock goes on at 0.9 of its speed, 0.7 if that pause ended less than 10 s ago, and
-// speeds up by 10 % a minute. It counts after Done as well, for an answer that is understood late.
+// Refused reports that the API has refused the call, as with 429, and has asked to wait d. If d is
+// zero or less, the API did not say. The bucket holds for d, or for 1 s if d is 0. From the second
+// consecutive refusal on, the hold is at least 2 s and doubles each time, up to an hour or
+// [Answer.MaxWait]. If calls had succeeded since the last such pause, the bucket's clock goes on at
+// 0.9 of its speed, 0.7 if that pause ended less than 10 s ago, and speeds up by 10 % a minute. It
+// counts even after Done, for a late answer.
 //
-// Refusals that come however slow the calls are, at random or for a limit that this bucket does not
-// count, are found out: after some 30 to 100 that slowing down has not made fewer, the speed is
-// back at once, and further ones slow down no more until they become clearly more. Then a refusal
-// with a d still holds all for d, but one without holds nobody: the caller waits before its next
-// attempt, as package transport/retry does. A loop around Acquire that tries at once is admitted at
-// the bucket's pace. A second one with no success between holds all for 2 s, doubled as above. An
-// hour after the last refusal, or by [Bucket.Resume], all of this is forgotten.
+// The bucket detects refusals that slowing down does not reduce, because they are random or for a
+// limit that it does not count. After some 30 to 100 of them the full speed returns immediately,
+// and further ones slow down again only if they become clearly more. Then a refusal with a d still
+// holds the bucket for d. One without a d does not: the caller waits before its next attempt, as
+// package transport/retry does. A loop around Acquire that retries immediately is admitted at the
+// bucket's pace. A second such refusal without a success between holds the bucket for 2 s, doubled
+// as above. All of this ends an hour after the last refusal, or by [Bucket.Resume].
 func (p *Permit) Refused(d time.Duration) {
 	p.Answered(Answer{Kind: AnswerRefused, Wait: d})
 }
 
-// Hold says that the API has taken the call and asks to wait d before the
-// next one. A d that is not above 0 is ignored. It counts after Done as well.
+// Hold reports that the API has accepted the call and asks to wait d before the next one. It
+// ignores a d of zero or less. It counts even after Done.
 func (p *Permit) Hold(d time.Duration) {
 	p.Answered(Answer{Kind: AnswerHold, Wait: d})
 }
 
-// State returns the state of the limit nearest its capacity, as [Bucket.State] does, at the moment
-// at which the bucket charged the call: the call is in the level. It is part of the decision and
-// takes no operation. If a queue or a scheduler has booked the call's place, the moment is that of
-// the booking, and for [Cost]{Free} that of the look at the hold. The State of a permit that no
-// bucket has made is zero, also within a [Call] of your own without a method State.
+// State returns the state of the limit nearest its capacity, as [Bucket.State] does, when the
+// bucket charged the call: the level includes the call. It is part of the decision, and takes no
+// operation. For a call of a queue or a scheduler it is the state at the booking, and for
+// [Cost]{Free} that of the look at the hold. A permit without a bucket has a zero State, and so has
+// a [Call] of your own without a method State.
 func (p *Permit) State() State {
 	if p == nil {
 		return State{}
@@ -203,9 +197,8 @@ func (p *Permit) State() State {
 	return State{}
 }
 
-// Done ends the call. It gives the place among the calls at once back, and counts the
-// call as a success, unless it was refused, had no answer or was settled to nothing.
-// Later calls of Done have no effect.
+// Done ends the call. It is in flight no more, and counts as a success, unless it was refused, had
+// no answer or was settled to nothing. Later calls of Done have no effect.
 func (p *Permit) Done() {
 	if p == nil || p.flags&flagDone != 0 {
 		return
@@ -229,10 +222,9 @@ func (p *Permit) Failed() {
 	p.Done()
 }
 
-// Pending reports whether Done still has something to free: a place among the
-// calls at once, a limiter that is in use, or whatever a [Limiter] of your own
-// frees. If not, Done only notes a success, and a wrapper of calls can call it early
-// instead of watching for their end.
+// Pending reports whether Done still has something to free: a call in flight, a limiter that is in
+// use, or what a [Limiter] of your own frees. If Pending is false, Done only notes a success, and a
+// wrapper can call it early.
 func (p *Permit) Pending() bool {
 	if p == nil || p.flags&flagDone != 0 {
 		return false
@@ -243,9 +235,9 @@ func (p *Permit) Pending() bool {
 	return p.pin != nil || p.call != nil
 }
 
-// Hears reports whether answers reach anything: a bucket, or a [Call] of your own, unless that has
-// a method Hears() bool that says otherwise. Those of [Unlimited], of a rate.Limiter and of a
-// shadow reach nothing. A listener does not count.
+// Hears reports whether answers have an effect: on a bucket, or on a [Call] of your own, whose
+// method Hears() bool can deny it. Answers have no effect on [Unlimited], a rate.Limiter and a
+// shadow. A listener does not count.
 func (p *Permit) Hears() bool {
 	if p == nil {
 		return false
@@ -295,15 +287,15 @@ func (g *guarded) Hears() bool {
 // call is the permit of a call that was not charged to a cell.
 type call struct {
 	core  *core
-	slot  *slot // the place among the calls at once; nil: none
+	slot  *slot // of the call in flight, or nil
 	mu    sync.Mutex
-	flags uint8 // mu protects it and charge, against a Done beside a late answer
+	flags uint8 // mu protects it and charge, against a Done during a late answer
 
 	// What State returns, in as few bytes as can be.
-	nearest                  int8 // the index of the limit; -1: the limit on calls in flight
+	nearest                  int8 // the index of the limit, or -1 for the limit on calls in flight
 	why                      uint8
 	speed                    int32    // in billionths
-	force                    *inForce // nil: the state is unknown
+	force                    *inForce // nil if the state is unknown
 	level                    float64
 	emptyIn, nextIn, heldFor time.Duration
 
@@ -314,7 +306,7 @@ type call struct {
 	sure     time.Duration // no change of limits makes a reservation void that is not later
 }
 
-// note keeps what the reply that admits the call says of the limit nearest its capacity.
+// note keeps the state of the limit nearest its capacity, from the reply that admits the call.
 func (k *call) note(r *reply) {
 	set, s := r.decided()
 	k.noteState(r.force, &r.State, r.inFlight, r.used, set, s)
@@ -430,7 +422,7 @@ func (k *call) Done() {
 
 func (k *call) pending() bool { return k.slot != nil && !k.slot.ended.Load() }
 
-// leave gives the place among the calls at once back.
+// leave ends the call in flight.
 func (k *call) leave() {
 	if k.slot.drop() > 0 {
 		k.core.slots().free(1)
@@ -438,10 +430,10 @@ func (k *call) leave() {
 	}
 }
 
-// Ticket is a place at which one call may go.
+// Ticket is the handle of a reservation.
 type Ticket struct{ call *call }
 
-// Permit makes the ticket the permit of a call, when the call goes.
+// Permit makes the ticket the permit of a call, when the call leaves.
 func (t Ticket) Permit() Permit { return Permit{call: t.call} }
 
 // Cost returns what the ticket was booked for.

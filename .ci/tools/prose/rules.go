@@ -60,7 +60,7 @@ var sentenceRules = []rule{
 }
 
 // ordinary phrases have private words in their usual sense.
-var ordinary = regexp.MustCompile(`(?i)\b(?:Unix epoch|round[ -]trips?|RoundTrip\w*|in its place|takes? (?:its |the )?place|in the (?:first|same|last) place)\b`)
+var ordinary = regexp.MustCompile(`(?i)\b(?:Unix epoch|garbage collect(?:or|ion|ed)|round[ -]trips?|RoundTrip\w*|in its place|takes? (?:its |the )?place|in the (?:first|same|last) place)\b`)
 
 var oddError = join(
 	`(?i)\b(?:it|its|which|whose|somebody|nobody|anew|tells?|told|heard|has lost|no room|away|beside|at once)\b`,
