@@ -13,33 +13,31 @@ import (
 // returns tickets, books reservations, and reads the bucket's clock, in one request to the bucket's
 // store. A Booking can be used again, which saves allocations.
 type Booking struct {
-	// Back are tickets that no call will use, in any order: Book sorts them. It undoes
-	// the latest bookings, and gives back of others what is safe.
+	// Back are tickets that no call will use, in any order: Book sorts them. It undoes the latest
+	// bookings, and returns what is safe of earlier ones.
 	Back []Ticket
-	// Lost is how many of them were lost, because their time had passed when this
-	// worker came to use them, and Late how late the latest was. [Bucket.Observe]
-	// tells of them, as EventLate.
+	// Lost is how many of them were lost, because this process came to use them too late, and Late
+	// how late the latest was. [Bucket.Observe] reports them, as EventLate.
 	Lost int
 	Late time.Duration
-	// Move is a ticket to book again for its cost, Costs[0], because units came back. If nothing
-	// was booked after it, and its call gets a place that is no later, Book undoes it first. Else
-	// it stays as it is, and Book books nothing. If Book has asked the store and no reply comes, as
-	// with a [*StoreError], nobody knows whether it was undone: no call may use it, and Book gives
-	// it back no more. An error before the trip leaves it as it was: of a ctx that has ended
-	// already, of a duration below 0, of an invalid cost without Back. The zero Ticket: none.
+	// Move is a ticket to book again for its cost, Costs[0], because units were returned. If it is
+	// the latest booking, and its call can leave as early or earlier, Book undoes it first. Otherwise
+	// it stays as it is, and Book books nothing. If the store does not reply, as with a
+	// [*StoreError], it is unknown whether it was undone: no call may use it, and it cannot be
+	// returned. An error before the request leaves it as it was: an ended ctx, a negative duration,
+	// an invalid cost without Back. The zero Ticket stands for none.
 	Move Ticket
-	// Costs are the calls to book places for, in this order. None: only listen.
+	// Costs are the calls to book, in this order. If it is empty, Book only reads the clock.
 	Costs []Cost
 	// Wait is the longest that the first of them can wait.
 	Wait time.Duration
-	// Horizon is the longest that the others can wait. Bookings stop at the
-	// first that is refused.
+	// Horizon is the longest that the rest can wait. Bookings stop at the first refusal.
 	Horizon time.Duration
-	// After is the shortest wait of the first, in a store that is far away: a
-	// place that is due before its reply is here is lost, or goes late. A caller that
-	// books one place after the other asks for [Clock.Back].
+	// After is the shortest wait of the first, for a store that is far away: a reservation that is
+	// due before its reply arrives is lost or late. A caller that books one call at a time sets it to
+	// [Clock.Back].
 	After time.Duration
-	// InJob says that the calls are further requests of jobs, as [Bucket.InJob] reports: an
+	// InJob is true if the calls are further requests of jobs, as [Bucket.InJob] reports: an
 	// [InFlight] does not count them.
 	InJob bool
 	// Claim is what this worker has booked while it had a backlog, as [store.Op.Claim]
@@ -49,7 +47,7 @@ type Booking struct {
 	// Weight is this worker's share of the claims, as [store.Op.Weight] says. If it is zero, it is 1.
 	Weight float64
 
-	// Tickets are the places booked, in order: at most one for each of Costs.
+	// Tickets are the reservations, in order: at most one for each of Costs.
 	Tickets []Ticket
 	// Clock is the bucket's, as of the reply.
 	Clock Clock
@@ -59,11 +57,10 @@ type Booking struct {
 	booked uint64 // tickets so far
 }
 
-// Book carries the booking out: it is what golang.org/x/time/rate calls Reserve, for
-// many calls at a time. The first of Costs is refused with a
-// [*ThrottledError] or a [*CostError], as Acquire refuses it; then, as with
-// the error of a store, no ticket was granted. A place is used when
-// [Clock.Ready] says so, or given back.
+// Book carries the booking out: it is Reserve of golang.org/x/time/rate for many calls at a time.
+// If the first of Costs is refused, the error is a [*ThrottledError] or a [*CostError], as of
+// Acquire. After any error there is no ticket. Use a ticket when [Clock.Ready] reports true, or
+// return it in Back.
 func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	clear(k.Tickets) // what is kept here would never be collected
 	k.Tickets = k.Tickets[:0]
@@ -81,7 +78,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 			return invalid
 		}
 	}
-	// A place can only be undone when those booked after it have been.
+	// A reservation can only be undone when the later ones have been.
 	slices.SortStableFunc(k.Back, Ticket.compare)
 	for _, t := range k.Back {
 		if t.call != nil && t.call.once(flagDone|flagVoid) {

@@ -7,12 +7,11 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// Earliest returns a lower bound of the time at which a call of this cost can go, after those that
-// have places and after calls that have none, go before it, and cost ahead in all. With one leaky
-// limit it is exact. It does not cover limits on calls in flight. While a share of the limits
-// decides and [Clock.Lacks] room for the call, it is the time of the reply: the store may be
-// available again at any time. limit is the one that the call waits for, as [ThrottledError] has
-// it. A cost that can never go is a [*CostError].
+// Earliest returns a lower bound of the time when a call of this cost can leave, after all
+// reservations and after waiting calls that cost ahead in all. With one leaky limit it is exact. It
+// does not cover limits on calls in flight. If [Clock.Lacks] is true for the call, it is the time
+// of the reply, because the store may be available again at any time. limit is what the call waits
+// for, as in [ThrottledError]. A cost above a capacity is a [*CostError].
 func (k *Clock) Earliest(c, ahead *Cost) (at time.Time, limit string, err error) {
 	if err := k.whole.check(k.core.key, c); err != nil {
 		return at, "", err
@@ -31,7 +30,7 @@ func (k *Clock) Earliest(c, ahead *Cost) (at time.Time, limit string, err error)
 	return k.at.Add(w), limit, nil
 }
 
-// fits reports whether a limit has room for a sum, as the law has it.
+// fits reports whether a sum is within a limit, as package store rounds.
 func fits(l *store.Limit, sum float64) bool { return sum <= l.Capacity*(1+0.5e-9) }
 
 // period returns the real time until the next period of the limit i begins, or, if not next, the
@@ -64,12 +63,12 @@ func (k *Clock) window(i int, n, most, room float64) time.Duration {
 	return later(max(0, s.Last, first), time.Duration(min(turns*float64(l.Window), 4e18)))
 }
 
-// Surely reports whether a call of this cost goes by a time, after those that have places and n
-// calls that have none, go before it, and cost ahead in all, whatever becomes of those. alike says
-// that each of them costs as much as this one. If the answer is false, the call may still be in
-// time. With several leaky limits and calls of several costs, Surely adds up the waits for each
-// limit. Surely counts on half of a window at a time. If the window is the only limit and all calls
-// cost the same, it counts on all of it. It knows no limit on calls in flight.
+// Surely reports whether a call of this cost certainly leaves by a time, after all reservations and
+// after n waiting calls that cost ahead in all. alike is true if each of them costs as much as this
+// one. If the result is false, the call may still be in time. With several leaky limits and calls
+// of several costs, Surely adds up the waits for each limit. It counts on half of a window at a
+// time, and on all of it if the window is the only limit and all calls cost the same. It ignores
+// limits on calls in flight.
 func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 	s, law := &k.state, k.limits.law
 	if k.whole.check("", c) != nil || k.core.slots().most() > 0 || s.Speed < 1 && (len(law) != 1 || law[0].Kind != store.Leaky) {

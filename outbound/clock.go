@@ -73,14 +73,13 @@ const (
 // Known reports whether there was a reply at all.
 func (k *Clock) Known() bool { return k.core != nil }
 
-// Changed reports whether those who wait were told of something since the trip began, other than
-// of the reports that the trip itself has carried. A caller that did not listen yet has
-// missed it.
+// Changed reports whether [Bucket.Waiting] was notified since the request began, except of what the
+// request itself has reported. A caller that was not yet registered has missed it.
 func (k *Clock) Changed() bool { return k.core.slowPath().waiting.changes.Load() != k.changes }
 
-// Holds reports whether the ticket still names a reservation. After a Resume it does not, nor after
-// a SetLimits that has made it void, nor if a hold or a slow-down has moved it out of the period of
-// a limit that counts by the calendar. Then it is to be returned, and its call booked again.
+// Holds reports whether the ticket still names a reservation. It is void after a Resume, and after
+// a SetLimits unless it was due within a second. It is also void if a hold or a slow-down has moved
+// it out of a calendar period. Then return it, and book its call again.
 func (k *Clock) Holds(t Ticket) bool {
 	c := &t.call.charge[0]
 	stands := t.call.sure
@@ -94,7 +93,7 @@ func (k *Clock) Holds(t Ticket) bool {
 	return !c.Void(later(k.state.Unix, in) - late)
 }
 
-// Due returns the time at which the ticket's call may go, by this clock.
+// Due returns when the ticket's call may leave, by this clock.
 func (k *Clock) Due(t Ticket) time.Time {
 	in, late := k.state.Due(t.call.charge[0].Place)
 	if in == 0 {
@@ -103,19 +102,17 @@ func (k *Clock) Due(t Ticket) time.Time {
 	return k.at.Add(in)
 }
 
-// Back returns how long a reply normally takes to come back from the store. The worker
-// hears of a place that is due sooner when it is late. Where the store does not tell what
-// is normal, Back is how long this reply took. 0 where the store is in this process, or
-// does not tell when its replies are true.
+// Back returns the normal latency of a reply from the store. A reservation that is due sooner is
+// late when the process learns of it. If the store does not report what is normal, Back is the
+// latency of this reply. It is 0 for a store in this process, and for one that does not report the
+// time of its replies.
 func (k *Clock) Back() time.Duration { return k.back }
 
-// Ready reports whether the ticket's call may go at the time now, and how late
-// it is, a lateness before a hold included. Late counts from the place, even if the
-// reply that tells of the place arrived after it. A call that is due is not ready
-// while the clock was not heard lately enough: then book, or only listen. The call
-// that goes knows of the holds that this clock knows of, and not only of those at
-// its booking: if the API refuses it, that is news. So a ticket that a Booking under
-// way is about to move is not to be asked for.
+// Ready reports whether the ticket's call may leave at the time now, and how late it is, with a
+// lateness before a hold included. Late counts from the reservation, even if its reply arrived
+// later. A due call becomes ready only with a recent clock: otherwise book, or read the clock. The
+// call learns of all holds that this clock includes, so that a refusal by the API counts as a new
+// one. Do not ask for a ticket that a Booking is about to move.
 func (k *Clock) Ready(t Ticket, now time.Time) (ready bool, late time.Duration) {
 	c := &t.call.charge[0]
 	c.Epoch = max(c.Epoch, k.state.Epoch)
@@ -132,16 +129,14 @@ func (k *Clock) Ready(t Ticket, now time.Time) (ready bool, late time.Duration) 
 	return ready, late
 }
 
-// Stale reports whether the clock will be too old to let the ticket's call go
-// when that is due, so that it must be heard again before. What must be asked at
-// the time itself is never stale.
+// Stale reports whether the clock will be too old when the ticket's call is due, so that it must be
+// read again before. A call that must read the clock when it is due is never stale.
 func (k *Clock) Stale(t Ticket) bool {
 	return k.shared && k.Due(t).Sub(k.received) > k.fresh
 }
 
-// Same reports whether nothing has come between an older reply and this one
-// that makes later what was planned with it: no hold, no Resume, no change of
-// limits.
+// Same reports whether plans of an older reply still hold: since then there was neither a hold nor
+// a Resume nor a change of limits.
 func (k *Clock) Same(older *Clock) bool {
 	s, o := &k.state, &older.state
 	return s.Born == o.Born && s.Epoch == o.Epoch && k.number == older.number &&
@@ -153,16 +148,15 @@ func (k *Clock) windows() bool {
 	return k.whole != nil && slices.ContainsFunc(k.whole.law, func(l store.Limit) bool { return l.Kind == store.Window || l.Kind == store.Fixed })
 }
 
-// Lacks reports whether a call of this cost, which can go by the limits, has no room in the share
-// of them by which calls go while a store is away. It fails with the store's error then, and others
-// need not.
+// Lacks reports whether a call of this cost exceeds the share of the limits that a fallback uses
+// while a store is unavailable. Such a call fails with the store's error.
 func (k *Clock) Lacks(c *Cost) bool {
 	return k.limits != nil && k.limits != k.whole && k.limits.lacks(c)
 }
 
-// Reopens returns how long it is at most until each window and calendar has room for one call more,
-// if no limit leaked, where calls of a total cost c are to come. A call may wait for so long only
-// because one unit went before it. 0: all have room for all of them, or all limits leak.
+// Reopens returns the longest time until each window and calendar can admit one more call, after
+// calls of a total cost c. A call may wait as long only because one unit left before it. It is 0 if
+// windows and calendars have capacity for all of c, and if all limits leak.
 func (k *Clock) Reopens(c *Cost) (most time.Duration) {
 	if k.limits == nil {
 		return 0
@@ -183,8 +177,8 @@ func (k *Clock) Reopens(c *Cost) (most time.Duration) {
 // Speed returns the speed of the bucket's clock: 1, or less while it recovers from refusals.
 func (k *Clock) Speed() float64 { return k.state.Speed }
 
-// Clears returns how long it is until a hold is over, all who have places have gone and the leaky
-// limits are empty, if nobody comes meanwhile. Windows and calendars may still be full then.
+// Clears returns how long until a hold is over, all reservations have left and the leaky limits are
+// empty, if no call comes meanwhile. Windows and calendars may still be full then.
 func (k *Clock) Clears() time.Duration {
 	if k.limits == nil {
 		return 0
@@ -198,12 +192,12 @@ func (k *Clock) Clears() time.Duration {
 	return k.state.Real(w)
 }
 
-// Tolerance returns how late a call may leave after its place: as late as is asked, but 5 ms at
-// most with a limit made by [Window] or [FixedWindow], of which all of a late burst would come on
-// top. If 0 is asked it is a tenth of the time in which a unit leaks out of the limit that
-// drains soonest, at least 5 ms and at most 50 ms, which is that of calendars alone.
-// With a limit made by [Per] or its kin, or by Window, it is 5 ms: what it leaves for
-// arrivals that move closer together is 10 ms, and the network wants its share.
+// Tolerance returns how late a call may leave after its reservation. It is the asked time. With a
+// limit made by [Window] or [FixedWindow] it is at most 5 ms, because a whole late burst would
+// exceed it. If 0 is asked, it is a tenth of the time that a unit takes to leak from the limit that
+// drains soonest, in 5 to 50 ms. Calendars alone have 50 ms. With a limit made by [Per],
+// [PerSecond], [PerMinute], [PerHour] or Window it is 5 ms, half of the 10 ms that such a limit
+// keeps for arrivals.
 func (k *Clock) Tolerance(asked time.Duration) time.Duration {
 	switch {
 	case asked > 0 && k.windows():

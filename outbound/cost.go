@@ -20,14 +20,13 @@ const maxCapacity = 1e12 // units; above it a float64 no longer tells small cost
 //
 // and a [Limit] says which of the numbers it counts. Every number is finite and not negative, or
 // [Free]. The number of the lowest unit that the bucket's limits count, by convention the calls, is
-// above 0 or Free: anything else is [ErrInvalid], so a cost that forgets it is not admitted
+// above 0 or Free. Otherwise the error is [ErrInvalid], so that a forgotten number admits no call
 // unpaced. The other numbers may be 0, as for costs that are known afterwards. A bucket with only
 // an [InFlight] counts no unit.
 //
-// A call that costs nothing, such as Cost{Free}, goes unless a hold lasts: in a queue when its turn
-// comes, and on a bucket at once. Beside an [InFlight] it is a call like others: it takes a place,
-// and goes before no booked call. An array passes by value, costs no allocation, and a wrapper
-// cannot drop a unit of it.
+// A call without a cost, such as Cost{Free}, waits for holds only: in a queue also for the calls
+// before it, on a bucket it is admitted immediately. Under an [InFlight] it is a call in flight
+// like any other, and waits for booked calls.
 //
 // What is less than a billionth of a limit's capacity counts as a billionth. What is above the
 // capacity by less than half of that is taken for rounding, as of a sum, and counts as the
@@ -39,8 +38,8 @@ const units = store.MaxUnit + 1
 
 var _ [units]float64 = Cost{}
 
-// Free is the number in a [Cost] of a call that costs nothing in that unit, where a 0 would be
-// taken for forgotten. It counts as 0.
+// Free is the number in a [Cost] of a call that costs nothing in that unit, because a 0 would look
+// forgotten. It counts as 0.
 const Free = -1e-300 // no number that a program computes by mistake, and next to 0 where it is added up
 
 // charged returns the cost with 0 for Free.
@@ -69,8 +68,8 @@ func (c *Cost) positive() bool {
 		c[0] <= math.MaxFloat64 && c[1] <= math.MaxFloat64 && c[2] <= math.MaxFloat64 && c[3] <= math.MaxFloat64
 }
 
-// real reports whether a call can really have cost c. Nothing drains what is
-// beyond the largest capacity, so such a number would shut a bucket for good.
+// real reports whether a call can really have cost c. Nothing drains what is beyond the largest
+// capacity, so such a number would shut a bucket permanently.
 func (c *Cost) real() bool {
 	return c.valid() && c[0] <= maxCapacity && c[1] <= maxCapacity && c[2] <= maxCapacity && c[3] <= maxCapacity
 }

@@ -8,16 +8,16 @@ import (
 	"sync"
 )
 
-// Each runs a job for each of items, at most workers of them at the same time, each as by [Do], and
-// yields every item with what came of it, in the order in which they end. A job without room has
-// not run, and its [*ThrottledError] is its result: give Each a queue if the jobs are to wait. Pace
-// either the jobs or the client that they use, as [Do] says; with the same limiter in both nothing
-// is charged twice.
+// Each runs a job for each of items as by [Do], at most workers of them at the same time. It yields
+// every item with its job's error, in the order of their ends. A job over the limit is not run, and
+// its error is a [*ThrottledError]: give Each a queue if the jobs should wait. Pace either the jobs
+// or the client that they use, as [Do] explains. With the same limiter in both a job is charged
+// once.
 //
 //	for id, err := range outbound.Each(ctx, queue, outbound.Cost{1}, 8, ids, fetch) {
 //
-// The cost c is a [Cost] that each job takes, or a function that returns the cost of an item. There
-// is no default: Cost{} is [ErrInvalid], and Cost{Free} costs nothing.
+// The cost c is a [Cost] that each job takes, or a function that returns the cost of an item.
+// Cost{} is [ErrInvalid]. A job without a cost has Cost{Free}.
 //
 //	tokens := func(d Document) outbound.Cost { return outbound.Cost{1, d.Tokens} }
 //	for d, err := range outbound.Each(ctx, queue, tokens, 8, documents, index) {
@@ -25,16 +25,15 @@ import (
 // At most workers items have been taken and not yet been yielded, however many there are: a slow
 // loop slows the jobs down. Ranging again begins again.
 //
-// When ctx is done no more items are taken. Jobs that run go on with their ctx, and an item that
-// was taken and has not run is yielded with ctx's error; after the loop ctx.Err() tells that there
-// may be more. A break or return takes no more items either, and waits for the jobs that run, whose
-// results nobody sees. It also waits until items has returned: items that block end by a ctx, as
-// those of [Receive] do, and it has to be cancelled before the break. So no goroutine and no job is
-// left behind.
+// When ctx is done Each takes no more items. Running jobs continue with their ctx, and an item that
+// was taken but not run is yielded with ctx's error. After the loop, ctx.Err() shows that there may
+// be more items. A break or return takes no more items either, and waits for the running jobs
+// without yielding their results. It also waits until items has returned. Items that block must end
+// by a ctx, as those of [Receive] do: cancel it before the break. So no goroutine is left behind.
 //
-// items runs in a goroutine of its own, and so does every job with its cost function. A panic in
-// one of them, or a [runtime.Goexit], stops the handing out, and when the jobs that run have ended
-// it goes on, with the same value, in the goroutine that ranges.
+// items, and every job with its cost function, runs in a goroutine of its own. After a panic in one
+// of them, or a [runtime.Goexit], Each takes no more items. When the running jobs have ended, the
+// panic continues, with the same value, in the goroutine that ranges.
 //
 // If l, c, items or job is nil, or workers below 1, the loop gets one zero item with an error:
 // [ErrInvalid].
@@ -102,7 +101,7 @@ type each[T any] struct {
 	quit    chan struct{} // closed to take no more items
 }
 
-// result is what came of an item, or, without an item, of items that broke.
+// result is the result of an item or, without an item, how items broke.
 type result[T any] struct {
 	item   T
 	isItem bool
@@ -117,7 +116,7 @@ type broken struct {
 	exited   bool // by runtime.Goexit
 }
 
-// brokenBy tells how a function ended, for its last defer.
+// brokenBy returns how a function ended, for its last defer.
 func brokenBy(returned bool, value any) broken {
 	return broken{panicked: value != nil, value: value, exited: !returned && value == nil}
 }
@@ -181,8 +180,7 @@ func (e *each[T]) feed() {
 	returned = true
 }
 
-// next waits for room for one more item, before it is taken, and reports
-// whether there is to be one.
+// next waits until one more item can be taken, and reports whether to take it.
 func (e *each[T]) next() bool {
 	select {
 	case e.taken <- struct{}{}:

@@ -54,10 +54,10 @@ func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error)
 //
 // 1 000 jobs at 10 per second then make 1 990 attempts. A bare bucket returns the same time to
 // every refused job. One of them is admitted then, and the rest is refused again: 500 500 attempts.
-// If the system carries no ticket, a queue with a MaxWait of 5 s under a system that polls every 5
-// s admits those that fit into the next 5 s: 10 481 attempts. There, reschedule a job until the
-// last poll before its RetryAfter, so that the queue does not run empty. A RetryAfter of 0 is
-// unknown, as for a limit [InFlight]: reschedule it for a poll.
+// Without tickets, a queue with a MaxWait of 5 s admits the jobs that fit into the next 5 s. In a
+// system that polls every 5 s that is 10 481 attempts. There, reschedule a job until the last poll
+// before its RetryAfter, so that the queue does not run empty. A RetryAfter of 0 is unknown, as for
+// a limit [InFlight]: reschedule it for a poll.
 func Wrap[T any, C Cost | func(T) Cost](l Limiter, c C, job func(context.Context, T) error) func(context.Context, T) error {
 	cost := costOf[T](c)
 	return func(ctx context.Context, payload T) error {

@@ -226,7 +226,7 @@ func (o *limitObject) text() (text, flaw string) {
 	return fmt.Sprintf("%q (unit %d): %s", o.Name, o.Unit, text), ""
 }
 
-// MarshalText writes what String prints, also in JSON. The zero Limit is the empty text, and so is
+// MarshalText writes what String prints, as JSON does. The zero Limit is the empty text, and so is
 // one that has only a name or a unit. The error of an invalid limit is a [*LimitError].
 func (l Limit) MarshalText() ([]byte, error) {
 	if l.Of(0, "") == (Limit{}) {

@@ -9,9 +9,9 @@ import (
 // the place.
 const marks = "1-%x:%x:%x"
 
-// Mark names the ticket's place in a few dozen characters that fit into any header or column, for
-// whoever keeps it outside of this process. [Clock.Place] tells when it is due. A mark is no
-// permit, and grants nothing. That of the zero Ticket is empty.
+// Mark returns the ticket as text of a few dozen characters, for a header or a column outside of
+// this process. [Clock.Place] returns when it is due. A mark grants nothing. That of the zero
+// Ticket is empty.
 func (t Ticket) Mark() string {
 	if t.call == nil {
 		return ""
@@ -20,11 +20,11 @@ func (t Ticket) Mark() string {
 	return fmt.Sprintf(marks, int64(c.Born), c.Number, int64(c.Place))
 }
 
-// Place returns when the place of a mark is due by this clock, with the holds that it knows of. A
-// hold moves all places alike: one that had passed by an hour when it began stays an hour before
-// the end of it. ok is false if the mark names no place: it is none, or is of before a
-// [Bucket.Resume] or a [Bucket.SetLimits], or was void after a [Bucket.Hold], or names one after
-// the last that is booked.
+// Place returns when the reservation of a mark is due by this clock, with the holds that this clock
+// includes. A hold moves all places alike: one that had passed by an hour when it began stays an
+// hour before the end of it. ok is false if the mark is invalid, if it is older than a
+// [Bucket.Resume] or a [Bucket.SetLimits], if a [Bucket.Hold] has made it void, or if it is later
+// than the last reservation.
 func (k *Clock) Place(m string) (at time.Time, ok bool) {
 	born, version, place, ok := readMark(m)
 	if !ok || !k.Known() || born != int64(k.state.Born) {

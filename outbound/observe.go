@@ -7,17 +7,14 @@ import (
 	"time"
 )
 
-// Observe returns a Limiter that works as l does and tells f what happens to
-// its calls, under a name of your choice. A nil f returns l itself, which costs
-// nothing; otherwise an admitted call costs an allocation for its permit, a reading of
-// the clock at its end, two more unless l is a bucket that decides at once, and the time
-// that f takes.
+// Observe returns a Limiter that works as l does and reports the events of its calls to f, under a
+// name of your choice. If f is nil, it returns l itself. An admitted call costs an allocation for
+// its permit, the time of f, and a reading of the clock at its end. It costs two more readings
+// unless l is a bucket that decides immediately.
 //
-// f is called where the event happens, by many goroutines at the same time,
-// and must not block. Its ctx is that of Acquire; for what happens after the
-// call's admission, the same without its end. If f panics, the panic goes on; a
-// call that was just admitted is given back first. A nil l is [ErrInvalid] at
-// Acquire.
+// f is called where the event happens, by many goroutines at the same time, and must not block. Its
+// ctx is that of Acquire, without cancellation after the call's admission. If f panics, the panic
+// goes on, and an admitted call returns its cost first. A nil l is [ErrInvalid] at Acquire.
 //
 // [Bucket.Observe] reports what happens to a bucket.
 //
@@ -87,9 +84,9 @@ func (o *observer) Acquire(ctx context.Context, c Cost) (Permit, error) {
 	return NewPermit(&observed{observer: o, after: endless{ctx}, cost: c, admitted: admitted, guarded: guarded{permit: p}}), nil
 }
 
-// acquire is Acquire of the limiter, and tells when it has returned and how long it took. What a
-// bucket decides at one moment takes no time, and that moment is in the permit: then the clock is
-// not read again.
+// acquire is Acquire of the limiter. It also returns when that has returned, and how long it took.
+// An immediate decision of a bucket takes no time, and the permit has its time, so that the clock
+// need not be read again.
 func (o *observer) acquire(ctx context.Context, c Cost) (p Permit, at, wait time.Duration, err error) {
 	begin := time.Duration(0)
 	if o.bucket != nil {
@@ -119,7 +116,7 @@ type observed struct {
 }
 
 // endless is a context that does not end, as that of context.WithoutCancel. It is a part of the
-// permit, so that telling an event allocates nothing.
+// permit, so that reporting an event allocates nothing.
 type endless struct{ context.Context }
 
 func (endless) Deadline() (t time.Time, ok bool) { return }
@@ -158,7 +155,7 @@ func (o *observed) Settle(used Cost) {
 	}
 }
 
-// Answered does not tell of what remains: the bucket reports whether that holds it.
+// Answered reports no AnswerRemaining: the bucket reports whether that holds it.
 func (o *observed) Answered(a Answer) {
 	e := Event{Kind: EventHeld, Hold: max(0, a.Wait), Reason: a.Reason, Rejected: a.Kind == AnswerRefused}
 	set := uint8(0)

@@ -11,13 +11,13 @@ import (
 type State struct {
 	// Limit is which limit this is.
 	Limit Limit
-	// Level is the number of units in it, those included that are booked for
-	// calls which wait. For a limit on calls at once: the calls in progress.
+	// Level is the number of units in it, including those that are booked for waiting calls. For an
+	// [InFlight] it is the number of calls in progress.
 	Level float64
 	// Full is true in each reply to a Fillup that ends at the capacity, and in no other reply. A
 	// limit that stays full reports it at each Fillup.
 	Full bool
-	// Remaining is how many units there is room for now; 0 at the brim and above.
+	// Remaining is how many units fit now, at least 0.
 	Remaining float64
 	// EmptyIn is how long until the level is 0, if nothing is added. While a store is unavailable, and
 	// a fallback has a share of the limit, it is until that is empty, and NextIn counts by it too. For
@@ -27,23 +27,22 @@ type State struct {
 	// limit of a capacity below one unit, it is until that is empty. In the State of a Permit both are
 	// at most so long if the limit is a window.
 	NextIn time.Duration
-	// HeldFor is how long a hold still lasts; 0: none does.
+	// HeldFor is how long a hold still lasts, or 0.
 	HeldFor time.Duration
 	// Reason is why, while a hold lasts, as [Answer.Reason] has it.
 	Reason string
 	// Speed is that of the bucket's clock: 1, or less while it recovers from
 	// refusals. The leak rate is that much slower.
 	Speed float64
-	// Wait is set in an [Explanation]: how long until there is room for the call's units, if there
-	// were no other limit and no hold. It is below zero if there is never room for them, or if it
-	// is unknown.
+	// Wait is set in an [Explanation]: how long until the call's units fit in this limit alone,
+	// without a hold. It is negative if they never fit, or if it is unknown.
 	Wait time.Duration
 }
 
-// Label names the limit: its name, or what it says if it has none, such as "10 per 1s".
+// Label returns the limit's name, or its String if it has none, such as "10 per 1s".
 func (l *State) Label() string { return l.Limit.label() }
 
-// holds sets what a bucket's clock says of all its limits.
+// holds sets what all limits have from the bucket's clock.
 func (l *State) holds(of *store.State) {
 	if l.HeldFor, l.Reason, l.Speed = max(0, of.Rem), "", of.Speed; of.Rem > 0 {
 		l.Reason = reasonOf(of.Why)
@@ -60,7 +59,7 @@ func (b *core) ofWord(word int64, t time.Duration) State {
 	return s
 }
 
-// states returns what a reply tells of each limit.
+// states returns the state of each limit in a reply.
 func (r *reply) states() []State {
 	all := make([]State, 0, len(r.force.law)+1)
 	set, s := r.decided()
@@ -82,7 +81,7 @@ func (r *reply) states() []State {
 }
 
 // comeBack returns State.EmptyIn and State.NextIn of the limit i. The reply to an admission from a
-// store has no Parts: of a window it tells at most how long it takes.
+// store has no Parts, so for a window these are upper bounds.
 func comeBack(set *limitSet, s *store.State, i int) (all, next time.Duration) {
 	l := &set.law[i]
 	known := l.Kind == store.Leaky || s.Parts != nil
@@ -103,7 +102,7 @@ func comeBack(set *limitSet, s *store.State, i int) (all, next time.Duration) {
 	return all, all
 }
 
-// nearest returns the state of the limit nearest its brim.
+// nearest returns the state of the limit nearest its capacity.
 func nearest(all []State) State {
 	best, share := State{}, math.Inf(-1)
 	for _, s := range all {
