@@ -76,8 +76,8 @@
 // A transport may be the Base of another, such as a limiter for each tenant around a total. A
 // wrapper between them needs a method Unwrap() http.RoundTripper. Each charges the request, and the
 // outermost one that has a limiter for it judges the response. [Transport.Judge] changes that, and
-// [OnlyScope] tells apart whom a refusal is for. If the inner limiter refuses, the outer one stays
-// charged. Limits that always apply together are better one bucket.
+// [OnlyScope] tells apart whom a refusal is for. If a request ends at the inner limiter, nothing was
+// sent, and the outer permit is given back. Limits that always apply together are better one bucket.
 //
 // A [Pool] sends each request by one of several transports: API keys, regions or deployments.
 //

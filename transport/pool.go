@@ -33,7 +33,7 @@ import (
 // a store, each look at a member is a request to the store.
 //
 // If a member refuses a request, the next one gets it. If all refuse, the error is the one with the
-// least RetryAfter. A Pool sends a request again only if a limiter inside a member's Base has
+// least RetryAfter. A Pool sends a request again only if a [Transport] inside a member's Base has
 // refused it, so that the API has not seen it. A request whose body cannot be read again, because
 // it has no GetBody, then stays with that member.
 //
@@ -106,6 +106,9 @@ func (p *Pool) RoundTrip(req *http.Request) (*http.Response, error) {
 			closeRequest(req)
 		}
 	}()
+	outer, unsent := rowOf(req.Context(), p), true
+	outer.enter()
+	defer func() { outer.leave(unsent) }()
 	r, err := p.pooled(req)
 	if err != nil {
 		return nil, err
@@ -123,14 +126,15 @@ func (p *Pool) RoundTrip(req *http.Request) (*http.Response, error) {
 			return p.Members[i].refuse(req, err)
 		case err == nil:
 			sent = true
-			resp, failed := p.Members[i].roundTrip(out, &permit)
-			if failed == nil {
+			unsent = false // unless roundTrip returns, and says otherwise
+			resp, refused, failed := p.Members[i].roundTrip(out, &permit)
+			if unsent = refused; failed == nil {
 				if p.answered(i, resp.StatusCode); resp.Request == out {
 					resp.Request = req
 				}
 				return resp, nil
 			}
-			if err = failed; !errors.Is(err, outbound.ErrThrottled) || r.ctx.Err() != nil {
+			if err = failed; !unsent || r.ctx.Err() != nil {
 				return nil, err
 			}
 			out = readAgain(req)

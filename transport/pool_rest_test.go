@@ -278,6 +278,8 @@ func TestPool_ABodyThatCannotBeReadAgainIsNotMoved(t *testing.T) {
 // reads reads some of a body before it hands the request on, as one that signs requests does.
 type reads struct{ *transport.Transport }
 
+func (r reads) Unwrap() http.RoundTripper { return r.Transport }
+
 func (r reads) RoundTrip(req *http.Request) (*http.Response, error) {
 	_, _ = req.Body.Read(make([]byte, 3))
 	return r.Transport.RoundTrip(req)

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/dripfeed/dripfeed/outbound"
 )
@@ -25,30 +26,70 @@ const (
 	JudgeNever
 )
 
-// judgedKey is the key of a context whose request is sent to a transport while one around that
-// judges. Its value is the transport.
-type judgedKey struct{}
+// rowKey is the key of a context whose request is sent to the next transport in a row. Its value is
+// a *row.
+type rowKey struct{}
 
-// judgedBy reports whether t does not judge the response to req, which p has admitted, and whether
-// the next transport is told that it need not.
-func (t *Transport) judgedBy(req *http.Request, p *outbound.Permit, redirected bool) (judged, passes bool) {
-	around := req.Context().Value(judgedKey{}) == any(t)
-	_, pool := t.Base.(*Pool) // whose members judge
-	judged = t.Judge == JudgeNever || t.Judge == JudgeOutermost && (around || pool)
-	return judged, around || t.Judge != JudgeNever && !redirected && p.Hears()
+// row is what a transport tells the next one about a request, and learns of it.
+type row struct {
+	next   http.RoundTripper // a *Transport or *Pool
+	judged bool              // a transport around judges the response
+	asked  atomic.Bool       // next has got the request
+	open   atomic.Int32      // how often next has got it, and is sending it or has sent it
 }
 
-// markJudged returns the request as the next transport gets it, if there is one.
-func (t *Transport) markJudged(req *http.Request) *http.Request {
+// rowOf returns what the transport around tells t; nil: there is none.
+func rowOf(ctx context.Context, t http.RoundTripper) *row {
+	if r, _ := ctx.Value(rowKey{}).(*row); r != nil && r.next == t {
+		return r
+	}
+	return nil
+}
+
+// enter notes that the next transport has got the request.
+func (r *row) enter() {
+	if r != nil {
+		r.asked.Store(true)
+		r.open.Add(1)
+	}
+}
+
+// leave notes how that has ended. If the request was not sent, it is as if it had not come.
+func (r *row) leave(unsent bool) {
+	if r != nil && unsent {
+		r.open.Add(-1)
+	}
+}
+
+// unsent reports whether the next transport has got the request and has not sent it, so that the API
+// has not seen it.
+func (r *row) unsent() bool { return r != nil && r.asked.Load() && r.open.Load() == 0 }
+
+// rowFor returns what t tells the next transport, and whether t itself does not judge the response to
+// req, which p has admitted. A nil row means that there is no next one.
+func (t *Transport) rowFor(req *http.Request, p *outbound.Permit, redirected bool) (r *row, judged bool) {
+	next := t.next()
+	_, pool := next.(*Pool) // whose members judge
+	outer := rowOf(req.Context(), t)
+	around := outer != nil && outer.judged
+	judged = t.Judge == JudgeNever || t.Judge == JudgeOutermost && (around || pool)
+	if next != nil {
+		r = &row{next: next, judged: around || t.Judge != JudgeNever && !redirected && p.Hears()}
+	}
+	return r, judged
+}
+
+// next returns the next transport or pool in the row; nil: there is none.
+func (t *Transport) next() http.RoundTripper {
 	for rt := t.Base; rt != nil; {
 		switch around := rt.(type) {
-		case *Transport:
-			return req.WithContext(context.WithValue(req.Context(), judgedKey{}, around))
+		case *Transport, *Pool:
+			return around
 		case interface{ Unwrap() http.RoundTripper }:
 			rt = around.Unwrap()
 		default:
-			return req
+			return nil
 		}
 	}
-	return req
+	return nil
 }

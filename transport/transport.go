@@ -91,12 +91,17 @@ var errNoResponse = errors.New("transport: Base returned neither a response nor 
 // the limiter does, no longer than the request's context allows. It does not change the
 // request, buffers no body, and sends nothing twice.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	return t.roundTrip(req, nil)
+	resp, _, err := t.roundTrip(req, nil)
+	return resp, err
 }
 
 // roundTrip is RoundTrip for a request that t's limiter has admitted with a permit already. If the
-// permit is nil, roundTrip asks the limiter.
-func (t *Transport) roundTrip(req *http.Request, admitted *outbound.Permit) (resp *http.Response, err error) {
+// permit is nil, roundTrip asks the limiter. unsent reports whether the API certainly has not seen
+// the request, because t's limiter or one inside has refused it.
+func (t *Transport) roundTrip(req *http.Request, admitted *outbound.Permit) (resp *http.Response, unsent bool, err error) {
+	outer := rowOf(req.Context(), t)
+	outer.enter()
+	defer func() { outer.leave(unsent) }()
 	// Base takes the request's body, and the caller the response's. If Base or one of the
 	// user's functions panics before that, the bodies are closed here.
 	var a *attempt
@@ -124,18 +129,26 @@ func (t *Transport) roundTrip(req *http.Request, admitted *outbound.Permit) (res
 		if err = permit.AcquireIn(req.Context(), limiter, t.cost(req, cost)); err != nil {
 			sent, returned = true, true
 			closeRequest(req)
-			return t.refuse(req, err)
+			resp, err = t.refuse(req, err)
+			return resp, true, err
 		}
 	}
-	judged, passes := t.judgedBy(req, &permit, redirected)
+	inner, judged := t.rowFor(req, &permit, redirected)
 	untilEnd := t.OnResponse != nil || permit.Pending()
 	if untilEnd || cost != nil || judged {
 		a = &attempt{permit: permit, maxHold: t.maxHold()}
 		cost.use(a)
 	}
 	ctx := req.Context()
-	if resp, err = t.send(req, passes, &ctx, &sent); err != nil {
-		return nil, err
+	if resp, err = t.send(req, inner, &ctx, &sent); err != nil {
+		if unsent = inner.unsent(); unsent { // the permit is given back
+			if a != nil {
+				a.Settle(outbound.Cost{})
+			} else {
+				permit.Settle(outbound.Cost{})
+			}
+		}
+		return nil, unsent, err
 	}
 	switch {
 	case a != nil:
@@ -144,7 +157,7 @@ func (t *Transport) roundTrip(req *http.Request, admitted *outbound.Permit) (res
 		t.judge(resp, &permit, nil, redirected)
 	}
 	returned = true
-	return resp, nil
+	return resp, false, nil
 }
 
 // follow lets the user's functions and the transport settle and judge an attempt, which it ends at
@@ -224,10 +237,10 @@ func (t *Transport) refuse(req *http.Request, reason error) (*http.Response, err
 
 // send hands the request on, with its body, and holds Base to its contract: a response or
 // an error. ctx becomes the context that the request was sent with.
-func (t *Transport) send(req *http.Request, passes bool, ctx *context.Context, sent *bool) (resp *http.Response, err error) {
+func (t *Transport) send(req *http.Request, inner *row, ctx *context.Context, sent *bool) (resp *http.Response, err error) {
 	out := req
-	if passes {
-		out = t.markJudged(req)
+	if inner != nil {
+		out = req.WithContext(context.WithValue(req.Context(), rowKey{}, inner))
 	}
 	if t.Timeout > 0 {
 		resp, err = t.sendWithin(out, ctx)
