@@ -56,6 +56,7 @@
 // redisstore for Redis, pgstore for PostgreSQL, rowstore for other databases. Package fallback
 // decides what calls do while the store is unavailable. InFlight counts each process separately.
 // [Keyed] makes a limiter per tenant, token or host, and drops idle ones.
+// Within puts a limit per tenant around a total.
 //
 // # Reacting to the API
 //

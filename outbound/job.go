@@ -135,6 +135,8 @@ func (p *Permit) bucket() *core {
 		return k.core
 	case *observed:
 		return k.permit.bucket()
+	case *nestedCall:
+		return k.permit.bucket()
 	case *Permit:
 		return k.bucket()
 	}

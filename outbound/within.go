@@ -1,0 +1,127 @@
+package outbound
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Within returns a limiter that admits a call when both limiters do: first outer, as the limit of a
+// tenant, then inner, as a total. If inner refuses the call or ctx ends, outer gets its charge and
+// its place in flight back. The RetryAfter of a [ThrottledError] is the longer of both, as far as
+// the other limiter has a method Explain, which is one operation. A call is charged to both or to
+// none.
+//
+//	tenants := &outbound.Keyed[string]{New: func(tenant string) (outbound.Limiter, error) {
+//		own, err := outbound.NewBucket(tenant, outbound.PerMinute(150), outbound.InFlight(1))
+//		return outbound.Within(queue.New(own, queue.Config{}), queue.New(total, queue.Config{})), err
+//	}}
+//
+// The tenants have equal shares of the total, because each has a queue of its own around the
+// total's bucket. InFlight(1) lets one call of each tenant wait for the total, so a charge is hardly
+// ever returned. Several calls of one tenant in flight need a larger number.
+//
+// What the API answers reaches outer alone: a 429 holds one tenant and not the total. Settle and
+// Done reach both. [As] and [Permit.AcquireIn] find the bucket of outer. Two limits on the same
+// calls belong in one bucket instead. If a limiter is nil, Acquire returns an error that is
+// [ErrInvalid].
+func Within(outer, inner Limiter) Limiter { return &nested{outer, inner} }
+
+type explainer interface {
+	Explain(context.Context, Cost) (Explanation, error)
+}
+
+type nested struct{ outer, inner Limiter }
+
+// Unwrap returns the outer limiter, which the answers reach.
+func (w *nested) Unwrap() Limiter { return w.outer }
+
+func (w *nested) Acquire(ctx context.Context, c Cost) (Permit, error) {
+	if w.outer == nil || w.inner == nil {
+		return Permit{}, fmt.Errorf("%w: nil Limiter within another", ErrInvalid)
+	}
+	outer, err := w.outer.Acquire(ctx, c)
+	if err != nil {
+		return Permit{}, longer(ctx, err, w.inner, c)
+	}
+	inner, admitted := Permit{}, false
+	defer func() {
+		if !admitted { // refused, or inner has panicked
+			outer.Settle(Cost{})
+			outer.Done()
+		}
+	}()
+	if inner, err = w.inner.Acquire(ctx, c); err != nil {
+		return Permit{}, longer(ctx, err, w.outer, c)
+	}
+	admitted = true
+	return NewPermit(&nestedCall{guarded: guarded{permit: outer}, inner: guarded{permit: inner}}), nil
+}
+
+// longer returns the error of a limiter that has refused the call, with the time at which the other
+// admits it, too.
+func longer(ctx context.Context, err error, other Limiter, c Cost) error {
+	full, ok := errors.AsType[*ThrottledError](err)
+	x, explains := other.(explainer)
+	if ok && explains && full.RetryAfter > 0 {
+		if e, err := x.Explain(ctx, c); err == nil {
+			full.RetryAfter = max(full.RetryAfter, e.Wait)
+		}
+	}
+	return err
+}
+
+// Idle reports whether forgetting both limiters loses nothing.
+func (w *nested) Idle() bool {
+	outer, ok := w.outer.(idler)
+	inner, too := w.inner.(idler)
+	return ok && too && outer.Idle() && inner.Idle()
+}
+
+// Explain returns the explanation of the limiter for which the call waits longer, with the states of
+// both.
+func (w *nested) Explain(ctx context.Context, c Cost) (longest Explanation, err error) {
+	var states []State
+	ahead := 0
+	for _, l := range [...]Limiter{w.outer, w.inner} {
+		x, ok := l.(explainer)
+		if !ok {
+			continue
+		}
+		e, err := x.Explain(ctx, c)
+		if err != nil {
+			return e, err
+		}
+		states, ahead = append(states, e.States...), ahead+e.Ahead
+		if longest.States == nil || longest.Wait >= 0 && (e.Wait < 0 || e.Wait > longest.Wait) {
+			longest = e
+		}
+	}
+	longest.States, longest.Ahead = states, ahead
+	return longest, nil
+}
+
+// nestedCall is the permit of a call that two limiters have admitted. The answers reach the outer one.
+type nestedCall struct {
+	guarded // outer
+	inner   guarded
+}
+
+func (b *nestedCall) Settle(used Cost) {
+	b.guarded.Settle(used)
+	b.inner.Settle(used)
+}
+
+func (b *nestedCall) Answered(a Answer) {
+	b.guarded.Answered(a)
+	if a.fails() {
+		b.inner.Answered(Answer{}) // no success
+	}
+}
+
+func (b *nestedCall) Done() {
+	b.guarded.Done()
+	b.inner.Done()
+}
+
+func (b *nestedCall) pending() bool { return b.permit.Pending() || b.inner.permit.Pending() }
