@@ -32,9 +32,9 @@ const (
 type ThrottledError struct {
 	// Key is the key of the bucket, or its label: see [Keyed].
 	Key string
-	// Limit is the label of the limit that refuses the call: its name or its String, such as "10 per
-	// 1s". [State.Label], events and metrics have the same. It is empty if the call waits for a hold
-	// or for booked calls alone, or if a Keyed is full.
+	// Limit is the label of the limit that refuses the call: its name, or its numbers if it has none,
+	// such as "10 per 1s". [State.Label], events and metrics have the same. It is empty if the call
+	// waits for a hold or for booked calls alone, or if a Keyed is full.
 	Limit string
 	// RetryAfter is how long until the same call would be admitted if no other call comes before. It
 	// is 0 if it is unknown: the limit is one on calls in flight, a Keyed is full, or the call's

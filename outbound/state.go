@@ -39,7 +39,7 @@ type State struct {
 	Wait time.Duration
 }
 
-// Label returns the limit's name, or its String if it has none, such as "10 per 1s".
+// Label returns the limit's name, or its numbers if it has none, such as "10 per 1s".
 func (l *State) Label() string { return l.Limit.label() }
 
 // holds sets what all limits have from the bucket's clock.

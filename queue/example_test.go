@@ -10,8 +10,8 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// Calls wait for their turn.
-func ExampleNew() {
+// Calls wait, first in, first out.
+func ExampleQueue() {
 	bucket := outbound.Must(outbound.NewBucket("weather", outbound.PerSecond(1000)))
 	q := queue.New(bucket, queue.Config{MaxWait: time.Minute})
 
@@ -32,7 +32,7 @@ func ExampleNew() {
 	// call the API
 }
 
-// A call that would wait too long is refused at once.
+// A call that would wait too long is refused immediately.
 func ExampleQueue_Acquire_refused() {
 	bucket := outbound.Must(outbound.NewBucket("reports", outbound.PerHour(1)))
 	q := queue.New(bucket, queue.Config{MaxWait: time.Minute})

@@ -36,7 +36,7 @@ func ExampleTransport_plan() {
 		resp, err := client.Do(req)
 		var full *outbound.ThrottledError
 		if errors.As(err, &full) {
-			fmt.Printf("%s has no room for %.0f minutes\n", full.Key, full.RetryAfter.Minutes())
+			fmt.Printf("%s is over the limit for %.0f minutes\n", full.Key, full.RetryAfter.Minutes())
 		} else if err != nil {
 			fmt.Println(err)
 		} else {
@@ -46,8 +46,8 @@ func ExampleTransport_plan() {
 	}
 	// Output:
 	// acme 200
-	// acme has no room for 20 minutes
+	// acme is over the limit for 20 minutes
 	// smallbiz 200
-	// smallbiz has no room for 60 minutes
+	// smallbiz is over the limit for 60 minutes
 	// Get "https://api.example.com/items": no tenant ""
 }

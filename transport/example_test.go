@@ -22,7 +22,7 @@ func (text api) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // An http.Client that calls an API at most once an hour.
-func Example() {
+func ExampleTransport() {
 	bucket := outbound.Must(outbound.NewBucket("weather", outbound.PerHour(1)))
 	client := &http.Client{Transport: &transport.Transport{Base: api("sunny"), Limiter: bucket}}
 
@@ -30,7 +30,7 @@ func Example() {
 		resp, err := client.Get("https://weather.example.com/today")
 		var full *outbound.ThrottledError
 		if errors.As(err, &full) {
-			fmt.Printf("%s has no room for %.0f minutes\n", full.Key, full.RetryAfter.Minutes())
+			fmt.Printf("%s is over the limit for %.0f minutes\n", full.Key, full.RetryAfter.Minutes())
 			continue
 		} else if err != nil {
 			fmt.Println(err)
@@ -42,7 +42,7 @@ func Example() {
 	}
 	// Output:
 	// sunny
-	// weather has no room for 60 minutes
+	// weather is over the limit for 60 minutes
 }
 
 // Each host has a bucket of its own.

@@ -9,8 +9,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/shadow"
 )
 
-// Calls go as they did before, and the program learns what a limit of two an hour would do with them.
-func Example() {
+// Calls leave as before, and the program learns what a limit of two an hour would do with them.
+func ExampleNew() {
 	ctx := context.Background()
 	bucket := outbound.Must(outbound.NewBucket("reports", outbound.Limit{Capacity: 2, LeakRate: 2.0 / 3600}))
 	limiter := shadow.New(bucket, time.Hour, func(_ context.Context, v shadow.Verdict) {

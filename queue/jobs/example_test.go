@@ -9,15 +9,15 @@ import (
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
-// A worker of a job system: what has no room goes back, with the ticket in its headers.
-func Example() {
+// A worker of a job system: a job over the limit is rescheduled, with the ticket in its headers.
+func ExampleScheduler() {
 	bucket := outbound.Must(outbound.NewBucket("shop", outbound.PerMinute(6)))
 	scheduler := jobs.New(bucket, jobs.Config{})
 	work := func(ctx context.Context, name string, headers map[string]string) error {
 		permit, err := scheduler.Acquire(jobs.WithTicket(ctx, headers["ticket"]), outbound.Cost{1})
 		if later, ok := jobs.After(err); ok {
 			headers["ticket"] = later.Ticket
-			fmt.Println(name, "goes back for", later.In.Round(time.Second))
+			fmt.Println(name, "runs again in", later.In.Round(time.Second))
 			return nil
 		}
 		if err != nil {
@@ -34,8 +34,8 @@ func Example() {
 	}
 	// Output:
 	// first runs
-	// second goes back for 9s
-	// third goes back for 19s
+	// second runs again in 9s
+	// third runs again in 19s
 }
 
 // Reservations that are booked when the jobs are enqueued: each job runs once.
@@ -57,7 +57,7 @@ func ExampleScheduler_Book() {
 	// enqueue job 2 to run in 19s with a ticket: true
 }
 
-// A Scheduler for each tenant: one that has many jobs leaves the workers to the others.
+// A Scheduler for each tenant: one that has many jobs leaves the workers to the rest.
 func ExampleScheduler_tenants() {
 	tenants := &outbound.Keyed[string]{New: func(tenant string) (outbound.Limiter, error) {
 		b, err := outbound.NewBucket(tenant, outbound.PerMinute(6))
@@ -69,7 +69,7 @@ func ExampleScheduler_tenants() {
 	for _, tenant := range []string{"acme", "acme", "bolt"} {
 		permit, err := tenants.Acquire(context.Background(), tenant, outbound.Cost{1})
 		if later, ok := jobs.After(err); ok {
-			fmt.Println(tenant, "goes back for", later.In.Round(time.Second))
+			fmt.Println(tenant, "runs again in", later.In.Round(time.Second))
 			continue
 		}
 		fmt.Println(tenant, "runs")
@@ -77,6 +77,6 @@ func ExampleScheduler_tenants() {
 	}
 	// Output:
 	// acme runs
-	// acme goes back for 9s
+	// acme runs again in 9s
 	// bolt runs
 }
