@@ -8,24 +8,22 @@ import (
 	"time"
 )
 
-// AtEnd calls f with the last bytes of a response's body, n at most, when the body has been
-// read to its end. That is where APIs say what a call has cost, as in the usage of a
-// language model's answer, streamed or not. AtEnd is for [Transport.OnResponse], whose
-// permit f then settles:
+// AtEnd calls f with the last bytes of a response's body, n at most, when the body has been read to
+// its end. There APIs report what a call has cost, as in the usage of a language model's answer,
+// streamed or not. AtEnd is for [Transport.OnResponse], whose permit f then settles:
 //
 //	OnResponse: func(resp *http.Response, p *outbound.Permit) {
 //		transport.AtEnd(resp, 4096, func(tail []byte) { p.Settle(usage(tail)) })
 //	}
 //
-// AtEnd reads nothing ahead and keeps nothing but the tail. A program that decodes a JSON
-// value has read all of the value and often not the end behind it, which HTTP/2 sends apart.
-// So Close reads on if the reader has not met the end: at most 4 KiB, and for at most 100 ms,
-// also of a stream that the program gives up.
+// AtEnd never reads ahead, and keeps the tail only. A program that decodes a JSON value often stops
+// before the end of the body, which HTTP/2 sends separately. Close then reads on, at most 4 KiB and
+// 100 ms, even of a stream that the program gives up.
 //
-// f is called once, by the goroutine that reads or closes. Where the Profile looks at the
-// body, that is one of its own: then f may run before RoundTrip has returned, and beside it.
-// f is not called if the end is further away than that, if the body fails, or for the
-// connection of a 101 Switching Protocols. f must not keep the tail.
+// f is called once, by the goroutine that reads or closes. If the Profile reads the body, that is
+// another goroutine: f may then run before RoundTrip has returned. f is not called if the end is
+// further away than that, if the body fails, or for the connection of a 101 Switching Protocols. f
+// must not keep the tail.
 func AtEnd(resp *http.Response, n int, f func(tail []byte)) {
 	if resp.Body == nil || n <= 0 || resp.StatusCode == http.StatusSwitchingProtocols {
 		return

@@ -19,35 +19,31 @@ import (
 //	hosts := &outbound.Keyed[string]{New: …}
 //	client := &http.Client{Transport: &transport.Transport{For: transport.ByHost(hosts.For)}}
 //
-// A Keyed has an upper bound. A set without one grows with every host that somebody makes
-// the program call.
+// A Keyed has an upper bound. A set without one grows with every host that the program calls.
 //
-// The name is that of the URL, to which net/http connects, and never the Host header: in
-// lower case and ASCII ("xn--bcher-kva.example"), without a final dot, and without the port
-// if it is the scheme's usual one; an IPv6 address is in its short form, and in brackets if a
-// port follows. All spellings of one host have one name. Each hop of a redirect is a request
-// to its own host.
+// The name is the host of the URL, which net/http connects to, rather than the Host header. It is
+// in lower case and ASCII ("xn--bcher-kva.example"), without a final dot and without the scheme's
+// usual port. An IPv6 address is in its short form, and in brackets before a port. All spellings of
+// one host have one name. Each hop of a redirect is a request to its own host.
 //
 // If limiter is nil, all requests fail with [outbound.ErrInvalid].
 func ByHost(limiter func(host string) outbound.Limiter) func(*http.Request) outbound.Limiter {
 	return by("ByHost", limiter, func(req *http.Request) string { return hostKey(req.URL) })
 }
 
-// ByHeader returns a function for the field For of a [Transport]. It gives each value of a
-// header, such as Authorization, the limiter that the function limiter makes of a key. The
-// key is 32 hexadecimal digits, which depend on the header's name, its value and the host
-// that [ByHost] would tell, and do not reveal a token. (It is half a SHA-256 without a
-// secret: an attacker who can list all possible values can find the one that fits. Tokens
-// cannot be listed; numbers and addresses can.) A token has another key at another host, so
-// that one API cannot hold the calls to another.
+// ByHeader returns a function for the field For of a [Transport]. It gives each value of a header,
+// such as Authorization, the limiter that the function limiter makes of a key. The key is 32
+// hexadecimal digits of the header's name, its value and the host of [ByHost], which do not reveal
+// a token. (It is half a SHA-256 without a secret: an attacker who can list all possible values can
+// find the one that fits. Tokens cannot be listed; numbers and addresses can.) A token has another
+// key at another host, so that one API cannot hold the calls to another.
 //
-// A key does not tell whose token it is. So limiter cannot choose a tenant's plan by it, and
-// all keys get the same limits. Where limits differ, write For yourself: find the tenant,
-// such as in the request's context, and ask an [outbound.Keyed] for his limiter. Its key may
-// then be his name, and never the token.
+// A key does not reveal the tenant, so all keys get the same limits. If limits differ, write For
+// yourself: find the tenant, for instance in the request's context, and use an [outbound.Keyed].
+// Its key may be the tenant's name; do not use the token.
 //
-// A request without the header, or with nothing in it, has the empty key. ByHeader does not
-// see what a Base adds: an OAuth transport belongs around this one.
+// A request without the header, or with an empty one, has the empty key. ByHeader does not see what
+// a Base adds: an OAuth transport belongs around this one.
 //
 // If limiter is nil, all requests fail with [outbound.ErrInvalid].
 func ByHeader(name string, limiter func(key string) outbound.Limiter) func(*http.Request) outbound.Limiter {

@@ -39,16 +39,15 @@ func (c *ctxCost) use(a *attempt) {
 // Requests may share a context.
 type lastAttempt struct{ attempt atomic.Pointer[attempt] }
 
-// WithCost returns a context with which a [Transport] takes this cost for a request,
-// whatever its field Cost says, and the permit of that request. It reaches through
-// libraries that hide their requests and responses: settle the permit when their call has
-// returned and the real cost is known, such as the tokens that a model has used.
+// WithCost returns a context with which a [Transport] takes this cost for a request, whatever its
+// field Cost says, and the permit of that request. It works through libraries that hide their
+// requests and responses: settle the permit when their call has returned with its real cost, such
+// as the tokens of a model.
 //
-// The permit is never nil, and has nothing to do until a request was admitted. It stands
-// for the last request that was admitted. Redirects and retries under the same context each
-// take the whole cost, and only the last one is settled. The transport ends the request
-// itself: Done is not needed and has no effect. Settle and Answered also count after the
-// body has been read. Make a context for each call.
+// The permit has no effect until a request was admitted. Then it is that of the last admitted
+// request. Redirects and retries under the same context each take the whole cost, and only the last
+// one is settled. The transport ends the request itself, so Done has no effect. Settle and Answered
+// also count after the body has been read. Make a context for each call.
 func WithCost(ctx context.Context, c outbound.Cost) (context.Context, *outbound.Permit) {
 	l := new(lastAttempt)
 	p := outbound.NewPermit(l)

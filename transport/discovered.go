@@ -11,44 +11,40 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// Discovered finds the limiter of a request where the API itself says, in its answers, which of its
-// buckets a route belongs to, as Discord does with X-RateLimit-Bucket and GitHub with
-// X-RateLimit-Resource. Several routes then share one limiter, and what the API says of it steers
-// all of them:
+// Discovered finds the limiter of a request for APIs whose answers name the bucket of a route, as
+// Discord does with X-RateLimit-Bucket and GitHub with X-RateLimit-Resource. Several routes then
+// share one limiter, which all their answers adjust:
 //
 //	d := &transport.Discovered{Route: route, Scope: scope, Name: transport.HeaderName("X-RateLimit-Bucket"), Limiters: limiters}
 //	client.Transport = &transport.Transport{For: d.For, OnResponse: d.Learn}
 //
 // Each route has a limiter of its own, and each name has one that its routes share. The route's own
 // limiter admits a request first, and then the limiter of the name that the route's last answer
-// had, if it had one. So no name, and no change of names, lets out more than the routes' own limits
-// do. Where the limiters are queues, both may wait. Each host has its own routes and names, so that
-// no host's answers touch another's limiters. A Discovered is safe for concurrent use.
+// had, if it had one. So names never admit more than the routes' own limits do. If the limiters are
+// queues, both may wait. Each host has its own routes and names, so that a host's answers only
+// adjust its own limiters. A Discovered is safe for concurrent use.
 type Discovered struct {
-	// Route returns what stands for all requests of one kind, such as the method and the
-	// path without its ids; "": the request has no limiter here. Do not make it of what
-	// others choose freely: the Discovered remembers each route, up to MaxRoutes.
+	// Route returns a text for all requests of one kind, such as the method and the path without its
+	// ids. A request with an empty route has no limiter here. Do not make it of text from outside:
+	// the Discovered remembers each route, up to MaxRoutes.
 	Route func(*http.Request) string
-	// Scope returns what else the API counts apart, under the same name and on the same
-	// route, such as the token, and at Discord also the channel, guild or webhook that the
-	// path is about. The Discovered keeps only a hash of it, as [ByHeader] does. nil, or "":
-	// nothing else.
+	// Scope returns what else the API counts separately under one name and route, such as the token,
+	// and at Discord also the channel, guild or webhook of the path. The Discovered keeps only a hash
+	// of it, as [ByHeader] does. If Scope is nil, or returns "", there is one scope.
 	Scope func(*http.Request) string
-	// Name returns the API's name for the bucket that the request of a response belongs to;
-	// "": it has none. See [HeaderName].
+	// Name returns the API's name for the bucket of a response's request, or "". See [HeaderName].
 	Name func(*http.Response) string
-	// Limiters has the limiters, by keys that begin with the host: "api.example.com=name"
-	// for a bucket that the API has named, and "api.example.com route" for a route. If Scope
-	// returns anything, the key goes on with a space and 32 hexadecimal digits. When Limiters
-	// is full, all requests of a host that find no room share one limiter of that host,
-	// "api.example.com". So a host with many routes and names in use leaves other hosts
-	// theirs. It takes the place of the route's or the name's limiter; the other one admits
-	// the request as always. The host's limiter is for all scopes: a refusal of one token then
-	// holds the others, so give Max enough. Leave Overflow nil: it would admit, and count, a
-	// request once for its route and once more for its name.
+	// Limiters has the limiters, by keys that begin with the host: "api.example.com=name" for a
+	// bucket that the API has named, and "api.example.com route" for a route. If Scope returns
+	// anything, the key goes on with a space and 32 hexadecimal digits. While Limiters is full,
+	// further routes and names of a host share one limiter of that host, "api.example.com". So a host
+	// with many routes and names leaves other hosts theirs. It replaces the route's or the name's
+	// limiter; the other one admits the request as always. The host's limiter is for all scopes: a
+	// refusal of one token then holds all tokens, so set a large Max. Leave Overflow nil: it would
+	// admit, and count, a request once for its route and once more for its name.
 	Limiters *outbound.Keyed[string]
-	// MaxRoutes is how many routes' names the Discovered remembers. Further routes keep to
-	// their own limiters. 0 or less: 10 000.
+	// MaxRoutes is how many routes' names the Discovered remembers. Further routes have only their
+	// own limiters. If it is zero or less, it is 10 000.
 	MaxRoutes int
 
 	mu    sync.RWMutex      // protects names
@@ -70,7 +66,7 @@ func HeaderName(header string) func(*http.Response) string {
 	return func(resp *http.Response) string { return resp.Header.Get(header) }
 }
 
-// For returns the limiter of a request, for [Transport.For]; nil: it has none here.
+// For returns the limiter of a request, or nil, for [Transport.For].
 func (d *Discovered) For(req *http.Request) outbound.Limiter {
 	route := d.Route(req)
 	if route == "" {
@@ -86,10 +82,10 @@ func (d *Discovered) For(req *http.Request) outbound.Limiter {
 	return l
 }
 
-// Learn notes which bucket a request belonged to, for [Transport.OnResponse]. If the name
-// is new for the route, this answer steers the route's own limiter as well as the one that
-// admitted the request. It steers the new name's limiter, too, if that has room at once:
-// then that one is charged for the request as well.
+// Learn notes which bucket a request belonged to, for [Transport.OnResponse]. If the name is new
+// for the route, this answer adjusts the route's own limiter and the one that admitted the request.
+// It also adjusts the new name's limiter if that admits the request immediately, which charges it,
+// too.
 func (d *Discovered) Learn(resp *http.Response, _ *outbound.Permit) {
 	if resp.Request == nil {
 		return

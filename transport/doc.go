@@ -5,7 +5,7 @@
 //	client := &http.Client{Transport: &transport.Transport{Limiter: bucket}}
 //
 // A request over the limit fails immediately with an [*outbound.ThrottledError], which has the time
-// to come back. With a queue around the bucket, the request waits.
+// to retry. With a queue around the bucket, the request waits.
 //
 // [Transport.For] chooses the limiter by host, token or route. [Transport.Cost] or [WithCost]
 // chooses the cost. [Transport.Profile] reads what the response says. In a job of [outbound.Do],
@@ -55,7 +55,7 @@
 // Switching Protocols keeps its permit until it is closed, and its body stays writable. All other
 // permits end with the headers.
 //
-// A request that has been tried stays charged, also if it could not be dialed.
+// A request that has been tried stays charged, even if it could not be dialed.
 //
 // # Retries, redirects, timeouts
 //
@@ -76,8 +76,8 @@
 // A transport may be the Base of another, such as a limiter for each tenant around a total. A
 // wrapper between them needs a method Unwrap() http.RoundTripper. Each charges the request, and the
 // outermost one that has a limiter for it judges the response. [Transport.Judge] changes that, and
-// [OnlyScope] tells apart whom a refusal is for. If a request ends at the inner limiter, nothing was
-// sent, and the outer permit is given back. Limits that always apply together are better one bucket.
+// [OnlyScope] separates refusals by their scope. If a request ends at the inner limiter, nothing was
+// sent, and the outer permit returns its cost. Limits that always apply together are better one bucket.
 //
 // A [Pool] sends each request by one of several transports: API keys, regions or deployments.
 //

@@ -28,9 +28,9 @@ import (
 //
 // A request goes to the member that can send it soonest, by the Explain of the member's limiter.
 // With limiters that wait, such as queues, a waiting request moves if its member is held, or
-// another one could send it sooner. A Pool looks for such requests each 250 ms, and at once after a
-// response from 400 on. A limiter without Explain counts as free until it refuses. With buckets in
-// a store, each look at a member is a request to the store.
+// another one could send it sooner. A Pool looks for such requests each 250 ms, and immediately
+// after a response from 400 on. A limiter without Explain counts as free until it refuses. With
+// buckets in a store, each look at a member is a request to the store.
 //
 // If a member refuses a request, the next one gets it. If all refuse, the error is the one with the
 // least RetryAfter. A Pool sends a request again only if a [Transport] inside a member's Base has

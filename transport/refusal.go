@@ -12,13 +12,12 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// TooManyRequests turns an [*outbound.ThrottledError] into a response 429 with a Retry-After,
-// for the field OnRefusal. Clients that retry by the status then come back when there is
-// room. go-retryablehttp is one: it retries errors blindly, and a status as the response
-// asks. Retry-After is in whole seconds, rounded up and at least 1, also where the time is
-// not known. The body is JSON that SDKs read as their API's own: the error's text in message
-// and in error.message, the seconds in retry_after. TooManyRequests returns any other error
-// as it is.
+// TooManyRequests turns an [*outbound.ThrottledError] into a response 429 with a Retry-After, for
+// the field OnRefusal. Clients that retry by the status then retry when the call can be admitted.
+// go-retryablehttp is one: it retries errors blindly, and a status as the response asks.
+// Retry-After is in whole seconds, rounded up and at least 1, even if the time is unknown. The body
+// is JSON that SDKs read as their API's own: the error's text in message and in error.message, the
+// seconds in retry_after. TooManyRequests returns any other error as it is.
 //
 // With several transports in a row, give it to the outermost only: to those around it, the
 // response would look like the API's.

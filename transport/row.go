@@ -8,21 +8,21 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// Judge says which of several transports in a row tells its limiter what a response says. They are
-// in a row if one is the Base of the other, or Base has a method Unwrap() http.RoundTripper that
-// leads to the other. The others only settle and end their permits.
+// Judge selects which of several transports in a row reports a response to its limiter. They are in
+// a row if one is the Base of the other, or Base has a method Unwrap() http.RoundTripper that leads
+// to the other. The rest only settles and ends permits.
 type Judge uint8
 
 const (
-	// JudgeOutermost has the outermost transport judge. One that has no limiter for the request, or
-	// one that does not hear answers ([outbound.Permit.Hears]), and one whose limiter a redirect
-	// has led away from, leaves that to the next.
+	// JudgeOutermost has the outermost transport judge. The next one judges if the outermost has no
+	// limiter for the request, if answers have no effect on that ([outbound.Permit.Hears]), or if a
+	// redirect has left its limiter's host.
 	JudgeOutermost Judge = iota
-	// JudgeAlways judges, whatever the transports around do: for refusals that [OnlyScope] tells
-	// apart.
+	// JudgeAlways judges in addition to the transports around: for refusals that [OnlyScope]
+	// separates.
 	JudgeAlways
-	// JudgeNever leaves each response to the transport that is the Base, such as where the limiter
-	// here is one for all hosts, and each host has one of its own there.
+	// JudgeNever leaves each response to the transport that is the Base, for instance if the limiter
+	// here is one for all hosts, and there each host has its own.
 	JudgeNever
 )
 

@@ -14,54 +14,50 @@ import (
 // request before it hands it on to Base. The zero Transport paces nothing. It is safe for
 // concurrent use. Do not change its fields once it is in use.
 //
-// A request that the limiter does not admit fails with the limiter's error and is never
-// sent. [errors.As] finds the [*outbound.ThrottledError] through the [*url.Error] of an
-// [http.Client].
+// A request that the limiter refuses fails with the limiter's error before it is sent. [errors.As]
+// finds the [*outbound.ThrottledError] through the [*url.Error] of an [http.Client].
 type Transport struct {
-	// Base sends the requests that were admitted. nil: http.DefaultTransport.
+	// Base sends the admitted requests. If it is nil, http.DefaultTransport does.
 	Base http.RoundTripper
-	// Limiter admits the requests. The answer of a host that only a redirect has led to
-	// does not steer it. nil: it admits every request at once.
+	// Limiter admits the requests. The answer of a host that only a redirect has led to does not
+	// adjust it. If it is nil, every request is admitted immediately.
 	Limiter outbound.Limiter
-	// For returns another limiter for some requests: see [ByHost], [ByHeader] and
-	// [ByRoute]. It must not change the request or read its body. Where it returns nil,
-	// Limiter admits; return [outbound.Unlimited] to let a request go unpaced. nil: Limiter
-	// admits all.
+	// For returns another limiter for some requests: see [ByHost], [ByHeader] and [ByRoute]. It must
+	// not change the request or read its body. If it returns nil, or is nil, Limiter admits the
+	// request. Return [outbound.Unlimited] for an unpaced request.
 	For func(*http.Request) outbound.Limiter
 	// Cost returns what a request takes, unless [WithCost] has said so. It must not change the
 	// request or read its body. If it is nil, each request takes outbound.Cost{1}. A result without
-	// the bucket's first number is [outbound.ErrInvalid], and [outbound.Free] takes nothing.
+	// the bucket's first number is [outbound.ErrInvalid]. A free request has [outbound.Free] there.
 	Cost func(*http.Request) outbound.Cost
-	// Profile reads from a response what the API says of its limits: see package profile,
-	// which knows some vendors. nil: [profile.Generic].
+	// Profile reads from a response what the API reports of its limits: see package profile, which
+	// has many vendors. If it is nil, it is [profile.Generic].
 	Profile *profile.Profile
-	// Judge says whether the transport judges responses. If it is zero, the outermost of transports
-	// in a row does: see [JudgeOutermost].
+	// Judge selects whether the transport judges responses. If it is zero, the outermost of
+	// transports in a row does: see [JudgeOutermost].
 	Judge Judge
-	// Units says which number of a Cost a policy of the API counts, by the policy's name or
-	// else by its unit, such as {"requests": 0, "tokens": 1}. The transport ignores
-	// policies that Units does not have. nil: number 0 counts requests, and policies
-	// without a unit; other policies are ignored.
+	// Units has the index of a Cost's number that a policy of the API counts, by the policy's name or
+	// by its unit, such as {"requests": 0, "tokens": 1}. The transport ignores policies that Units
+	// does not have. If Units is nil, number 0 counts requests and policies without a unit.
 	Units map[string]int
-	// OnSignal is called with what each response says, before the transport applies it, even if the
-	// Signal says nothing. It may change the Signal. The transport applies nothing of a response
-	// that OnSignal sets to the zero Signal, such as a refusal of another scope than this
-	// limiter's; a refusal still does not count as a success. The Signal has what the API asked
-	// for, before MaxHold caps it. OnSignal is called twice for a refusal whose body the profile
-	// reads and which comes late: with what the headers say, and with all. A transport that does
-	// not judge a response, because one around it does or by [JudgeNever], does not call OnSignal
-	// for it, and tells its permit no AnswerQuota. nil: nothing is called.
+	// OnSignal, if not nil, is called with the Signal of each response, even a zero one, before the
+	// transport applies it. It may change the Signal. Set it to the zero Signal to ignore a response,
+	// such as a refusal of another scope than this limiter's; a refusal still counts as no success.
+	// The Signal has what the API asked for, before MaxHold caps it. OnSignal is called twice for a
+	// refusal with a late body that the profile reads: with the headers, and with all. If another
+	// transport judges the response, or by [JudgeNever], OnSignal is not called, and the permit gets
+	// no AnswerQuota.
 	OnSignal func(*http.Response, *profile.Signal)
-	// Used returns what a call has really cost, such as nothing for a 304, and whether that
-	// is known by its response's headers. The transport settles the call with it, unless the
-	// call is settled already, or only a redirect has led to the host that answers. Where only
-	// the body tells, see [AtEnd]. nil: nothing is settled.
+	// Used returns what a call has really cost, such as nothing for a 304, and whether that is known
+	// by its response's headers. The transport settles the call with it, unless the call is settled
+	// already, or only a redirect has led to the host that answers. For a cost in the body see
+	// [AtEnd]. If Used is nil, the transport settles no call.
 	Used func(*http.Response) (outbound.Cost, bool)
 	// MaxHold is the longest hold that one response may cause, so that a wrong or malicious
-	// Retry-After cannot stop all calls for days. It also bounds each of several refusals in
-	// a row: their doubled holds end there, and at 1 h. It binds the permits that OnResponse
-	// and [WithCost] hand out as well. With 2 s or less, a success that says that nothing
-	// remains holds nobody. 0 or less: 1 h.
+	// Retry-After cannot stop all calls for days. It also bounds each of several refusals in a row:
+	// their doubled holds end there, and at 1 h. It binds the permits that OnResponse and [WithCost]
+	// hand out as well. With 2 s or less, a success that reports an exhausted quota does not hold. If
+	// it is zero or less, it is 1 h.
 	MaxHold time.Duration
 	// Timeout bounds the time from a request's admission to the end of its response's body, so that
 	// the wait for the limiter does not count. After it the request, or the Read of the body, fails
@@ -69,27 +65,26 @@ type Transport struct {
 	// switched protocols has no bound. If Timeout is zero or less, only the request's context
 	// bounds the request.
 	Timeout time.Duration
-	// OnResponse is called with every response as soon as its headers are there, before the
-	// transport judges it. It can settle the call's cost, say how the API has answered, or
-	// wrap the body to do so when it has been read: the permit stays in use until the body's
-	// end. After the permit's Done, or an answer other than [outbound.AnswerRemaining], as by
-	// Refused, the transport does not judge the response itself: the zero Answer says
-	// that a 429 has nothing to do with this quota. nil: nothing is called.
+	// OnResponse, if not nil, is called with every response as soon as its headers have arrived,
+	// before the transport judges it. It can settle the call's cost, report the API's answer, or wrap
+	// the body to do so later: the permit stays in use until the body's end. If it reports an answer
+	// other than [outbound.AnswerRemaining], such as Refused, or calls Done, the transport does not
+	// judge the response. The zero Answer means that a 429 is not about this quota.
 	OnResponse func(*http.Response, *outbound.Permit)
-	// OnRefusal is called with a request that was not admitted, and the reason, which may
-	// also be a bad cost, a context that is done or a store that failed. RoundTrip returns
-	// what OnRefusal returns; a nil response with a nil error stands for the reason itself.
-	// The request's body is closed by then, so OnRefusal cannot send the request elsewhere.
-	// [TooManyRequests] fits. nil: RoundTrip returns the reason.
+	// OnRefusal is called with a request that was not admitted, and the reason, which may also be a
+	// bad cost, a context that is done or a store that failed. RoundTrip returns what OnRefusal
+	// returns; a nil response with a nil error stands for the reason itself. The request's body is
+	// closed by then, so OnRefusal cannot send the request elsewhere. [TooManyRequests] fits. If it
+	// is nil, RoundTrip returns the reason.
 	OnRefusal func(*http.Request, error) (*http.Response, error)
 }
 
 // errNoResponse is the error of a Base that breaks its contract.
 var errNoResponse = errors.New("transport: Base returned neither a response nor an error")
 
-// RoundTrip asks the limiter to admit the request and hands it on to Base. It waits only if
-// the limiter does, no longer than the request's context allows. It does not change the
-// request, buffers no body, and sends nothing twice.
+// RoundTrip asks the limiter to admit the request and hands it on to Base. It waits only if the
+// limiter does, no longer than the request's context allows. It sends the request once, without
+// changing it or buffering its body.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, _, err := t.roundTrip(req, nil)
 	return resp, err

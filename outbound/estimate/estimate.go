@@ -18,20 +18,20 @@ import (
 //	p.Settle(used)
 //	e.Learn(known, used)
 //
-// Too low an estimate sends calls that the API refuses. Too high a one is settled too
-// late for others to use. Keep the capacity of such a limit at 6 s of its rate or
-// less, or stay at 95 % of the quota. The zero Average is ready to use, and an Average is safe for
+// Too low an estimate sends calls that the API refuses. If it is too high, the difference is
+// returned too late for other calls. Keep the capacity of such a limit at 6 s of its rate or less,
+// or stay at 95 % of the quota. The zero Average is ready to use, and an Average is safe for
 // concurrent use. Change no field after the first use.
 type Average struct {
-	// Bucket is the bucket that the calls acquire from. No estimate is then above the
-	// capacity of a limit that is in force. Calls that really cost more still go, and
-	// settle the rest; only the known part may be too large. nil: nothing bounds an
-	// estimate, and once the average is above a capacity every call is [outbound.ErrTooLarge].
+	// Bucket is the bucket that the calls acquire from. No estimate is then above the capacity of a
+	// limit that is in force. Calls that really cost more still go, and settle the rest; only the
+	// known part may be too large. If it is nil, estimates have no bound, and once the average is
+	// above a capacity every call is [outbound.ErrTooLarge].
 	Bucket *outbound.Bucket
 	// First is what the calls before the first Learn cost beyond their known part. Without it, a
-	// known part of 0 in the bucket's first unit is [outbound.ErrInvalid] until the first Learn; if it
-	// is [outbound.Free], all calls until then go immediately, unpaced. Numbers that are no cost count as
-	// nothing.
+	// known part of 0 in the bucket's first unit is [outbound.ErrInvalid] until the first Learn; if
+	// it is [outbound.Free], all calls until then go immediately, unpaced. Invalid numbers count as
+	// 0.
 	First outbound.Cost
 	// Weight is how much the newest call counts, above 0 and at most 1. Others
 	// mean 1/20.

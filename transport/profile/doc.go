@@ -5,11 +5,10 @@
 //		fmt.Println(signal.Reason, signal.Wait)
 //	}
 //
-// A [Signal] reports whether the API refused the call, why, how long to hold further calls, and
-// the limits that the response names, each as a [Policy]. A Signal may slow a program down. It
-// never speeds a program up. The package keeps no state between responses and sends nothing.
-// [ByName] finds a profile by the name of an API. To write a profile, see the example and
-// [Profile].
+// A [Signal] reports whether the API refused the call, why, how long to hold further calls, and the
+// limits that the response names, each as a [Policy]. A Signal may slow a program down. It never
+// speeds a program up. The package keeps no state between responses. [ByName] finds a profile by
+// the name of an API. To write a profile, see the example and [Profile].
 //
 // # What every profile reads
 //
@@ -39,7 +38,7 @@
 //
 // The first rule that applies gives [Signal.Wait]:
 //
-//  1. A response from a cache, with an Age above 0 or X-From-Cache, says nothing.
+//  1. A response from a cache, with an Age above 0 or X-From-Cache, has a zero Signal.
 //  2. A refusal waits for its Retry-After, even if a reset is longer. The longest of several
 //     values counts. Milliseconds replace seconds if they are longer, or at most a second shorter.
 //     On other responses Retry-After does not count.
@@ -57,11 +56,11 @@
 //
 // # Limits to configure
 //
-// Leave a quota of an hour or a day to the headers if they report what remains and when it resets:
-// calls go as fast as the bucket's other limits allow, and are held once the quota is exhausted.
+// Leave a quota of an hour or a day to the headers if they report its rest and its reset. Calls
+// then leave as fast as the bucket's limits allow, and are held once the quota is exhausted.
 // outbound.PerHour would space GitHub's 5,000 calls by 0.72 s each. Configure the limits that no
-// header reports, such as those on bursts. Until the first response the API's state is unknown,
-// and several calls that leave together may be refused.
+// header reports, such as those on bursts. Until the first response the API's state is unknown, and
+// several calls that leave together may be refused.
 //
 // # What is not trusted
 //
@@ -72,9 +71,9 @@
 //
 // Of one header the package reads 16 lines of at most 1 KiB, and of all together 4 KiB and 32
 // policies. Meta's X-Business-Use-Case-Usage may have lines of 8 KiB, which take 50 µs. Headers
-// with a name inside are ignored in a response with more than 128 headers. Of a body, the package
-// reads 8 KiB and 1,024 values. Reading takes at most 20 µs for headers and 30 µs more for a body,
-// or 1 ms if gzip is made to be slow. Each call of [Response.JSON] is a search of its own.
+// with a name inside are ignored in a response with more than 128 headers. The package reads 8 KiB
+// and 1,024 values of a body. Reading takes at most 20 µs for headers and 30 µs more for a body, or
+// 1 ms if gzip is made to be slow. Each call of [Response.JSON] is a search of its own.
 //
 // Read waits for a body only if the profile looks at it, and for at most 2 s. [Profile.ReadEarly]
 // reports a refusal before that.

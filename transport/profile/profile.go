@@ -16,32 +16,31 @@ type Profile struct {
 	// Fields are the headers that only this API has, or that mean something else here than
 	// elsewhere. A header that is listed is read only as listed.
 	Fields []Field
-	// Refusals are the statuses that are refusals because of a limit, beside 429, 529, and
+	// Refusals are the statuses that are refusals because of a limit, in addition to 429, 529, and
 	// 503 with a Retry-After.
 	Refusals []int
 	// Reason is why this API refuses with 429 and Refusals, unless the response says
 	// otherwise. Unknown: [Rate]. It does not apply to a 503 or 529, which is about the API's
 	// own troubles.
 	Reason Reason
-	// Penalty is how long the API's documentation asks to wait after a refusal that does not
-	// say. It becomes the RetryAfter of a refusal for the reason Rate that has neither a
-	// Retry-After above 0 nor a reset. It does not apply to a 503. 0: there is none.
+	// Penalty is how long the API's documentation asks to wait after a refusal that does not say. It
+	// becomes the RetryAfter of a refusal for the reason Rate that has neither a Retry-After above 0
+	// nor a reset. It does not apply to a 503. It is 0 for none.
 	Penalty time.Duration
-	// Peeks are the responses whose body is looked at: at most 8 KiB of it, if its media type
-	// is JSON, or one of Types, and it is not compressed otherwise than by gzip. To look at a
-	// body means to wait for it, up to 2 s, so do not list one that streams.
+	// Peeks are the responses whose body is looked at: at most 8 KiB of it, if its media type is
+	// JSON, or one of Types, and it is not compressed otherwise than by gzip. Reading a body means
+	// waiting for it, up to 2 s, so do not list one that streams.
 	Peeks []Peek
-	// Types are media types beside JSON whose bodies are looked at, in lower case, such as
+	// Types are media types, in addition to JSON, whose bodies are read, in lower case, such as
 	// "text/xml".
 	Types []string
-	// Judge looks at what the data above cannot express. It is called for refusals, for
-	// responses that Peeks lists, and for those with a header that Fields lists as
-	// [IsCustom], when everything else has been read and before Wait is computed. It may
-	// change the Signal, and must not keep it or the Response. Of a status of 500 and more it
-	// must leave the Reason alone, unless the API itself names a limit there: a Reason other
-	// than Unknown and Overload, with a Detail, says that the API certainly did not do what
-	// the call asked for. If the body is late, ReadEarly calls Judge twice, first with what
-	// there is of it. nil: nothing is called.
+	// Judge looks at what the data above cannot express. It is called for refusals, for responses
+	// that Peeks lists, and for those with a header that Fields lists as [IsCustom], when everything
+	// else has been read and before Wait is computed. It may change the Signal, and must not keep it
+	// or the Response. With a status of 500 and more it must leave the Reason, unless the API itself
+	// names a limit there. A Reason other than Unknown and Overload, with a Detail, means that the
+	// API certainly did not carry out the call. If the body is late, ReadEarly calls Judge twice,
+	// first with what there is of it. It may be nil.
 	Judge func(r *Response, s *Signal)
 
 	// also are further names for ByName, as plain returns them: of the API, or of others for
@@ -64,8 +63,8 @@ type Field struct {
 	Unit   string
 	Kind   Kind
 	Window time.Duration
-	// In is the unit of a number of IsReset, IsWindow and IsRetryAfter. 0: seconds; a number
-	// of IsReset or IsRetryAfter that is as large as a time since 1970 is one.
+	// In is the unit of a number of IsReset, IsWindow and IsRetryAfter. If it is 0, the unit is a
+	// second; a number of IsReset or IsRetryAfter that is as large as a time since 1970 is one.
 	In time.Duration
 }
 
@@ -86,9 +85,8 @@ const (
 	IsUsed
 	// IsUsedOfLimit: both, as "32/40".
 	IsUsedOfLimit
-	// IsReset: when the limit is there again, as a number, a duration as Go writes it, or a
-	// point in time. Of several headers of one policy, the one that Fields lists first
-	// counts.
+	// IsReset: when the limit is there again, as a number, a duration as Go writes it, or a point in
+	// time. If several headers are of one policy, the one that Fields lists first counts.
 	IsReset
 	// IsWindow: the time in which the limit is allowed.
 	IsWindow
@@ -108,8 +106,8 @@ const (
 // A Peek is a kind of response whose body the profile looks at.
 type Peek struct {
 	Status int
-	// Header and Value narrow that to responses with that header line, compared without
-	// regard to case. "": all with the Status.
+	// Header and Value narrow that to responses with that header line, compared without regard to
+	// case. If it is empty, all with the Status.
 	Header, Value string
 }
 
@@ -121,13 +119,13 @@ var generic = add(Profile{Name: "generic", also: `
 	expressratelimit gitlab gravitee ietf intercom klaviyo lemlist mailerlite oracleapigateway
 	persona resend sendgrid spotify vimeo zep`})
 
-// Read returns what a response says. now is the time at which its headers came. It counts
-// only where the response has a point in time but no Date to measure it by, and is best
-// corrected by the Skew of earlier responses. The zero time stands for the moment, and is
-// cheaper where there is nothing to read. If Peeks lists the response, and only then, Read
-// looks at its body, for 2 s at most, and replaces it: the new body reads, fails and closes
-// as the old one. Read changes nothing else of the response. A nil response says nothing.
-// Read finds headers under the canonical names that net/http gives them, and under no others.
+// Read returns what a response says. now is the time at which its headers came. It counts only
+// where the response has a point in time but no Date to measure it by, and is best corrected by the
+// Skew of earlier responses. The zero time stands for the moment, and is cheaper where there is
+// nothing to read. If Peeks lists the response, Read looks at its body, for 2 s at most, and
+// replaces it: the new body reads, fails and closes as the old one. Read changes nothing else of
+// the response. A nil response has a zero Signal. Read finds headers only under the canonical names
+// of net/http.
 //
 // Read reads at most 4 KiB of values, no line above 1 KiB, and 16 lines of one name. A
 // response with nothing to read costs no allocation.
@@ -135,12 +133,11 @@ func (p *Profile) Read(resp *http.Response, now time.Time) Signal {
 	return p.ReadEarly(resp, now, nil)
 }
 
-// ReadEarly is Read for callers that have to know of a refusal before its body is there. If
-// the body takes more than 10 ms, and what there is says by itself that the API has refused
-// the call, ReadEarly calls early with that, once, before it waits for the rest. What it
-// returns then may say otherwise, as where a refusal turns out to be a [Lock]. ReadEarly
-// judges a response whose body comes with its headers as a whole, and does not call early.
-// nil: nothing is called.
+// ReadEarly is Read for callers that have to know of a refusal before its body is there. If the
+// body takes more than 10 ms, and the headers show a refusal, ReadEarly calls early with them,
+// once, before it waits for the body. What it returns then may say otherwise, as where a refusal
+// turns out to be a [Lock]. ReadEarly judges a response whose body comes with its headers as a
+// whole, and does not call early. It may be nil.
 func (p *Profile) ReadEarly(resp *http.Response, now time.Time, early func(Signal)) (s Signal) {
 	if resp == nil {
 		return s

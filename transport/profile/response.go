@@ -20,8 +20,7 @@ type Response struct {
 	left  int       // bytes of headers that may still be read
 }
 
-// Get returns the first line of a header, without the blanks around it, or "" if there is
-// none or it is longer than 1 KiB.
+// Get returns the first line of a header, trimmed, or "" if it is missing or longer than 1 KiB.
 func (r *Response) Get(name string) string {
 	for v := range r.Lines(name) {
 		return v
@@ -55,7 +54,7 @@ func (r *Response) list(name string) string {
 
 // JSON returns a string, number or boolean of the body as text, at most 1 KiB, or "" if there is
 // none. The path names the members of objects from the outside to the inside, with slashes between
-// them: "error/code". Of an array, the first element counts that has the rest of the path. The
+// them: "error/code". In an array, the first element counts that has the rest of the path. The
 // search ends after 1,024 values.
 func (r *Response) JSON(path string) string {
 	f := find(r.Body, path)
@@ -63,13 +62,12 @@ func (r *Response) JSON(path string) string {
 	return value
 }
 
-// Number reads digits with or without decimals, and nothing else: no sign, no exponent, no
-// NaN.
+// Number reads digits, with or without decimals. It rejects signs, exponents and NaN.
 func Number(v string) (float64, bool) { return number(v) }
 
-// Until reads a point in time, in any of the forms that headers may have, such as seconds
-// since 1970 or a date, and returns how long it is until then by the API's own clock, at
-// least 0. A number that may be a time from now is no point in time.
+// Until reads a time in any of the forms of headers, such as seconds since 1970 or a date. It
+// returns how long it is until then by the API's own clock, at least 0. A number that may be a time
+// from now is no point in time.
 func (r *Response) Until(v string) (time.Duration, bool) {
 	if len(v) > maxValue {
 		return 0, false

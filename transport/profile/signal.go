@@ -12,8 +12,7 @@ type Reason uint8
 
 // The reasons. They differ in what helps.
 const (
-	// Unknown: the API has not refused, or has not said why, as with a plain 503 that says
-	// when to come back.
+	// Unknown is a success, or a refusal without a reason, such as a plain 503 with a Retry-After.
 	Unknown Reason = iota
 	// Rate: too many calls, tokens or points in a time of less than a day. Going slower
 	// helps.
@@ -21,7 +20,7 @@ const (
 	// Quota: the budget of a day or longer is used up, or the account's credit. Going slower
 	// does not help now; waiting may take days.
 	Quota
-	// Concurrency: too many calls at once.
+	// Concurrency is too many calls in flight.
 	Concurrency
 	// Overload: the API has troubles of its own, for every caller.
 	Overload
@@ -44,10 +43,10 @@ type Kind uint8
 
 // The kinds of policies.
 const (
-	// Window: so many units until the reset, when all come back at once. Also where the API
-	// does not say how it counts.
+	// Window is a number of units until the reset, which frees all of them. Also where the API does
+	// not say how it counts.
 	Window Kind = iota
-	// Bucket: units come back all the time. The reset is when all will be there; some are
+	// Bucket is a limit that frees units all the time. The reset is when all will be there; some are
 	// there long before.
 	Bucket
 	// InFlight: so many calls in progress.
@@ -61,11 +60,11 @@ const None = -1
 
 // A Policy is one limit of the API, as far as the response reports it.
 type Policy struct {
-	// Name is what the API calls it: the name of a policy, a resource, a bucket or a unit;
-	// "": it has no name. At most 128 bytes, without control characters.
+	// Name is the API's name of it, of a policy, a resource, a bucket or a unit, or empty. At most
+	// 128 bytes, without control characters.
 	Name string
-	// Unit is what it counts, such as "requests", "tokens", "points" or "content-bytes"; "":
-	// the API does not say, and it is most likely requests.
+	// Unit is what it counts, such as "requests", "tokens", "points" or "content-bytes". If it is
+	// empty, the API does not say, and it is probably requests.
 	Unit string
 	// Limit and Remaining are in units, not negative, or None. Remaining is at most Limit.
 	// Some APIs send fractions.
@@ -81,7 +80,7 @@ type Policy struct {
 
 	minusOne bool // Remaining was -1, which may stand for 0 or for unknown
 
-	// Window is the time in which Limit is allowed; 0: it is unknown.
+	// Window is the time that Limit is for, or 0 if unknown.
 	Window time.Duration
 	// Partition is the pk parameter of the field RateLimit: whose quota it is.
 	Partition []byte
@@ -94,9 +93,9 @@ func NewPolicy(name string) Policy {
 	return Policy{Name: name, Limit: None, Remaining: None, Reset: None, used: None}
 }
 
-// Wait returns how long it is until the reset. It adds a second where the reset came as a
-// point in time: API and header round, and the API refuses a call that comes a second early.
-// 0: it is unknown, or the reset is over.
+// Wait returns how long it is until the reset. It adds a second where the reset came as a point in
+// time: API and header round, and the API refuses a call that comes a second early. It is 0 if it
+// is unknown, or if the reset is over.
 func (p *Policy) Wait() time.Duration {
 	switch {
 	case p.Absolute && p.Reset >= 0:
@@ -135,13 +134,13 @@ const (
 	maxPolicies = 32 // of one response; further ones are dropped
 )
 
-// Signal is what a response says about the API's limits. The zero Signal says nothing. It is
-// a value; a copy has policies of its own, but shares those beyond the fourth.
+// Signal is what a response says about the API's limits. The zero Signal is of a response without a
+// report. It is a value; a copy has policies of its own, but shares those beyond the fourth.
 type Signal struct {
 	// Throttled says that the API has refused the call because of its limits or its load.
 	Throttled bool
-	// Cached says that the response came out of a cache. It says nothing about the API now,
-	// and all else is zero.
+	// Cached says that the response came out of a cache. It is not about the API's present state, and
+	// all else is zero.
 	Cached bool
 	// Reason is why the API refused the call.
 	Reason Reason
@@ -151,21 +150,20 @@ type Signal struct {
 	// Scope says whom the refusal concerns, in the API's words or the profile's, such as
 	// "global", "user" or "secondary"; bounded as Detail is.
 	Scope string
-	// RetryAfter is how long the API asks to wait: in Retry-After or one of its relatives, in
-	// the body, or in its documentation if the profile has a Penalty. It is between 0 and
-	// 2^31 s. On a response that is no refusal it is a hint for polling, and does not count.
+	// RetryAfter is how long the API asks to wait: in Retry-After or one of its relatives, in the
+	// body, or in its documentation if the profile has a Penalty. It is between 0 and 2^31 s. On a
+	// success it is a hint for polling, and has no effect.
 	RetryAfter time.Duration
 	// HasRetryAfter distinguishes a RetryAfter of 0 from none.
 	HasRetryAfter bool
 	// Absolute says that RetryAfter came as a point in time.
 	Absolute bool
-	// Wait is for how long no further call should go, by the order that the package's
-	// documentation gives; 0: the API did not say. It is at most 2^31 s, and its user may cap
-	// it lower. A function Judge may set it for refusals of which neither RetryAfter nor a
-	// reset gives the end.
+	// Wait is for how long no further call should leave, by the order in the package's documentation,
+	// or 0 if the API did not say. It is at most 2^31 s, and its user may cap it lower. A function
+	// Judge may set it for refusals that have neither a RetryAfter nor a reset.
 	Wait time.Duration
-	// Date is the API's clock at the response, from the header Date; zero: there is none, or
-	// the response has nothing to say.
+	// Date is the API's clock at the response, from the header Date. It is zero if that is missing,
+	// or if the Signal has nothing else.
 	Date time.Time
 	// Skew is by how much the API's clock is ahead of the local one, as far as Date shows,
 	// which has whole seconds; 0 without Date.
@@ -252,8 +250,8 @@ func (s *Signal) drop(i int) {
 	s.n--
 }
 
-// Binding returns the policy that binds most: one of which nothing remains, with the longest
-// reset, or else the one of which the least part remains. nil: there is no policy.
+// Binding returns the policy that binds most: one of which nothing remains, with the longest reset,
+// or else the one of which the least part remains. It is nil if there is no policy.
 func (s *Signal) Binding() *Policy {
 	all := s.Policies()
 	var best *Policy

@@ -3,11 +3,11 @@ package profile
 import "strings"
 
 // OpenAI is the API of OpenAI and of its imitators: Azure OpenAI, Groq, Together and others
-// (platform.openai.com, "Rate limits", 2026). Policies are named "requests", "tokens" and so
-// on. Their resets, mostly as Go writes a duration, are when the bucket will be full again,
-// so a success that leaves nothing holds nobody. A Quota says that the credit or a day's
-// budget is used up. Azure refuses a stream inside a 200, in which less than nothing remains
-// and a Retry-After stands; without that it has answered the call.
+// (platform.openai.com, "Rate limits", 2026). Policies are named "requests", "tokens" and so on.
+// Their resets, mostly as Go writes a duration, are when the bucket will be full again, so a
+// success that uses up a limit does not hold the bucket. A Quota says that the credit or a day's
+// budget is used up. Azure refuses a stream inside a 200, in which less than nothing remains and a
+// Retry-After stands; without that it has answered the call.
 var OpenAI *Profile = openAI
 
 var openAI = add(Profile{
@@ -55,11 +55,11 @@ func overdrawn(r *Response) bool {
 	return false
 }
 
-// Anthropic is the API of Anthropic (platform.claude.com, "Rate limits", 2026). Policies are
-// named "requests", "tokens", "input-tokens" and "output-tokens", and "unified" for the
-// windows of subscriptions. The resets are when the bucket will be full again. A call that
-// paid overage has let through, although a window of the subscription is spent, holds nobody.
-// 529 is an overload, not this account's limit.
+// Anthropic is the API of Anthropic (platform.claude.com, "Rate limits", 2026). Policies are named
+// "requests", "tokens", "input-tokens" and "output-tokens", and "unified" for the windows of
+// subscriptions. The resets are when the bucket will be full again. If paid overage admits a call
+// although a window of the subscription is spent, it does not hold the bucket. 529 is an overload,
+// not this account's limit.
 var Anthropic *Profile = anthropic
 
 var anthropic = add(Profile{

@@ -173,11 +173,11 @@ var okta = add(Profile{
 	},
 })
 
-// RapidAPI is the gateway of RapidAPI (docs.rapidapi.com/docs/response-headers, 2026): a
-// policy for each object that is billed, with resets in seconds from now, up to a month away.
-// Beyond such a quota calls cost extra, so a success that leaves nothing of it holds nobody.
-// X-RateLimit-Limit, -Remaining and -Reset report the limit on the pace. If that refuses,
-// its reset counts, and not that of a quota.
+// RapidAPI is the gateway of RapidAPI (docs.rapidapi.com/docs/response-headers, 2026): a policy for
+// each object that is billed, with resets in seconds from now, up to a month away. Beyond such a
+// quota calls cost extra, so a success that uses it up does not hold the bucket. X-RateLimit-Limit,
+// -Remaining and -Reset report the limit on the pace. If that refuses, its reset counts, and not
+// that of a quota.
 var RapidAPI *Profile = rapidAPI
 
 var rapidAPI = add(Profile{
@@ -218,8 +218,8 @@ var oracleAccessGovernance = add(Profile{
 	},
 })
 
-// Twilio is the API of Twilio (twilio.com/docs, error 20429, 2026). Its limit is on calls at
-// once, and it does not report how many.
+// Twilio is the API of Twilio (twilio.com/docs, error 20429, 2026). Its limit is on calls in
+// flight, and it does not report how many.
 var Twilio *Profile = twilio
 
 var twilio = add(Profile{

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// GitHub is the REST and the GraphQL API of GitHub (docs.github.com, "Rate limits for the
-// REST API", 2026). The resource names the policy, such as "core" or "search". A 403 is a
-// refusal if the headers or the text say so, and so is a GraphQL response 200 with the error
-// RATE_LIMITED. Scope is "primary" for the hourly limit, and "secondary" for the limits on
-// bursts. Those leave the hourly one untouched, and only the text of the body mentions them,
-// JSON or a page of HTML; without Retry-After they ask for a minute.
+// GitHub is the REST and the GraphQL API of GitHub (docs.github.com, "Rate limits for the REST
+// API", 2026). The resource names the policy, such as "core" or "search". A 403 is a refusal if the
+// headers or the text name a limit, and a GraphQL response 200 is one with the error RATE_LIMITED.
+// Scope is "primary" for the hourly limit, and "secondary" for the limits on bursts. Those leave
+// the hourly one untouched, and only the text of the body mentions them, JSON or a page of HTML;
+// without Retry-After they ask for a minute.
 //
 // Each resource has a limit of its own. Behind one limiter for all, a search that leaves
 // nothing of its 30 a minute holds every call until the reset: give each resource a limiter,
@@ -62,13 +62,13 @@ var gitHub = add(Profile{
 	},
 })
 
-// Linear is the GraphQL API of Linear (linear.app/developers, "Rate limiting", 2026): leaky
-// buckets of requests and of complexity. Each refills at its limit per hour, with resets in
-// milliseconds since 1970 that a success does not wait for. A 400 with the code RATELIMITED
-// is a refusal. It waits until there is room for a request and for the complexity of the
-// query, and 10 s at least: it would refuse a program that comes back for every single unit
-// again with the next. Some queries have a limit of their own, the policy "endpoint-requests": a refusal by
-// that one alone is a Lock with the Scope "endpoint", whose Detail is the query.
+// Linear is the GraphQL API of Linear (linear.app/developers, "Rate limiting", 2026): leaky buckets
+// of requests and of complexity. Each refills at its limit per hour, with resets in milliseconds
+// since 1970 that a success does not wait for. A 400 with the code RATELIMITED is a refusal. It
+// waits until a request and the complexity of the query fit, and 10 s at least: otherwise a program
+// that retries for every unit would be refused with the next one again. Some queries have a limit
+// of their own, the policy "endpoint-requests": a refusal by that one alone is a Lock with the
+// Scope "endpoint", whose Detail is the query.
 var Linear *Profile = linear
 
 var linear = add(Profile{
@@ -136,9 +136,9 @@ var notion = add(Profile{
 	},
 })
 
-// Airtable is the Web API of Airtable (support.airtable.com, "Managing API call limits",
-// 2026). After a 429 it answers nothing for 30 seconds, and no header says so. The monthly
-// limit is a Quota.
+// Airtable is the Web API of Airtable (support.airtable.com, "Managing API call limits", 2026).
+// After a 429 it does not answer for 30 seconds, which is in no header. The monthly limit is a
+// Quota.
 var Airtable *Profile = airtable
 
 var airtable = add(Profile{
@@ -154,9 +154,9 @@ var airtable = add(Profile{
 })
 
 // Monday is the GraphQL API of monday.com (developer.monday.com, "Rate limits", 2026). It has
-// limits on complexity, calls per minute and day, and calls at once, and may refuse with a
-// 200 whose error has a code. A query that costs more than any may, or than the whole budget,
-// can never go: with a 200 that is no refusal, and with a 429 a Lock.
+// limits on complexity, calls per minute and day, and calls in flight, and may refuse with a 200
+// whose error has a code. A query above the maximum cost, or above the whole budget, can never be
+// admitted: with a 200 it counts as a success, and with a 429 as a Lock.
 var Monday *Profile = monday
 
 var monday = add(Profile{
@@ -300,10 +300,10 @@ var jira = add(Profile{
 })
 
 // Confluence is Confluence Data Center
-// (confluence.atlassian.com/conf87/_ratelimiting_httpheaders-1333822054.html, 2023): a bucket
-// that an administrator has set, reported as a capacity, a fill rate and its interval. The Window
-// of its policy is that interval, in which as much as the fill rate comes back, and not all of
-// the Limit. It sends Retry-After: 0 with every success.
+// (confluence.atlassian.com/conf87/_ratelimiting_httpheaders-1333822054.html, 2023): a bucket that
+// an administrator has set, reported as a capacity, a fill rate and its interval. The Window of its
+// policy is that interval. It frees the units of the fill rate, not all of Limit. It sends
+// Retry-After: 0 with every success.
 var Confluence *Profile = confluence
 
 var confluence = add(Profile{

@@ -8,10 +8,9 @@ import (
 	"time"
 )
 
-// Discord is the API of Discord (discord.com/developers, "Rate limits", 2026). The bucket
-// names the policy; Discord counts several routes together in one. Scope is "user", "global"
-// or "shared", which is a Lock: others have used up a limit of the resource that the call is
-// about.
+// Discord is the API of Discord (discord.com/developers, "Rate limits", 2026). The bucket names the
+// policy; Discord counts several routes together in one. Scope is "user", "global" or "shared",
+// which is a Lock: other users have used up a limit of the call's resource.
 var Discord *Profile = discord
 
 var discord = add(Profile{
@@ -64,11 +63,10 @@ var Reddit *Profile = reddit
 
 var reddit = add(Profile{Name: "reddit", Fields: limitFields("X-Ratelimit-", Field{In: time.Second})})
 
-// Meta is the Graph API of Meta
-// (developers.facebook.com/docs/graph-api/overview/rate-limiting, 2026). Policies are the
-// parts, in percent, of an hourly budget, as JSON in headers, with the minutes until a refused
-// business may come back. Refusals are 400 with one of the codes for limits, or without a code
-// and with such a time.
+// Meta is the Graph API of Meta (developers.facebook.com/docs/graph-api/overview/rate-limiting,
+// 2026). Policies are the parts, in percent, of an hourly budget, as JSON in headers, with the
+// minutes until a refused business may call again. Refusals are 400 with one of the codes for
+// limits, or without a code and with such a time.
 var Meta *Profile = meta
 
 var meta = add(Profile{
@@ -152,8 +150,8 @@ func use(object []byte, name string, s *Signal) (wait time.Duration, refused boo
 	return p.Wait(), refused
 }
 
-// Strava is the API of Strava (developers.strava.com, "Rate limits", 2026): the limits of a
-// quarter of an hour and of a day, and others for reading.
+// Strava is the API of Strava (developers.strava.com, "Rate limits", 2026): the limits of a quarter
+// of an hour and of a day, and more for reading.
 var Strava *Profile = strava
 
 var strava = add(Profile{

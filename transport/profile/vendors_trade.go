@@ -103,8 +103,8 @@ var bigCommerce = add(Profile{
 
 // Tiendanube is the API of Tiendanube and Nuvemshop
 // (dev.nuvemshop.com.br/en/docs/erp-guide/api-usage, 2026): a leaky bucket whose reset is in
-// milliseconds from now, and when it will be empty. A refusal waits until there is room for
-// one request, and a second at least.
+// milliseconds from now, and when it will be empty. A refusal waits until one request fits, and a
+// second at least.
 var Tiendanube *Profile = tiendanube
 
 var tiendanube = add(Profile{
@@ -145,11 +145,10 @@ var etsy = add(Profile{
 		headers(Field{Policy: "day", Window: day}, "limit X-Limit-Per-Day remaining X-Remaining-Today")...),
 })
 
-// HubSpot is the API of HubSpot (developers.hubspot.com, "API usage guidelines", 2026): the
-// limits of ten seconds and a day, without resets. A refusal by the limit of ten seconds
-// waits for as long as its window. The policyName of the body, or else its message, says
-// which limit it was. 423 is a Lock of an object that gets too many writes at once, and ends
-// after 2 s ("Error handling").
+// HubSpot is the API of HubSpot (developers.hubspot.com, "API usage guidelines", 2026): the limits
+// of ten seconds and a day, without resets. A refusal by the limit of ten seconds waits for as long
+// as its window. The policyName of the body, or else its message, says which limit it was. 423 is a
+// Lock of an object with too many concurrent writes, and ends after 2 s ("Error handling").
 var HubSpot *Profile = hubSpot
 
 var hubSpot = add(Profile{
@@ -277,8 +276,8 @@ var zendesk = add(Profile{
 	},
 })
 
-// Mailchimp is the Marketing API of Mailchimp (mailchimp.com/developer, "Throttling", 2026),
-// which allows ten connections at once and reports nothing.
+// Mailchimp is the Marketing API of Mailchimp (mailchimp.com/developer, "Throttling", 2026), which
+// allows ten connections at a time and does not report that.
 var Mailchimp *Profile = mailchimp
 
 var mailchimp = add(Profile{Name: "mailchimp", Reason: Concurrency})

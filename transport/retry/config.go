@@ -15,13 +15,13 @@ import (
 
 // Config bounds what a client sends again. Its zero value works.
 type Config struct {
-	// MaxWait is the longest that an attempt waits for its limiter, such as a queue, and then for
-	// the time that the API asks for. A queue's own MaxWait adds nothing to it. If the wait would be
-	// longer, the response or the limiter's error comes back immediately. If MaxWait is zero, only
+	// MaxWait is the longest that an attempt waits for its limiter, such as a queue, and then for the
+	// time that the API asks for. A queue's own MaxWait adds nothing to it. If the wait would be
+	// longer, the response or the limiter's error is returned immediately. If MaxWait is zero, only
 	// the request's context bounds the wait, or a day where the context has no deadline.
 	MaxWait time.Duration
 	// Safe reports whether the client may send a request again although the API may have carried it
-	// out. It is asked about methods that are not idempotent, such as POST, without an
+	// out. It is called for methods that are not idempotent, such as POST, without an
 	// Idempotency-Key. It must not change the request or read its body. If Safe is nil, the client
 	// may not.
 	Safe func(*http.Request) bool

@@ -14,11 +14,11 @@
 // # What is sent again, and when
 //
 //   - If the limiter refuses an attempt, the attempt waits for the RetryAfter and asks again. If
-//     RetryAfter is zero, it asks after 10 ms, doubled up to 1 s. Nothing has gone out, so this
+//     RetryAfter is zero, it asks after 10 ms, doubled up to 1 s. The request was not sent, so this
 //     counts as no attempt.
-//   - After a refusal because of limits, such as a 429, a 503 with a Retry-After, or what the
-//     Profile knows of this vendor, the client waits as long as the API asks. It adds up to a
-//     tenth, at most 1 s. A queue admits the next attempt behind the calls that came meanwhile.
+//   - After a refusal because of limits the client waits as long as the API asks. Such a refusal is
+//     a 429, a 503 with a Retry-After, or one that the vendor's Profile has. It adds up to a tenth,
+//     at most 1 s. A queue admits the next attempt behind the calls that came meanwhile.
 //   - After a failure, or a refusal without a time, the client waits for its RetryWaitMin, 1 s,
 //     doubled up to its RetryWaitMax, 30 s, and up to half more. Failures are errors of the network
 //     or of a store, and statuses from 500 on, except 501 and 505.
@@ -26,12 +26,12 @@
 // The client's RetryMax, 4, bounds refusals by the API and failures together. [Config.MaxWait] and
 // the context's deadline bound the waits. The client does not begin a wait that could end later.
 //
-// The client sends a POST, a PATCH or another method that is not idempotent again only if the API
-// cannot have carried it out: after a 429, an error of dialing, or a store's error. With an
+// The client repeats a POST, a PATCH or another non-idempotent method only if the API cannot have
+// carried it out. That is after a 429, an error of dialing, or a store's error. With an
 // Idempotency-Key, or where [Config.Safe] allows it, the client always may.
 //
-// Never sent again: a cost that can never be admitted, a closed queue, a response from a cache, an
-// account without credit, a certificate that is not trusted, and all other statuses.
+// These end the attempts: a cost above a capacity, a closed queue, a response from a cache, an
+// account without credit, an untrusted certificate, and all other statuses.
 //
 // # What comes back
 //
@@ -46,8 +46,8 @@
 //	the deadline passes during an attempt      context.DeadlineExceeded
 //
 // The ThrottledError has the Key of the limiter's bucket, and it is [context.DeadlineExceeded] if
-// the deadline is why the attempt does not wait. If the transport has an OnRefusal, what that
-// returns comes back in place of the limiter's error. No response comes with an error. Other
+// the deadline is why the attempt does not wait. If the transport has an OnRefusal, the client
+// returns the result of that instead of the limiter's error. No response comes with an error. Other
 // responses are read, up to 64 KiB in up to 1 s, and closed.
 //
 // # Below an SDK
@@ -55,23 +55,23 @@
 // An SDK makes its own errors of the responses. An SDK that sends requests again by itself makes no
 // more attempts than the larger of both, if it does one of these:
 //
-//   - It heeds X-Should-Retry: false, which the client adds to a response after its last attempt.
-//     The SDKs of OpenAI and Anthropic do.
+//   - It respects X-Should-Retry: false, which the client adds to a response after its last
+//     attempt. The SDKs of OpenAI and Anthropic do.
 //   - It announces its attempts in Amz-Sdk-Request, as those of AWS do. The client leaves the
 //     responses to it.
-//   - It sends an Idempotency-Key, and the same one again, as Stripe's does. For 30 s after the
-//     client has given up a request that it has sent more than once, a request with the same
-//     method, URL and key returns an [*Error] and is not sent.
+//   - It sends an Idempotency-Key, and the same one again, as Stripe's does. If the client has
+//     given up a request that it has sent more than once, a request with the same method, URL and
+//     key returns an [*Error] unsent for 30 s.
 //
 // The attempts of other SDKs multiply. Attempts after an error without a response multiply, too.
 // For these, turn the SDK's retries off, or set the client's RetryMax to 0: then the client only
-// waits for the limiter. SDKS.md, beside this file, says how for each of eleven SDKs.
+// waits for the limiter. SDKS.md has the settings for eleven SDKs.
 //
 // # What this does not cover
 //
 //   - MaxWait bounds the wait of each attempt. Only the context bounds all attempts together.
 //   - A limiter is waited for where NewClient finds it: in the transport, and in the transports
-//     that are its Base. The error of any other limiter comes back.
+//     that are its Base. The client returns the error of any other limiter.
 //   - HTTPClient.Timeout ends the whole request. [transport.Transport.Timeout] bounds an attempt.
 //   - StandardClient reads a request's body into memory and does not close it, as retryablehttp has
 //     it. It sets the Body of the request that it gets.
