@@ -15,6 +15,7 @@ var (
 	errRace  = errors.New("redisstore: other processes write the key again and again")
 	errLate  = errors.New("redisstore: the step came too late, or the server's clock was set")
 	errBusy  = errors.New("redisstore: another process has reserved the key")
+	errLost  = errors.New("redisstore: the server has lost later steps of this process")
 	errOld   = errors.New("redisstore: a later step of this process is on record")
 )
 
@@ -73,6 +74,8 @@ func (q *request) read(value any, into []store.Charge) (a answer, err error) {
 	case "busy":
 		left, _ := v[len(v)-1].(int64)
 		a.left, a.err = time.Duration(max(0, left))*time.Microsecond, errBusy
+	case "lost":
+		a.err = errLost
 	case "old":
 		a.err = errOld
 	case "same":

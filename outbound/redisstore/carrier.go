@@ -49,6 +49,9 @@ func (c *carrier) Compose(t *engine.Trip) {
 	k.cold = k.cold || c.bare.Load()
 	reserve := min(max(time.Millisecond, 2*time.Duration(c.trip.Load())), maxReserve)
 	q := compose(k, c.worker.Load(), &t.Op, t.Seq, t.Fence, t.Clock, reserve)
+	if q.mode == hot {
+		q.args = append(q.args, t.Last)
+	}
 	q.pause, k.pause = k.pause, 0
 	t.State = q
 }
@@ -106,7 +109,7 @@ func (c *carrier) Send(ctx context.Context, todo []engine.Attempt) {
 
 // fill writes what the engine has to know of an answer.
 func (r *answer) fill(a *engine.Attempt) {
-	a.Now, a.Err, a.Last = r.now, r.err, r.last
+	a.Now, a.Err, a.Recorded = r.now, r.err, r.last
 	if r.err != nil {
 		return
 	}
@@ -168,7 +171,7 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 	case r.word == "bare":
 		c.bare.Store(true)
 	case r.word == "cold" || q.mode == hot && (r.row == nil || r.row.seen == "" || r.row.edition == q.row.edition):
-		k.cold = r.word != "missing" && r.word != "late"
+		k.cold = r.word != "missing" && r.word != "late" && r.word != "lost"
 	}
 	return engine.Anew
 }

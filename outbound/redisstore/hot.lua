@@ -28,8 +28,9 @@
 --         swap), whether there was a key, then s from at on as it was, and g if it did not know it
 --
 -- ARGV: 1 the name of the process's field  2 seq  3 clock (µs, at most what the server's clock
---       shows; 0: not known)  4 nothing, or a hot step  5 hot: v of a key that is to be made, less
---       born and made. Swap: the first bytes of s that were read  6 s, nothing if nothing is to be
+--       shows; 0: not known)  4 nothing, or a hot step
+--       hot: 5 v of a key that is to be made, less born and made  6 the process's step that was last
+--       on record. Swap: 5 the first bytes of s that were read  6 s, nothing if nothing is to be
 --       written  7 v  8 g  9 for how many ms the server keeps the key  10 reserve (µs)
 -- A hot step is token, edition, then an array of numbers: fence, keep (µs), age (µs), gid that is
 -- known, ref (µs), n, move (0 none, 1 undo, 2 book nothing), reports, backs, runs; capacity, rate,
@@ -76,6 +77,7 @@ repeat
     break
   end
 
+  if prior > 0 and prior < (tonumber(ARGV[6]) or 0) then return {'lost', now, prior} end -- charges may have other calls' ids
   if not lib then
     word = 'bare'
     break
@@ -226,9 +228,10 @@ repeat
       end
       d[2 * i + 13] = sum
     end
-    -- slot puts units into a new slot, and makes one of the two closest neighbours if there are too many.
-    slot = function(p, ends, u)
-      p[#p + 1], p[#p + 2] = ends, u
+    -- slot puts units into a new slot at j, and makes one of the two closest neighbours if there are too many.
+    slot = function(p, j, ends, u)
+      table.insert(p, j, u)
+      table.insert(p, j, ends)
       if #p > 256 then
         local least = 1
         for j = 1, #p - 3, 2 do if p[j + 2] - p[j] < p[least + 2] - p[least] then least = j end end
@@ -252,7 +255,9 @@ repeat
       elseif kind == 1 then
         if not slots and sure[i] == 0 and fin[i] <= -held then units[i], fin[i], d[l] = 0, ends, 0 end
         if sure[i] > 0 and gap[i] <= -held then load() end
-        local joins = units[i] > 0 and (ends <= fin[i] or sure[i] > 0 and ends - prev[i] < floor(window / 64)) or units[i] == 0 and sure[i] == 0
+        local near, older = floor(window / 64), sure[i] > 0
+        local joins = ends <= fin[i] and fin[i] - ends < near or ends > fin[i] and older and ends - prev[i] < near -- the newest slot
+        joins = units[i] > 0 and joins and (not older or prev[i] < ends) or units[i] == 0 and not older
         if slots or not joins then
           load()
           local p, gone = slots[i], 1
@@ -261,13 +266,18 @@ repeat
             p = {unpack(p, gone)}
             slots[i] = p
           end
-          local j = #p - 1
+          local j = #p + 1
+          while j > 1 and p[j - 2] >= ends do j = j - 2 end
           slotted = true
-          if not (j > 0 and ends <= p[j] or j > 2 and ends - p[j - 2] < floor(window / 64)) then
-            slot(p, ends, u)
-            return look(i)
+          if not (p[j] and p[j] - ends < near) then
+            if not (j > 4 and ends - p[j - 4] < near) then
+              slot(p, j, ends, u)
+              return look(i)
+            end
+            j = j - 2
+            p[j] = ends
           end
-          p[j], p[j + 1] = max(p[j], ends), p[j + 1] + u
+          p[j + 1] = p[j + 1] + u
         else
           fin[i], units[i] = max(fin[i], ends), units[i] + u
         end
@@ -345,7 +355,7 @@ repeat
           if more > 0 and p[j] then
             p[j + 1] = p[j + 1] + more
           elseif more > 0 and ends > 0 then
-            slot(p, ends, more)
+            slot(p, j, ends, more)
           elseif more < 0 and p[j] then
             take(p, i, j, min(-more, p[j + 1]))
           end
@@ -369,14 +379,16 @@ repeat
         if q[4 * i + 9] ~= 1 then
           d[l] = d[l] - u
           add(i, -u, true)
-        elseif newest(i, -u) then
+        elseif (sure[i] == 0 or prev[i] < due + q[4 * i + 10]) and newest(i, -u) then
           d[l] = d[l] - u
         else
           load()
           local p = slots[i]
           if #p > 0 then
+            local j = #p - 1
+            while j > 2 and p[j - 2] >= due + q[4 * i + 10] do j = j - 2 end
             d[l], slotted = d[l] - u, true
-            take(p, i, #p - 1, u)
+            take(p, i, j, u)
             look(i)
           end
         end

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -259,5 +260,41 @@ func TestStore_SettleOfLostChargeReturnsNothing(t *testing.T) {
 			kept.Settle(outbound.Cost{5})
 			level(67)
 		}
+	}
+}
+
+// A step that finds an older copy of its key returns nothing of charges from before: by now other
+// calls have their numbers.
+func TestStore_StepThatFindsALossReturnsNoUnitsOfOthers(t *testing.T) {
+	for _, swap := range []bool{false, true} {
+		rdb := redistest.Start(t).Client(t)
+		ctx := context.Background()
+		s, other := New(rdb, Config{Timeout: time.Minute}), New(rdb, Config{Timeout: time.Minute})
+		limits := []store.Limit{{Name: "calls", Capacity: 100, Rate: 1e-4}}
+		op := func() *store.Op {
+			return &store.Op{Limits: limits, Base: store.Hash(limits), Action: store.Book, Costs: []store.Units{{1}}}
+		}
+		ask := func(s *Store, op *store.Op) store.Reply {
+			r, err := s.Update(ctx, "key", op)
+			require.NoError(t, err)
+			return r
+		}
+		ask(s, op())
+		older := rdb.Dump(ctx, s.Key("key")).Val()
+		var lost [3]store.Charge
+		for i := range lost {
+			lost[i] = ask(s, op()).Charges[0]
+		}
+		require.NoError(t, rdb.RestoreReplace(ctx, s.Key("key"), 0, older).Err())
+		for range lost {
+			ask(other, op())
+		}
+		last := op()
+		last.Reports, last.Back = []store.Report{{Kind: store.Settled, Charge: &lost[0]}}, []store.Charge{lost[2]}
+		if swap {
+			last.Reports = append(last.Reports, store.Report{Kind: store.Paused})
+		}
+		require.Len(t, ask(s, last).Charges, 1)
+		require.InDelta(t, 5, ask(other, &store.Op{Limits: limits, Base: store.Hash(limits)}).State.Level[0], 0.1)
 	}
 }

@@ -29,7 +29,7 @@ func TestScript_NeedsNoMoreThanRedis62(t *testing.T) {
 	within(`'([A-Z]{2,})'`, "DEL HDEL HGET HGETALL HLEN HMGET HSET PEXPIRE TIME") // no options: NX, XX, GT, LT of PEXPIRE are of 7.0
 	require.NotRegexp(t, `(?:\b|redis\.p)call\(\s*[^'\s]`, code, "a command that this test does not see")
 	within(`\b((?:redis|server|string|table|os|struct|cjson|cmsgpack|bit|debug|coroutine)\.\w+)`,
-		"redis.call redis.pcall string.format string.gsub string.match string.sub table.remove table.sort")
+		"redis.call redis.pcall string.format string.gsub string.match string.sub table.insert table.remove table.sort")
 	within(`\b(math\.\w+)`, "math.ceil math.exp math.floor math.fmod math.huge math.log math.max math.min")
 	within(`\b(lib\.\w+)`, "lib.pack lib.unpack") // cmsgpack
 	// Functions: Lua 5.1's, and the script's own.

@@ -155,9 +155,12 @@ func (c *carrier) lock(ctx context.Context, a *engine.Attempt) {
 // fill writes what an attempt has found.
 func fill(a *engine.Attempt, n *note, clock time.Duration) {
 	a.Note, a.Now = n, clock
+	worker := a.State.(*step).worker
 	if m := n.made; m != nil {
-		a.Reply, a.Last, a.Keep = m.reply, m.was.trip(a.State.(*step).worker), m.keep
+		a.Reply, a.Recorded, a.Keep = m.reply, m.was.trip(worker), m.keep
 		a.Reply.Charges = append(a.Into, m.reply.Charges...)
+	} else if n.row != nil {
+		a.Recorded = n.row.trip(worker)
 	}
 }
 

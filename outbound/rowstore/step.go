@@ -169,6 +169,9 @@ func (s *step) locked(ctx context.Context, sw *Swap) *note {
 			return n
 		}
 	}
+	if last := n.row.trip(s.worker); last > 0 && last < s.trip.Last { // the rows have lost data
+		return n
+	}
 	if n.lost = len(s.tries) > 0 && !ok && n.row.full(); n.lost {
 		return n
 	}

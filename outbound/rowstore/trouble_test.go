@@ -396,3 +396,33 @@ func TestACallerWhoGoesGetsItsBookingBackAndRacesWithNothing(t *testing.T) {
 		require.Less(t, level, float64(got)+0.5*float64(16*rounds-got), "most of what nobody has come back")
 	})
 }
+
+// A step that finds an older row returns nothing of charges from before: by now other calls have
+// their numbers.
+func TestStore_StepThatFindsALossReturnsNoUnitsOfOthers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		s, other := rows.store(), rows.store()
+		name := string(s.Key("key"))
+		ask := func(s *rowstore.Store, op *store.Op) store.Reply {
+			r, err := s.Update(context.Background(), "key", op)
+			require.NoError(t, err)
+			return r
+		}
+		ask(s, calls(1))
+		var older rowstore.Row
+		rows.set(func() { older = rows.rows[name] })
+		var lost [3]store.Charge
+		for i := range lost {
+			lost[i] = ask(s, calls(1)).Charges[0]
+		}
+		rows.set(func() { rows.rows[name] = older })
+		for range lost {
+			ask(other, calls(1))
+		}
+		op := calls(1)
+		op.Reports, op.Back = []store.Report{{Kind: store.Settled, Charge: &lost[0]}}, []store.Charge{lost[2]}
+		require.Len(t, ask(s, op).Charges, 1)
+		require.InDelta(t, 5, ask(other, &store.Op{Limits: op.Limits, Base: op.Base}).State.Level[0], 0.1)
+	})
+}

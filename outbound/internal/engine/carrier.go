@@ -67,6 +67,11 @@ type Trip struct {
 	// carries out no lower number, because no caller waits for that trip any more. A record has to
 	// last for as long as an attempt may be under way.
 	Seq int64
+	// Last is the number of the key's last trip that the store had on record when it answered that
+	// one. If it is zero, none is known. A store whose record of this worker has a lower number has
+	// lost data. It does not carry the trip out, because other calls may have the numbers of the
+	// charges that the trip returns: the verdict is Anew, with that number in Attempt.Recorded.
+	Last int64
 	// Fence says that it is unknown what became of the key's last trip. The store has to record this
 	// trip even if it changes nothing else: then it can no longer carry out the other one. Without
 	// that, a search finds one call too many: a trip that has failed is carried out after a later
@@ -103,10 +108,10 @@ type Attempt struct {
 	Now time.Duration
 	// Arrived is when the answer arrived. If it is zero, it is when Send returns.
 	Arrived time.Time
-	// Last is, with Done, the number of this worker's last trip that the store had on record before
-	// the attempt. It is 0 if there was no record, and -1 if that is unknown. From it the engine
-	// learns that the store has lost data.
-	Last int64
+	// Recorded is, with Done and Anew, the number of this worker's last trip that the store had on
+	// record before the attempt. It is 0 if there was no record, and -1 if that is unknown. From it
+	// the engine learns that the store has lost data.
+	Recorded int64
 	// Keep is, with Done, for how long the record of this trip will stay at least. It is 0 if the
 	// trip is not on record because it has changed nothing.
 	Keep time.Duration

@@ -86,22 +86,27 @@ var (
 // with nothing in it.
 func (sh *shard) compare(a *Attempt, now time.Duration) {
 	r, born := &a.queue.record, a.Reply.State.Born
-	var loss error
 	switch {
 	case r.seq == 0 || a.Reply.Corrupt:
-	case a.Last > 0 && a.Last < r.seq:
-		loss = errOlder
-	case a.Last == 0 && born != r.born && now < r.until:
-		loss = errGone
-	}
-	if loss != nil {
-		r.seq, r.void.Born, r.void.ID = 0, r.born, max(r.ids, r.void.ID)
-		if at := time.Now(); r.lost.IsZero() || at.Sub(r.lost) > time.Minute {
-			r.lost = at
-			sh.report(store.EventDataLoss, a.queue.Bucket, fmt.Errorf("%s: data loss: %w", sh.config.Name, loss))
-		}
+	case r.older(a):
+		sh.lost(a.queue, errOlder)
+	case a.Recorded == 0 && born != r.born && now < r.until:
+		sh.lost(a.queue, errGone)
 	}
 	if a.Keep > 0 {
 		r.seq, r.born, r.until, r.ids = a.Seq, born, now+a.Keep, a.Reply.State.IDs
+	}
+}
+
+// older reports whether the store has lost the latest trips of this worker.
+func (r *record) older(a *Attempt) bool { return a.Recorded > 0 && a.Recorded < r.seq }
+
+// lost reports a loss of data. From now on no trip returns a charge from before it.
+func (sh *shard) lost(q *keyQueue, loss error) {
+	r := &q.record
+	r.seq, r.void.Born, r.void.ID = 0, r.born, max(r.ids, r.void.ID)
+	if at := time.Now(); r.lost.IsZero() || at.Sub(r.lost) > time.Minute {
+		r.lost = at
+		sh.report(store.EventDataLoss, q.Bucket, fmt.Errorf("%s: data loss: %w", sh.config.Name, loss))
 	}
 }

@@ -57,7 +57,8 @@ func (c rowCarrier) Send(_ context.Context, todo []engine.Attempt) {
 		var is row
 		done, is, a.Now = c.table.swap(a.Key.Bucket, w.old, w.new, w.at)
 		a.Note = is
-		switch last := is.last[c.worker]; {
+		a.Recorded = is.last[c.worker]
+		switch last := a.Recorded; {
 		case last > a.Seq:
 			a.Err = errPassed
 		// Or an attempt before this one was carried out, or there is nothing to write.

@@ -135,6 +135,9 @@ func (sh *shard) giveUp(v Verdict, a *Attempt) {
 		sh.report(store.EventCorrupt, q.Bucket, nil)
 	}
 	if v == Anew {
+		if q.record.older(a) {
+			sh.lost(q, errOlder)
+		}
 		sh.anew(a)
 	} else {
 		sh.refuse(t, a.Err)

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -44,6 +45,9 @@ func (s *shelf) worker(c engine.Config) *engine.Engine {
 	return engine.New(c)
 }
 
+// errOlder is the error of a trip that finds older data than it knows.
+var errOlder = errors.New("the shelf has lost data")
+
 // errDown matches store.ErrUnavailable.
 type errDown struct{ error }
 
@@ -52,10 +56,13 @@ func (errDown) Is(target error) bool { return target == store.ErrUnavailable }
 func (p *porter) Compose(*engine.Trip)          {}
 func (p *porter) Unavailable(cause error) error { return errDown{cause} }
 func (p *porter) Take(a *engine.Attempt) engine.Verdict {
-	if a.Err != nil {
-		return engine.Later
+	switch a.Err {
+	case nil:
+		return engine.Done
+	case errOlder:
+		return engine.Anew
 	}
-	return engine.Done
+	return engine.Later
 }
 
 func (p *porter) Send(_ context.Context, todo []engine.Attempt) {
@@ -76,7 +83,10 @@ func (p *porter) carryOut(a *engine.Attempt) {
 		p.keys[a.Key.Bucket] = k
 	}
 	was := k.last[p]
-	a.Last = was.seq
+	if a.Recorded = was.seq; was.seq > 0 && was.seq < a.Last {
+		a.Err = errOlder
+		return
+	}
 	if a.Seq < was.seq {
 		a.Err = errPassed
 		return

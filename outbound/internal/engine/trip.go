@@ -63,6 +63,7 @@ func (p *pipeline) compose(q *keyQueue, now time.Time) *Trip {
 	t.Clock = q.offset.least(now)
 	t.Fence = q.fence || p.server.ill.Load() // so that it writes: a server that only reads is not up
 	q.fence = false
+	t.Last = q.record.seq
 	sh.config.Carrier.Compose(t)
 	return t
 }
