@@ -56,11 +56,18 @@ func (p *policy) check(ctx context.Context, resp *http.Response, err error) (boo
 	case e != nil && ctx.Err() != nil && (what != final || ctx.Err() == context.Canceled):
 		return false, ctx.Err()
 	case what == final:
-		if resp != nil && a.refused != nil {
-			p.forbid(resp) // OnRefusal's
+		switch {
+		case e != nil:
+		case a.refused != nil: // the response is OnRefusal's
+			p.forbid(resp)
+		case a.signal.throttled, resp.StatusCode >= 500:
+		case retriesOf(ctx) > 0:
+			p.spend(-refusedCosts) // the least that the retry can have taken
+		default:
+			p.spend(-1)
 		}
 	case !a.again(err, p.Safe), resp != nil && announced(a.req):
-	case p.plan(ctx, a, what):
+	case p.plan(ctx, a, what) && (retriesOf(ctx) >= p.client.RetryMax || p.spend(costOf(what))):
 		if resp != nil {
 			resp.Body = &rest{resp.Body, a.cancel}
 		}
@@ -69,6 +76,14 @@ func (p *policy) check(ctx context.Context, resp *http.Response, err error) (boo
 		p.forbid(resp)
 	}
 	return false, nil
+}
+
+// costOf returns what a retry takes of the Budget.
+func costOf(what outcome) int {
+	if what == refused {
+		return refusedCosts
+	}
+	return failedCosts
 }
 
 // plan chooses the pause before the next attempt, and reports whether that may begin.

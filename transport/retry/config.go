@@ -25,6 +25,12 @@ type Config struct {
 	// Idempotency-Key. It must not change the request or read its body. If Safe is nil, the client
 	// may not.
 	Safe func(*http.Request) bool
+	// Budget bounds the retries of all requests of a client together, so that an API that fails for
+	// all gets few more attempts than requests. A retry after a refusal because of limits takes 5 of
+	// it, and one after a failure 14. A retry that succeeds returns 5, and any other success returns 1.
+	// If too little is left, the response or the error comes back immediately. The SDKs of AWS have
+	// 500. If Budget is zero or less, retries are bounded by RetryMax alone.
+	Budget int
 }
 
 // NewClient returns the client of a zero [Config].
@@ -59,6 +65,25 @@ type policy struct {
 	Config
 	client  *retryablehttp.Client
 	givenUp sync.Map // from keyed's identity to why
+
+	mu    sync.Mutex
+	spent int // of the Budget; mu protects it
+}
+
+const (
+	refusedCosts = 5 // of the Budget
+	failedCosts  = 14
+)
+
+// spend takes n of the Budget, or returns -n to it. It reports whether there is as much.
+func (p *policy) spend(n int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.Budget > 0 && n > p.Budget-p.spent {
+		return false
+	}
+	p.spent = max(0, p.spent+n)
+	return true
 }
 
 // longest returns the longest wait of a request that has waited so long, and whether the context's
