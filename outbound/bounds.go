@@ -33,14 +33,14 @@ func (k *Clock) Earliest(c, ahead *Cost) (at time.Time, limit string, err error)
 // fits reports whether a sum is within a limit, as package store rounds.
 func fits(l *store.Limit, sum float64) bool { return sum <= l.Capacity*(1+0.5e-9) }
 
-// period returns the real time until the next period of the limit i begins, or, if not next, the
-// one after it.
-func (k *Clock) period(i int, next bool) time.Duration {
-	p := k.limits.calendar.At(k.state.Unix)[i]
-	if !next {
-		p.End = p.Next
+// period returns the real time from a Unix time until the next period of the limit i begins. ok is
+// false if the limit has none.
+func (s *limitSet) period(i int, unix time.Duration) (next time.Duration, ok bool) {
+	if s.calendar == nil {
+		return 0, false
 	}
-	return max(0, time.Duration(p.End)*time.Second+store.Slack-k.state.Unix)
+	p := s.calendar.At(unix)[i]
+	return max(0, time.Duration(p.End)*time.Second+store.Slack-unix), p.End != 0
 }
 
 // window returns the dial time after which n units have gone by the limit i, a window that lets so
@@ -71,7 +71,7 @@ func (k *Clock) window(i int, n, most, room float64) time.Duration {
 // limits on calls in flight.
 func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 	s, law := &k.state, k.limits.law
-	if k.whole.check("", c) != nil || k.core.slots().most() > 0 || s.Speed < 1 && (len(law) != 1 || law[0].Kind != store.Leaky) {
+	if k.whole.check("", c) != nil || k.core.slots().most() > 0 || s.Speed < 1 && (len(law) != 1 || law[0].Parted()) {
 		return false
 	}
 	last := max(0, s.Last)
@@ -88,15 +88,14 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 		if !alike || cost != c[l.Unit] {
 			units += float64(n) * l.Capacity * 1e-9 // what the law rounds up
 		}
-		switch {
-		case l.Kind == store.Leaky:
+		switch next, ok := k.limits.period(i, s.Unix); {
+		case !l.Parted():
 			sum = later(sum, l.Above(units, 0))
 			if !alike {
 				cost = 0
 			}
 			begin = max(begin, l.Above(level+cost, l.Capacity))
-		case l.Kind.Calendar():
-			next := k.period(i, true)
+		case ok:
 			if fits(l, level+units) && next > 2*store.Slack {
 				continue
 			}
@@ -104,7 +103,7 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 				return false
 			}
 			begin = max(begin, next)
-		case len(law) > 1 || !alike || cost <= 0 || l.Kind != store.Window:
+		case len(law) > 1 || !alike || cost <= 0 || !l.Slides():
 			// Two calls that do not fit into one window are more than half of one.
 			sum = later(sum, time.Duration(min((2*units/l.Capacity+2)*float64(l.Window), 4e18)))
 			slowest = false
@@ -124,7 +123,7 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 	if slowest { // then the slowest of the limits decides
 		end = begin
 		for i := range law {
-			if l := &law[i]; l.Kind == store.Leaky {
+			if l := &law[i]; !l.Parted() {
 				units := ahead[l.Unit] + l.Takes(c[l.Unit])
 				end = max(end, l.Above(s.Level[i]+units, l.Capacity), later(begin, l.Above(units, l.Capacity)))
 			}

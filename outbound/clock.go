@@ -145,7 +145,7 @@ func (k *Clock) Same(older *Clock) bool {
 
 // windows reports whether a limit is a window.
 func (k *Clock) windows() bool {
-	return k.whole != nil && slices.ContainsFunc(k.whole.law, func(l store.Limit) bool { return l.Kind == store.Window || l.Kind == store.Fixed })
+	return k.whole != nil && slices.ContainsFunc(k.whole.law, func(l store.Limit) bool { return l.Window > 0 && l.Parted() })
 }
 
 // Lacks reports whether a call of this cost exceeds the share of the limits that a fallback uses
@@ -163,10 +163,11 @@ func (k *Clock) Reopens(c *Cost) (most time.Duration) {
 	}
 	for i := range k.limits.law {
 		l := &k.limits.law[i]
+		next, ok := k.limits.period(i, k.state.Unix)
 		switch n := l.Takes(c[l.Unit]); {
-		case l.Kind == store.Leaky || n <= 0 || fits(l, k.state.Level[i]+n):
-		case l.Kind.Calendar():
-			most = max(most, k.period(i, true))
+		case !l.Parted() || n <= 0 || fits(l, k.state.Level[i]+n):
+		case ok:
+			most = max(most, next)
 		default:
 			most = max(most, k.state.Real(l.Window))
 		}
@@ -185,7 +186,7 @@ func (k *Clock) Clears() time.Duration {
 	}
 	w := max(0, k.state.Last)
 	for i := range k.limits.law {
-		if l := &k.limits.law[i]; l.Kind == store.Leaky {
+		if l := &k.limits.law[i]; !l.Parted() {
 			w = max(w, l.Above(k.state.Level[i], 0))
 		}
 	}

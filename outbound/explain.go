@@ -110,7 +110,7 @@ func (e *Explanation) explainLimits(r *reply, k *Clock) (longest time.Duration) 
 		l.Wait = s.Alone(k.limits.law, at, n)
 		longest = max(longest, l.Wait)
 		own := l.Wait
-		if e.Booked > 0 && law.Kind == store.Leaky && s.Level[at] > law.Capacity { // a call that is booked because of another limit fills this one until it leaves
+		if e.Booked > 0 && !law.Parted() && s.Level[at] > law.Capacity { // a call that is booked because of another limit fills this one until it leaves
 			own = max(own-e.Booked, s.Real(law.Above(law.Capacity+n, law.Capacity)))
 		}
 		if own > most {

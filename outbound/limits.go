@@ -58,10 +58,9 @@ func newLimitSet(limits []Limit) (s limitSet) {
 	for i := range limits {
 		if l := &limits[i]; !l.inFlight {
 			s.law, s.labels = append(s.law, l.law()), append(s.labels, l.label())
-			s.parts = s.parts || l.kind != store.Leaky
 		}
 	}
-	s.calendar = calendar.New(s.law)
+	s.calendar, s.parts = calendar.New(s.law), slices.ContainsFunc(s.law, func(l store.Limit) bool { return l.Parted() })
 	return s
 }
 

@@ -84,17 +84,18 @@ func (r *reply) states() []State {
 // store has no Parts, so for a window these are upper bounds.
 func comeBack(set *limitSet, s *store.State, i int) (all, next time.Duration) {
 	l := &set.law[i]
-	known := l.Kind == store.Leaky || s.Parts != nil
+	known := !l.Parted() || s.Parts != nil
+	end, ok := set.period(i, s.Unix)
 	switch {
-	case l.Kind.Calendar():
-		all = time.Duration(set.calendar.At(s.Unix)[i].End)*time.Second + store.Slack - s.Unix
+	case ok:
+		all = end
 	case known:
 		all = s.Empty(set.law, i)
 	default: // nothing counts for longer
 		all = s.Real(l.Window)
 	}
 	switch one := l.Takes(min(1, l.Capacity)); {
-	case fits(l, s.Level[i]+one) && !(known && l.Kind.Calendar()):
+	case fits(l, s.Level[i]+one) && !(known && ok):
 		return all, s.Real(0)
 	case known:
 		return all, s.Alone(set.law, i, one)

@@ -1,6 +1,9 @@
 package store
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 const (
 	// spread is by how much the network, and a caller that is late, may move two calls closer
@@ -100,7 +103,14 @@ func (fixed) since(s *State, l *Limit, i int, c *Charge) float64 {
 
 func (fixed) hold(*State, *Limit, int, time.Duration, time.Duration, float64) {}
 
-func (fixed) ages() bool { return false }
+// behind counts on all of a window at its end.
+func (law fixed) behind(s *State, l *Limit, i int, n float64, w time.Duration) time.Duration {
+	turns := max(0, math.Ceil((n-max(0, l.Capacity-s.Level[i]))/l.Capacity*(1-1e-9))-1)
+	at, _ := law.wait(s, l, i, min(n, l.Capacity), w)
+	return l.after(at, turns)
+}
+
+func (fixed) slides() bool { return false }
 
 func (law fixed) void(s *State, l *Limit, i int) bool {
 	s.Parts[i].End = min(s.Parts[i].End, s.Dial()+Deaf+l.Window)

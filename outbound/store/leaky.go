@@ -83,7 +83,13 @@ func (leaky) hold(s *State, l *Limit, i int, _, _ time.Duration, room float64) {
 // most returns the largest number of units that can have left and count still.
 func (leaky) most(s *State, l *Limit, i int) float64 { return max(l.Capacity, s.Parts[i].Over) }
 
-func (leaky) ages() bool { return false }
+// behind counts on no more than an empty limit at the last reservation.
+func (law leaky) behind(s *State, l *Limit, i int, n float64, w time.Duration) time.Duration {
+	at, _ := law.wait(s, l, i, n, w)
+	return max(at, add(w, l.Above(n, l.Capacity)))
+}
+
+func (leaky) slides() bool { return false }
 
 func (law leaky) void(s *State, l *Limit, i int) bool {
 	p := &s.Parts[i]

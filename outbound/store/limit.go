@@ -110,6 +110,17 @@ func (l *Limit) Above(level, to float64) time.Duration {
 	return lasts(level-to, l.Rate)
 }
 
+// after returns a time so many windows after another.
+func (l *Limit) after(w time.Duration, turns float64) time.Duration {
+	return add(w, time.Duration(min(turns*float64(l.Window), farthest)))
+}
+
+// Parted reports whether the limit needs its [Part] to say when calls may leave.
+func (l *Limit) Parted() bool { return l.law().parted() }
+
+// Slides reports whether each call counts for a Window from when it left.
+func (l *Limit) Slides() bool { return l.law().slides() }
+
 // same reports whether m is the same limit as l, perhaps with other numbers.
 func (l *Limit) same(m *Limit) bool { return l.Unit == m.Unit && l.Kind == m.Kind && l.Name == m.Name }
 

@@ -107,6 +107,11 @@ func (period) settle(s *State, l *Limit, i int, c *Charge, more float64, known b
 
 func (period) freed(*Limit, float64) time.Duration { return math.MaxInt64 }
 
+func (law period) behind(s *State, l *Limit, i int, n float64, w time.Duration) time.Duration {
+	at, _ := law.wait(s, l, i, n, w)
+	return at
+}
+
 // void leaves what is counted: a caller whose reservation is void returns it.
 func (period) void(*State, *Limit, int) bool { return true }
 

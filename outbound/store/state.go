@@ -124,8 +124,11 @@ type law interface {
 	// If room is not below 0, the limit has capacity for no more units when the last reservation
 	// leaves.
 	hold(s *State, l *Limit, i int, began, stands time.Duration, room float64)
-	// ages reports whether what has left counts no longer after a hold than without one.
-	ages() bool
+	// slides reports whether each call counts for a Window from when it left.
+	slides() bool
+	// behind returns a lower bound of the dial time, not before w, at which the last of calls that take
+	// n units in all can leave.
+	behind(s *State, l *Limit, i int, n float64, w time.Duration) time.Duration
 	// void takes out reservations later than Deaf. It reports whether charges from before can still
 	// be returned.
 	void(s *State, l *Limit, i int) bool
@@ -167,10 +170,10 @@ func (s *State) Clone() State {
 // Complete reports whether the state says when calls may leave. For some kinds of limits it takes
 // Parts.
 func (s *State) Complete(limits []Limit) bool {
-	return len(s.Parts) == len(limits) || !slices.ContainsFunc(limits, func(l Limit) bool { return l.law().parted() })
+	return len(s.Parts) == len(limits) || !slices.ContainsFunc(limits, func(l Limit) bool { return l.Parted() })
 }
 
-// Dial what the key's clock shows.
+// Dial returns what the key's clock shows.
 func (s *State) Dial() time.Duration { return s.At - s.Born - s.Skip }
 
 // Advance brings the state to the store's time now. A clock that has stepped back loses the step
@@ -292,19 +295,7 @@ func (s *State) Earliest(limits []Limit, ahead, n *Units) (real time.Duration, w
 		if sum <= 0 {
 			continue
 		}
-		at, turns := time.Duration(0), 0.
-		switch l.Kind {
-		case Leaky: // it is not below empty at the last reservation
-			at = add(last, l.Above(sum, l.Capacity))
-		case Fixed: // all of a window comes back at its end
-			turns = max(0, math.Ceil((sum-max(0, l.Capacity-s.Level[i]))/l.Capacity*(1-1e-9))-1)
-			sum = min(sum, l.Capacity)
-		case Window:
-			turns = math.Ceil(sum/l.Capacity*(1-1e-9)) - 1
-			sum = min(sum-float64(turns*l.Capacity), l.Capacity)
-		}
-		first, _ := l.law().wait(s, l, i, sum, last)
-		if at = max(at, add(first, time.Duration(min(turns*float64(l.Window), farthest)))); at > w {
+		if at := l.law().behind(s, l, i, sum, last); at > w {
 			w, which = at, i
 		}
 	}

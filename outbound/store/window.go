@@ -185,7 +185,13 @@ func (window) hold(s *State, l *Limit, i int, began, stands time.Duration, _ flo
 	p.Begin = max(p.Begin, gone)
 }
 
-func (window) ages() bool { return true }
+func (law window) behind(s *State, l *Limit, i int, n float64, w time.Duration) time.Duration {
+	turns := math.Ceil(n/l.Capacity*(1-1e-9)) - 1
+	at, _ := law.wait(s, l, i, min(n-float64(turns*l.Capacity), l.Capacity), w)
+	return l.after(at, turns)
+}
+
+func (window) slides() bool { return true }
 
 // void leaves what is counted: a caller whose reservation is void returns it.
 func (window) void(*State, *Limit, int) bool { return true }
