@@ -1,0 +1,35 @@
+package outbound_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// A program reserves a time for a call, does other work until then, and makes the call.
+func ExampleBucket_Reserve() {
+	ctx := context.Background()
+	bucket := outbound.Must(outbound.NewBucket("api", outbound.PerSecond(10)))
+	for range 3 {
+		r, err := bucket.Reserve(ctx, outbound.Cost{1}, 150*time.Millisecond)
+		if err != nil {
+			fmt.Println("refused:", err)
+			return
+		}
+		defer r.Cancel() // has no effect once the call has its permit
+		time.Sleep(time.Until(r.At()))
+		permit, err := r.Permit(ctx)
+		if err != nil { // a 429 has moved the reservation
+			fmt.Println("not yet:", err)
+			return
+		}
+		fmt.Println("call the API")
+		permit.Done()
+	}
+	// Output:
+	// call the API
+	// call the API
+	// call the API
+}
