@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/rowstore"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
@@ -50,7 +51,7 @@ func TestNoMoreCallsLeaveThanTheLimitAllowsOverABadLine(t *testing.T) {
 		t.Run(form, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				rows := newTable()
-				var left history
+				var left outboundtest.History
 				seed := dice(t).Uint64()
 				each(4, func(i int) {
 					line := &badRows{table: rows, lost: 0.05, unheard: 0.3, repeated: 0.1, delay: time.Millisecond, dice: rand.New(rand.NewPCG(seed, uint64(i)))}
@@ -58,16 +59,16 @@ func TestNoMoreCallsLeaveThanTheLimitAllowsOverABadLine(t *testing.T) {
 					each(6, func(j int) {
 						for until := time.Now().Add(20 * time.Second); time.Now().Before(until); {
 							if bucket.acquire(t) {
-								left.add()
+								left.Add(time.Now(), 1)
 							}
 							time.Sleep(time.Duration(i+j+1) * 10 * time.Millisecond)
 						}
 					})
 					line.wg.Wait()
 				})
-				require.Greater(t, len(left.times), 600)
+				require.Greater(t, left.Len(), 600)
 				late := 150 * time.Millisecond // the bound of a late answer, and a normal way back
-				require.LessOrEqual(t, left.most(50), 50+50*late.Seconds())
+				require.NoError(t, left.Check(50, 50, 50*late.Seconds()))
 			})
 		})
 	}
@@ -88,26 +89,26 @@ func TestAClockThatWaversCountsNoTimeTwice(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rows := newTable()
 		roll := dice(t)
-		var left history
+		var left outboundtest.History
 		each(4, func(i int) {
 			w := wavering{rows, func() time.Duration { return time.Duration(roll.Int64N(int64(100 * time.Millisecond))) }}
 			bucket := shared(rowstore.New(unlocked{w}, rowstore.Config{}), 10, 100)
 			for range 3000 {
 				if bucket.acquire(t) {
-					left.add()
+					left.Add(time.Now(), 1)
 				}
 				time.Sleep(time.Duration(900+i) * time.Microsecond)
 			}
 		})
-		require.Greater(t, len(left.times), 200)
-		require.LessOrEqual(t, left.most(100), 10+100*0.1)
+		require.Greater(t, left.Len(), 200)
+		require.NoError(t, left.Check(10, 100, 100*0.1))
 	})
 }
 
 func TestAClockThatIsSetStopsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rows := newTable()
-		var left history
+		var left outboundtest.History
 		bucket := shared(rows.store(), 5, 50)
 		for i := range 3000 {
 			switch i {
@@ -117,12 +118,12 @@ func TestAClockThatIsSetStopsNothing(t *testing.T) {
 				rows.set(func() { rows.ahead = 0 })
 			}
 			if bucket.acquire(t) {
-				left.add()
+				left.Add(time.Now(), 1)
 			}
 			time.Sleep(time.Millisecond)
 		}
-		require.Greater(t, len(left.times), 140)
-		require.LessOrEqual(t, left.most(50), 2*5., "the step forward is at most a capacity")
+		require.Greater(t, left.Len(), 140)
+		require.NoError(t, left.Check(5, 50, 5), "the step forward is at most a capacity")
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -295,32 +294,6 @@ func (b *bucket) acquire(t *testing.T) bool {
 	t.Helper()
 	r := b.do(t, store.Op{Action: store.Book, Costs: []store.Units{{1}}})
 	return len(r.Charges) == 1 && time.Since(r.When) <= store.BookingGrace
-}
-
-// history is the times at which calls have left.
-type history struct {
-	mu    sync.Mutex
-	times []time.Time
-}
-
-func (h *history) add() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.times = append(h.times, time.Now())
-}
-
-// most returns the highest level of a bucket that leaks at this rate and that the calls have filled.
-func (h *history) most(rate float64) (most float64) {
-	slices.SortFunc(h.times, time.Time.Compare)
-	level := 0.
-	for i, t := range h.times {
-		if i > 0 {
-			level = max(0, level-rate*t.Sub(h.times[i-1]).Seconds())
-		}
-		level++
-		most = max(most, level)
-	}
-	return most
 }
 
 // hanging are rows that do not answer until the test lets them.

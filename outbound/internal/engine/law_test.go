@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,34 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
-
-// history is the times at which calls have left.
-type history struct {
-	mu    sync.Mutex
-	times []time.Time
-}
-
-func (h *history) add() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.times = append(h.times, time.Now())
-}
-
-// most returns the highest level of a bucket that leaks at this rate and that the calls have filled.
-func (h *history) most(rate float64) (most float64) {
-	slices.SortFunc(h.times, time.Time.Compare)
-	level := 0.
-	for i, t := range h.times {
-		if i > 0 {
-			level = max(0, level-rate*t.Sub(h.times[i-1]).Seconds())
-		}
-		level++
-		most = max(most, level)
-	}
-	return most
-}
 
 // A late answer has the time of a reservation that others have followed long since. It is late
 // because the reply before it was lost or because the line is slow. Its call must not leave next to
@@ -51,7 +24,7 @@ func TestNoMoreCallsLeaveThanTheLimitAllowsOverABadLine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				carrier, _ := kind()
-				var left history
+				var left outboundtest.History
 				seed := dice(t).Uint64()
 				each(4, func(i int) {
 					line := &badLine{Carrier: carrier(), lost: 0.05, unheard: 0.3, delay: 10 * time.Millisecond}
@@ -63,16 +36,16 @@ func TestNoMoreCallsLeaveThanTheLimitAllowsOverABadLine(t *testing.T) {
 							r, err := e.Update(context.Background(), "key", op)
 							// As a bucket does: a call that is late by more than the grace is returned.
 							if err == nil && len(r.Charges) == 1 && time.Since(r.When) <= store.BookingGrace {
-								left.add()
+								left.Add(time.Now(), 1)
 							}
 							time.Sleep(time.Duration(i+j+1) * 10 * time.Millisecond)
 						}
 					})
 					line.wait()
 				})
-				require.Greater(t, len(left.times), 400)
+				require.Greater(t, left.Len(), 400)
 				late := 150 * time.Millisecond // the bound of a late answer, and a normal latency
-				require.LessOrEqual(t, left.most(50), 50+50*late.Seconds())
+				require.NoError(t, left.Check(50, 50, 50*late.Seconds()))
 			})
 		})
 	}
