@@ -2,7 +2,6 @@ package outbound
 
 import (
 	"context"
-	"errors"
 	"fmt"
 )
 
@@ -59,16 +58,21 @@ func (w *nested) Acquire(ctx context.Context, c Cost) (Permit, error) {
 }
 
 // longer returns the error of a limiter that has refused the call, with the time at which the other
-// admits it, too.
+// admits it, too. It changes a copy, because others may have the error. An error that a limiter has
+// wrapped stays as it is.
 func longer(ctx context.Context, err error, other Limiter, c Cost) error {
-	full, ok := errors.AsType[*ThrottledError](err)
+	full, ok := err.(*ThrottledError)
 	x, explains := other.(explainer)
-	if ok && explains && full.RetryAfter > 0 {
-		if e, err := x.Explain(ctx, c); err == nil {
-			full.RetryAfter = max(full.RetryAfter, e.Wait)
-		}
+	if !ok || !explains || full.RetryAfter <= 0 {
+		return err
 	}
-	return err
+	e, failed := x.Explain(ctx, c)
+	if failed != nil {
+		return err
+	}
+	later := *full
+	later.RetryAfter = max(full.RetryAfter, e.Wait)
+	return &later
 }
 
 // Idle reports whether forgetting both limiters loses nothing.
