@@ -32,7 +32,7 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 		k.charge[0] = r.Charges[0]
 		k.note(&r)
 		k.takeSlot(&r)
-		if r.inTime(asked) {
+		if r.inTime(asked) && (k.slot == nil || b.slots().holds()) {
 			return k, nil
 		}
 		k.leave()

@@ -54,9 +54,10 @@ func NewBucket(key string, limits ...Limit) (*Bucket, error) {
 // Limits are the same if Unit, Name and kind are the same, and without a Name their window, or
 // their period and zone: those keep their levels. Another limit begins empty.
 //
-// NewSharedBucket does no I/O. A nil store is [ErrInvalid], because a bucket in memory would give
-// each of N workers the whole quota. A limit [InFlight] is this bucket's own: it bounds the calls
-// in progress of this process, and N processes have N times as many.
+// NewSharedBucket does no I/O. A nil store is [ErrInvalid], because a bucket in memory
+// would give each of N workers the whole quota. An [InFlight] counts the calls of all processes. It
+// may be the only limit: NewSharedBucket(store, "erp", InFlight(50)). Beside other limits a call
+// takes a slot first, and then its cost.
 func NewSharedBucket(s store.Store, key string, limits ...Limit) (*Bucket, error) {
 	if s == nil {
 		return nil, fmt.Errorf("%w: nil Store of %s", ErrInvalid, quote(key))
@@ -64,9 +65,6 @@ func NewSharedBucket(s store.Store, key string, limits ...Limit) (*Bucket, error
 	own, err := checkLimits(key, limits)
 	if err != nil {
 		return nil, err
-	}
-	if len(own) == 1 && own[0].inFlight {
-		return nil, &LimitError{Key: key, Limit: own[0], Reason: "InFlight is this worker's own: a shared bucket needs a limit to share beside it"}
 	}
 	b := new(Bucket)
 	b.init(key, own, s)
@@ -228,16 +226,17 @@ func (b *Bucket) Resume(ctx context.Context) error {
 // Calls that are booked for the next second leave at their times, however often limits are set.
 // Later reservations are void, and their calls are booked again by the new limits.
 //
-// Other processes learn of the change with their next reply. A process that remembers a refusal
-// learns of it within a second, so a caller with a long RetryAfter should look again now and then.
+// In a shared bucket that has an [InFlight], limits without one leave it as it is. A shared bucket
+// that was made without one cannot get one.
+//
+// Other processes learn of the change with their next reply, and of an InFlight within a sixth of
+// its lease. A process that remembers a refusal learns of it within a second, so a caller with a
+// long RetryAfter should look again now and then.
 func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 	if err := b.ready(ctx); err != nil {
 		return err
 	}
 	shared := b.Shared()
-	if shared && findAtOnce(limits) >= 0 {
-		return &LimitError{Key: b.key, Limit: limits[findAtOnce(limits)], Reason: "InFlight is each worker's own: NewSharedBucket takes it, and SetLimits leaves it as it is"}
-	}
 	var own []Limit
 	if len(limits) > 0 || !shared {
 		var err error
@@ -247,6 +246,16 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 	}
 	if !shared && slices.Equal(own, b.given()) {
 		return nil
+	}
+	h, inFlight := b.slots().fleet, inFlightOf(own)
+	switch {
+	case !shared || h == nil && inFlight == nil:
+	case h == nil:
+		return &LimitError{Key: b.key, Limit: *inFlight, Reason: "a shared bucket that was made without an InFlight cannot have one"}
+	case len(own) == 0 || inFlight != nil:
+		if err := h.set(ctx, inFlight); err != nil {
+			return err
+		}
 	}
 	return b.do(ctx, "set limits", &step{action: store.Replace, limits: own}, new(reply))
 }
@@ -331,8 +340,12 @@ func (b *Bucket) Waiting(f func()) (stop func()) {
 	}
 	leave := b.slowPath().waiting.listen(f)
 	return func() {
+		left := leave()
+		if h := b.slots().fleet; h != nil && !b.slowPath().waiting.watched() {
+			h.forgo()
+		}
 		switch {
-		case !leave():
+		case !left:
 		case b.remote(): // not in the way of the caller that stops
 			go b.flush()
 		default:

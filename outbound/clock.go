@@ -125,6 +125,9 @@ func (k *Clock) Ready(t Ticket, now time.Time) (ready bool, late time.Duration) 
 		since := now.Sub(k.at)
 		late += max(0, since-in)
 		ready = in <= since && now.Sub(k.received) <= k.fresh
+		if t.call.slot != nil && !t.call.core.slots().holds() {
+			ready, late = true, maxWait // another process may have its slot
+		}
 	}
 	return ready, late
 }

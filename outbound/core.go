@@ -70,8 +70,14 @@ func (b *core) init(key string, limits []Limit, in store.Store) {
 		b.said = sayingOf(first)
 		return
 	}
+	if in != nil {
+		limits = shareable(limits)
+	}
 	p := b.newSlowPath(limits)
 	if in != nil {
+		if l := p.slots.limit.Load(); l != nil {
+			p.slots.fleet = newHolder(&p.slots, key, l, in, p.waiting.changed)
+		}
 		p.shared = &sharedState{store: in, key: storeKey(key)}
 		p.force.Store(&inForce{limitSet: p.made})
 	}
@@ -146,7 +152,11 @@ func (b *core) each(f func(unit int, capacity, rate float64)) {
 		f(b.unitOf(), b.capacity, b.rate)
 		return
 	}
-	for _, l := range p.force.Load().law {
+	set := p.force.Load()
+	if set.open {
+		return
+	}
+	for _, l := range set.law {
 		f(int(l.Unit), l.Capacity, l.Rate)
 	}
 }
@@ -261,7 +271,11 @@ func (b *core) prepare(p *slowPath, s *step, t *trip, f *inForce) {
 		return
 	}
 	if t.op.Replacement, t.op.Own = p.made.law, len(s.limits) == 0; !t.op.Own {
-		set := newLimitSet(s.limits)
+		limits := s.limits
+		if p.shared != nil {
+			limits = shareable(limits)
+		}
+		set := newLimitSet(limits)
 		t.op.Replacement = set.law
 	}
 }
@@ -296,6 +310,11 @@ func (b *core) flush() { _ = b.do(context.Background(), "settle", &step{}, new(r
 // peek tells of the state, by a step that does nothing, and changes nothing. It makes no slowPath.
 func (b *core) peek(ctx context.Context, name string, s *step, r *reply) error {
 	word := b.word.Load()
+	if h := b.slots().fleet; h != nil {
+		if err := h.look(ctx); err != nil {
+			return err
+		}
+	}
 	if b.slow.Load() != nil || word == busy {
 		return b.do(ctx, name, s, r)
 	}
@@ -333,6 +352,16 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 			}
 			s.costs = s.costs[:i]
 			break
+		}
+	}
+	if h := b.slots().fleet; h != nil && len(s.costs) > 0 && !s.inJob && s.move == nil && b.inForce().check(b.key, &s.costs[0]) == nil {
+		again, err := h.wait(ctx, s)
+		if err != nil {
+			return err
+		} else if again > 0 {
+			refused := &ThrottledError{Key: b.key, RetryAfter: again}
+			b.slots().crowded(refused)
+			return refused
 		}
 	}
 	if err := b.do(ctx, s.action.String(), s, r); err != nil || len(r.Charges) > 0 {

@@ -3,6 +3,7 @@ package outbound
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,11 +15,11 @@ import (
 type tardy struct {
 	*store.Memory
 	takes time.Duration
-	trips int // so far
+	trips atomic.Int64 // so far
 }
 
 func (s *tardy) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	s.trips++
+	s.trips.Add(1)
 	select {
 	case <-time.After(10 * time.Millisecond):
 	case <-ctx.Done():
@@ -83,8 +84,12 @@ func TestAnAcquireEndsInTimeThoughAnswersComeLate(t *testing.T) {
 			if c.want != nil && !errors.Is(err, c.want) || c.want == nil && (!errors.As(err, &broken) || !errors.Is(err, errLate)) {
 				t.Errorf("%s: %v", name, err)
 			}
-			if took > c.most {
-				t.Errorf("%s: it took %v, want at most %v", name, took, c.most)
+			most := c.most
+			if c.ctx == 0 {
+				most += 3*c.takes + 10*time.Millisecond // each attempt asks for a slot first
+			}
+			if took > most {
+				t.Errorf("%s: it took %v, want at most %v", name, took, most)
 			}
 			time.Sleep(5 * time.Second)
 			synctest.Wait()
@@ -94,7 +99,7 @@ func TestAnAcquireEndsInTimeThoughAnswersComeLate(t *testing.T) {
 			}
 			for _, is := range states {
 				if is.Level > 0.01 {
-					t.Errorf("%s: %v of %v are left after %d trips", name, is.Level, is.Limit, s.trips)
+					t.Errorf("%s: %v of %v are left after %d trips", name, is.Level, is.Limit, s.trips.Load())
 				}
 			}
 		})

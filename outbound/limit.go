@@ -125,17 +125,47 @@ func (l Limit) Of(unit int, name string) Limit {
 	return l
 }
 
-// InFlight returns a limit on calls in progress: at most n have been admitted and not yet ended by
-// [Permit.Done], whatever they cost. Only Done frees its capacity, so its refusals have no
-// RetryAfter. A bucket has at most one such limit. In a shared bucket it counts the calls of this
-// process's bucket only, and [Bucket.SetLimits] keeps it. A job of [Do] is one call, whatever its
+// InFlight returns a limit on calls in flight: at most n have been admitted and not yet ended by
+// [Permit.Done], whatever they cost. Capacity comes back with Done and not with time, so a refusal
+// has no RetryAfter. A bucket has at most one such limit. A job of [Do] is one call, whatever its
 // requests are: see [Permit.AcquireIn].
+//
+// In a shared bucket n counts the calls of all processes, also if it is the only limit. At most n
+// are in flight, plus those that were in flight in a process when it had not reached the store for
+// most of a lease. A process that has gone gives its slots up within a lease, which is 30 s: see
+// [Limit.Lease]. RetryAfter of a refusal is when to ask again. A queue is granted slots as they
+// become free, and processes that wait have equal shares.
+//
+// This does not cover that calls end with the lease, nor a strict order between processes. It does
+// not cover a store that loses its data, if a new process asks before one that holds slots, nor a
+// store whose clock is set forward more than once in a lease while a process is cut off. If a
+// round trip takes more than a tenth of a call, and n is below the number of processes, fewer than
+// 0.9 n calls are in flight. A limit for this process alone is a bucket of [NewBucket] with an
+// InFlight, around which a call acquires first.
 //
 // If a program forgets Done, its call counts until the garbage collector finds the permit, which
 // may be minutes later. The [ThrottledError] has the number of calls in progress, and the age of
 // the oldest.
 func InFlight(n int) Limit {
 	return Limit{Capacity: float64(n), inFlight: true}.intact()
+}
+
+// Lease returns the limit of [InFlight] with another lease than 30 s. A process that a shared bucket's
+// store does not hear of for a lease loses its slots. It is 3 s to 1 h. A bucket in this process has
+// no use for it. On any other limit, and with any other lease, it makes the limit invalid.
+func (l Limit) Lease(d time.Duration) Limit {
+	switch {
+	case l.flaw != "":
+	case !l.inFlight:
+		l.flaw = "Lease is for InFlight"
+	case d < store.MinLease || d > store.MaxLease:
+		l.flaw = fmt.Sprintf("a lease is 3 s to 1 h, not %v", d)
+	case d == store.DefaultLease:
+		l.window = 0
+	default:
+		l.window = d
+	}
+	return l
 }
 
 // Window returns a limit of n units in any window of this length, wherever the window begins. Up to
@@ -242,8 +272,11 @@ func flawOfNumber(name string, n float64) string {
 // Each returns n and the window of a limit of [Per], [PerSecond], [PerMinute], [PerHour], [Window]
 // or [FixedWindow]. Both are 0 for other limits.
 func (l Limit) Each() (n float64, window time.Duration) {
-	if l.kind == store.Window || l.kind == store.Fixed {
+	switch {
+	case l.kind == store.Window || l.kind == store.Fixed:
 		return l.Capacity, l.window
+	case l.inFlight:
+		return 0, 0
 	}
 	return l.n, l.window
 }
@@ -268,6 +301,8 @@ func (l Limit) String() string {
 func (l *Limit) spec() string {
 	n := digits(l.Capacity)
 	switch {
+	case l.inFlight && l.window != 0:
+		return n + " in flight, " + short(l.window) + " lease"
 	case l.inFlight:
 		return n + " in flight"
 	case l.kind == store.Window:
@@ -405,7 +440,7 @@ func (l *Limit) shape() string {
 	switch {
 	case l.kind.Calendar():
 		return l.period()
-	case l.window == 0:
+	case l.window == 0 || l.inFlight:
 		return ""
 	}
 	return " per " + short(l.window)

@@ -22,6 +22,7 @@ import (
 //	30 in 1m from the first       FixedWindow(30, time.Minute)
 //	10000 per day Europe/Berlin   Daily; also "per hour UTC", "per month UTC"
 //	5 in flight                   InFlight(5)
+//	5 in flight, 1m lease         InFlight(5).Lease(time.Minute)
 //
 // A burst above n, as in "40 burst, 2 per 1s", can only be the bucket that an API publishes, and is
 // read as "40 burst, 2/s". A name and a unit come first: "tokens (unit 1): 30000 per 1m". A name
@@ -41,6 +42,13 @@ func ParseLimit(s string) (Limit, error) {
 func parseLimit(s string) (l Limit, flaw string) {
 	name, unit, s, flaw := cutName(s)
 	if flaw != "" {
+		return l, flaw
+	}
+	if front, of, ok := strings.Cut(s, ","); ok && strings.HasSuffix(of, " lease") {
+		d, flaw := parseTime(strings.TrimSpace(strings.TrimSuffix(of, " lease")))
+		if l, more := parseLimit(front); flaw == "" {
+			return l.Lease(d).Of(unit, name), more
+		}
 		return l, flaw
 	}
 	burst, rate := 0.0, s
@@ -194,6 +202,7 @@ type limitObject struct {
 	Window      string  `json:"window"`
 	FixedWindow string  `json:"fixed_window"`
 	InFlight    float64 `json:"in_flight"`
+	Lease       string  `json:"lease"`
 	Burst       float64 `json:"burst"`
 	Capacity    float64 `json:"capacity"`
 	LeakRate    float64 `json:"leak_rate"`
@@ -215,7 +224,8 @@ func (o *limitObject) text() (text, flaw string) {
 	add(o.Zone != "", true, "%s per %s %s", n, o.Per, o.Zone)
 	add(o.Window != "", true, "%s in any %s", n, o.Window)
 	add(o.FixedWindow != "", true, "%s in %s from the first", n, o.FixedWindow)
-	add(o.InFlight != 0, false, "%s in flight", digits(o.InFlight))
+	add(o.InFlight != 0 && o.Lease == "", false, "%s in flight", digits(o.InFlight))
+	add(o.Lease != "", false, "%s in flight, %s lease", digits(o.InFlight), o.Lease)
 	add(o.Capacity != 0 || o.LeakRate != 0, false, "%s burst, %s/s", digits(o.Capacity), digits(o.LeakRate))
 	if forms != 1 || !counts {
 		return "", `it has n with "per", "window" or "fixed_window", or else "in_flight", or "capacity" with "leak_rate"`

@@ -51,6 +51,7 @@ type limitSet struct {
 	labels   []string           // of those without a name; nil: none is made yet
 	calendar *calendar.Calendar // nil: none of them counts by the calendar
 	parts    bool               // a limit needs State.Parts to say when it has capacity
+	open     bool               // no call fills it: it is of a shared bucket whose only limit is an InFlight
 }
 
 // newLimitSet leaves an InFlight out, which is no limit of the law.
@@ -61,7 +62,19 @@ func newLimitSet(limits []Limit) (s limitSet) {
 		}
 	}
 	s.calendar, s.parts = calendar.New(s.law), slices.ContainsFunc(s.law, func(l store.Limit) bool { return l.Parted() })
+	s.open = len(s.law) == 1 && s.law[0].Name == noLimit.Name
 	return s
+}
+
+// noLimit is the limit of a key in a store that counts only holds. No call fills it.
+var noLimit = Limit{Capacity: maxCapacity, LeakRate: maxLeakRate, Name: "\x00none"}
+
+// shareable returns limits for a key in a store: with noLimit if there is none but an InFlight.
+func shareable(limits []Limit) []Limit {
+	if len(limits) == 1 && limits[0].inFlight {
+		return []Limit{noLimit, limits[0]}
+	}
+	return limits
 }
 
 // label returns the label of the limit i, as [State.Label] has it.
@@ -75,6 +88,9 @@ func (s *limitSet) label(i int) string {
 
 // list returns the limits as callers know them.
 func (s *limitSet) list() []Limit {
+	if s.open {
+		return nil
+	}
 	all := make([]Limit, len(s.law), maxLimits)
 	for i := range all {
 		all[i] = limitOf(&s.law[i])
@@ -84,6 +100,9 @@ func (s *limitSet) list() []Limit {
 
 // units returns what a cost takes of each limit.
 func (s *limitSet) units(c *Cost) (n store.Units) {
+	if s.open {
+		return n
+	}
 	for i := range s.law {
 		n[i] = s.law[i].Takes(max(0, c[s.law[i].Unit]))
 	}
@@ -94,6 +113,9 @@ func (s *limitSet) units(c *Cost) (n store.Units) {
 func (s *limitSet) check(key string, c *Cost) error {
 	if !c.valid() {
 		return badCost(key, nil, c, ErrInvalid)
+	}
+	if s.open {
+		return nil
 	}
 	var first, small *store.Limit // the one of the lowest unit, and one that the cost does not fit into
 	for i := range s.law {

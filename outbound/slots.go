@@ -10,11 +10,13 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// slots are the places among the calls at once. A limit on those is no limit of the law: a
-// bucket counts its own calls, also if a store keeps its levels.
+// slots are the places among the calls at once. A limit on those is no limit of the law. A bucket in
+// this process counts its own calls. A shared one counts the slots that it holds among all processes.
 type slots struct {
 	limit     atomic.Pointer[Limit] // nil: there are any number of slots
 	collected atomic.Int64          // slots of permits that were dropped without Done, so far
+
+	fleet *holder // nil: all are this bucket's own
 
 	mu       sync.Mutex // protects what follows
 	used     int
@@ -34,15 +36,29 @@ func (p *slots) most() int {
 	return 0
 }
 
-// room reports whether another call could start.
-func (p *slots) room() bool {
-	most := p.most()
-	if most == 0 {
+// spare returns how many calls may start, of at most so many.
+func (p *slots) spare(most int) int {
+	if p.fleet != nil {
+		return p.fleet.spare()
+	}
+	return max(0, most-p.used)
+}
+
+// ended counts n calls less. If refused is true, they have not gone.
+func (p *slots) ended(n int, refused bool) {
+	if p.used -= n; n > 0 && p.fleet != nil {
+		p.fleet.freed(refused)
+	}
+}
+
+// holds reports whether calls may start in slots that they have taken before.
+func (p *slots) holds() bool {
+	if p.fleet == nil {
 		return true
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.used < most
+	return !p.fleet.lapsed()
 }
 
 // idle reports whether no call is in progress.
@@ -75,17 +91,20 @@ func (p *slots) reserve(s *step) (asked []Cost) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.used -= s.freed
+	p.ended(s.freed, false)
 	s.freed = 0
 	if !s.seats {
 		return s.costs
 	}
 	asked = s.costs
-	n := min(len(asked), max(0, most-p.used))
+	n := min(len(asked), p.spare(most))
 	s.costs = asked[:n]
 	p.missed = p.missed || n < len(asked) && p.reserved > 0
 	p.used += n
 	p.reserved += n
+	if p.fleet != nil && s.waits && n < len(asked) {
+		p.fleet.lacks(len(asked) - n)
+	}
 	return asked
 }
 
@@ -97,7 +116,7 @@ func (p *slots) seat(s *step, asked []Cost, r *reply) (missed bool) {
 	defer p.mu.Unlock()
 	if r.slots = s.seats; s.seats {
 		reserved, taken := len(s.costs), len(r.Charges)
-		p.used -= reserved - taken
+		p.ended(reserved-taken, true)
 		p.reserved -= reserved
 		if !r.Refused && taken == reserved && reserved < len(asked) {
 			r.Refused, r.noSlot = true, true
@@ -107,7 +126,9 @@ func (p *slots) seat(s *step, asked []Cost, r *reply) (missed bool) {
 			missed, p.missed = p.missed, false
 		}
 	}
-	r.used = p.used
+	if r.used = p.used; p.fleet != nil {
+		r.used = p.fleet.total()
+	}
 	r.collected = int(p.collected.Load())
 	return missed
 }
@@ -116,7 +137,7 @@ func (p *slots) seat(s *step, asked []Cost, r *reply) (missed bool) {
 func (p *slots) free(n int) {
 	if n > 0 {
 		p.mu.Lock()
-		p.used -= n
+		p.ended(n, false)
 		p.mu.Unlock()
 	}
 }
@@ -165,6 +186,8 @@ func (s *slot) drop() int {
 func (s *slot) forgotten() {
 	if s.end() {
 		s.of.collected.Add(1) // before anybody finds the bucket idle
-		s.of.free(1)
+		s.of.mu.Lock()
+		s.of.used--
+		s.of.mu.Unlock()
 	}
 }

@@ -64,6 +64,9 @@ func (r *reply) states() []State {
 	all := make([]State, 0, len(r.force.law)+1)
 	set, s := r.decided()
 	for i := range r.force.law {
+		if r.force.open {
+			break
+		}
 		l := &r.force.law[i]
 		level := r.State.Level[i]
 		one := State{Limit: limitOf(l), Level: level, Full: r.Full[i], Remaining: max(0, l.Capacity-level)}

@@ -23,11 +23,12 @@ type step struct {
 	limits  []Limit // to set; none: those that the bucket was made with
 	into    []store.Charge
 
-	freed int  // slots that back frees
-	seats bool // each of costs needs a slot
-	inJob bool // costs are of further requests of jobs, which need no slots
-	waits bool // the caller waits: settles ride along
-	parts bool // the reply has State.Parts, if a limit needs them
+	ask   store.Ask // of an Allot
+	freed int       // slots that back frees
+	seats bool      // each of costs needs a slot
+	inJob bool      // costs are of further requests of jobs, which need no slots
+	waits bool      // the caller waits: settles ride along
+	parts bool      // the reply has State.Parts, if a limit needs them
 }
 
 // report is what a call says about itself, in costs.
@@ -116,7 +117,7 @@ func (t *trip) resolve(key string, s *step, f *inForce) (bad error) {
 	}
 	t.op = store.Op{
 		Limits: f.law, Number: f.number, Reports: t.reports, Action: s.action, Costs: t.costs,
-		Wait: s.wait, Horizon: s.horizon, After: s.after, Claim: s.claim, Weight: s.weight, Back: t.back, Move: s.move, Into: s.into, Slots: s.parts && f.parts,
+		Wait: s.wait, Horizon: s.horizon, After: s.after, Claim: s.claim, Weight: s.weight, Back: t.back, Move: s.move, Ask: s.ask, Into: s.into, Slots: s.parts && f.parts,
 	}
 	return bad
 }

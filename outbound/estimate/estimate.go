@@ -4,6 +4,8 @@ package estimate
 import (
 	"sync"
 
+	"time"
+
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
@@ -52,7 +54,7 @@ func (e *Average) Cost(known outbound.Cost) outbound.Cost {
 	e.mu.Unlock()
 	most := outbound.Cost{mostUnits, mostUnits, mostUnits, mostUnits}
 	for _, l := range e.Bucket.Limits() {
-		if l.Of(0, "") != outbound.InFlight(int(l.Capacity)) {
+		if l.Of(0, "").Lease(lease) != outbound.InFlight(int(l.Capacity)) {
 			most[l.Unit] = min(most[l.Unit], l.Capacity)
 		}
 	}
@@ -61,6 +63,9 @@ func (e *Average) Cost(known outbound.Cost) outbound.Cost {
 	}
 	return known
 }
+
+// lease is that of an InFlight if nothing else is said.
+const lease = 30 * time.Second
 
 // mostUnits is the largest capacity of a limit.
 const mostUnits = 1e12

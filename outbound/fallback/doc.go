@@ -58,6 +58,10 @@
 // Window with 5 calls an hour, each of ten processes has a call in two hours. A share of an hour, a
 // day or a month stays less, because a unit of each would be more than the Share says.
 //
+// Calls in flight of all processes go on in the slots that this process holds for half a lease. A
+// lease after the store's last answer it has its Share of the slots, rounded down. Until then, and
+// without a whole slot, calls that need another slot fail with the store's error.
+//
 // # When the store is back
 //
 // Each half second, less a random part, the Store asks for all keys that are away. Once the store has

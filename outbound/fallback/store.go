@@ -35,6 +35,7 @@ type Store struct {
 	mu         sync.Mutex // protects what follows
 	keys       map[string]*away
 	seen       map[string]seen
+	slots      map[string]*slots
 	since      time.Time // when Away last changed
 	outages    uint64
 	cause      error // the store's latest error
@@ -60,7 +61,11 @@ func (s *Store) Update(ctx context.Context, key string, op *store.Op) (store.Rep
 	}
 	s.mu.Lock()
 	if s.keys == nil {
-		s.keys, s.seen = make(map[string]*away), make(map[string]seen)
+		s.keys, s.seen, s.slots = make(map[string]*away), make(map[string]seen), make(map[string]*slots)
+	}
+	if op.Action == store.Allot {
+		s.mu.Unlock()
+		return s.allot(ctx, key, op)
 	}
 	k := s.keys[key]
 	books := op.Action == store.Book && len(op.Costs) > 0 && op.Move == nil

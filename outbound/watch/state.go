@@ -130,7 +130,7 @@ func (r *row) explained(of *outbound.Explanation, err error, key string) {
 			NextIn: s.NextIn, EmptyIn: s.EmptyIn}
 		plain := s.Limit
 		plain.Name, plain.Unit = "", 0
-		l.InFlight = plain == outbound.InFlight(int(plain.Capacity))
+		l.InFlight = plain.Lease(30*time.Second) == outbound.InFlight(int(plain.Capacity))
 		// The meter counts the calls of all keys, so it reports nothing of one.
 		if n, window := s.Limit.Each(); r.Label == "" && window > 0 && window <= time.Minute && s.Limit.Capacity == 1 {
 			l.Of, l.Window, l.Used = n, window, min(n, r.shown.meter.used(now(), window, l.Unit))

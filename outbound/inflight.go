@@ -1,0 +1,301 @@
+package outbound
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/store"
+)
+
+const (
+	// idleFor is how long a slot that no call here wants stays idle, unless another process waits.
+	idleFor = 5 * time.Millisecond
+	// settled is how long a process keeps slots that it has been granted, although others have less.
+	settled = 100 * time.Millisecond
+	// wantedFor is how long a caller that has found no slot counts as waiting for one. A queue asks
+	// again each second.
+	wantedFor = 2 * time.Second
+	// firstTry and lastTry are the pauses after asks without an answer.
+	firstTry, lastTry = 50 * time.Millisecond, time.Second
+)
+
+// holder holds a shared bucket's slots among those of all processes, as [store.Ask] says. It asks by
+// a timer, and only while it has slots or calls wait for some. slots.mu protects it.
+type holder struct {
+	of   *slots
+	core core   // the key of the slots: a limit that leaks all of them in a lease
+	id   uint64 // of this bucket in this process
+	tell func() // that there are slots
+
+	have     int
+	sent     time.Time       // when the last ask that was answered was sent; zero: none was
+	last     store.Allotment // its answer
+	granted  time.Duration
+	idleFrom time.Duration // idle slots that no call here wants go back from then on
+	again    time.Duration // calls that wait do not ask before
+	pause    time.Duration // no ask leaves before
+	tries    time.Duration // the last pause
+	wants    int           // slots that calls which wait have not found since the last grant
+	wanted   time.Duration // when the last of them looked for one
+	gates    int           // calls that wait for the answer only
+	waits    bool          // the store was told that calls wait
+	asking   bool
+	due      bool          // ask now
+	err      error         // of the last ask
+	answered chan struct{} // closed after the next answer
+	timer    *time.Timer
+}
+
+// newHolder returns the holder of a bucket that a store keeps.
+func newHolder(of *slots, key string, limit *Limit, in store.Store, tell func()) *holder {
+	h := &holder{of: of, id: rand.Uint64() | 1, tell: tell, answered: make(chan struct{}), granted: never, idleFrom: never, again: never, pause: never, wanted: never}
+	h.core.init(key, []Limit{leasedLimit(limit)}, in)
+	h.core.slowPath().shared.key = apart + "in flight:" + key
+	return h
+}
+
+// leasedLimit is what a store keeps of an InFlight: a leaky limit that no call fills.
+func leasedLimit(l *Limit) Limit {
+	return Limit{Capacity: l.Capacity, LeakRate: l.Capacity / l.lease().Seconds(), Name: "in flight"}
+}
+
+// lease returns how long a process that is not heard of keeps its slots.
+func (l *Limit) lease() time.Duration {
+	if l.window == 0 {
+		return store.DefaultLease
+	}
+	return l.window
+}
+
+// learn takes over the limit that is in force for all.
+func (h *holder) learn() (changed bool) {
+	law, l := &h.core.inForce().law[0], *h.of.limit.Load()
+	d := time.Duration(math.Round(law.Capacity/law.Rate*1e3)) * time.Millisecond
+	is := InFlight(int(law.Capacity)).Lease(min(max(d, store.MinLease), store.MaxLease)).Of(l.Unit, l.Name)
+	if is == l {
+		return false
+	}
+	h.of.limit.Store(&is)
+	return true
+}
+
+// lapsed reports whether the last answer is too old to rely on the slots.
+func (h *holder) lapsed() bool {
+	t := time.Now()
+	return h.sent.IsZero() || max(t.Sub(h.sent), t.Round(0).Sub(h.sent.Round(0))) >= h.of.limit.Load().lease()/2
+}
+
+func (h *holder) idle() int { return max(0, h.have-h.of.used) }
+
+// surplus returns how many idle slots no call may use.
+func (h *holder) surplus() int {
+	switch {
+	case h.lapsed():
+		return h.idle()
+	case h.last.Keep < h.have && (h.last.Free < 0 || now()-h.granted >= settled):
+		return min(h.idle(), h.have-h.last.Keep)
+	}
+	return 0
+}
+
+// spare returns how many calls may start.
+func (h *holder) spare() int { return h.idle() - h.surplus() }
+
+// total returns the slots that others hold and those that are in use here, as far as is known.
+func (h *holder) total() int {
+	return h.of.used + max(0, int(h.of.limit.Load().Capacity)-h.last.Free-h.last.Held)
+}
+
+// lacks notes how many calls of a booking have found no slot.
+func (h *holder) lacks(n int) {
+	h.wants, h.wanted = max(h.wants, n), now()
+	h.plan()
+}
+
+// forgo notes that no call waits for the bucket any more.
+func (h *holder) forgo() {
+	h.of.mu.Lock()
+	h.wants = 0
+	h.plan()
+	h.of.mu.Unlock()
+}
+
+// freed notes that calls have ended, or have not gone. If refused is true, the next call may come
+// soon.
+func (h *holder) freed(refused bool) {
+	if h.idleFrom = now(); refused || !h.last.Other {
+		h.idleFrom += idleFor
+	}
+	h.plan()
+}
+
+// plan asks if it is time to, or sets the timer for then.
+func (h *holder) plan() {
+	if h.asking {
+		return
+	}
+	t, at := now(), maxWait
+	if t-h.wanted > wantedFor {
+		h.wants = 0
+	}
+	need := h.wants + h.gates
+	if need > h.spare() {
+		at = h.again
+	}
+	if h.idle() > need {
+		at = min(at, h.idleFrom)
+	}
+	if h.surplus() > 0 || h.waits && h.wants == 0 || h.due {
+		at = t
+	}
+	if h.have > 0 {
+		at = min(at, h.sent.Sub(start)+h.of.limit.Load().lease()/6)
+	}
+	if at = max(at, h.pause); h.gates > 0 && h.gates > h.spare() {
+		at = h.again // the caller is to learn why it fails
+	}
+	switch {
+	case at <= t:
+		h.asking = true
+		go h.ask()
+	case at == maxWait:
+		if h.timer != nil {
+			h.timer.Stop()
+		}
+	case h.timer == nil:
+		h.timer = time.AfterFunc(at-t, h.wake)
+	default:
+		h.timer.Reset(at - t)
+	}
+}
+
+func (h *holder) wake() {
+	h.of.mu.Lock()
+	h.plan()
+	h.of.mu.Unlock()
+}
+
+// ask tells the store what the bucket keeps, and takes what it grants.
+func (h *holder) ask() {
+	h.of.mu.Lock()
+	h.due = false
+	back := h.surplus()
+	if unused := h.idle() - h.wants - h.gates; unused > back && now() >= h.idleFrom {
+		back = unused
+	}
+	h.have -= back // before the ask leaves
+	s := step{action: store.Allot, ask: store.Ask{
+		ID: h.id, Keep: h.have, Want: max(0, h.wants+h.gates-h.spare()), Stays: h.wants > 0, Known: !h.lapsed(), Lease: h.of.limit.Load().lease(),
+	}}
+	h.of.mu.Unlock()
+	sent, r := time.Now(), reply{}
+	err := h.core.do(context.Background(), "ask for a slot", &s, &r)
+	h.of.mu.Lock()
+	h.asking, h.err = false, err
+	t, changed := now(), false
+	if err != nil {
+		h.tries = min(max(2*h.tries, firstTry), lastTry)
+		h.pause = t + h.tries
+	} else {
+		h.sent, h.last, h.waits, h.tries = sent, r.Allotment, s.ask.Stays, 0
+		changed = h.learn()
+		got := h.last.Held - s.ask.Keep
+		if got > 0 {
+			h.have, h.granted, h.idleFrom, h.wants, changed = h.have+got, t, t+idleFor, 0, true
+		}
+		if h.again = never; got < s.ask.Want {
+			h.again = t + time.Duration(float64(h.last.Again)*(0.9+0.2*rand.Float64()))
+		}
+	}
+	close(h.answered)
+	h.answered = make(chan struct{})
+	h.plan()
+	h.of.mu.Unlock()
+	if changed {
+		h.tell()
+	}
+}
+
+// wait waits until there is a slot or an answer that grants none. To a call that does not wait for
+// others to end it returns why it has none, or when it may ask again.
+func (h *holder) wait(ctx context.Context, s *step) (again time.Duration, err error) {
+	h.of.mu.Lock()
+	defer h.of.mu.Unlock()
+	for h.spare() == 0 {
+		if !h.asking {
+			if again = h.again - now(); again > 0 && s.waits {
+				return 0, nil // it learns of a slot
+			} else if again > 0 {
+				return again, nil
+			}
+		}
+		if s.waits {
+			h.wants, h.wanted = max(h.wants, len(s.costs)), now()
+		} else {
+			h.gates++
+		}
+		h.plan()
+		answered := h.answered
+		h.of.mu.Unlock()
+		select {
+		case <-answered:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		h.of.mu.Lock()
+		if !s.waits {
+			h.gates--
+		}
+		switch {
+		case err != nil:
+			return 0, err
+		case h.err != nil && s.waits:
+			return 0, nil
+		case h.err != nil:
+			return 0, h.err
+		}
+	}
+	return 0, nil
+}
+
+// look learns how many slots are in use.
+func (h *holder) look(ctx context.Context) error {
+	var r reply
+	err := h.core.do(ctx, "look", &step{action: store.Allot, ask: store.Ask{Lease: h.of.limit.Load().lease()}}, &r)
+	h.of.mu.Lock()
+	defer h.of.mu.Unlock()
+	if err == nil {
+		h.last.Free = r.Allotment.Free
+		h.learn()
+	}
+	return err
+}
+
+// set puts another number of slots in force for all processes; nil: the one that the bucket was made
+// with.
+func (h *holder) set(ctx context.Context, l *Limit) error {
+	s := step{action: store.Replace}
+	if l != nil {
+		s.limits = []Limit{leasedLimit(l)}
+	}
+	err := h.core.do(ctx, "set limits", &s, new(reply))
+	h.of.mu.Lock()
+	if err == nil {
+		h.learn()
+		h.again, h.due = never, h.have > 0
+		h.plan()
+	}
+	answered := h.answered
+	due := h.asking
+	h.of.mu.Unlock()
+	if due { // so that this process knows how many calls there may be
+		select {
+		case <-answered:
+		case <-ctx.Done():
+		}
+	}
+	h.tell()
+	return err
+}
