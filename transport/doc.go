@@ -29,7 +29,8 @@
 //     and what [Transport.OnSignal] sets to the zero Signal change nothing.
 //
 // No response holds a bucket for longer than [Transport.MaxHold], or makes calls faster than the
-// configured limits. Impossible values, such as NaN or a time in the past, count as missing. If the
+// configured limits. With [Adopt], lower limits that the API reports replace the configured ones.
+// Impossible values, such as NaN or a time in the past, count as missing. If the
 // body of a refusal comes more than 10 ms after its headers, the transport applies the headers
 // first. It waits for the body for up to 2 s after them, and the body can only lengthen the hold.
 //
@@ -76,8 +77,9 @@
 // A transport may be the Base of another, such as a limiter for each tenant around a total. A
 // wrapper between them needs a method Unwrap() http.RoundTripper. Each charges the request, and the
 // outermost one that has a limiter for it judges the response. [Transport.Judge] changes that, and
-// [OnlyScope] separates refusals by their scope. If a request ends at the inner limiter, nothing was
-// sent, and the outer permit returns its cost. Limits that always apply together are better one bucket.
+// [OnlyScope] separates refusals by their scope. If a request ends at the inner limiter, nothing
+// was sent, and the outer permit returns its cost. Limits that always apply together belong in one
+// bucket.
 //
 // A [Pool] sends each request by one of several transports: API keys, regions or deployments.
 //

@@ -68,14 +68,14 @@ type memberState struct {
 	waiting []*pooled     // those that ask its limiter, in their order
 	chosen  uint64        // Pool.chosen when it was chosen last
 	rests   time.Time     // until then
-	each    time.Duration // what a call more has added to the wait; 0: it is unknown
+	each    time.Duration // what one more call has added to the wait, if it is known
 }
 
 const (
 	poolRest  = time.Minute
 	poolLook  = 250 * time.Millisecond
 	poolSoon  = 5 * time.Millisecond  // the next look after a change
-	poolGain  = 10 * time.Millisecond // the least gain for which a waiting request moves
+	poolGain  = 10 * time.Millisecond // a waiting request moves for no smaller gain
 	poolGuess = time.Second           // what counts as a wait whose length is unknown
 )
 
@@ -84,8 +84,8 @@ var errMoves = errors.New("transport: the request moves to another member")
 // pooled is one request in a Pool.
 type pooled struct {
 	ctx    context.Context
-	key    string            // of Stick; "": it has none
-	within time.Duration     // the wait up to which the first member is to send it
+	key    string            // of Stick, or empty
+	within time.Duration     // the longest wait at the key's member
 	asks   []asked           // for each member
 	at     int               // the member where it waits; -1: none. The Pool's mu protects it
 	cancel func(cause error) // ends the wait there
@@ -93,9 +93,9 @@ type pooled struct {
 
 // asked is what a request asks a member's limiter for.
 type asked struct {
-	limiter outbound.Limiter // nil: the member has none
+	limiter outbound.Limiter // nil if the member has none
 	cost    outbound.Cost
-	refused error // nil: the member has not refused the request
+	refused error // why the member has refused the request, or nil
 }
 
 // RoundTrip sends the request by the member that can send it soonest.
@@ -149,7 +149,7 @@ func (p *Pool) RoundTrip(req *http.Request) (*http.Response, error) {
 	return p.Members[i].refuse(req, r.asks[i].refused)
 }
 
-// readAgain returns the request with its body from the beginning; nil: it cannot be read again.
+// readAgain returns the request with its body from the beginning, or nil without a GetBody.
 func readAgain(req *http.Request) *http.Request {
 	again := *req
 	if req.Body != nil && req.Body != http.NoBody {
@@ -244,7 +244,7 @@ func (p *Pool) admit(r *pooled, permit *outbound.Permit) (int, error) {
 		p.mu.Unlock()
 		return -1, nil
 	}
-	p.join(r, order[0]) // so that requests which come at the same time choose others
+	p.join(r, order[0]) // so that simultaneous requests choose different members
 	p.mu.Unlock()
 	defer p.leave(r)
 	i, _ := p.soonest(ctx, r, order, true)
@@ -291,8 +291,8 @@ func (p *Pool) leave(r *pooled) {
 	}
 }
 
-// soonest returns the first of some members that can send the request as soon as it is to be, or else
-// the one that can soonest, and when. If joins is set, the request waits there from then on.
+// soonest returns the first of some members that can send the request within r.within, or else the
+// one that can send it soonest, and when. If joins is set, the request then waits there.
 func (p *Pool) soonest(ctx context.Context, r *pooled, order []int, joins bool) (best int, when time.Duration) {
 	waits := make([]wait, 0, len(order))
 	for _, i := range order {

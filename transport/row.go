@@ -30,7 +30,7 @@ const (
 // a *row.
 type rowKey struct{}
 
-// row is what a transport tells the next one about a request, and learns of it.
+// row is what a transport and the next one in a row know about a request.
 type row struct {
 	next   http.RoundTripper // a *Transport or *Pool
 	judged bool              // a transport around judges the response
@@ -38,7 +38,7 @@ type row struct {
 	open   atomic.Int32      // how often next has got it, and is sending it or has sent it
 }
 
-// rowOf returns what the transport around tells t; nil: there is none.
+// rowOf returns the row of t and the transport around it, or nil.
 func rowOf(ctx context.Context, t http.RoundTripper) *row {
 	if r, _ := ctx.Value(rowKey{}).(*row); r != nil && r.next == t {
 		return r
@@ -54,19 +54,18 @@ func (r *row) enter() {
 	}
 }
 
-// leave notes how that has ended. If the request was not sent, it is as if it had not come.
+// leave notes how that has ended. An unsent request does not count.
 func (r *row) leave(unsent bool) {
 	if r != nil && unsent {
 		r.open.Add(-1)
 	}
 }
 
-// unsent reports whether the next transport has got the request and has not sent it, so that the API
-// has not seen it.
+// unsent reports whether the request has ended at the next transport, before the API.
 func (r *row) unsent() bool { return r != nil && r.asked.Load() && r.open.Load() == 0 }
 
-// rowFor returns what t tells the next transport, and whether t itself does not judge the response to
-// req, which p has admitted. A nil row means that there is no next one.
+// rowFor returns the row of t and the next transport, or nil if there is none. judged reports
+// whether t leaves the response to another transport. p has admitted req.
 func (t *Transport) rowFor(req *http.Request, p *outbound.Permit, redirected bool) (r *row, judged bool) {
 	next := t.next()
 	_, pool := next.(*Pool) // whose members judge
@@ -79,7 +78,7 @@ func (t *Transport) rowFor(req *http.Request, p *outbound.Permit, redirected boo
 	return r, judged
 }
 
-// next returns the next transport or pool in the row; nil: there is none.
+// next returns the next transport or pool in the row, or nil.
 func (t *Transport) next() http.RoundTripper {
 	for rt := t.Base; rt != nil; {
 		switch around := rt.(type) {

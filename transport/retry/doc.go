@@ -23,8 +23,9 @@
 //     doubled up to its RetryWaitMax, 30 s, and up to half more. Failures are errors of the network
 //     or of a store, and statuses from 500 on, except 501 and 505.
 //
-// The client's RetryMax, 4, bounds refusals by the API and failures together. [Config.Budget] bounds
-// the retries of all requests together. [Config.MaxWait] and the context's deadline bound the waits.
+// The client's RetryMax, 4, bounds refusals by the API and failures together. [Config.Budget]
+// bounds the retries of all requests together. [Config.MaxWait] and the context's deadline bound
+// the waits.
 // The client does not begin a wait that could end later.
 //
 // The client repeats a POST, a PATCH or another non-idempotent method only if the API cannot have
@@ -79,6 +80,6 @@
 //   - An error of net/http, such as one about a Location that does not parse, keeps its own text.
 //     An [http.Client] adds the URL with its query to every error.
 //   - With a CheckRetry of the program's own, MaxWait bounds only the limiter, and Safe and Budget
-//     are not asked. The client waits as above. A PrepareRetry of its own calls the first one, or a pause
-//     after an error may end after the deadline.
+//     are not asked. The client waits as above. A PrepareRetry of its own calls the first one, or a
+//     pause //     after an error may end after the deadline.
 package retry
