@@ -146,31 +146,17 @@ func discard(conn *sql.Conn) {
 	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 }
 
-// array is a PostgreSQL array as text, which every driver can send.
-type array struct{ b strings.Builder }
+// array has the elements of a PostgreSQL array, whose text every driver can send.
+type array []string
 
-func (a *array) next() {
-	if a.b.Len() == 0 {
-		a.b.WriteByte('{')
-	} else {
-		a.b.WriteByte(',')
-	}
-}
-
-func (a *array) int(x int64) {
-	a.next()
-	a.b.WriteString(strconv.FormatInt(x, 10))
-}
+func (a *array) int(x int64) { *a = append(*a, strconv.FormatInt(x, 10)) }
 
 func (a *array) bytes(x []byte) {
-	a.next()
-	if x == nil {
-		a.b.WriteString("NULL")
-		return
+	text := "NULL"
+	if x != nil {
+		text = `"\\x` + hex.EncodeToString(x) + `"`
 	}
-	a.b.WriteString(`"\\x`)
-	a.b.WriteString(hex.EncodeToString(x))
-	a.b.WriteByte('"')
+	*a = append(*a, text)
 }
 
-func (a *array) text() string { return a.b.String() + "}" }
+func (a array) text() string { return "{" + strings.Join(a, ",") + "}" }

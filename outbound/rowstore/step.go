@@ -2,8 +2,7 @@ package rowstore
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -66,16 +65,8 @@ const tryBits, lastTry = 8, 0xff
 // isOf reports whether a number on record is of this step.
 func (s *step) isOf(number uint64) bool { return number>>tryBits == uint64(s.trip.Seq) }
 
-// random returns a number that is not 0, and that cannot be guessed.
-func random() uint64 {
-	var b [8]byte
-	for {
-		_, _ = rand.Read(b[:]) // never fails
-		if n := binary.LittleEndian.Uint64(b[:]); n != 0 {
-			return n
-		}
-	}
-}
+// random returns a number that is not 0.
+func random() uint64 { return rand.Uint64() | 1 }
 
 // send reports whether an attempt may still write the row. The engine begins a second attempt, which
 // may wait for its turn until the first has ended the step.
