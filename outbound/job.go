@@ -137,6 +137,8 @@ func (p *Permit) bucket() *core {
 		return k.permit.bucket()
 	case *nestedCall:
 		return k.permit.bucket()
+	case *pooled:
+		return k.permit.bucket()
 	case *Permit:
 		return k.bucket()
 	}
