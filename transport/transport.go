@@ -136,7 +136,7 @@ func (t *Transport) roundTrip(req *http.Request, admitted *outbound.Permit) (res
 	}
 	ctx := req.Context()
 	if resp, err = t.send(req, inner, &ctx, &sent); err != nil {
-		if unsent = inner.unsent(); unsent { // the permit is given back
+		if unsent = inner.unsent(); unsent { // the permit returns its cost
 			if a != nil {
 				a.Settle(outbound.Cost{})
 			} else {

@@ -27,9 +27,9 @@ type Config struct {
 	Safe func(*http.Request) bool
 	// Budget bounds the retries of all requests of a client together, so that an API that fails for
 	// all gets few more attempts than requests. A retry after a refusal because of limits takes 5 of
-	// it, and one after a failure 14. A retry that succeeds returns 5, and any other success returns 1.
-	// If too little is left, the client returns the response or the error immediately. The SDKs of AWS have
-	// 500. If Budget is zero or less, retries are bounded by RetryMax alone.
+	// it, and one after a failure 14. A retry that succeeds returns 5, and any other success 1. If
+	// too little is left, the client returns the response or the error immediately. The SDKs of AWS
+	// have 500. If Budget is zero or less, RetryMax alone bounds the retries.
 	Budget int
 }
 

@@ -81,5 +81,5 @@
 //     An [http.Client] adds the URL with its query to every error.
 //   - With a CheckRetry of the program's own, MaxWait bounds only the limiter, and Safe and Budget
 //     are not asked. The client waits as above. A PrepareRetry of its own calls the first one, or a
-//     pause //     after an error may end after the deadline.
+//     pause after an error may end after the deadline.
 package retry
