@@ -3,10 +3,11 @@
 //	go run ./examples/proxy -limits examples/proxy/limits.json -addr 127.0.0.1:8080
 //	curl http://127.0.0.1:8080/github/users/octocat
 //
-// The file names the APIs: each has a URL, limits as outbound.ParseLimit reads them, and the longest
-// wait. A request to /github/… goes to the URL of "github" when its limits admit it. A request that
-// would wait longer gets a 429 with the time in Retry-After. Clients that end early are not charged.
-// The page with all limits is at /debug/dripfeed, and the numbers for Prometheus are at /metrics.
+// The file names the APIs. Each has a URL, limits as outbound.ParseLimit reads them, and the
+// longest wait. A request to /github/… goes to the URL of "github" when its limits admit it. A
+// request that would wait longer gets a 429 with the time in Retry-After. A client that gives up
+// early is not charged. The page with all limits is at /debug/dripfeed, and the numbers for
+// Prometheus are at /metrics.
 //
 // Without -limits the program starts an API on this machine, sends ten requests to it through the
 // proxy, and ends: look at when they are answered.
@@ -65,8 +66,8 @@ func program(flags *flag.FlagSet) cli.Run {
 type api struct {
 	URL     string           `json:"url"`
 	Limits  []outbound.Limit `json:"limits"`
-	Profile string           `json:"profile"` // that reads the API's answers; empty: the generic one
-	MaxWait string           `json:"maxWait"` // empty: 10s
+	Profile string           `json:"profile"` // that reads the API's answers
+	MaxWait string           `json:"maxWait"` // 10s unless it is set
 }
 
 // handler returns the proxy of the APIs in a file.
