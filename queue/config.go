@@ -37,6 +37,12 @@ type Config struct {
 	// process or in many: a queue of weight 9 leaves a tenth to one of weight 1. While no call waits
 	// in the others, a queue has the whole rate. If Weight is zero, it is 1.
 	Weight float64
+	// Behind is another queue of this process, such as that of users. While calls wait there, this
+	// queue reserves no time: its calls wait up to MaxWait or their deadlines. A call that has a
+	// reservation keeps it: one call below 50 calls per second, and those of about 15 ms above. The
+	// further requests of jobs do not wait for the other queue. Early refusals count the calls of this
+	// queue alone. If Behind is nil, the queue waits for no other.
+	Behind *Queue
 }
 
 func (c Config) check() error {

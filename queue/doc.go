@@ -63,12 +63,12 @@
 //
 //	users := queue.New(bucket, queue.Config{Weight: 9})
 //	batch := queue.New(bucket, queue.Config{}) // a tenth while both wait, all while no user waits
+//	nightly := queue.New(bucket, queue.Config{Behind: users}) // only while no user waits
 //
-// Shares are kept in rounds: queues of weights 9 and 1 take 10 calls for one. Give the
-// smallest share a Weight of 1 if others have 9 times as much or more: above that a Weight below 1
-// counts for less. A queue counts with its weight while two of its calls or more
-// have no reservation. Which calls are refused early depends on the queue's own calls: what other
-// queues will take is unknown.
+// Shares are kept in rounds: queues of weights 9 and 1 take 10 calls, one of them
+// from the second. A ratio above 9 needs a Weight of 1 for the smallest share. A queue counts with
+// its weight while at least two of its calls have no reservation. Early refusals count the queue's
+// own calls: what other queues will take is unknown.
 //
 // # Many processes
 //

@@ -90,7 +90,7 @@ func (q *Queue) toBook(now time.Time) (first *waiter) {
 		first, k.Move = l.end.next, l.tickets[0]
 		k.Costs = append(k.Costs, first.cost)
 	// If there is a trip now anyway, the next may be too late.
-	case l.unplaced == &l.end, now.Before(q.bookAt()), early > q.trips.wayBack, early > 0 && q.hearIn(now) > 0:
+	case l.unplaced == &l.end, now.Before(q.bookAt(now)), early > q.trips.wayBack, early > 0 && q.hearIn(now) > 0:
 		return nil
 	default:
 		first = l.unplaced
@@ -115,7 +115,12 @@ func (q *Queue) toBook(now time.Time) (first *waiter) {
 }
 
 // bookAt is when the queue may book for the first call without a place.
-func (q *Queue) bookAt() time.Time { return latest(q.head.until, q.pause) }
+func (q *Queue) bookAt(now time.Time) time.Time {
+	if q.givesWay() {
+		return now.Add(farthest)
+	}
+	return latest(q.head.until, q.pause)
+}
 
 // hearIn is how long until the first place is due, or until the queue must hear the clock
 // again because it will be too old when a later place is due. With a store that is far away
@@ -144,7 +149,7 @@ func (q *Queue) nextIn(now time.Time) time.Duration {
 	}
 	next := q.hearIn(now)
 	if w := l.unplaced; w != &l.end { // calls behind it have later deadlines, or a ctx that ends then
-		next = min(next, q.expires(w).Sub(now), max(q.bookAt().Sub(now), q.early(now)))
+		next = min(next, q.expires(w).Sub(now), max(q.bookAt(now).Sub(now), q.early(now)))
 	}
 	return next
 }
@@ -213,7 +218,7 @@ func (q *Queue) judge(w *waiter, now time.Time) error {
 	if alike {
 		ahead = &l.sure
 	}
-	if w.sure = !q.head.soonest.After(by) && q.clock.Surely(&w.cost, ahead, l.n, alike, by); w.sure {
+	if w.sure = q.config.Behind == nil && !q.head.soonest.After(by) && q.clock.Surely(&w.cost, ahead, l.n, alike, by); w.sure {
 		return nil // most are, and need no more of their small stacks
 	}
 	at, err := q.earliest(&w.cost)

@@ -292,6 +292,7 @@ func (q *Queue) restLocked() {
 	}
 	q.timer, q.ignore = nil, nil
 	q.news, q.head, q.wasted, q.pause, q.clock, q.booking.Claim = 0, head{}, 0, time.Time{}, outbound.Clock{}, 0
+	q.next.wake()
 	if q.empty != nil {
 		close(q.empty)
 		q.empty = nil

@@ -39,6 +39,8 @@ type Queue struct {
 	closed  bool             // to newcomers
 	empty   chan struct{}    // closed when nobody waits any more; nil: nobody has asked for that
 	inJobs  *Queue           // where further requests of jobs wait; nil: there were none
+
+	next behind // queues that are behind this one
 }
 
 // Stats counts calls by their outcome, and describes the waiting calls.
@@ -146,7 +148,9 @@ func (q *Queue) lane(ctx context.Context) *Queue {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.inJobs == nil {
-		q.inJobs = New(q.bucket, q.config)
+		config := q.config
+		config.Behind = nil // calls there may wait for the end of these jobs
+		q.inJobs = New(q.bucket, config)
 		q.inJobs.closed, q.inJobs.booking.InJob = q.closed, true
 	}
 	return q.inJobs
@@ -162,7 +166,7 @@ func (q *Queue) ask(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (
 	defer q.mu.Unlock()
 	// A trip to a store takes time, and the caller may give up meanwhile. Unused places must
 	// go back before the bucket is asked, or it would refuse the call for their sake.
-	if err != nil || q.closed || q.booking.InJob || q.shared || !q.idle() {
+	if err != nil || q.closed || q.booking.InJob || q.shared || !q.idle() || q.givesWay() {
 		return false, nil
 	}
 	return q.askLocked(ctx, c, p)

@@ -3,6 +3,7 @@ package queue
 import (
 	"math"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -35,6 +36,7 @@ type waiters struct {
 	unplaced  *waiter // the first call without a place, or end
 	uncounted *waiter // the first of those that the sums leave out, up to the last, or end
 	n         int
+	waits     atomic.Bool // n > 0, for queues behind this one
 	seq       uint64
 	all       outbound.Cost // the sum of the calls without a place
 	sure      outbound.Cost // what of that surely goes
@@ -59,6 +61,7 @@ func (l *waiters) add(w *waiter, judged bool) {
 	w.prev, w.next = l.end.prev, &l.end
 	w.prev.next, l.end.prev = w, w
 	l.n++
+	l.waits.Store(true)
 	if l.unplaced == &l.end {
 		l.unplaced = w
 	}
@@ -87,7 +90,9 @@ func (l *waiters) remove(w *waiter) {
 func (l *waiters) unlink(w *waiter) {
 	w.prev.next, w.next.prev = w.next, w.prev
 	w.prev, w.next, w.gone = nil, nil, true
-	l.n--
+	if l.n--; l.n == 0 {
+		l.waits.Store(false)
+	}
 }
 
 // leave takes w out of the calls without a place. One that has a place now is among what surely
