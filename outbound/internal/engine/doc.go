@@ -32,6 +32,10 @@
 // that does not answer delays the keys of the node that it has left once, by a quarter of
 // Config.Timeout, until the client has learned that it has moved.
 //
+// A store that swaps keys can find a trip too old after a second. If a server answers, but cannot
+// write, no event reports it with a Timeout above 1.3 s: each trip is composed anew before its time
+// is up, and each call waits for its Timeout.
+//
 // # The files
 //
 // In the order in which they use each other:
