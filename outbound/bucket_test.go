@@ -3,7 +3,6 @@ package outbound
 import (
 	"context"
 	"errors"
-	"fmt"
 	"github.com/dripfeed/dripfeed/outbound/store"
 	"math"
 	"slices"
@@ -178,21 +177,21 @@ func TestRetryAfterIsExact(t *testing.T) {
 }
 
 func TestTheErrorOfATooLargeCostNamesItsCure(t *testing.T) {
-	for cure, limits := range map[string][]Limit{
-		"Burst(900) or more":     {PerMinute(30_000)},
-		"Burst(901) or more":     {PerMinute(30_000).Burst(900), PerHour(1e6).Burst(1e5).Of(0, "hour")},
-		"n and Burst 61 or more": {PerMinute(60)}, // Burst(61) is invalid there
-		"n 10 or more":           {Window(9, time.Hour), Daily(100, time.UTC)},
-		"Capacity 902 or more":   {{Capacity: 900, LeakRate: 1}},
-		"Capacity 1000 or more":  {{Capacity: 900, LeakRate: 1}, {Capacity: 999, LeakRate: 1, Name: "second"}},
+	for _, c := range []struct {
+		cost   float64
+		cure   string
+		limits []Limit
+	}{
+		{900, "use Burst(900)", []Limit{PerMinute(30_000)}},
+		{901, "use Burst(901)", []Limit{PerMinute(30_000).Burst(900), PerHour(1e6).Burst(1e5).Of(0, "hour")}},
+		{61, "split the call", []Limit{PerMinute(60)}}, // Burst(61) is invalid there
+		{10, "split the call", []Limit{Window(9, time.Hour), Daily(100, time.UTC)}},
+		{902, "split the call", []Limit{{Capacity: 900, LeakRate: 1}}},
+		{1000, "900 burst, 1/s: split the call", []Limit{{Capacity: 900, LeakRate: 1}, {Capacity: 999, LeakRate: 1, Name: "second"}}},
 	} {
-		var cost float64
-		if _, err := fmt.Sscanf(cure[strings.IndexAny(cure, "0123456789"):], "%g", &cost); err != nil {
-			t.Fatal(err)
-		}
-		_, err := Must(NewBucket("large", limits...)).Acquire(ctx, Cost{cost})
-		if !errors.Is(err, ErrTooLarge) || !strings.Contains(err.Error(), cure) {
-			t.Errorf("%v: %v, want %q", limits, err, cure)
+		_, err := Must(NewBucket("large", c.limits...)).Acquire(ctx, Cost{c.cost})
+		if !errors.Is(err, ErrTooLarge) || !strings.HasSuffix(err.Error(), c.cure) {
+			t.Errorf("%v: %v, want %q", c.limits, err, c.cure)
 		}
 	}
 }

@@ -134,18 +134,11 @@ func (e *CostError) Error() string {
 	if e.Err != ErrTooLarge {
 		return fmt.Sprintf("outbound: invalid cost %v for %s", [units]float64(e.Cost), quote(e.Key))
 	}
-	n := number(e.Cost[e.Limit.Unit])
-	cure := "Capacity " + n
-	switch {
-	case e.Limit.kind != store.Leaky:
-		cure = "n " + n
-	case e.Limit.window != 0 && e.Cost[e.Limit.Unit] > e.Limit.n: // no Burst is above n
-		cure = "n and Burst " + n
-	case e.Limit.window != 0:
-		cure = "Burst(" + n + ")"
+	n, cure := e.Cost[e.Limit.Unit], "split the call"
+	if e.Limit.kind == store.Leaky && n <= e.Limit.n { // of Per
+		cure = "use Burst(" + number(n) + ")"
 	}
-	return fmt.Sprintf("outbound: cost %s for %s exceeds limit %s: needs %s or more",
-		n, quote(e.Key), e.Limit, cure)
+	return fmt.Sprintf("outbound: cost %s for %s exceeds limit %s: %s", number(n), quote(e.Key), e.Limit, cure)
 }
 
 // Unwrap returns Err.
@@ -178,7 +171,9 @@ func (e *LimitError) Unwrap() error { return ErrInvalid }
 func (e *LimitError) RetryableError() bool { return false }
 
 // StoreError is a failure of a store. It is unknown whether the operation took effect. If it did,
-// capacity was lost, and none was gained.
+// capacity was lost, and none was gained. While the store is unavailable it is
+// [store.ErrUnavailable], and later calls fail without a wait until it answers again. Package
+// fallback admits calls meanwhile.
 type StoreError struct {
 	// Op is the operation: "book", "fillup", "hold", …
 	Op string

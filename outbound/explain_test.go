@@ -168,7 +168,7 @@ func TestExplainInWords(t *testing.T) {
 		says(b, Cost{2}, `"github": would wait 1m19s for limit "per hour"
   limit "per second": level 0 of 10, capacity for 2 now
   limit "per hour": level 49.0965 of 50, capacity for 2 in 1m19s`)
-		says(b, Cost{11}, `"github": can never be admitted: outbound: cost 11 for "github" exceeds limit per second: 10 burst, 10/s: needs Capacity 11 or more
+		says(b, Cost{11}, `"github": can never be admitted: outbound: cost 11 for "github" exceeds limit per second: 10 burst, 10/s: split the call
   limit "per second": level 0 of 10, never capacity for 11
   limit "per hour": level 49.0965 of 50, capacity for 11 in 12m6s`)
 		p, err := b.Acquire(t.Context(), Cost{0.5})

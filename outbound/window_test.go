@@ -246,7 +246,7 @@ func TestWindowsAndCalendarsSayWhatTheyAre(t *testing.T) {
 		}
 	}
 	_, err := Must(NewBucket("k", Window(10, time.Minute))).Acquire(ctx, Cost{11})
-	if want := "n 11 or more"; !errors.Is(err, ErrTooLarge) || !strings.Contains(fmt.Sprint(err), want) {
+	if want := "split the call"; !errors.Is(err, ErrTooLarge) || !strings.Contains(fmt.Sprint(err), want) {
 		t.Errorf("%v, want %q", err, want)
 	}
 }

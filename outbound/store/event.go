@@ -25,7 +25,7 @@ const (
 	// as soon as the program asks something again.
 	EventUp
 	// EventCorrupt is a key that held what the store has not written, or was of another type. It
-	// begins again, full to the capacity. With an Err, a server has computed a step otherwise than
+	// begins again, full to the capacity, until a Resume takes out what no call has taken. With an Err, a server has computed a step otherwise than
 	// package store, and the key stays as it is.
 	EventCorrupt
 	// EventLost is a report of a call, such as a Settle or a Hold, that did not reach the server.

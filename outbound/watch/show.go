@@ -139,6 +139,9 @@ func (r *row) judge() {
 	if r.HeldFor > 0 {
 		say(Stopped, "No call leaves for %s: %s.", brief(r.HeldFor), cmp.Or(why[r.Reason], r.Reason))
 	}
+	if r.Explain != nil && r.Explain.Corrupt {
+		say(Slowed, "Its stored data was corrupt, so each limit counted as full. Resume takes out what no call has taken.")
+	}
 	if r.Speed > 0 && r.Speed < 1 {
 		say(Slowed, "Calls leave at %.3g %% of the speed, because the API has refused some.", 100*r.Speed)
 	}

@@ -109,3 +109,46 @@ func TestAStormOfChangesIsOneEvent(t *testing.T) {
 		}
 	})
 }
+
+// spoiled is a store that finds the bytes of a key corrupt the first time.
+type spoiled struct {
+	stored store.Stored
+	read   bool
+}
+
+func (s *spoiled) Update(_ context.Context, _ string, op *store.Op) (store.Reply, error) {
+	if !s.read {
+		s.read, s.stored.State.Speed = true, -1
+	}
+	return op.Apply(&s.stored, time.Duration(time.Now().UnixNano())), nil
+}
+
+// A page shows that the data of a key was corrupt, and what to do, until a Resume.
+func TestSnapshot_CorruptData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := outbound.Must(outbound.NewSharedBucket(new(spoiled), "quota", outbound.Monthly(1_000, time.UTC)))
+		var board Board
+		l := board.Add("quota", b)
+		time.Sleep(time.Minute) // no call leaves in the first second of a month
+		if _, err := l.Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
+			t.Fatalf("a call by corrupt data: %v", err)
+		}
+		check := func(want bool) {
+			t.Helper()
+			e, err := b.Explain(bg, outbound.Cost{1})
+			shown := strings.Join(board.Snapshot(bg, Query{}).Limiters[0].Trouble, " ")
+			if err != nil || e.Corrupt != want || strings.Contains(e.String(), "corrupt") != want || strings.Contains(shown, "corrupt") != want {
+				t.Errorf("want corrupt %v: %v, %v, %q", want, e, err, shown)
+			}
+		}
+		check(true)
+		if err := b.Resume(bg); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second) // a Board looks once a second at most
+		check(false)
+		if _, err := l.Acquire(bg, outbound.Cost{1}); err != nil {
+			t.Error(err)
+		}
+	})
+}
