@@ -34,8 +34,8 @@ type Config struct {
 	// tenth of the time that a unit takes to leak, at least 5 ms and at most 50 ms.
 	Tolerance time.Duration
 	// Weight is the queue's share of the bucket while calls wait in several queues around it, in one
-	// process or in many: a queue of weight 9 leaves a tenth to one of weight 1. While no call waits
-	// in the others, a queue has the whole rate. If Weight is zero, it is 1.
+	// or more processes. A queue of weight 9 leaves a tenth to one of weight 1. If calls wait in one
+	// queue only, it has the whole rate. If Weight is zero, it is 1.
 	Weight float64
 	// Behind is another queue of this process, such as that of users. While calls wait there, this
 	// queue reserves no time: its calls wait up to MaxWait or their deadlines. A call that has a

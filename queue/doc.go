@@ -59,7 +59,7 @@
 //
 // Queues around one bucket share it equally while calls wait in all of them, in one process or in
 // many. A queue per tenant, in an [outbound.Keyed], keeps a tenant with 10,000 calls from delaying
-// the others. [Config].Weight changes the shares:
+// other tenants. [Config].Weight changes the shares:
 //
 //	users := queue.New(bucket, queue.Config{Weight: 9})
 //	batch := queue.New(bucket, queue.Config{}) // a tenth while both wait, all while no user waits

@@ -87,9 +87,9 @@ func (q *Queue) invalid() error {
 }
 
 // Acquire admits the call when the bucket has capacity for it and for all calls ahead. If the call
-// would have to wait longer than MaxWait or ctx's deadline, or if MaxLen calls wait, Acquire
-// returns immediately: an [*outbound.ThrottledError] with the time until the call could go. For a
-// cost that can never go it returns an [*outbound.CostError], and if the store fails an
+// would wait beyond MaxWait or ctx's deadline, or if MaxLen calls wait, Acquire returns
+// immediately: an [*outbound.ThrottledError] with the time until the call could leave. For a cost
+// that can never go it returns an [*outbound.CostError], and if the store fails an
 // [*outbound.StoreError]. If ctx is cancelled during the wait it returns ctx.Err() itself. If ctx's
 // deadline passes during the wait, the error is an [*outbound.ThrottledError] too, with a
 // RetryAfter of 0, and it is [context.DeadlineExceeded]. The next call gets the reservation. No

@@ -2,7 +2,7 @@ package fallback
 
 import "time"
 
-// State is what becomes of calls, as [Store.State] reports.
+// State is how calls are decided, as [Store.State] reports.
 type State struct {
 	// Away is true if keys do without the store: their calls fail, or are on shares or unlimited. It
 	// stays true for about two seconds after the store is available again, in which calls need both.
@@ -17,8 +17,7 @@ type State struct {
 	Outages uint64
 }
 
-// State reports what becomes of calls now. It makes no round trip and waits for none. It may be
-// called from OnSwitch.
+// State reports how calls are decided now. It returns immediately. It may be called from OnSwitch.
 func (s *Store) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,21 +15,21 @@ import (
 //
 // A Store must not be copied or changed after its first use.
 type Store struct {
-	// Store is the store that may be unavailable. It says so by [store.ErrUnavailable]. If Store is
-	// nil, each Update fails.
+	// Store is the store that may be unavailable. Its errors then match [store.ErrUnavailable]. If
+	// Store is nil, each Update fails.
 	Store store.Store
 	// Share is the part of every limit that this process may use by itself while the store is
 	// unavailable: 1 divided by the number of processes. If it is zero, calls fail with the store's
 	// error. If it is not 0 to 1, each Update fails. In an outage at most 10_000 keys have a share.
-	// Calls of others fail with the store's error.
+	// Calls of further keys fail with the store's error.
 	Share float64
 	// Unlimited admits every call while the store is unavailable, except in a hold. Beyond 10_000
 	// keys the Store honours only holds from before the outage, and does not charge what leaves.
 	// With a Share each Update fails.
 	Unlimited bool
-	// OnSwitch, if it is not nil, is called when the first key is away, with the store's error, and
-	// when no key is away any more. A switch that is over before it is reported is not reported.
-	// Calls come from any goroutine, one after the other. OnSwitch must not block.
+	// If OnSwitch is not nil, it is called when the first key is away, with the store's error, and
+	// when the last one has returned. A switch that ends before its report is not reported. Calls
+	// come from any goroutine, one at a time. OnSwitch must not block.
 	OnSwitch func(away bool, err error)
 
 	mu         sync.Mutex // protects what follows
@@ -51,7 +51,7 @@ var start = time.Now()
 
 func now() time.Duration { return time.Since(start) }
 
-// unix returns the Unix time. It steps when somebody sets the clock.
+// unix returns the Unix time. It steps when the clock is set.
 func unix() time.Duration { return time.Duration(time.Now().UnixNano()) }
 
 // Update implements [store.Store].

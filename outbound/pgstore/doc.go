@@ -21,9 +21,9 @@
 // Take this one if you have PostgreSQL and no Redis, and package redisstore if you have Redis. Both
 // keep the same limits, and a program changes only the store. In PostgreSQL a decision is an update
 // of a row and a commit, on a server that has other work to do. If several processes write one row,
-// each has it for itself in turn, for the time of a round trip. So a process that is far away costs
-// the others more than in Redis. For the processes of one machine a file is enough: examples/sqlite
-// keeps buckets in SQLite. The example examples/fleetpg runs a fleet on PostgreSQL.
+// each has it for itself in turn, for the time of a round trip. So a distant process delays the
+// rest more than in Redis. For the processes of one machine a file is enough: examples/sqlite keeps
+// buckets in SQLite. The example examples/fleetpg runs a fleet on PostgreSQL.
 //
 // # What it guarantees
 //
@@ -44,37 +44,35 @@
 // one. A refusal and a look write nothing. If several processes write the same row in turn, a
 // decision takes two: one finds the row written, and one writes it. If they all write it at the
 // same time, each locks it, which takes three. All writes of a row but one a minute are HOT, so
-// that a busy bucket needs no vacuum. Those of a row of more than 4 kB, as of four to six full
-// windows, are not: a page has no room for two versions of it.
+// that a busy bucket needs no vacuum. Those of a row above 4 kB, as of four to six full windows,
+// are not: two versions of it do not fit into a page.
 //
 // With one process on the server's machine a decision took two to three times as long as an upsert
-// of one number, which is the least that it can be. With 64 callers of a key, and more, there were
-// 4 to 30 times as many decisions as such upserts, and with 256 callers of 1000 keys as many:
+// of one number, which is the least that it can be. From 64 callers of a key on there were 4 to 30
+// times as many decisions as such upserts, and with 256 callers of 1000 keys as many:
 // testdata/peers measures it.
 //
-// A transaction that stays open for long in the same database, as of pg_dump or of a report, stops
-// that: PostgreSQL keeps all versions of the row until the transaction ends, and each decision
-// reads them, 40 µs more for each thousand. Batching bounds it to some hundred versions a second.
-// Give the table a database of its own, on the same server, if you have such transactions: those of
-// other databases cost nothing.
+// A long transaction in the same database, as of pg_dump or of a report, stops that. PostgreSQL
+// then keeps all versions of the row, and each decision reads them, 40 µs more for each thousand.
+// Batching bounds it to some hundred versions a second. Give the table a database of its own, on
+// the same server, if you have such transactions: those of other databases cost nothing.
 //
 // # How many connections
 //
-// The store uses at most six connections at a time, and none while calls wait for their turn. So a
+// The store uses at most six connections at a time, and none while calls wait in a queue. So a
 // fleet of n processes may need 6n of the server's max_connections, or a pgbouncer. Let the DB have
 // six, with SetMaxOpenConns, and keep them, with SetMaxIdleConns: by default a DB keeps two, and
-// opens and closes the others all the time. Let nothing else use them: a store whose connections
-// are all in the program's own transactions is unavailable, and a transaction that waits for a call
-// of a store without a connection never ends. There is no store in your transaction: a charge would
-// be returned by its rollback, and hold the fleet until its commit.
+// opens and closes the rest all the time. Use them for the store only: with all connections in the
+// program's transactions it is unavailable, and a transaction that waits for the store never ends.
+// A decision cannot be in your transaction: its charge would hold the fleet until the commit.
 //
 // # When the server is unavailable
 //
-// Operations fail within Config.Timeout, and then immediately, with [store.ErrUnavailable], as
-// package rowstore explains. A server is unavailable if a wait may cure its state: it does not
-// answer, starts or shuts down, only reads, has no connection left or no disk. A missing table or
-// permission and a wrong password are not: each operation fails immediately with the server's
-// words. A fallback.Store, of package outbound/fallback, decides what calls do meanwhile.
+// Operations fail within Config.Timeout, and then immediately, with [store.ErrUnavailable]. A
+// server is unavailable if waiting may help: it hangs, starts or shuts down, only reads, or lacks
+// connections or disk. A missing table or permission and a wrong password are not: each operation
+// fails immediately with the server's words. A fallback.Store, of package outbound/fallback,
+// decides what calls do meanwhile.
 //
 // # What the server sees
 //
@@ -89,6 +87,5 @@
 // and [Prune] deletes all of them.
 //
 // ALTER TABLE dripfeed_buckets SET UNLOGGED spares the server the log of the table. Then a crash
-// and a failover empty it, and each key loses what was charged: at most one more Capacity is
-// admitted, as above.
+// and a failover empty it: for each key at most one more Capacity is admitted.
 package pgstore

@@ -50,8 +50,8 @@ func quote(name string) string {
 func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
 
 // SQL returns the SQL that makes the table and its functions, for tools that migrate schemas. It
-// may run again. Then it changes nothing, and does not wait for sessions that use the table. Run it
-// in one transaction.
+// may run again. Then it returns without waiting for sessions that use the table. Run it in one
+// transaction.
 func (c Config) SQL() string {
 	n := c.names()
 	body := "$$" // encloses the functions, and is in no name
@@ -73,9 +73,10 @@ func (c Config) SQLDown() string {
 }
 
 // Migrate runs Config.SQL, one process at a time, so that all processes may call it when they
-// start. It waits for its turn until ctx ends. If a process stops for 5 s during Migrate, its
-// Migrate fails, so that the others continue. The role needs the right to create in the schema, and
-// has to own what is there already. If there is no such schema, it needs the right to create one.
+// start. It waits for other processes until ctx ends. If a process stops for 5 s during Migrate,
+// its Migrate fails, so that other processes continue. The role needs the right to create in the
+// schema, and has to own what is there already. If there is no such schema, it needs the right to
+// create one.
 func Migrate(ctx context.Context, db *sql.DB, c Config) error {
 	if db == nil {
 		return errNoDB

@@ -19,8 +19,8 @@
 //
 // When Redis loses data, as in a failover before the last writes were replicated, or when it evicts
 // keys, the bucket loses what was charged: at most one more Capacity is admitted for each loss, and
-// [store.EventDataLoss] reports it. Use a server whose maxmemory-policy is noeviction: without
-// memory it is unavailable, and loses nothing.
+// [store.EventDataLoss] reports it. Use a server whose maxmemory-policy is noeviction: it is
+// unavailable when its memory is full, but keeps its data.
 //
 // After a failover in a Cluster calls go on once the client has learned of the new master. If the
 // old one hangs, the client gives it up after its ReadTimeout: keep that at a second or less.
@@ -35,32 +35,32 @@
 //
 // # What it costs
 //
-// A decision takes one round trip. Concurrent decisions of one key go together in the next trip, and
-// those of many keys in pipelines. The store remembers a refusal, for a second at most, and repeats
-// it without a trip.
+// A decision takes one round trip. Concurrent decisions of one key share the next request, and
+// those of many keys a pipeline. The store remembers a refusal, for a second at most, and repeats
+// it without a request.
 //
 // The server carries out by itself what each call needs: booking, returning, settling, successes,
-// refusals, holds and looks. For the rest the process reads the key, computes, and writes the key if
-// no other process has written it since: Resume, Pause, limits that are set, fill-ups, what an API
-// says remains, and each sixteenth refusal, which decides about the speed. That takes two round
-// trips or more. A process that loses such a race reserves the key for two of its own round trips,
-// at most half a second, and the others wait. A server whose scripts lack cmsgpack, as some
-// substitutes of Redis in tests, carries out nothing by itself.
+// refusals, holds and looks. For the rest the process reads the key, computes, and writes the key
+// if no other process has written it since. That is Resume, Pause, SetLimits, Fillup, a remaining
+// quota, and each sixteenth refusal, which decides about the speed. That takes two round trips or
+// more. A process that loses such a race reserves the key for two of its own round trips, at most
+// half a second, and the rest waits. A server whose scripts lack cmsgpack, as some substitutes of
+// Redis in tests, carries out nothing by itself.
 //
 // A key expires a minute after all of it has leaked, or after 30 days more if its limits were set.
 //
 // # When the server is unavailable
 //
 // No operation takes longer than Config.Timeout, whatever the client's own timeouts are. Until then
-// the store repeats it under the same number, and makes a Cluster's client look for its nodes again.
-// Then all callers that wait get an error that matches [store.ErrUnavailable]. For a moment, 20 ms
-// to 250 ms, the store answers every call so immediately, while one request finds out whether the
-// server is up again.
+// the store repeats it under the same number, and makes a Cluster's client look for its nodes
+// again. Then all callers that wait get an error that matches [store.ErrUnavailable]. For a moment,
+// 20 ms to 250 ms, the store answers every call so immediately, while one request finds out whether
+// the server is up again.
 //
-// A server is unavailable if a wait can cure its state: it is down, hangs, loads its data, has no
-// memory left, only reads, cannot save, or misses its replicas or its cluster, or it or the client
-// has no connection left. [store.EventDown] reports it, and [store.EventUp] its end. No wait cures a
-// wrong password or a missing permission: operations fail with the server's words, and
+// A server is unavailable if waiting can help: it is down, hangs, loads its data, only reads,
+// cannot save, or lacks memory, connections, replicas or its cluster. The same holds for a client
+// without a free connection. [store.EventDown] reports it, and [store.EventUp] its end. No wait
+// cures a wrong password or a missing permission: operations fail with the server's words, and
 // [store.EventDenied] reports it once.
 //
 // # What the server sees
@@ -69,8 +69,8 @@
 // no slow log. Limit names are readable in the key. The store does not trust what it reads: a key
 // that holds anything else than this package writes, or is of another type, begins again, full to
 // the capacity, and [store.EventCorrupt] reports it. If the server has booked another number of
-// calls than package store would have, an EventCorrupt with an Err reports that, and the key goes by
-// swap for a minute.
+// calls than package store would have, an EventCorrupt with an Err reports that, and the key goes
+// by swap for a minute.
 //
 // A user that may do no more than it needs is made so; the last two are for a Cluster's client:
 //

@@ -23,17 +23,17 @@ type Config struct {
 	// them, and some keys hold tokens.
 	PlainKeys bool
 	// Timeout is the longest that an operation takes before it fails, whatever the client's own
-	// settings say. The calls that meet an outage wait for so long. With a fallback.Store around
-	// the store they then go on with its share, so a shorter one serves: eight round trips to the
-	// server, and at least 100 ms on a busy machine. If it is zero or less, it is 1 s.
+	// settings say. The calls that meet an outage wait for so long. With a fallback.Store around the
+	// store they then use its share, so a shorter one is enough: eight round trips to the server, and
+	// at least 100 ms on a busy machine. If it is zero or less, it is 1 s.
 	Timeout time.Duration
 	// Observe is called with each [store.StoreEvent], in any goroutine, one call after the other. It
 	// must not block. If it is nil, the store reports no events.
 	Observe func(store.StoreEvent)
 }
 
-// Store keeps buckets in Redis. It is safe for concurrent use. It has no goroutine while no
-// operation is under way, forgets a key that was not used for 10 minutes, and needs no Close.
+// Store keeps buckets in Redis. It is safe for concurrent use. It has goroutines during operations
+// only, and forgets a key after 10 minutes without use.
 type Store struct {
 	engine  *engine.Engine // nil: the Store has no client
 	carrier *carrier
@@ -45,8 +45,8 @@ var errNoClient = errors.New("redisstore: the client is nil")
 // New returns a store on a client of yours, which stays yours: to configure, to share and to close.
 // It does no I/O. With a nil client each operation fails.
 //
-// The client's own timeouts and retries do not matter: operations end by Config.Timeout, and the
-// store tells the client to retry nothing.
+// The client's own timeouts and retries have no effect: operations end by Config.Timeout, and the
+// store disables retries.
 func New(rdb redis.UniversalClient, c Config) *Store {
 	if c.Prefix == "" {
 		c.Prefix = "dripfeed"
@@ -83,8 +83,8 @@ func (s *Store) Update(ctx context.Context, key string, op *store.Op) (store.Rep
 	return s.engine.Update(ctx, key, op)
 }
 
-// Stats returns what the store has counted, for metrics. It makes no round trip and waits for none:
-// it takes about a microsecond.
+// Stats returns what the store has counted, for metrics. It takes about a microsecond, without a
+// request.
 func (s *Store) Stats() store.StoreStats {
 	if s == nil || s.engine == nil {
 		return store.StoreStats{}

@@ -10,34 +10,35 @@
 //
 // The arithmetic of the limits runs in Go, in the process. A process remembers each row as it was
 // last written. It computes the next step from that, and swaps the row if no other process has
-// written it since. So a decision takes one round trip. Callers of a key that come while a trip is
-// under way go together in the next, and trips of many keys go in one Swap. A refusal and a look
-// write nothing. The store remembers a refusal for a second at most, and repeats it without a trip.
+// written it since. So a decision takes one round trip. Callers of a key that come during a request
+// share the next one, and one Swap has the requests of many keys. A refusal and a look write
+// nothing. The store remembers a refusal for a second at most, and repeats it without a request.
 //
 // If another process has written the row, the swap fails, and the store computes again from the row
-// as it is. A process that is further away than others would lose each such race. So if the rows can
-// be locked, as [Locker] does, a process that has lost two races in a row locks the row for its next
-// step. It continues to lock it while others write it.
+// as it is. A distant process would lose each such race. So if the rows can be locked, as [Locker]
+// does, a process that has lost two races in a row locks the row for its next step. It continues to
+// lock it while other processes write it.
 //
 // A step is carried out exactly once, however often replies are lost. Each attempt at it sends the
-// same bytes. The row has a record of the last step of each process, for the 32 processes that wrote
-// it last, and so shows whether an earlier attempt was carried out. A row has another random token
-// after each write. So a write for a row that a failed-over database has lost is never carried out.
+// same bytes. The row has a record of the last step of each process, for the 32 processes that
+// wrote it last, and so shows whether an earlier attempt was carried out. A row has another random
+// token after each write. So a write for a row that a failed-over database has lost is never
+// carried out.
 //
 // # Time
 //
 // Rows have a clock, which is the Unix time. A process estimates it, and always a little low. The
 // rows refuse a swap whose time is after their clock, or more than a second before it. So neither a
 // wrong estimate nor a write that comes late counts. The clocks of the processes do not matter. The
-// clock of the rows does: if it is set forward, or a database takes over whose clock is ahead,
-// buckets leak for time that has not passed, and up to one Capacity more is admitted. If it is set
-// back, nothing more is.
+// clock of the rows counts. If it is set forward, or a database takes over with a clock that is
+// ahead, buckets leak too early, and up to one Capacity more is admitted. If it is set back,
+// nothing more is.
 //
 // # When the rows are unavailable
 //
 // No operation takes longer than Config.Timeout. Until then the store repeats it, and then all
-// callers that wait get an error that matches [store.ErrUnavailable]. For a moment, 20 ms to 250 ms,
-// the store answers every call so immediately, while one request finds out whether the rows are
+// callers that wait get an error that matches [store.ErrUnavailable]. For a moment, 20 ms to 250
+// ms, the store answers every call so immediately, while one request finds out whether the rows are
 // available again. A row that another session keeps locked delays its own key only. The store asks
 // for it again after 5 ms to 100 ms. Its calls fail after Config.Timeout with an error that is not
 // ErrUnavailable.
@@ -45,14 +46,14 @@
 // # What it costs
 //
 // A row takes about 100 bytes for one limit, and 12 for each of the last 32 processes. If more than
-// 32 processes write a row at the same time, a step whose reply is lost can end in an error, because
-// the row no longer shows whether it was carried out. Then it may be charged although its caller did
+// 32 processes write a row at the same time, a step without a reply can end in an error, because
+// the row does not show whether it was carried out. Then it may be charged although its caller did
 // not leave. It is never charged twice.
 //
 // # The files
 //
-// Package outbound/internal/engine gathers callers into trips, and repeats a trip that got no
-// answer. This package carries a trip out, as a swap of a row:
+// Package outbound/internal/engine gathers callers into requests, and repeats a request without a
+// reply. This package carries a request out, as a swap of a row:
 //
 //	rows.go     Rows, Swap, Locker: what the author of a store writes
 //	store.go    Config and Store, for programs

@@ -29,14 +29,14 @@ type Row struct {
 	Bytes []byte
 }
 
-// Swap is what to do with one row, and what has become of that.
+// Swap is an operation on one row, and its result.
 //
 // The row is written if it has the token Old, and if the swap is [Swap.InTime]: then its token and
 // its bytes are Token and New.
 type Swap struct {
 	Key   []byte
-	Old   uint64        // 0: there must be no row
-	New   []byte        // nil: only look
+	Old   uint64        // 0 if there must be no row
+	New   []byte        // nil to look only
 	Token uint64        // of New
 	Time  time.Duration // New is computed for this time, in whole microseconds
 	// Keep is how long the row must be kept from now on. Rows may keep it for longer, and it is best
@@ -56,19 +56,18 @@ type Swap struct {
 // longest is how old the time of a swap may be.
 const longest = time.Second
 
-// InTime reports whether Time is not after the clock, nor more than a second before it. Clock must
+// InTime reports whether Time is at most a second before the clock, and not after it. Clock must
 // have been read.
 func (s *Swap) InTime() bool { return s.Time <= s.Clock && s.Clock-s.Time <= longest }
 
-// Locker is a Rows that can also keep a row to itself while the store computes. Without it a process
-// that is further away than the others loses each race. The store calls Lock for up to two rows at a
-// time.
+// Locker is a Rows that can also keep a row to itself while the store computes. Without it a
+// distant process loses each race. The store calls Lock for up to two rows at a time.
 type Locker interface {
 	Rows
 	// Lock waits until it has the row of s.Key for itself. It reads the row, and then the clock, into
 	// s, and calls compute, which sets New, Token and Keep. It writes the row unless New is nil, and
-	// lets it go. It calls compute at most once, and not if there is no row. If it cannot have the
-	// row in half of the time until ctx ends, it leaves the row Busy; if it has not asked for the
+	// lets it go. It calls compute at most once, and only if there is a row. If it does not get the
+	// row in half of the time until ctx ends, it leaves the row Busy. If it has not asked for the
 	// row, it fails as if ctx had ended. If another process could have written the row since Lock
 	// read it, Lock fails and does not write. Errors are those of Swap.
 	Lock(ctx context.Context, s *Swap, compute func()) error

@@ -11,9 +11,9 @@ import (
 
 // Config is how a [Store] uses its rows. The zero value works.
 type Config struct {
-	// PlainKeys makes the keys of the rows those of the buckets, as the program wrote them, if they
-	// have no more than 512 bytes and do not begin with "#". By default the store hashes them,
-	// because some hold tokens, and databases log what they are asked.
+	// PlainKeys makes a row's key that of its bucket, if that has at most 512 bytes and does not
+	// begin with "#". By default the store hashes them, because some hold tokens, and databases log
+	// what they are asked.
 	PlainKeys bool
 	// Timeout is the longest that an operation takes before it fails. The calls that meet an outage
 	// wait for so long. If it is 0 or less, it is 1 s.
@@ -25,8 +25,8 @@ type Config struct {
 	Observe func(store.StoreEvent)
 }
 
-// Store keeps buckets in rows. It is safe for concurrent use. It has no goroutine while no operation
-// is under way, forgets a key that was not used for 10 minutes, and needs no Close.
+// Store keeps buckets in rows. It is safe for concurrent use. It has goroutines during operations
+// only, and forgets a key after 10 minutes without use.
 type Store struct {
 	engine *engine.Engine // nil: the Store has no rows
 	config Config
@@ -59,10 +59,9 @@ func (s *Store) Update(ctx context.Context, key string, op *store.Op) (store.Rep
 	return s.engine.Update(ctx, key, op)
 }
 
-// Stats returns what the store has counted, for metrics. It makes no trip and waits for none: it
-// takes about a microsecond. A trip is a row's part in a call of Swap, or a call of Lock. If several
-// processes write a row, a decision takes several: those that have found it written or locked count
-// too.
+// Stats returns what the store has counted, for metrics. It takes about a microsecond, without a
+// request. A request is a row's part in a call of Swap, or a call of Lock. If several processes
+// write a row, a decision takes several: those that have found it written or locked count too.
 func (s *Store) Stats() store.StoreStats {
 	if s == nil || s.engine == nil {
 		return store.StoreStats{}

@@ -59,7 +59,7 @@ func Name(zone *time.Location) (name, flaw string) {
 	return name, ""
 }
 
-// Calendar tells where a moment is in the periods of a bucket's limits.
+// Calendar finds the periods of a bucket's limits at a time.
 type Calendar struct {
 	kinds []store.Kind
 	zones []*time.Location // nil: the limit does not count by the calendar, or by UTC's hours
@@ -72,7 +72,7 @@ type moment struct {
 	periods     []store.Period
 }
 
-// New returns the calendar of limits whose zones load; nil: none counts by one.
+// New returns the calendar of limits whose zones load, or nil without a calendar quota.
 func New(limits []store.Limit) *Calendar {
 	if !slices.ContainsFunc(limits, func(l store.Limit) bool { return l.Kind.Calendar() }) {
 		return nil

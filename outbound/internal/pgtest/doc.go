@@ -2,10 +2,9 @@
 // a module of its own, so that no user of dripfeed downloads a driver for it.
 //
 // The tests start the servers: from PATH, pg_config --bindir, or /usr/lib/postgresql. As root they
-// do so as the user postgres, or nobody, because a server does not run as root. Without a server they
-// are skipped, and say why; with DRIPFEED_REQUIRE_POSTGRES=1 in the environment they fail.
-// DRIPFEED_POSTGRES_URL, a postgres:// URL of a superuser, names a server to use instead where a
-// test does not stop it.
+// use another user, because a server does not run as root. Without a server they are skipped, and
+// say why; with DRIPFEED_REQUIRE_POSTGRES=1 in the environment they fail. DRIPFEED_POSTGRES_URL, a
+// postgres:// URL of a superuser, names a server to use instead where a test does not stop it.
 //
 // The table in faults_test.go names what may happen to a server and to the way to it, and what each
 // costs. A fleet of workers goes through each row.
