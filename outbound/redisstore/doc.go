@@ -17,8 +17,8 @@
 // again. This does not cover a process whose record is gone, because 768 other processes have used
 // the key since: there a lost reply is charged twice.
 //
-// When Redis loses data, as in a failover before the last writes were replicated, or when it evicts
-// keys, the bucket loses what was charged: at most one more Capacity is admitted for each loss, and
+// Redis loses data in a failover before the last writes were replicated, or when it evicts keys.
+// Then the bucket loses what was charged: at most one more Capacity is admitted for each loss, and
 // [store.EventDataLoss] reports it. Use a server whose maxmemory-policy is noeviction: it is
 // unavailable when its memory is full, but keeps its data.
 //
@@ -66,11 +66,11 @@
 // # What the server sees
 //
 // The store hashes keys unless Config.PlainKeys is set, so that a token in a bucket's key shows in
-// no slow log. Limit names are readable in the key. The store does not trust what it reads: a key
-// that holds anything else than this package writes, or is of another type, begins again, full to
-// the capacity, and [store.EventCorrupt] reports it. If the server has booked another number of
-// calls than package store would have, an EventCorrupt with an Err reports that, and the key goes
-// by swap for a minute.
+// no slow log. Limit names are readable in the key. The store checks what it reads. A key with
+// other contents than this package writes, or of another type, begins again, full to the capacity,
+// and [store.EventCorrupt] reports it. If the server has booked another number of calls than
+// package store would have, an EventCorrupt with an Err reports that, and the key goes by swap for
+// a minute.
 //
 // A user that may do no more than it needs is made so; the last two are for a Cluster's client:
 //

@@ -10,8 +10,9 @@ const (
 	// keepSet is how long limits outlive their levels that are not those of the program.
 	keepSet = 30 * 24 * time.Hour
 	// catchUp is how much further away than its first reservation a process that is behind the lead
-	// may book, or as many times as far again as that is away as its weight, and catchUpTimes at least.
-	// They bound how long others wait for it, and what its crash or a late reply loses.
+	// may book, or as many times as far again as that is away as its weight, and catchUpTimes at
+	// least. They bound how long other processes wait for it, and what its crash or a late reply
+	// loses.
 	catchUp      = 100 * time.Millisecond
 	catchUpTimes = 4
 	// mostKept is the largest number of a booking, and of limits, that a corrupt key keeps.
@@ -33,7 +34,7 @@ type Stored struct {
 	Lead float64
 	// Holders are the processes that hold slots. It is nil until the first [Ask].
 	Holders *Holders
-	// Set is true if Limits are others than those of the program.
+	// Set is true if Limits differ from those of the program.
 	Set bool
 
 	trusted bool // Apply has left it so
@@ -47,9 +48,9 @@ func (s *Stored) Clone() Stored {
 }
 
 // Apply carries op out on a key: it changes s to what it is at the store's time now, and returns
-// the reply. now is in nanoseconds since any fixed moment. Apply is a pure function, with no clock
-// and no lock. It changes nothing of op, so that a store which has lost a race can call it again
-// with the state that it finds then.
+// the reply. now is in nanoseconds since any fixed moment. Apply is a pure function, without a
+// clock or a lock. It changes nothing of op, so that a store which has lost a race can call it
+// again with the state that it finds then.
 //
 // The times of a key must not go back. Apply takes a time that is behind the one before by a second
 // or less for the one before: the key stands until time has caught up. So clocks which differ a
@@ -61,7 +62,7 @@ func (s *Stored) Clone() Stored {
 // corrupt: a new life begins with every limit full, and [Reply.Corrupt] is true. A store that
 // cannot read what it has kept sets s.State.Speed to less than 0, which is corrupt too.
 //
-// A look, a refusal, a report that says nothing new and a Stale step change nothing.
+// A look, a refusal, a report without news and a Stale step leave the state as it is.
 // [Reply.Changed] is then false, and a store need not write the key: the next step lets leak what
 // has leaked since.
 //
@@ -126,8 +127,8 @@ func (op *Op) ApplyAt(s *Stored, now, unix time.Duration) Reply {
 	s.trusted = true
 	stepped := now < at && ahead == 0 && !r.Stale && timely
 	if r.Changed = acted || begun || stepped || r.Corrupt; !r.Changed {
-		// Nothing has happened, so keep nothing. Each look at a slow clock rounds the dial down by
-		// part of a nanosecond: callers that look often enough would stop it.
+		// There is no change to keep. Each look at a slow clock rounds the dial down by part of a
+		// nanosecond: callers that look often enough would stop it.
 		s.State = old.State
 	}
 	return r
@@ -148,9 +149,9 @@ type Taken struct {
 }
 
 // Take books one call in place: it does what [Op.ApplyAt] does for an Op with this Number, these
-// Periods, the Wait most, and the only cost n. It asks for the charge to write to once it knows that
-// it books the call, so that a refusal needs none. It allocates memory only for slots of a window. A
-// refusal changes the key only if the store's clock steps back or a period begins.
+// Periods, the Wait most, and the only cost n. It asks for the charge to write to once it knows
+// that it books the call, so that a refusal needs none. It allocates memory only for slots of a
+// window. A refusal changes the key only if the store's clock steps back or a period begins.
 func (s *Stored) Take(number int64, n *Units, periods []Period, most, now, unix time.Duration, charge func() *Charge) (t Taken) {
 	if !s.trusted || number != s.Number {
 		return t
@@ -210,7 +211,7 @@ func (s *Stored) roll(periods []Period) (timely, begun bool) {
 }
 
 // act carries out the reports and the action, and reports whether they have changed anything. A
-// move after which the call cannot be booked, as at the end of a period, is not made.
+// move is made only if the call can then be booked, unlike at the end of a period.
 func (op *Op) act(s *Stored, r *Reply, now time.Duration) (acted bool) {
 	if op.Move == nil || op.Action != Book || !op.Movable(s.Limits) {
 		return op.do(s, r, now)
@@ -260,8 +261,8 @@ func (s *State) equal(t *State) bool {
 }
 
 // Movable reports whether Move may be undone on a key with these limits, so that Costs are booked
-// instead: not if a settle of the step adds units, because the new reservation could then be later,
-// nor if the cost can never leave.
+// instead. It is false if the cost can never leave, or if a settle of the step adds units, because
+// the new reservation could then be later.
 func (op *Op) Movable(limits []Limit) bool {
 	if len(op.Costs) == 0 {
 		return false

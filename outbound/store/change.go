@@ -67,7 +67,7 @@ func heirOf(old, limits []Limit, l *Limit) int {
 
 // Resume ends a hold and a slow-down, and begins a new life: reservations become void, and nothing
 // is returned to calls from before. The dial goes back by what the hold may have let leak ahead of
-// real time. Of a corrupt key only what calls have taken since stays.
+// real time. A corrupt key keeps only what calls have taken since.
 func (s *State) Resume(limits []Limit) {
 	dial := max(-farthest, sub(s.Dial(), max(0, s.Rem)))
 	for i := range limits {
@@ -83,12 +83,12 @@ func (s *State) Resume(limits []Limit) {
 	s.look(limits, false)
 }
 
-// renew begins a new life of a key of which it is unknown what calls have taken: every limit is
-// full, so that the key is neither open nor shut permanently.
+// renew begins a new life of a key if it is unknown what calls have taken. Every limit is full, so
+// that the key admits no more than its limits, and recovers.
 func (s *State) renew(limits []Limit, now time.Duration) {
 	ids := s.IDs
 	*s = New(now, len(limits))
-	if s.Corrupt = true; ids > 0 && ids < mostKept { // Born tells these charges from those before
+	if s.Corrupt = true; ids > 0 && ids < mostKept { // Born separates these charges from earlier ones
 		s.IDs = ids
 	}
 	for i := range limits {

@@ -12,11 +12,11 @@ type Charge struct {
 	ID, Prev int64         // the number of the booking, and of the one before that could be undone
 	N        Units         // what the call has cost of each limit, as far as is known
 	Y        Units         // leaky: the level at the reservation, plus Ret. Others: what was filled so far
-	Up       Units         // by how much the joint rule raised a leaky limit, beside N
+	Up       Units         // by how much the joint rule raised a leaky limit, in addition to N
 	Place    time.Duration // dial time at which the call may leave
 	Before   time.Duration // the reservation before
 	Free     time.Duration // dial time at which N, as it was booked, has leaked from the first limit
-	Until    time.Duration // Unix time before which the call has to leave; 0: any time
+	Until    time.Duration // Unix time of the call's latest departure, or 0
 	Born     time.Duration // the life of the key
 	Epoch    int64         // the key's, when the call was booked
 	Number   int64         // of the limits by which the call was booked
@@ -49,8 +49,8 @@ func (s *State) Undo(limits []Limit, c *Charge) bool {
 }
 
 // Settle says that the call has cost used. It adds the units beyond the charge, even above the
-// capacity. Of units that the call did not use it returns only what is safe. Only the first Settle
-// of a charge counts.
+// capacity. It returns unused units only as far as that is safe. Only the first Settle of a charge
+// counts.
 func (s *State) Settle(limits []Limit, c *Charge, used *Units) {
 	if c.Settled {
 		return
@@ -136,10 +136,10 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge, drips bool) {
 	s.look(limits, false)
 }
 
-// FreeBy returns the dial time at which c's units have leaked from the first limit: as c was booked,
-// or as it stands today, whichever is sooner. If c has cost more than was booked, or the rate was
-// lowered, today's time is later. In a hold the dial would run up to it, past the reservations
-// behind c, and those calls would leave together.
+// FreeBy returns the dial time at which c's units have leaked from the first limit: as c was
+// booked, or as it stands today, whichever is sooner. If c has cost more than was booked, or the
+// rate was lowered, today's time is later. In a hold the dial would run up to it, past the
+// reservations behind c, and those calls would leave together.
 func (c *Charge) FreeBy(limits []Limit) time.Duration { return min(c.Free, c.freed(limits)) }
 
 // freed returns the dial time at which N has leaked from the first of limits.
@@ -163,13 +163,12 @@ func shortest(limits []Limit) int {
 	return least
 }
 
-// Refused says that the API has refused c, a call that knew of epoch when it left, and has asked to
-// wait d; 0: it did not say. A call that knew of an older epoch belongs to an episode that is
-// known: its refusal only extends the hold. Another begins a new episode. If a call had succeeded
-// since the last hold, the clock slows down, unless slowing down was found not to help; then the
-// key is held only if the API has asked to wait. If none had succeeded, the last hold was too
-// short, and this one is at least twice as long, up to most; 0, or more than MaxBack: up to
-// MaxBack.
+// Refused reports that the API has refused c, a call that knew of epoch when it left, and has asked
+// to wait d, or 0. A call that knew of an older epoch belongs to an episode that is known: its
+// refusal only extends the hold. Another begins a new episode. If a call had succeeded since the
+// last hold, the clock slows down, unless that was found not to help. Then the key is held only if
+// the API has asked to wait. If none had succeeded, the last hold was too short, and this one is at
+// least twice as long, up to most; 0, or more than MaxBack: up to MaxBack.
 func (s *State) Refused(limits []Limit, epoch int64, d, most time.Duration, c *Charge) {
 	if epoch == s.Epoch || s.Row.Top > 0 {
 		s.Row.refused(s.At, s.Speed)

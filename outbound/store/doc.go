@@ -36,37 +36,36 @@
 // Capacity units leave in any interval of a window's length, and in each period of a calendar. This
 // holds through undone bookings, returns, settles, holds, pauses, slow-downs, Resume, changes of
 // limits, and clocks that step back. All limits of a call are charged, or none. Order of booking is
-// order of departure. Of calls that were booked by different numbers of the limits, all together
-// keep the largest capacity and the highest rate. Units beyond what a call acquired are not
-// covered.
+// order of departure. Calls that were booked by different numbers of the limits together keep the
+// largest capacity and the highest rate. Units beyond what a call acquired are not covered.
 //
 // No call waits longer than the shortest wait that keeps the limits and the order, with these
 // exceptions:
 //   - after a hold, a step of the clock, a change of limits or a settle, and after a booking was
 //     returned while others were booked behind it;
 //   - a window lets calls of its last 64th wait for that long;
-//   - what left less than [BookingGrace] before a hold, and what is reserved within [Deaf] after it,
-//     counts in a window for longer by the hold. A call from before a hold may get nothing back
+//   - what left less than [BookingGrace] before a hold, and what is reserved within [Deaf] after
+//     it, counts in a window for longer by the hold. A call from before a hold may get nothing back
 //     from a window;
 //   - a hold of a key with a window makes reservations later than Deaf after it void, because units
 //     come back in it. Their callers return them and book again;
 //   - a calendar admits no call within [Slack] of the end of a period, and reserves nothing in the
 //     next period. A reservation that a hold moves past the end is void ([Charge.Void]);
 //   - a fixed window of which it is unknown when the API's began counts until a window after its
-//     last call. It admits no call in its last 20 ms, and reserves nothing beyond its end;
+//     last call. It admits calls until 20 ms before its end, and reserves only within it;
 //   - a limit whose rate or window has changed returns nothing to calls from before.
 //
 // # One set of limits for a key
 //
 // All processes that share a key count by its limits in force. A process sends its own with each
-// step, and the Number that it knows. If the limits in force are others, the reply brings them. A
+// step, and the Number that it knows. If other limits are in force, the reply brings them. A
 // process adopts them, unless its own program was made with other limits and it was started later:
 // then it replaces them ([Op.Yields]). So in a rollout the newest process wins, and the others
 // adopt its limits within a reply. Limits that an operator sets hold until the program's own limits
 // change. Two programs with different limits for one key are two releases forever.
 //
-// Levels of limits that stay are kept, and nothing refills. Reservations of the next second stand;
-// later ones are void, so that no call waits by limits that are not in force any more.
+// Levels of limits that stay are kept, and nothing refills. Reservations of the next second stand.
+// Later ones are void, so that calls wait by the limits in force only.
 //
 // # The clock of a key
 //
@@ -97,17 +96,19 @@
 //
 // # Slots of calls in flight
 //
-// A key can count calls in flight: its first limit says how many slots there are. Each process holds
-// slots, hands them on among its own calls, and tells the key all that it holds with each [Ask].
-// A process that asks and has less than its share gets what is free. One that gives slots back for
-// others gets none in the same step. The order of the holders decides only how soon each asks again.
+// A key can count calls in flight: its first limit says how many slots there are. Each process
+// holds slots, hands them on among its own calls, and tells the key all that it holds with each
+// [Ask]. A process that asks and has less than its share gets what is free. A process that returns
+// slots for other processes gets none in the same step. The order of the holders decides only how
+// soon each asks again.
 //
 // At most as many calls are in flight as there are slots. This does not cover calls that were in
-// flight in a process when it had not reached the store for five sixths of its lease, or for half of
-// it if the store's clock was set forward meanwhile. A process that has gone loses its slots within a
-// lease, as long as others ask. Not covered either are data that the store has lost, if another
-// process asks before those that hold slots, and a clock that is set forward more than once in a
-// lease while a process is cut off. Such a key is apart from those that book calls: no step does both.
+// flight in a process when it had not reached the store for five sixths of its lease, or for half
+// of it if the store's clock was set forward meanwhile. A process that has ended loses its slots
+// within a lease, if other processes ask. Two more cases are not covered: the store has lost its
+// data, and another process asks before those that hold slots; and the clock is set forward more
+// than once in a lease while a process is cut off. Such a key is apart from those that book calls:
+// no step does both.
 //
 // # To add a kind of limit
 //

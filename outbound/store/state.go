@@ -248,9 +248,9 @@ func (s *State) Due(place time.Duration) (in, late time.Duration) {
 	return s.Real(max(0, w)), max(0, sub(0, w))
 }
 
-// Wait returns the dial time until a call of n could leave, after all reservations, and the index
-// of the limit that it would wait for; -1 if it waits for reservations only. If booked is false, no
-// call can be booked for that time: its caller has to come back.
+// Wait returns the dial time until a call of n could leave, after all reservations. It also returns
+// the index of the limit that it would wait for, or -1 for reservations only. If booked is false,
+// no call can be booked for that time: its caller must retry.
 func (s *State) Wait(limits []Limit, n *Units) (w time.Duration, which int, booked bool) {
 	w, which, booked = max(0, s.Last), -1, true
 	for was := time.Duration(-1); w != was; {
@@ -285,8 +285,8 @@ func (s *State) Alone(limits []Limit, i int, n float64) time.Duration {
 }
 
 // Earliest returns a lower bound of the real time until a call of n could leave, after all
-// reservations and calls that take ahead in all, and the limit that it waits for; -1 if it waits for
-// reservations only. It is exact with one limit that is not a calendar's.
+// reservations and calls that take ahead in all. It also returns the limit that the call waits for,
+// or -1 for reservations only. It is exact with one limit that is not a calendar's.
 func (s *State) Earliest(limits []Limit, ahead, n *Units) (real time.Duration, which int) {
 	last := max(0, s.Last)
 	w, which := last, -1
@@ -302,9 +302,9 @@ func (s *State) Earliest(limits []Limit, ahead, n *Units) (real time.Duration, w
 	return s.Real(w), which
 }
 
-// Fill books the next reservation for a call of n, if that is at most so far away in real time,
-// and writes what it has charged to c. If not, it changes nothing. It returns the real time until
-// the reservation, or until the caller may come back, and the limit that the call waits for.
+// Fill books the next reservation for a call of n, if that is at most so far away in real time, and
+// writes what it has charged to c. Otherwise it changes nothing. It returns the real time until the
+// reservation, or until the caller may retry, and the limit that the call waits for.
 func (s *State) Fill(limits []Limit, n *Units, most time.Duration, c *Charge) (real time.Duration, which int, ok bool) {
 	w, which, ok := s.Wait(limits, n)
 	real = s.Real(w)
@@ -358,8 +358,8 @@ func (s *State) Empty(limits []Limit, i int) time.Duration {
 // Idle reports whether a new state would behave like this one.
 func (s *State) Idle(limits []Limit) bool { return s.Expire(limits) <= 0 }
 
-// Expire returns the real time until the state is idle, if the key is not used: the levels are 0,
-// no reservation is out, nothing holds or slows the key, and it remembers no refusal.
+// Expire returns the real time until the state is idle, if the key is unused: levels are 0, and
+// reservations, holds, slow-downs and remembered refusals have ended.
 func (s *State) Expire(limits []Limit) time.Duration {
 	w, left := s.Last+BookingGrace, time.Duration(0)
 	for i := range limits {

@@ -17,8 +17,8 @@ type StoreStats struct {
 	Failed uint64
 	// Cancelled counts the operations whose ctx ended before their answer came.
 	Cancelled uint64
-	// Trips are the requests that a server has answered in time, also with an error. The
-	// operations of all other requests have Failed.
+	// Trips are the requests that a server has answered in time, even with an error. The operations
+	// of all other requests have Failed.
 	Trips Times
 	// Repeats counts how often the store has sent a request again: its answer was late or lost,
 	// another node had the key, or the server did not know the script. If it keeps growing, the
@@ -36,8 +36,8 @@ var TimeBounds = [...]time.Duration{
 	time.Second, 5 * time.Second, 10 * time.Second, time.Minute, 5 * time.Minute, 30 * time.Minute, time.Hour,
 }
 
-// Times is a histogram of how long something took. A request takes from when it was first sent until
-// its answer arrived, however often it was sent.
+// Times is a histogram of how long something took. A request takes from when it was first sent
+// until its answer arrived, however often it was sent.
 type Times struct {
 	Count uint64
 	Time  time.Duration // of all together

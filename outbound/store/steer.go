@@ -16,16 +16,16 @@ const (
 	mostCalls, mostRefused = 1<<32 - 1, 1<<12 - 1
 )
 
-// Row is what the latest refusals have taught. Refusals that come because the calls are too
-// fast become fewer when the clock slows down. Those that come at random do not, and to slow
-// down for them costs speed for nothing. So the law counts refusals in rows of sixteen: from
-// row to row the calls for each refusal must double before slowing down has cost too much of
-// the speed. The zero Row says that nothing was refused lately.
+// Row is what the latest refusals have taught. Refusals that come because the calls are too fast
+// become fewer when the clock slows down. Random ones do not, and slowing down for them only costs
+// speed. So the law counts refusals in rows of sixteen: from row to row the calls for each refusal
+// must double before slowing down has cost too much of the speed. The zero Row says that nothing
+// was refused lately.
 type Row struct {
 	Calls   int64   // filled in this row
 	Refused int64   // refusals in this row
-	Top     float64 // the speed when the row began; 0: there is no row
-	Per     float64 // calls for each refusal, with which later rows are compared; 0: none yet
+	Top     float64 // the speed when the row began, or 0
+	Per     float64 // calls for each refusal, with which later rows are compared, or 0
 	Fast    float64 // the speed that a slow-down is compared with
 	// Trust above 0 is the number of rows for which refusals still say nothing about the
 	// pace. Below 0 it is minus the number of latest rows, at most 3, in which slowing down

@@ -17,8 +17,7 @@ import (
 // An error says that Update has done nothing, or that it is unknown whether it has. In the second
 // case the store must not try again in a way that could charge twice. Nothing of an Update that has
 // failed is carried out after a later Update of its key by the same store has returned. Update
-// changes nothing of op. When it has returned it keeps nothing of op except the limits, which no
-// one changes.
+// changes nothing of op. When it has returned it keeps only op's limits, which never change.
 //
 // A key has one clock, and its times do not go back by more than a clock wavers. The time for Apply
 // is taken while the store has the key for itself: from the database's server once the row is
@@ -28,8 +27,8 @@ import (
 //
 // Update ends by itself, within a second or a few, even if ctx has no end: a report of what a call
 // has cost comes with such a ctx. If ctx ends first, Update returns its error without delay. A
-// store does not pass ctx on to a driver that would then close a connection which others use, or
-// end a trip that carries their operations too.
+// store does not pass ctx on to a driver that would then close a connection or end a request of
+// other operations.
 //
 // If a wait can cure an error of any key, the error matches [ErrUnavailable], as fmt.Errorf("%w:
 // %w", ErrUnavailable, err) does: the store is down, hangs, only reads, or has no memory or no
@@ -81,24 +80,25 @@ type Op struct {
 	Wait time.Duration
 	// Horizon is the longest real time until the reservations after the first.
 	Horizon time.Duration
-	// After is the shortest real time until the first reservation. A process far from the store
-	// sets it to the time that a reply takes to come back, because it would learn of a sooner one
-	// too late. What leaks until then is lost if no other call is booked before it.
+	// After is the shortest real time until the first reservation. A process far from the store sets
+	// it to the latency of a reply, because it would learn of an earlier one too late. What leaks
+	// until then is lost if no other call is booked before it.
 	After time.Duration
 	// Claim gives processes that share a key and book ahead equal shares. It is the units of the
 	// first limit that this process has booked while calls waited in it. A process below
 	// [Stored.Lead] catches up: whatever Horizon says, it books after the first until it is level
-	// with the lead, if those calls are due at most 100 ms after the first, or as many times
-	// as long after it as the first is away as Weight says, and 4 times at least. So a process that asks less often, because it is further from
-	// the store, has its share. With a Claim above the lead, as +Inf is, a backlog begins: the
-	// process is level with the lead after this booking, and does not raise it. With one that is
-	// not above 0, or NaN, the booking does not count, as that of a caller that does not wait.
+	// with the lead, if those calls are due at most 100 ms after the first, or as many times as long
+	// after it as the first is away as Weight says, and 4 times at least. So a process that asks less
+	// often, because it is further from the store, has its share. With a Claim above the lead, as
+	// +Inf is, a backlog begins: the process is level with the lead after this booking, and does not
+	// raise it. If it is NaN, zero or less, the booking does not count, as that of a caller that does
+	// not wait.
 	Claim float64
 	// Weight is the process's share of the claims: a booking adds its units divided by Weight. If it
 	// is zero, it is 1.
 	Weight float64
 	// Back are bookings to return, in the order in which they were booked. The step undoes the
-	// latest, and settles others to nothing, which returns what is safe.
+	// latest, and settles earlier ones to nothing, which returns what is safe.
 	Back []Charge
 	// Move is a booking to undo, so that Costs are booked instead. It is undone if it is the last
 	// of all bookings, no settle of the step adds units, and the first of Costs can be booked
@@ -175,10 +175,10 @@ func (a Action) String() string {
 // Report is what a call says about itself once it has left.
 type Report struct {
 	Kind   ReportKind
-	Charge *Charge // of the call; nil: no call is meant
+	Charge *Charge // of the call, or nil
 	Used   Units   // Settled: the real cost. Remaining: what remains of each limit; below 0: the API did not say
-	// Wait is, with Refused, Held and Paused, for how long no call may leave; 0 if the API did not
-	// say. With Remaining it is the time until the reset.
+	// Wait is the length of the hold, with Refused, Held and Paused, or 0 if the API did not say.
+	// With Remaining it is the time until the reset.
 	Wait time.Duration
 	// MaxWait is, with Refused, the longest hold to which consecutive refusals are doubled. If it
 	// is zero, or more than an hour, it is an hour.
@@ -195,15 +195,15 @@ const (
 	Settled   ReportKind = iota // the call has cost Used
 	Refused                     // the API has refused the call
 	Held                        // the API asks to wait before the next call
-	Paused                      // an operator asks to wait: the limits leak on, and nothing drips afterwards
+	Paused                      // an operator asks to wait: the limits leak on
 	Succeeded                   // the call has succeeded
 	Remaining                   // the API has said what remains until a reset
 )
 
 // Reply is what a store answers to an [Op].
 type Reply struct {
-	// Stale is true if the step did nothing, because other limits are in force than the Op counts
-	// by, or because it was to replace limits that are in force no more.
+	// Stale is true if the step did nothing, because the Op counts by other limits than those in
+	// force, or would replace other ones.
 	Stale bool
 	// Untimely is true if the step did nothing, because the Op's Periods are not those of Unix.
 	Untimely bool
@@ -214,8 +214,8 @@ type Reply struct {
 	Limits []Limit
 	Base   uint64
 	Made   time.Duration
-	// Reported is true, with Stale or beside an error, if the reports and Back were carried out all
-	// the same: a store may have sent them on an earlier trip.
+	// Reported is true, with Stale or an error, if the reports and Back were carried out
+	// nevertheless: a store may have sent them with an earlier request.
 	Reported bool
 	// Charges are the bookings made, one for each of Costs from the first on.
 	Charges []Charge
@@ -227,7 +227,7 @@ type Reply struct {
 	Limit   int
 	// Moved is true if Op.Move was undone, and the first of Costs was booked.
 	Moved bool
-	// Claim is the Op.Claim of the process's next booking; 0 if this one booked nothing or claimed
+	// Claim is the Op.Claim of the process's next booking, or 0 if this one booked or claimed
 	// nothing.
 	Claim float64
 	// Share are the limits that decided, each a share of that of the Op at its index, as while a
@@ -247,18 +247,18 @@ type Reply struct {
 	When, Heard time.Time
 	// Changed says, to a store that has called [Op.Apply], whether the step has changed the key. If
 	// it has not, the store need not write the key, nor keep it for longer than it would have. In a
-	// reply from a store it says nothing.
+	// reply from a store it has no meaning.
 	Changed bool
-	// Corrupt is true if the store could not read the key, or if the key made no sense, and Apply
-	// took every limit for full. The store tells its operator.
+	// Corrupt is true if the key was unreadable or invalid, so that Apply took every limit for full.
+	// The store reports that.
 	Corrupt bool
 	// Expire is how long the store must keep the key if it is not used.
 	Expire time.Duration
 }
 
-// Yields reports whether a process adopts the limits of a reply that brings some. If not, it
-// replaces them by its own: its program was made with other limits than theirs, and it was started
-// later, by more than Deaf, since a request takes its time.
+// Yields reports whether a process adopts the limits of a reply that brings some. Otherwise it
+// replaces them by its own: its program was made with other limits, and it was started later, by
+// more than Deaf, because a request takes time.
 func (op *Op) Yields(r *Reply) bool {
 	return op.Base == r.Base || sub(sub(r.State.At, op.Age), Deaf) <= r.Made
 }

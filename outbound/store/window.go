@@ -100,7 +100,7 @@ func (p *Part) find(end time.Duration) int {
 // become one, which ends as the later of them.
 func (p *Part) insert(t Slot) {
 	n := len(p.Slots)
-	if n == cap(p.Slots) { // most windows fill 65, and append alone would make room for 128
+	if n == cap(p.Slots) { // most windows fill 65, and append alone would allocate 128
 		p.Slots = append(make([]Slot, 0, n+max(4, n/4)), p.Slots...)
 	}
 	if p.Slots = slices.Insert(p.Slots, p.find(t.End), t); n < maxSlots {
@@ -135,7 +135,7 @@ func (law window) undo(s *State, l *Limit, i int, c *Charge) {
 	law.look(s, l, i, false)
 }
 
-// settle returns all that a call has not used: what never left was never there.
+// settle returns all that a call has not used, as if those units had never left.
 func (law window) settle(s *State, l *Limit, i int, c *Charge, more float64, known bool) {
 	p := &s.Parts[i]
 	place := c.Place
@@ -170,9 +170,9 @@ func (law window) since(s *State, l *Limit, i int, c *Charge) float64 {
 // dial may pass none.
 func (window) freed(*Limit, float64) time.Duration { return 0 }
 
-// hold lets age what had left when the hold began: the API's window goes on in a hold. A slot with a
-// call that may still leave does not age. Nothing is returned to calls from before then, because
-// their slots are no longer found by their times.
+// hold lets age what had left when the hold began: the API's window goes on in a hold. A slot with
+// a call that may still leave does not age. Calls from before then return nothing, because their
+// slots cannot be found by their times.
 func (window) hold(s *State, l *Limit, i int, began, stands time.Duration, _ float64) {
 	p := &s.Parts[i]
 	gone := began - BookingGrace
@@ -196,8 +196,8 @@ func (window) slides() bool { return true }
 // void leaves what is counted: a caller whose reservation is void returns it.
 func (window) void(*State, *Limit, int) bool { return true }
 
-// cut takes the calls out that leave after a time of the dial. A slot that has such calls and
-// others keeps its units.
+// cut takes the calls out that leave after a time of the dial. A slot that also has other calls
+// keeps its units.
 func (law window) cut(s *State, l *Limit, i int, dial time.Duration) {
 	p := &s.Parts[i]
 	for k := range p.Slots {

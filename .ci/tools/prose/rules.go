@@ -89,7 +89,7 @@ func join(patterns ...string) *regexp.Regexp {
 var (
 	code  = regexp.MustCompile("`[^`]*`|https?://\\S+")
 	links = regexp.MustCompile(`\[([^\]]*)\](?:\([^)]*\))?`)
-	ends  = regexp.MustCompile(`([.!?])["')\]]*\s+`)
+	ends  = regexp.MustCompile(`([.!?])["')\]*]*\s+`)
 	short = strings.NewReplacer("e.g. ", "eg ", "i.e. ", "ie ", "etc. ", "etc ", "vs. ", "vs ")
 )
 
