@@ -56,8 +56,8 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 	}
 }
 
-// takeHere charges a call to the key in this process in place, if nothing else is to be done with
-// it. It reports whether it has decided.
+// takeHere charges a call to the key in this process in place, if no other work is due. It reports
+// whether it has decided.
 func (b *core) takeHere(c *Cost) (admitted Call, done bool, err error) {
 	p := b.slow.Load()
 	if p == nil || b.unit != 0 || p.shared != nil || p.slots.most() > 0 || p.watches.Load() != nil || !p.waiting.quiet() {
@@ -96,7 +96,8 @@ func (b *core) takeHere(c *Cost) (admitted Call, done bool, err error) {
 // the bucket's core.
 type withinKey struct{}
 
-// inJob reports whether what is acquired with ctx is within the place in flight that a job holds.
+// inJob reports whether ctx is that of a job that is in flight, so that its requests are not
+// counted.
 func (b *core) inJob(ctx context.Context) bool {
 	if b.slots().most() == 0 {
 		return false
@@ -105,10 +106,10 @@ func (b *core) inJob(ctx context.Context) bool {
 	return within == b
 }
 
-// giveBack returns a call that was admitted too late, in a trip of its own: if it rode on a trip that
-// the caller's ctx ends, it would be unknown whether it was returned, and to return it twice would
-// let too much go. What the store's own error loses stays charged. The caller need not wait for the
-// error.
+// giveBack returns a call that was admitted too late, in a request of its own. If the caller's ctx
+// ended the request, it would be unknown whether the call was returned, and returning it twice
+// would admit too much. What the store's own error loses stays charged. The caller need not wait
+// for the error.
 func (b *core) giveBack(k *call) <-chan error {
 	ended := make(chan error, 1)
 	late := &call{core: b, force: k.force, cost: k.cost, charge: k.charge}
@@ -132,15 +133,14 @@ func (b *core) acquireNothing(ctx context.Context) (Call, error) {
 		return nil, b.throttled(r.force, r.State.Rem, r.State.Rem, r.State.Why, -1)
 	}
 	k.note(&r)
-	// No life knows of this charge: nothing of it comes back.
+	// This charge is of an unknown life: it returns nothing.
 	k.charge[0] = store.Charge{Born: never, Epoch: r.State.Epoch, Number: r.Number}
 	return k, nil
 }
 
-// patience is how long after its beginning an Acquire asks again because an answer has come too
-// late: so late answers do not add up to many times the store's timeout. It asks again once at
-// least, for where a store's timeout is long, an answer that was lost and is given again takes
-// longer than that.
+// patience is how long after its beginning an Acquire asks again after a late answer, so that late
+// answers do not add up to many timeouts of the store. It asks again once at least, for where a
+// store's timeout is long, an answer that was lost and is given again takes longer than that.
 const patience = store.Deaf
 
 var errLate = errors.New("answers come too late to be used")

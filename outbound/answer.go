@@ -93,7 +93,7 @@ func (a *Answer) concerns(b *core, since time.Duration) bool {
 	if a.Wait <= soon || !a.Remaining.told() {
 		return false
 	}
-	used := Cost{-1, -1, -1, -1} // at most; below 0: no limit counts that unit
+	used := Cost{-1, -1, -1, -1} // at most; negative if no limit counts that unit
 	b.each(func(unit int, capacity, rate float64) {
 		if n := capacity + rate*since.Seconds(); used[unit] < 0 || n < used[unit] {
 			used[unit] = n
@@ -119,8 +119,8 @@ func (a *Answer) report(c *store.Charge, by *limitSet) report {
 	return r
 }
 
-// told reports whether the API has reported any unit. It replaces meaningless numbers by -1: below
-// 0, NaN, infinite.
+// told reports if the API has reported any unit. It replaces meaningless numbers by -1: below 0,
+// NaN, infinite.
 func (c *Cost) told() bool {
 	any := false
 	for i := range c {

@@ -105,7 +105,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	if heard {
 		k.Clock = b.clock(&r, sent, &k.Clock)
 		if k.Clock.changes = changes; len(s.reports) > 0 {
-			k.Clock.changes++ // that they have arrived is told to all, but known here
+			k.Clock.changes++ // the caller knows that they have arrived
 		}
 	}
 	switch {
@@ -113,7 +113,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 	case !heard: // a call that went by it all the same can still cost more
 		k.Move.call.once(flagDone)
 		m.slots.free(k.Move.call.slot.drop())
-	case len(r.Charges) > 0: // the new ticket has its place among the calls in flight
+	case len(r.Charges) > 0: // the new ticket has the slot of the call in flight
 		k.Move.call.once(flagDone | flagVoid)
 		r.slots = k.Move.call.slot.drop() > 0
 	}
@@ -135,7 +135,7 @@ func (b *Bucket) tickets(k *Booking, r *reply) {
 	}
 	var calls []call
 	at := now()
-	if !r.slots { // else each is to be collected by itself
+	if !r.slots { // otherwise each would be collected by itself
 		calls = make([]call, len(r.Charges))
 	}
 	for i := range r.Charges {

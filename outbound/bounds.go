@@ -43,9 +43,9 @@ func (s *limitSet) period(i int, unix time.Duration) (next time.Duration, ok boo
 	return max(0, time.Duration(p.End)*time.Second+store.Slack-unix), p.End != 0
 }
 
-// window returns the dial time after which n units have gone by the limit i, a window that lets so
-// many go at a time, if all that it counts comes back one after the other, but for room, which may
-// come back with the first.
+// window returns the dial time after which n units have left by the limit i, a window that admits
+// most at a time. What it counts is freed in sequence, except room, which may be freed with the
+// first.
 func (k *Clock) window(i int, n, most, room float64) time.Duration {
 	s, l := &k.state, &k.limits.law[i]
 	turns := math.Ceil((n-room)/most*(1-1e-9)) - 1
@@ -86,7 +86,7 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 		}
 		units := ahead[l.Unit] + cost
 		if !alike || cost != c[l.Unit] {
-			units += float64(n) * l.Capacity * 1e-9 // what the law rounds up
+			units += float64(n) * l.Capacity * 1e-9 // what package store rounds up
 		}
 		switch next, ok := k.limits.period(i, s.Unix); {
 		case !l.Parted():
@@ -110,7 +110,7 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 		default:
 			most := math.Floor(l.Capacity/cost*(1+1e-9)) * cost // goes in a window
 			turns := math.Ceil(units / most)
-			// A log has 64 parts, and what went in one of them comes back with the last of it.
+			// A log has 64 parts, and each part is freed with its last unit.
 			slack := time.Duration(min((turns+1)*float64(l.Window/64), 4e18))
 			begin = k.window(i, units, most, 0)
 			if s.Parts == nil && !fits(l, level+units) {

@@ -8,17 +8,17 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// cell is the state of a bucket with one leaky limit and no bookings, holds or returns: one
-// word, the time at which the bucket will be empty, level = (word - now)/unit. To fill it is
-// one compare-and-swap. For anything else a localState takes the word away, under its lock,
-// and puts it back if the state is that simple again.
+// cell is the state of a bucket with one leaky limit and without bookings, holds or returns. It is
+// one word, the time when the bucket will be empty: level = (word - now)/unit. To fill it is one
+// compare-and-swap. For anything else a localState takes the word away, under its lock, and puts it
+// back if the state is that simple again.
 //
 // With very many buckets most of a decision is waiting for memory: so what every call looks
 // at is one cache line, together with the bucket's key.
 type cell struct {
 	word     atomic.Int64  // when the bucket is empty, in ns of this process; or busy
 	seen     atomic.Int64  // when the last call was admitted by the word, to the millisecond
-	unit     int64         // ns that a unit takes to leak; 0: the state is never here
+	unit     int64         // ns that a unit takes to leak, or 0 if the state is never here
 	brim     int64         // ns that a full bucket takes to leak
 	capacity float64       // of the first limit
 	keys     atomic.Int32  // limiters around the bucket that Keyeds have
@@ -27,7 +27,7 @@ type cell struct {
 
 const (
 	busy = math.MaxInt64 // in the word: the state is not here
-	// good tells, in info, that a call that was charged to the word has succeeded.
+	// good means, in info, that a call that was charged to the word has succeeded.
 	good = 1 << 8
 	// coarse is how exactly a cell knows when its last call went. It only has to know
 	// whether that was more than store.BookingGrace ago.
@@ -46,9 +46,8 @@ type fill struct {
 // state of a window or a calendar is more than a word.
 func (c *cell) start(l *Limit, born time.Duration) bool {
 	unit := math.Ceil(1e9 / l.LeakRate * (1 - bits))
-	// The rate is rounded once, here, and down; the brim as every cost is.
-	// Rounding those apart would keep most limits from ever admitting all of
-	// their capacity.
+	// The rate is rounded once, here, and down; the capacity as every cost is. Rounding those apart
+	// would keep most limits from ever admitting all of their capacity.
 	if l.inFlight || l.kind != store.Leaky || unit > math.MaxInt64/2 || unit*l.LeakRate > 1e9*(1+1e-5) {
 		return false
 	}
@@ -65,18 +64,18 @@ func (c *cell) start(l *Limit, born time.Duration) bool {
 // bits is what the last bits of a product or a quotient may be wrong by.
 const bits = 4e-16
 
-// lasts returns how many ns n units take to leak. It counts whole units in whole
-// numbers, because a float64 tells no single ns from 104 days on, and rounds up
-// the part beyond them, but for its last bits.
+// lasts returns how many ns n units take to leak. It counts whole units in whole numbers, because a
+// float64 loses single ns from 104 days on, and rounds up the part beyond them, except its last
+// bits.
 func lasts(n float64, unit int64) int64 {
 	whole := int64(n)
 	part := (n-float64(whole))*float64(unit) - n*float64(unit)*bits
 	return whole*unit + int64(math.Ceil(max(0, part)))
 }
 
-// take charges a valid cost at time t, and notes it in f, if there is room then; known says
-// that a call has succeeded before this one. If there is no room, wait is how long there
-// will be none, or 0: the word does not tell.
+// take charges a valid cost at time t, and notes it in f, if there is room then; known says that a
+// call has succeeded before this one. If the call does not fit, wait is how long until it does, or
+// 0 if the word does not show it.
 func (c *cell) take(cost *Cost, t int64, f *fill) (wait time.Duration, ok, known bool) {
 	word := c.word.Load()
 	info := c.info.Load()
@@ -112,12 +111,12 @@ func (c *cell) take(cost *Cost, t int64, f *fill) (wait time.Duration, ok, known
 // unitOf is the index of the number in a Cost that the cell counts.
 func (c *cell) unitOf() int { return int(c.info.Load() & (units - 1)) }
 
-// idle reports whether the word, at time t, tells as little as a new one.
+// idle reports whether the word, at time t, equals a new one.
 func (c *cell) idle(t time.Duration) bool {
 	return c.word.Load() <= int64(t) && c.seen.Load() <= int64(t-store.BookingGrace)
 }
 
-// read brings a state that nobody has used to what word and seen tell at time t.
+// read sets an unused state to that of word and seen at time t.
 func (c *cell) read(s *store.State, law []store.Limit, word, seen int64, t time.Duration) {
 	s.Advance(law, t)
 	s.Level[0] = c.level(word, t)

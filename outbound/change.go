@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// watches are the callers of Bucket.Observe; nil: there are none.
+// watches are the callers of Bucket.Observe, or nil.
 type watches struct{ atomic.Pointer[[]*watch] }
 
-// add has f hear of changes. collected is how many calls were forgotten until now.
+// add registers f for changes. collected is how many calls were forgotten until now.
 func (a *watches) add(f func(Event), collected int) (stop func()) {
 	w := &watch{tell: f, state: watched{speed: 1}, collected: collected}
 	a.edit(func(all []*watch) []*watch { return append(all, w) })
@@ -25,7 +25,7 @@ func (a *watches) add(f func(Event), collected int) (stop func()) {
 	}
 }
 
-// edit changes a copy, because others may be reading the watches.
+// edit changes a copy, because another goroutine may be reading the watches.
 func (a *watches) edit(change func([]*watch) []*watch) {
 	for {
 		old := a.Load()
@@ -43,17 +43,17 @@ func (a *watches) edit(change func([]*watch) []*watch) {
 	}
 }
 
-// announce tells each watch what an operation has found.
+// announce notifies each watch of what an operation has found.
 func (a *watches) announce(r *reply) { a.tell(func(w *watch) { w.lookLocked(r) }) }
 
-// announceLate tells each watch of places that were lost.
+// announceLate notifies each watch of lost reservations.
 func (a *watches) announceLate(places int, late time.Duration) {
 	if places > 0 {
 		a.tell(func(w *watch) { w.addLocked(Event{Kind: EventLate, Calls: places, Late: max(0, late)}) })
 	}
 }
 
-// tell has each watch note its news, and tell them in a goroutine of its own.
+// tell makes each watch note its news, and report them in a goroutine of its own.
 func (a *watches) tell(note func(*watch)) {
 	all := a.Load()
 	if all == nil {
@@ -75,19 +75,19 @@ type watch struct {
 
 	mu        sync.Mutex // protects what follows
 	state     watched    // as of the last look
-	when      time.Time  // the local time of that, if the store tells one
+	when      time.Time  // the local time of that, if the store returns one
 	begun     time.Duration
 	limits    *limitSet
 	inFlight  *Limit
 	collected int
-	news      []Event // not told yet
-	telling   bool    // run is telling them
+	news      []Event // not reported yet
+	telling   bool    // run is reporting them
 	stopped   bool
 }
 
-// watched is what changes are told of.
+// watched is what changes are reported of.
 type watched struct {
-	at, until   time.Duration // the store's time, and when the hold ends; 0: there is none
+	at, until   time.Duration // the store's time, and when the hold ends, or 0
 	born        time.Duration
 	epoch       int64
 	speed       float64
@@ -101,12 +101,12 @@ const moved = time.Millisecond
 // store's time that goes back for longer has been set.
 const outdated = 10 * time.Second
 
-// anew is by how much the epoch grows, at least, when a key has expired, or was lost, and
-// begins anew. Its epoch starts with the time of its birth, in nanoseconds, or microseconds
-// as in Redis. A hold or a Resume adds one.
+// anew is by how much the epoch grows, at least, when a key has expired, or was lost, and begins
+// again. Its epoch starts with the time of its birth, in nanoseconds, or microseconds as in Redis.
+// A hold or a Resume adds one.
 const anew = 100
 
-// run tells the news until there are none.
+// run reports the news until there are none.
 func (w *watch) run() {
 	for {
 		w.mu.Lock()
@@ -168,7 +168,7 @@ func (w *watch) lookLocked(r *reply) {
 		w.addLocked(Event{Kind: EventForgotten, Calls: n})
 	}
 	w.state, w.when = is, r.When
-	w.limits, w.inFlight, w.collected = limits, r.inFlight, max(w.collected, r.collected) // trips may cross
+	w.limits, w.inFlight, w.collected = limits, r.inFlight, max(w.collected, r.collected) // requests may cross
 }
 
 // textOf returns limits as text, each as its String.

@@ -16,17 +16,16 @@ type Clock struct {
 	whole    *limitSet // in force
 	number   int64
 	before   int64         // the number before, as far as this process knows
-	stands   time.Duration // no change of those limits makes a reservation void that is not later
+	stands   time.Duration // a change of those limits leaves earlier reservations
 	at       time.Time     // of state
 	back     time.Duration // how long such a reply normally takes to be here
 	received time.Time     // when it was here
 	fresh    time.Duration // for how long it may be relied upon from then
 	shared   bool
-	changes  uint64 // of the bucket, before the trip
+	changes  uint64 // of the bucket, before the request
 }
 
-// clock returns what the reply to a trip that was sent at that time reports. older is the clock
-// before.
+// clock returns what the reply to a request of that time reports. older is the clock before.
 func (b *core) clock(r *reply, sent time.Time, older *Clock) Clock {
 	now := time.Now()
 	k := Clock{core: b, whole: &r.force.limitSet, number: r.Number, shared: b.remote()}
@@ -37,11 +36,10 @@ func (b *core) clock(r *reply, sent time.Time, older *Clock) Clock {
 	}
 	k.at, k.received, k.fresh = now, now, hearing
 	if !r.When.IsZero() {
-		// A bad estimate stays within the trip. An answer from before it, out
-		// of a cache, is taken for one of the time at which it was asked for:
-		// that makes nothing due earlier.
+		// A bad estimate stays within the request's time. An answer from before it, out of a cache, is
+		// taken for one of the time at which it was asked for: that makes nothing due earlier.
 		k.at = clamp(r.When, sent, now)
-		k.back = now.Sub(k.at) // of this one, if it is not told of others
+		k.back = now.Sub(k.at) // of this one, if no other is given
 		if r.Heard.After(r.When) {
 			k.back = min(r.Heard.Sub(r.When), max(deaf, now.Sub(sent)))
 		}
@@ -61,10 +59,10 @@ func clamp(t, from, to time.Time) time.Time {
 	return t
 }
 
-// hearing is how long a worker relies on a reply from a shared store. The longer it does,
-// the more of its calls go into a hold. Where a trip normally takes longer, a reply counts
-// for as long as that, up to deaf: one trip is under way at a time, and a worker without a
-// reply that counts could use only a part of its places.
+// hearing is how long a worker relies on a reply from a shared store. The longer it does, the more
+// of its calls go into a hold. If a request normally takes longer, a reply counts for as long as
+// that, up to deaf. One request is in progress at a time, and a process without a recent reply
+// could use only a part of its reservations.
 const (
 	hearing = 25 * time.Millisecond
 	deaf    = store.Deaf

@@ -11,25 +11,25 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// core is a bucket without its verbs: it keeps the bucket's state, and carries steps out, in
-// one of three ways: in its cell, in a localState, or in a sharedState.
+// core is a bucket without its exported methods. It keeps the bucket's state and carries steps out
+// in its cell, in a localState, or in a sharedState.
 type core struct {
 	cell // see there why it comes first, and the key next to it
 	key  string
-	slow atomic.Pointer[slowPath] // nil: the cell has done for all calls until now
+	slow atomic.Pointer[slowPath] // nil while the cell is enough for all calls
 	born time.Duration
 	rate float64             // of the first limit
 	said unique.Handle[said] // where the cell has the only limit
 }
 
-// said is a limit and its label. Most buckets have the same limit as others, and share it.
+// said is a limit and its label. Most buckets have the limit of another bucket, and share it.
 type said struct {
 	limit Limit
 	label string
 }
 
-// lastSaid is that of the latest bucket with a cell: buckets that are made one after the other have
-// the same limit most often, and no text is made for those.
+// lastSaid is that of the latest bucket with a cell: buckets that are made in sequence mostly have
+// the same limit, and share its text.
 var lastSaid atomic.Pointer[unique.Handle[said]]
 
 func sayingOf(l *Limit) unique.Handle[said] {
@@ -50,8 +50,8 @@ type slowPath struct {
 	waiting  waiting
 	watches  watches
 	local    localState
-	shared   *sharedState             // nil: the state is in local
-	reserved atomic.Pointer[reserved] // what Reservations has made last; nil: nothing
+	shared   *sharedState             // nil if the state is in local
+	reserved atomic.Pointer[reserved] // what Reservations has made last, or nil
 }
 
 // reserved is the bucket of Reservations under the limits of an inForce.
@@ -112,7 +112,7 @@ func (b *core) remote() bool {
 	return p != nil && p.shared != nil
 }
 
-// slots returns the places among the calls at once.
+// slots returns the slots of calls in flight.
 func (b *core) slots() *slots {
 	if p := b.slow.Load(); p != nil {
 		return &p.slots
@@ -164,8 +164,7 @@ func (b *core) each(f func(unit int, capacity, rate float64)) {
 // do carries a step out where the state is.
 func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 	p := b.slowPath()
-	// Settles do not ride on an operation that a caller's ctx may end, nor on one that a
-	// store may refuse.
+	// Settles ride only on operations that neither a caller's ctx nor a refusal can end.
 	settles := p.shared == nil || s.waits || ctx.Done() == nil && s.action < store.Resume
 	reports, reported := p.waiting.piggyback(settles)
 	if len(reports) > 0 {
@@ -191,8 +190,8 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 	return nil
 }
 
-// mostTries is how often a key may do nothing, because other limits are in force or its time is in
-// other periods of the calendar, before a step is given up.
+// mostTries is how often a step is tried on a key that does nothing, because of other limits or
+// other periods of the calendar.
 const mostTries = 8
 
 var (
@@ -300,14 +299,14 @@ func (b *core) follow(ctx context.Context, p *slowPath, f *inForce, op *store.Op
 		}
 		next = &inForce{limitSet: p.made, number: replaced.Number, born: replaced.State.Born}
 	}
-	p.force.CompareAndSwap(f, next) // unless another operation has learned of others since
+	p.force.CompareAndSwap(f, next) // unless another operation has learned of newer ones
 	return is, nil
 }
 
 // flush sends the reports that are kept.
 func (b *core) flush() { _ = b.do(context.Background(), "settle", &step{}, new(reply)) }
 
-// peek tells of the state, by a step that does nothing, and changes nothing. It makes no slowPath.
+// peek reads the state, by an empty step. It makes no slowPath.
 func (b *core) peek(ctx context.Context, name string, s *step, r *reply) error {
 	word := b.word.Load()
 	if h := b.slots().fleet; h != nil {
@@ -318,7 +317,7 @@ func (b *core) peek(ctx context.Context, name string, s *step, r *reply) error {
 	if b.slow.Load() != nil || word == busy {
 		return b.do(ctx, name, s, r)
 	}
-	// Other limits may be set at this moment, and the cell knows nothing of them.
+	// Other limits may be set at this moment, which the cell does not have.
 	*r = reply{Reply: store.Reply{Limit: -1, State: store.New(b.born, 1)}, force: b.ofCell()}
 	b.read(&r.State, r.force.law, word, b.seen.Load(), now())
 	return nil
@@ -345,7 +344,7 @@ func (b *core) idle() bool {
 
 // book carries a step out and says why the first of its costs was refused.
 func (b *core) book(ctx context.Context, s *step, r *reply) error {
-	for i := range s.costs { // what comes after an invalid one is not booked, and takes no slot
+	for i := range s.costs { // costs after an invalid one are not booked
 		if !s.costs[i].valid() {
 			if i == 0 {
 				return badCost(b.key, nil, &s.costs[0], ErrInvalid)
@@ -368,7 +367,7 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 		return err
 	}
 	switch {
-	case r.noSlot: // nobody has looked yet whether it can ever go
+	case r.noSlot: // it may be above a capacity
 		if err := r.force.check(b.key, &s.costs[0]); err != nil {
 			return err
 		}
@@ -399,7 +398,7 @@ func (b *core) throttled(f *inForce, wait, rem time.Duration, why uint8, limit i
 
 // charge returns what a call has taken of the cell as a charge of the key.
 func (b *core) charge(f *fill) (c store.Charge) {
-	born, epoch := b.slowPath().local.life(f.place) // of a life that is over nothing comes back
+	born, epoch := b.slowPath().local.life(f.place) // a charge of an earlier life returns nothing
 	c.ID, c.Born, c.Epoch, c.Number = numberOf(f.word, born), born, epoch, firstNumber
 	c.N[0] = f.units
 	c.Y[0] = float64(f.word-f.place) / float64(b.unit)

@@ -6,7 +6,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-const maxCapacity = 1e12 // units; above it a float64 no longer tells small costs apart
+const maxCapacity = 1e12 // units; above it a float64 loses small costs
 
 // Cost is what a call takes, a number for each of up to four units: Cost{1} is one call. A program
 // with several units indexes them with constants of its own,

@@ -13,8 +13,7 @@ import (
 )
 
 const (
-	// A new key looks at a few others in its shard, and if the Keyed is full, at more in all
-	// shards.
+	// A new key looks at a few keys of its shard, and at more of all shards if the Keyed is full.
 	defaultKeys, shards, lookAt, lookAtAll, lookInShard = 10_000, 32, 4, 64, 8
 	// linger is how long an idle limiter is kept while the Keyed is not full: its key may come
 	// again. forgotten is how long a permit keeps its limiter from being dropped, if that is idle:

@@ -53,7 +53,7 @@ type Limit struct {
 	window   time.Duration // in any window of this length
 	zone     string        // the name of a calendar's time zone
 	flaw     string        // what a method found wrong; NewBucket reports it
-	made     [2]float64    // the Capacity and the LeakRate that a function has set; zero: it is a literal
+	made     [2]float64    // the Capacity and the LeakRate that a function has set; zero in a literal
 	kind     store.Kind
 	inFlight bool
 }
@@ -385,7 +385,7 @@ func (l Limit) intact() Limit {
 	return l
 }
 
-// law returns what a store is to know of the limit.
+// law returns the limit as a store has it.
 func (l *Limit) law() store.Limit {
 	m := store.Limit{Name: l.Name, Unit: int32(l.Unit), Kind: l.kind, Capacity: l.Capacity, Rate: l.LeakRate, Window: l.window, Zone: l.zone}
 	if l.Name == "" {
@@ -401,7 +401,7 @@ func (l *Limit) law() store.Limit {
 	return m
 }
 
-// limitOf is the way back of law.
+// limitOf is the inverse of law.
 func limitOf(l *store.Limit) Limit {
 	m := Limit{Capacity: l.Capacity, LeakRate: l.Rate, Unit: int(l.Unit), Name: l.Name, window: l.Window, zone: l.Zone, kind: l.Kind}
 	if l.Unnamed {

@@ -34,7 +34,7 @@ func checkLimits(key string, limits []Limit) ([]Limit, error) {
 	return own, nil
 }
 
-// same reports whether a key, or a reader of its metrics, cannot tell both limits apart.
+// same reports whether both limits are one to a key and to a reader of its metrics.
 func (l *Limit) same(m Limit) bool {
 	alike := l.Name == "" && m.Name == "" && l.kind == m.kind && l.shape() == m.shape()
 	return l.Unit == m.Unit && l.inFlight == m.inFlight && (alike || l.label() == m.label())
@@ -48,13 +48,13 @@ func findAtOnce(limits []Limit) int {
 // limitSet is a bucket's limits, except for an InFlight, as stores know them. It never changes.
 type limitSet struct {
 	law      []store.Limit
-	labels   []string           // of those without a name; nil: none is made yet
-	calendar *calendar.Calendar // nil: none of them counts by the calendar
+	labels   []string           // of those without a name, once made
+	calendar *calendar.Calendar // nil without a calendar quota
 	parts    bool               // a limit needs State.Parts to say when it has capacity
 	open     bool               // no call fills it: it is of a shared bucket whose only limit is an InFlight
 }
 
-// newLimitSet leaves an InFlight out, which is no limit of the law.
+// newLimitSet leaves an InFlight out, which package store does not count.
 func newLimitSet(limits []Limit) (s limitSet) {
 	for i := range limits {
 		if l := &limits[i]; !l.inFlight {
@@ -109,7 +109,7 @@ func (s *limitSet) units(c *Cost) (n store.Units) {
 	return n
 }
 
-// check returns why a call of this cost can never go under these limits of a key; nil: it can.
+// check returns why a call of this cost can never be admitted by these limits of a key, or nil.
 func (s *limitSet) check(key string, c *Cost) error {
 	if !c.valid() {
 		return badCost(key, nil, c, ErrInvalid)
@@ -145,7 +145,7 @@ func badCost(key string, l *store.Limit, c *Cost, err error) error { // apart, s
 	return e
 }
 
-// lacks reports whether a cost is more than a limit ever has room for.
+// lacks reports whether a cost is above the capacity of a limit.
 func (s *limitSet) lacks(c *Cost) bool {
 	return slices.ContainsFunc(s.law, func(l store.Limit) bool { return l.Takes(c[l.Unit]) > l.Capacity })
 }
@@ -169,7 +169,7 @@ func with(limits []Limit, inFlight *Limit) []Limit {
 // inForce is what a bucket knows of the limits that count. It never changes.
 type inForce struct {
 	limitSet
-	number int64         // of the latest reply; 0: there was none
+	number int64         // of the latest reply, or 0
 	born   time.Duration // the life of the key in which they have this number
 	unsure bool          // the key has another life, in which the number may be that of other limits
 }

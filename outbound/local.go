@@ -15,7 +15,7 @@ type localState struct {
 	mu     sync.Mutex // protects what follows
 	stored store.Stored
 	recast bool // SetLimits has changed how many calls may be in flight
-	// Of a bucket with a cell:
+	// For a bucket with a cell:
 	born time.Duration // the life in which the word counts
 	base int64         // the epoch that the word knows of
 	idle time.Duration // when the state is as good as a new one, if it is left alone
@@ -102,11 +102,11 @@ func (l *localState) renewLocked(c *cell, p *slowPath, t time.Duration) {
 	}
 	l.stored.State, l.stored.Lead = s, 0
 	l.born, l.base = s.Born, s.Epoch
-	c.seen.Store(never) // a Resume lets nobody be on the way any more
+	c.seen.Store(never) // a Resume leaves no call on the way
 }
 
-// shutLocked moves the state back to the word, if it is simple enough. most calls may be in
-// flight, of which the cell knows nothing; 0: any number.
+// shutLocked moves the state back to the word, if it is simple enough. most calls may be in flight,
+// or any number if it is 0. The cell does not count them.
 func (l *localState) shutLocked(c *cell, most int) {
 	s := &l.stored.State
 	simple := most == 0 && l.stored.Number == firstNumber && s.Born == l.born && s.Epoch == l.base && s.Skip == 0 &&

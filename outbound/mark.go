@@ -6,7 +6,7 @@ import (
 )
 
 // marks is how a mark is written: its version, the life of the bucket, the number of its limits and
-// the place.
+// the reservation.
 const marks = "1-%x:%x:%x"
 
 // Mark returns the ticket as text of a few dozen characters, for a header or a column outside of

@@ -11,8 +11,7 @@ const (
 	never = math.MinInt64 / 2
 )
 
-// start is the zero of this process's clock, which is monotonic: it neither
-// steps nor knows the time of day.
+// start is the zero of this process's monotonic clock, which does not step.
 var start = time.Now()
 
 func now() time.Duration { return time.Since(start) }

@@ -111,7 +111,7 @@ type observed struct {
 	cost     Cost
 	admitted time.Duration
 
-	guarded // a Done may come beside a late answer
+	guarded // a Done may come during a late answer
 	flags   uint8
 }
 

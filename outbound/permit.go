@@ -71,7 +71,7 @@ const (
 	flagSettled uint8 = 1 << iota
 	flagFailed        // the call has not succeeded
 	flagDone
-	flagVoid  // the ticket was given back: there is no call
+	flagVoid  // the ticket was returned: there is no call
 	flagKnown // a call has succeeded before this one
 )
 
@@ -303,7 +303,7 @@ type call struct {
 	cost     [1]Cost       // as acquired; one each, for an Op to point to
 	charge   [1]store.Charge
 	order    uint64        // among the tickets of one Booking
-	sure     time.Duration // no change of limits makes a reservation void that is not later
+	sure     time.Duration // a change of limits leaves earlier reservations
 }
 
 // note keeps the state of the limit nearest its capacity, from the reply that admits the call.

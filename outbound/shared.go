@@ -35,8 +35,8 @@ func (h *sharedState) update(ctx context.Context, op *store.Op) (store.Reply, er
 // digit.
 const apart = "\x00reserved"
 
-// storeKey returns the key in a store of a bucket's key, which is the same but for those that begin
-// like a key of reservations.
+// storeKey returns the key in a store of a bucket's key, which is the same except for those that
+// begin like a key of reservations.
 func storeKey(key string) string {
 	if rest, ok := strings.CutPrefix(key, apart); ok {
 		return apart + "\x00" + rest

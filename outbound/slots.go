@@ -13,14 +13,14 @@ import (
 // slots are the places among the calls at once. A limit on those is no limit of the law. A bucket in
 // this process counts its own calls. A shared one counts the slots that it holds among all processes.
 type slots struct {
-	limit     atomic.Pointer[Limit] // nil: there are any number of slots
+	limit     atomic.Pointer[Limit] // nil for any number of slots
 	collected atomic.Int64          // slots of permits that were dropped without Done, so far
 
 	fleet *holder // nil: all are this bucket's own
 
 	mu       sync.Mutex // protects what follows
 	used     int
-	reserved int       // of those in use, the ones that a trip to a store is under way for
+	reserved int       // of those in use, the ones with a request to a store in progress
 	missed   bool      // a call was refused because all were in use, some of them reserved
 	taken    list.List // the *slot of each call in progress, the oldest first
 }
@@ -28,7 +28,7 @@ type slots struct {
 // anyNumber are the slots of a bucket without an InFlight.
 var anyNumber slots
 
-// most returns how many slots there are; 0: any number.
+// most returns how many slots there are, or 0 for any number.
 func (p *slots) most() int {
 	if a := p.limit.Load(); a != nil {
 		return int(a.Capacity)
@@ -68,7 +68,7 @@ func (p *slots) idle() bool {
 	return p.used <= 0
 }
 
-// crowded has the error tell of the calls in progress, which have taken all slots.
+// crowded adds the calls in progress, which have taken all slots, to the error.
 func (p *slots) crowded(e *ThrottledError) {
 	if a := p.limit.Load(); a != nil {
 		e.Limit = a.label()
@@ -108,9 +108,8 @@ func (p *slots) reserve(s *step) (asked []Cost) {
 	return asked
 }
 
-// seat gives the slots back that were reserved for more than was booked, and says so if
-// there was none for the next of those asked for. It reports whether a call was refused
-// meanwhile because they were reserved.
+// seat frees the slots of costs that were not booked, and notes if the next one got no slot. It
+// reports whether a call was refused meanwhile because they were reserved.
 func (p *slots) seat(s *step, asked []Cost, r *reply) (missed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,8 +150,8 @@ func (p *slots) take() *slot {
 	return s
 }
 
-// slot is a call's place among the calls at once. It ends with Done, or, as a safety net,
-// when nobody has the permit any more, so that nobody could call Done.
+// slot is a call's place among the calls at once. It ends with Done, or, as a safety net, when the
+// permit is unreachable, so that Done cannot be called.
 type slot struct {
 	of    *slots
 	since time.Duration // when it was taken
@@ -181,8 +180,8 @@ func (s *slot) drop() int {
 	return 1
 }
 
-// forgotten ends the slot of a permit that the garbage collector has found. It runs beside
-// the program: it tells nobody, and the bucket's next operation makes use of the slot.
+// forgotten ends the slot of a permit that the garbage collector has found. It runs concurrently
+// and notifies no call: the bucket's next operation uses the slot.
 func (s *slot) forgotten() {
 	if s.end() {
 		s.of.collected.Add(1) // before anybody finds the bucket idle

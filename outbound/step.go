@@ -39,15 +39,15 @@ type report struct {
 	cost Cost      // Settled: what it was to take
 }
 
-// reply is what has become of a step.
+// reply is the result of a step.
 type reply struct {
 	store.Reply
 	force *inForce // the limits that it counts by
-	bad   error    // why the next of costs can never go; nil: it can
+	bad   error    // why the next of costs can never be admitted, or nil
 
-	inFlight  *Limit // the limit on calls in flight; nil: there is none
+	inFlight  *Limit // the limit on calls in flight, or nil
 	used      int    // calls in flight, if there is
-	slots     bool   // each of Charges has a place among the calls in flight
+	slots     bool   // each of Charges has a slot of the calls in flight
 	noSlot    bool   // refused because there is none
 	collected int    // calls in flight whose permits were dropped without Done
 }
@@ -67,7 +67,7 @@ func (r *reply) decided() (*limitSet, *store.State) {
 	return &limitSet{law: r.Share, calendar: set.calendar, parts: set.parts}, &s
 }
 
-// trip is a step as a store is asked for it, with room for what that points to.
+// trip is a step as a store gets it, with memory for what that points to.
 type trip struct {
 	op      store.Op
 	reports []store.Report
@@ -77,15 +77,15 @@ type trip struct {
 
 var trips = sync.Pool{New: func() any { return new(trip) }}
 
-// done lets the trip be used again.
+// done frees the memory for another step.
 func (t *trip) done() {
 	clear(t.reports[:cap(t.reports)])
 	*t = trip{reports: t.reports[:0], costs: t.costs[:0], back: t.back[:0]}
 	trips.Put(t)
 }
 
-// resolve writes down what the step takes of the limits in force, up to the first cost
-// that can never go, and returns why that one cannot.
+// resolve writes down what the step takes of the limits in force, up to the first cost above a
+// capacity, and returns the error of that.
 func (t *trip) resolve(key string, s *step, f *inForce) (bad error) {
 	t.reports, t.costs, t.back = t.reports[:0], t.costs[:0], t.back[:0]
 	for i := range s.reports {

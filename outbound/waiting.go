@@ -10,19 +10,19 @@ import (
 // waiting has the callers that wait for a bucket, and the reports that ride on its next
 // operation.
 type waiting struct {
-	changes atomic.Uint64 // that the watchers were told of
+	changes atomic.Uint64 // that the watchers were notified of
 
 	lastSuccess atomic.Int64 // the newest epoch in which a call has succeeded
-	reported    atomic.Int64 // the newest that the state was told of
+	reported    atomic.Int64 // the newest that was reported to the state
 	// The newest epoch in which the store has not heard of any success since the hold.
 	unconfirmed atomic.Int64
 
 	hasKept atomic.Bool
-	failing atomic.Bool // the last trip has failed: kept reports wait for one that goes well
+	failing atomic.Bool // the last request has failed: kept reports wait for one that succeeds
 
 	mu       sync.Mutex // protects what follows
 	watchers map[*func()]struct{}
-	kept     []report // settles to send: they were postponed while a queue waits, or their trips have failed
+	kept     []report // settles to send: they were postponed while a queue waits, or their requests have failed
 }
 
 func (w *waiting) init() {
@@ -31,8 +31,8 @@ func (w *waiting) init() {
 	w.unconfirmed.Store(never)
 }
 
-// listen has f called with every change. stop ends it, and reports whether it leaves
-// postponed reports behind for which nobody waits any more.
+// listen has f called with every change. stop ends it, and reports whether it leaves postponed
+// reports without a waiting call.
 func (w *waiting) listen(f func()) (stop func() (stranded bool)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -48,14 +48,14 @@ func (w *waiting) listen(f func()) (stop func() (stranded bool)) {
 	}
 }
 
-// watched reports whether somebody waits for the bucket.
+// watched reports whether calls wait for the bucket.
 func (w *waiting) watched() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.watchers) > 0
 }
 
-// changed tells the watchers that their plans may not be right any more.
+// changed notifies the watchers that their plans may have changed.
 func (w *waiting) changed() {
 	w.changes.Add(1)
 	w.mu.Lock()
@@ -73,10 +73,10 @@ func (w *waiting) changed() {
 	}
 }
 
-// postpone keeps a settle for a queue that waits, if there is one. Units come back only as
-// far as no booked call counts on them. The queue hears of the change, gives back what it
-// has booked far ahead, and books anew. That booking carries the settle, so the units come
-// back to a call that waits for them.
+// postpone keeps a settle for a queue that waits, if there is one. Units come back only as far as
+// no booked call counts on them. The queue learns of the change, returns what it has booked far
+// ahead, and books again. That booking carries the settle, so the units come back to a call that
+// waits for them.
 func (w *waiting) postpone(r report) bool {
 	w.mu.Lock()
 	wanted := len(w.watchers) > 0
@@ -121,9 +121,9 @@ func (w *waiting) quiet() bool {
 	return !w.hasKept.Load() && w.lastSuccess.Load() == w.reported.Load()
 }
 
-// requeue keeps, of the reports of a trip that has failed, those to send again once a trip has gone
-// well: a success, and what calls have cost beyond their cost. It is unknown whether the store has
-// carried the trip out. What it has added may be added twice, which costs capacity; what it may have
+// requeue keeps some reports of a failed request, to send again once a request has succeeded: a
+// success, and what calls have cost beyond their cost. It is unknown whether the store has carried
+// the trip out. What it has added may be added twice, which costs capacity; what it may have
 // returned is not returned again.
 func (w *waiting) requeue(reports []report, reported int64) {
 	w.mu.Lock()
@@ -159,7 +159,7 @@ func (w *waiting) succeeded(epoch int64) (first bool) {
 	return false
 }
 
-// confirm notes whether a store's state has heard of a success since the hold.
+// confirm notes whether a store's state has a success since the hold.
 func (w *waiting) confirm(s *store.State) {
 	if s.Fails >= 0 {
 		w.unconfirmed.Store(s.Epoch)

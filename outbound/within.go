@@ -6,8 +6,8 @@ import (
 )
 
 // Within returns a limiter that admits a call when both limiters do: first outer, as the limit of a
-// tenant, then inner, as a total. If inner refuses the call or ctx ends, outer gets its charge and
-// its place in flight back. The RetryAfter of a [ThrottledError] is the longer of both, as far as
+// tenant, then inner, as a total. If inner refuses the call or ctx ends, the charge and the call in
+// flight of outer are undone. The RetryAfter of a [ThrottledError] is the longer of both, as far as
 // the other limiter has a method Explain, which is one operation. A call is charged to both or to
 // none.
 //
@@ -17,8 +17,8 @@ import (
 //	}}
 //
 // The tenants have equal shares of the total, because each has a queue of its own around the
-// total's bucket. InFlight(1) lets one call of each tenant wait for the total, so a charge is hardly
-// ever returned. Several calls of one tenant in flight need a larger number.
+// total's bucket. InFlight(1) lets one call of each tenant wait for the total, so a charge is
+// hardly ever returned. Several calls of one tenant in flight need a larger number.
 //
 // What the API answers reaches outer alone: a 429 holds one tenant and not the total. Settle and
 // Done reach both. [As] and [Permit.AcquireIn] find the bucket of outer. Two limits on the same
@@ -82,8 +82,8 @@ func (w *nested) Idle() bool {
 	return ok && too && outer.Idle() && inner.Idle()
 }
 
-// Explain returns the explanation of the limiter for which the call waits longer, with the states of
-// both.
+// Explain returns the explanation of the limiter for which the call waits longer, with the states
+// of both.
 func (w *nested) Explain(ctx context.Context, c Cost) (longest Explanation, err error) {
 	var states []State
 	ahead := 0
@@ -105,7 +105,8 @@ func (w *nested) Explain(ctx context.Context, c Cost) (longest Explanation, err 
 	return longest, nil
 }
 
-// nestedCall is the permit of a call that two limiters have admitted. The answers reach the outer one.
+// nestedCall is the permit of a call that two limiters have admitted. The answers reach the outer
+// one.
 type nestedCall struct {
 	guarded // outer
 	inner   guarded
