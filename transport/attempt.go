@@ -24,7 +24,7 @@ type attempt struct {
 	mu       sync.Mutex // protects what follows
 	permit   outbound.Permit
 	answered bool            // a user has said how the API answered, or the call is over
-	stop     func() bool     // stops waiting for the end of the request's context; nil: nobody waits
+	stop     func() bool     // stops waiting for the end of the request's context, or nil
 	cleanup  runtime.Cleanup // calls stop if the garbage collector finds the attempt first
 }
 
@@ -80,8 +80,8 @@ func (a *attempt) judged() bool {
 	return a.answered
 }
 
-// endWithBody wraps the response's body, so that the attempt ends when the body does, or
-// when ctx is done. Without a body the attempt ends at once.
+// endWithBody wraps the response's body, so that the attempt ends when the body does, or when ctx
+// is done. Without a body the attempt ends immediately.
 func (a *attempt) endWithBody(ctx context.Context, resp *http.Response) {
 	if bodiless(resp) {
 		a.Done()
@@ -110,9 +110,8 @@ func (a *attempt) Close() error {
 	return a.ReadCloser.Close()
 }
 
-// bodiless reports whether a response has no body that anybody has to close. Over HTTP/2
-// such a response comes with a Body all the same. A length of 0 tells nothing by itself:
-// fakes leave it out.
+// bodiless reports whether a response has no body to close. Over HTTP/2 such a response comes with
+// a Body all the same. A length of 0 proves nothing by itself: fakes leave it out.
 func bodiless(resp *http.Response) bool {
 	switch {
 	case resp.Body == nil || resp.Body == http.NoBody:
@@ -125,10 +124,9 @@ func bodiless(resp *http.Response) bool {
 	return resp.ProtoMajor > 1 && resp.ContentLength == 0
 }
 
-// endWithContext ends the attempt when ctx is done, so that a body which nobody closes does
-// not keep its place any longer. The context refers to the attempt weakly: it may live much
-// longer, and must not keep the place of a forgotten body from the garbage collector. The
-// cleanup then leaves nothing behind in the context.
+// endWithContext ends the attempt when ctx is done, so that an unclosed body is no longer in
+// flight. The context refers to the attempt weakly: it may live much longer, and must let the
+// garbage collector find a forgotten body. The cleanup then leaves nothing behind in the context.
 func (a *attempt) endWithContext(ctx context.Context) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -144,8 +142,8 @@ func (a *attempt) endWithContext(ctx context.Context) {
 	a.cleanup = runtime.AddCleanup(a, func(stop func() bool) { stop() }, a.stop)
 }
 
-// upgraded is the body of a 101 Switching Protocols response, which is a connection. An EOF
-// does not end it: the other side has nothing more to say, but this one may.
+// upgraded is the body of a 101 Switching Protocols response, which is a connection. An EOF does
+// not end it: this side may still send.
 type upgraded struct {
 	io.ReadWriteCloser
 	end func()

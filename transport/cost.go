@@ -10,10 +10,9 @@ import (
 
 type costKey struct{}
 
-// ctxCost is the cost of the requests that use a context. It refers weakly to their permit,
-// which the caller of WithCost holds. net/http keeps the context of a body that nobody
-// closes; if the context held the permit, the garbage collector could never give the place
-// of that call back.
+// ctxCost is the cost of the requests that use a context. It refers weakly to their permit, which
+// the caller of WithCost holds. net/http keeps the context of an unclosed body: if the context held
+// the permit, the garbage collector could never end that call.
 type ctxCost struct {
 	cost   outbound.Cost
 	permit weak.Pointer[lastAttempt]
@@ -25,7 +24,7 @@ func ctxCostOf(ctx context.Context) *ctxCost {
 	return c
 }
 
-// use makes the permit stand for this attempt, if anybody still holds it.
+// use makes the permit stand for this attempt, if the program still holds it.
 func (c *ctxCost) use(a *attempt) {
 	if c == nil {
 		return

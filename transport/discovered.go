@@ -51,7 +51,7 @@ type Discovered struct {
 	names map[string]string // by host and route
 
 	once  sync.Once
-	hosts outbound.Keyed[string] // one limiter per host, for what finds no room among Limiters
+	hosts outbound.Keyed[string] // one limiter per host, while Limiters is full
 }
 
 const (
@@ -167,22 +167,21 @@ func (l *routed) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit,
 // routedCall is the permit of a call by all limiters that it is charged to.
 type routedCall struct {
 	limiter  *routed
-	name     string // of the route when the call left; "": no limiter of a name has counted it
+	name     string // of the route when the call left, or empty if no limiter of a name has counted it
 	cost     outbound.Cost
 	own      outbound.Permit // of the route's limiter, or of the host's
 	named    outbound.Permit // of the name's limiter
-	found    outbound.Permit // of the limiter of a name that the API has told meanwhile
+	found    outbound.Permit // of the limiter of a name that the API has returned meanwhile
 	lookedUp bool            // found was looked for
 }
 
-// lookUpTimeout is how long the limiter of a new name may take to admit the call whose
-// answer named it: longer than a trip to a store, and hardly a wait.
+// lookUpTimeout is how long the limiter of a new name may take to admit the call whose answer named
+// it. It is longer than a request to a store, and shorter than most waits.
 const lookUpTimeout = 100 * time.Millisecond
 
-// Answered tells the answer to the limiter that admitted the call last. If the API has
-// named another bucket meanwhile, Answered also tells the route's own limiter, which then
-// holds the route whatever its next names are, and the new name's. The zero Answer goes to all
-// of them.
+// Answered reports the answer to the limiter that admitted the call last. If the API has named
+// another bucket meanwhile, Answered also reports it to the new name's limiter, and to the route's
+// own, which then holds the route under all names. The zero Answer goes to all of them.
 func (k *routedCall) Answered(a outbound.Answer) {
 	if a.Kind == "" {
 		k.each(func(p *outbound.Permit) { p.Answered(a) })
@@ -212,7 +211,7 @@ func (k *routedCall) Settle(used outbound.Cost) {
 }
 
 func (k *routedCall) Done() {
-	k.lookedUp = true // nobody would end a permit that is found from now on
+	k.lookedUp = true // a permit that is found from now on would never end
 	k.each((*outbound.Permit).Done)
 }
 

@@ -81,7 +81,7 @@ func normalRoute(pattern string) (string, error) {
 		prefix += " "
 	}
 	slash := strings.IndexByte(rest, '/')
-	if slash <= 0 { // no host, or no path: register reports it
+	if slash <= 0 { // a host or path is missing: register reports it
 		return prefix + rest, nil
 	}
 	u := url.URL{Host: rest[:slash]}
@@ -111,9 +111,8 @@ func register(mux *http.ServeMux, pattern string) (err error) {
 // dots undoes the escape of dots, which would hide ".." from the mux.
 var dots = strings.NewReplacer("%2e", ".", "%2E", ".")
 
-// sentPath returns a URL with the path that net/http sends. A program that controls the
-// escapes itself puts the path into Opaque. RawPath alone does not have it: it is empty
-// unless the escapes are unusual.
+// sentPath returns a URL with the path that net/http sends. A program that controls the escapes
+// itself puts the path into Opaque. RawPath alone lacks it: it has unusual escapes only.
 func sentPath(u *url.URL) *url.URL {
 	path := u.EscapedPath()
 	if u.Opaque != "" {

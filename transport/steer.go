@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// slotHold is the longest hold after a refusal of too many calls at once: one of them
-	// ends soon, and a limit InFlight is the cure.
+	// slotHold is the longest hold after a refusal of too many calls in flight: one of them ends
+	// soon, and a limit InFlight is the cure.
 	slotHold = time.Second
 	// holdUntold is the hold after a refusal by pace or quota that names no wait, as
 	// [outbound.Permit.Refused] says.
@@ -20,7 +20,7 @@ const (
 	soon = 2 * time.Second
 )
 
-// reported is what the transport has told a call of its refusal before the body was there.
+// reported is what a call has learned of its refusal before the body arrived.
 type reported struct {
 	refused bool          // by pace or quota
 	wait    time.Duration // how long all wait
@@ -29,7 +29,7 @@ type reported struct {
 // judge applies what the response says. Either a has the call and ends later, or permit has
 // it and nothing happens until the body's end: then judge ends the call.
 func (t *Transport) judge(resp *http.Response, permit *outbound.Permit, a *attempt, redirected bool) {
-	var call outbound.Call // nil: permit's, which has nothing to hear yet
+	var call outbound.Call // or nil for permit's, which has no answer yet
 	if a != nil {
 		call = a
 	}
@@ -62,11 +62,11 @@ func onHeap(permit *outbound.Permit) outbound.Call {
 	return &p
 }
 
-// apply tells the call what the response says and what the call has cost. It takes the
-// Signal by value, because that is on the heap once OnSignal may keep it.
+// apply reports the response and the cost to the call. It takes the Signal by value, because that
+// is on the heap once OnSignal may keep it.
 func (t *Transport) apply(resp *http.Response, s profile.Signal, redirected bool, before reported, c outbound.Call) {
-	// An answer of a cache, of another host or for a server that is down does not show that
-	// this limiter's pace is right, and neither does a refusal that another limiter has to heed.
+	// Some answers do not show that this limiter's pace is right: those of a cache, of another host
+	// or for a server that is down, and refusals for another limiter.
 	success := !s.Cached && !s.Throttled && !redirected && resp.StatusCode < 500 && before == reported{}
 	before = t.applySignal(resp, &s, redirected, before, c)
 	if !success && !before.refused {
@@ -75,8 +75,8 @@ func (t *Transport) apply(resp *http.Response, s profile.Signal, redirected bool
 	t.settle(resp, redirected, c)
 }
 
-// settle tells the call what it has cost, if Used knows. What another host says of that has
-// nothing to do with this limiter.
+// settle reports the cost to the call, if Used knows it. What another host says of that has nothing
+// to do with this limiter.
 func (t *Transport) settle(resp *http.Response, redirected bool, c outbound.Call) {
 	if t.Used == nil || redirected {
 		return
@@ -86,13 +86,13 @@ func (t *Transport) settle(resp *http.Response, redirected bool, c outbound.Call
 	}
 }
 
-// applySignal tells the call what the API has said, after OnSignal. The call passes that on
-// to the bucket that admitted it, for all who share the bucket.
+// applySignal reports the API's signal to the call, after OnSignal. The call passes that on to the
+// bucket that admitted it, for all processes that share the bucket.
 func (t *Transport) applySignal(resp *http.Response, s *profile.Signal, redirected bool, before reported, c outbound.Call) reported {
 	if t.OnSignal != nil {
 		t.OnSignal(resp, s)
 	}
-	if redirected || s.Cached { // it says nothing about the API now
+	if redirected || s.Cached { // it is not about the API's present state
 		return before
 	}
 	policies := s.Policies()
@@ -110,7 +110,7 @@ func (t *Transport) applySignal(resp *http.Response, s *profile.Signal, redirect
 	return before
 }
 
-// tell has those who listen to the call hear what the API has told of one policy.
+// tell notifies the call's listeners of one policy of the API.
 func (t *Transport) tell(p *profile.Policy, c outbound.Call) {
 	if p.Limit < 0 && p.Remaining < 0 {
 		return
@@ -124,8 +124,8 @@ func (t *Transport) tell(p *profile.Policy, c outbound.Call) {
 	}})
 }
 
-// applyRefusal tells the call that the API has refused it. What the call has heard before
-// is the same refusal, so only a longer wait is news.
+// applyRefusal reports to the call that the API has refused it. The call has learned of the same
+// refusal before, so only a longer wait is news.
 func (t *Transport) applyRefusal(s *profile.Signal, before reported, c outbound.Call) reported {
 	answer := outbound.Answer{Kind: outbound.AnswerHold, Wait: min(s.Wait, t.maxHold()), MaxWait: t.maxHold()}
 	paced := false
@@ -140,7 +140,7 @@ func (t *Transport) applyRefusal(s *profile.Signal, before reported, c outbound.
 		}
 		answer.Wait, answer.Reason = min(answer.Wait, slotHold), "concurrency"
 	case profile.Unknown: // the API may be down or busy, which does not show that calls are too fast
-	default: // not this quota: the caller waits before it tries again, and nobody else
+	default: // not this quota: only the caller waits before it tries again
 		return before
 	}
 	switch {
@@ -156,7 +156,7 @@ func (t *Transport) applyRefusal(s *profile.Signal, before reported, c outbound.
 	return before
 }
 
-// applyRemaining tells the call what the API has left of one policy.
+// applyRemaining reports to the call what remains of one policy.
 func (t *Transport) applyRemaining(p *profile.Policy, c outbound.Call) {
 	unit, ok := t.unit(p)
 	if !ok || p.Reset <= soon { // as the API said it: Wait adds a second to points in time

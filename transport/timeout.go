@@ -44,7 +44,7 @@ func (t *Transport) sendWithin(req *http.Request, sent *context.Context) (*http.
 		err = timedOut(ctx, err)
 		end()
 	case resp.StatusCode == http.StatusSwitchingProtocols:
-		timer.Stop() // the connection outlives the request, and so does its context, until it is closed
+		timer.Stop() // the connection and its context outlive the request, until it is closed
 		if conn, ok := resp.Body.(io.ReadWriteCloser); ok {
 			resp.Body = &upgraded{conn, end}
 		}

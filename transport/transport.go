@@ -155,9 +155,9 @@ func (t *Transport) roundTrip(req *http.Request, admitted *outbound.Permit) (res
 	return resp, false, nil
 }
 
-// follow lets the user's functions and the transport settle and judge an attempt, which it ends at
-// once, or at the end of the body or of ctx. judged says that another transport judges the
-// response.
+// follow makes the user's functions and the transport settle and judge an attempt. It ends the
+// attempt immediately, or at the end of the body or of ctx. judged says that another transport
+// judges the response.
 func (t *Transport) follow(ctx context.Context, resp *http.Response, a *attempt, untilEnd, judged, redirected bool) {
 	if t.OnResponse != nil {
 		if resp.Body == nil { // fakes leave it out; OnResponse may wrap it
@@ -169,7 +169,7 @@ func (t *Transport) follow(ctx context.Context, resp *http.Response, a *attempt,
 	switch {
 	case a.judged():
 		t.settle(resp, redirected, a)
-	case judged: // it tells this limiter nothing
+	case judged: // it has no meaning for this limiter
 		a.Answered(outbound.Answer{})
 		t.settle(resp, redirected, a)
 	default:
@@ -182,8 +182,8 @@ func (t *Transport) follow(ctx context.Context, resp *http.Response, a *attempt,
 	}
 }
 
-// limiter returns what admits the request; nil: nothing does. redirected says that only a
-// redirect has brought the request to that limiter, from another host.
+// limiter returns what admits the request, or nil. redirected says that only a redirect has brought
+// the request to that limiter, from another host.
 func (t *Transport) limiter(req *http.Request) (l outbound.Limiter, redirected bool) {
 	if t.For != nil {
 		if l := t.For(req); l != nil {
@@ -198,7 +198,7 @@ func leftHost(req *http.Request) bool {
 	first := req
 	for first.Response != nil {
 		if first = first.Response.Request; first == nil {
-			return true // nobody can tell
+			return true // that is unknown
 		}
 	}
 	return hostKey(first.URL) != hostKey(req.URL)
@@ -214,7 +214,7 @@ func (t *Transport) cost(req *http.Request, c *ctxCost) outbound.Cost {
 	return outbound.Cost{1}
 }
 
-// refuse returns what comes back for a request that was not admitted.
+// refuse returns the result of a request that was not admitted.
 func (t *Transport) refuse(req *http.Request, reason error) (*http.Response, error) {
 	if t.OnRefusal == nil {
 		return nil, reason
@@ -250,9 +250,9 @@ func (t *Transport) send(req *http.Request, inner *row, ctx *context.Context, se
 	case resp == nil:
 		return nil, errNoResponse
 	case resp.Request == nil || resp.Request.Response == req.Response:
-		// A fake leaves it out, and a gateway's clone has another URL. Whoever reads the
-		// response, and leftHost after a redirect, needs the request that was asked. A Base
-		// that follows redirects itself says where they ended.
+		// A fake leaves it out, and a gateway's clone has another URL. Readers of the response, and
+		// leftHost after a redirect, need the request that was asked. A Base that follows redirects
+		// itself says where they ended.
 		resp.Request = req
 	}
 	return resp, nil
