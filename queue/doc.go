@@ -4,9 +4,9 @@
 //	q := queue.New(bucket, queue.Config{MaxWait: time.Minute})
 //	permit, err := q.Acquire(ctx, outbound.Cost{1})
 //
-// Acquire asks the bucket. If the bucket has no capacity, the call waits in its goroutine, and leaves
-// at the time of its reservation. A waiting call takes about 250 bytes and its goroutine, and no
-// CPU. A queue has no goroutine of its own.
+// Acquire asks the bucket. If the bucket has no capacity, the call waits in its goroutine, and
+// leaves at the time of its reservation. A waiting call takes about 250 bytes and its goroutine,
+// and no CPU. A queue has no goroutine of its own.
 //
 // # Order
 //
@@ -38,22 +38,23 @@
 // deadline. The bound counts the calls ahead that have reservations, and those that surely leave in
 // time, in the slowest order that their limits allow. With an [outbound.InFlight] it counts only
 // calls with reservations, because the queue does not know when calls in flight end. While returned
-// units are on their way to a store, the queue refuses no call. It looks at new calls when the store
-// has replied.
+// units are on their way to a store, the queue refuses no call. It looks at new calls when the
+// store has replied.
 //
 // A new call takes some 100 ns of CPU, however many calls wait. After a hold or a change of limits
 // the queue looks at all calls again, 2,048 at a time, and frees its lock in between.
 //
 // # Late and cancelled calls
 //
-// If the process was paused, or is short of CPU, a reservation that is later than [Config].Tolerance
-// goes back to the bucket. The call reserves again as the first in line. [Stats].Late counts these.
+// If the process was paused, or is short of CPU, a reservation that is later than
+// [Config].Tolerance goes back to the bucket. The call reserves again as the first in line.
+// [Stats].Late counts these.
 //
 // The reservation of a call that cancels goes to the next call. If no call can use it, it goes back
 // to the bucket, and frees its units if no later reservation exists. A process that crashes loses
 // its reservations: one or two, and above 100 calls per second those of about 15 ms and a round
-// trip. While it catches up with other processes, those are of 100 ms, or of 4 times as long as its
-// first is away.
+// request. While it catches up with other processes, those are of 100 ms, or of 4 times as long as
+// its first is away.
 //
 // # Shares
 //
@@ -85,9 +86,9 @@
 //
 // If replies take longer than half the tolerance, the queue reserves no time before the reply
 // arrives, and MaxWait is at least two requests and the latency of a reply. Units that leak until
-// then are lost if no other process takes them; while calls wait, only the first call can lose some.
-// If more than three requests in a row bring no usable reservation, the queue pauses for 20 ms to
-// 640 ms between them.
+// then are lost if no other process takes them; while calls wait, only the first call can lose
+// some. If more than three requests in a row bring no usable reservation, the queue pauses for 20
+// ms to 640 ms between them.
 //
 // If a request for reservations fails, all calls without one get the store's error. Calls with one
 // keep it, and fail only if the store cannot be reached when they should leave. If the failed
@@ -105,19 +106,20 @@
 // is simpler. Two limits per time belong into one bucket: else only the inner one is kept.
 package queue
 
-// How it works. The queue books a place, as package outbound calls it, for its first call at once.
-// For the calls behind it the queue books when its last place is due within a few milliseconds and
-// a trip, and then as many as are due soon. Its only timer is set for the next thing to do.
+// How it works. The queue books a reservation, as package outbound calls it, for its first call at
+// once. For the calls behind it the queue books when its last reservation is due within a few
+// milliseconds and a request, and then as many as are due soon. Its only timer is set for the next
+// thing to do.
 //
 //	config.go    Config and what is wrong with one
 //	errors.go    the errors to compare with
 //	queue.go     Acquire, Explain, Shutdown and all else that callers use
-//	pump.go      does what is due: lets calls go, trips to the bucket, the timer, the lock
+//	pump.go      does what is due: lets calls go, requests to the bucket, the timer, the lock
 //	plan.go      decides what to book and when, and which calls are refused, by sums of the costs ahead
-//	waiters.go   the line: the calls that wait, and the places booked for them
+//	waiters.go   the line: the calls that wait, and the reservations booked for them
 //
 // Simulated fleets had 1 to 1,000 processes, 50 and 1,000 calls per second and capacities of 1 and
-// 100, half of the processes 2 ms and half 20 ms from the store. Jain's index of fairness was 0.999
-// with 20 calls in each queue, 0.99 with one or two, and 0.55 without the shares. All of the leak
-// rate was used. A crash lost up to 17 reservations of a process alone at 1,000 calls per second,
-// and up to 32 of one of two.
+// 100. Half of the processes were 2 ms from the store, and half 20 ms. Jain's index of fairness was
+// 0.999 with 20 calls in each queue, 0.99 with one or two, and 0.55 without the shares. All of the
+// leak rate was used. A crash lost up to 17 reservations of a process alone at 1,000 calls per
+// second, and up to 32 of one of two.

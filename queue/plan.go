@@ -11,24 +11,24 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// The queue books places ahead for the calls at its head. Two marks say when: it books
-// when a call has no place and the last place is due within the low mark, and then books
-// places that are due within the high mark. With one mark every call would cost a trip.
+// The queue books reservations ahead for the calls at its head. Two marks say when: it books when a
+// call has no reservation and the last reservation is due within the low mark, and then books
+// reservations that are due within the high mark. With one mark every call would cost a request.
 // Booking only when the call before has left would lose the timers' lateness each time.
 const (
-	low      = 5 * time.Millisecond  // the low mark, without the time of a trip
+	low      = 5 * time.Millisecond  // the low mark, without the time of a request
 	span     = 10 * time.Millisecond // from the low mark to the high one
-	maxBatch = 4096                  // calls in one trip
+	maxBatch = 4096                  // calls in one request
 
 	// slotCheck is how often the queue asks while its first call waits for a slot. A permit
 	// may have been dropped without Done.
 	slotCheck = time.Second
 
-	// newsCheck is how often the queue asks a store while its first place is far away.
+	// newsCheck is how often the queue asks a store while its first reservation is far away.
 	// Another worker may have changed the limits or ended a hold.
 	newsCheck = 10 * time.Second
 
-	// mostWasted is how many trips in a row may bring no place in time before the queue pauses
+	// mostWasted is how many requests in a row may bring no reservation in time before the queue pauses
 	// between them. Fewer pause it enough by themselves.
 	mostWasted = 3
 
@@ -36,29 +36,29 @@ const (
 	// call can go if that is sooner.
 	retry = 100 * time.Millisecond
 
-	// farthest is how long a call waits if neither MaxWait nor its ctx says it. If some fault made
-	// a level wrong, the queue would stand still for years.
+	// farthest is how long a call waits without a MaxWait and a deadline. If some fault made a level
+	// wrong, the queue would stand still for years.
 	farthest = 24 * time.Hour
 
 	// rounding is how much later than its deadline a call may go. Stores round waits up, some
-	// to the microsecond, and each place counts from the one before.
+	// to the microsecond, and each reservation counts from the one before.
 	rounding = 10 * time.Microsecond
 
 	forever = time.Duration(math.MaxInt64)
 )
 
-// head is what the first call without a place waits for. The zero value: it is booked with the next
-// trip.
+// head is what the first call without a reservation waits for. The zero value: it is booked with
+// the next request.
 type head struct {
 	until   time.Time                // book nothing before
-	soonest time.Time                // calls without a place go no sooner, although none may be booked for then yet; zero: they may
-	full    *outbound.ThrottledError // the bucket's refusal, while it waits for a slot; nil: it does not
+	soonest time.Time                // calls without a reservation leave no sooner, or zero
+	full    *outbound.ThrottledError // the bucket's refusal, while it waits for a slot, or nil
 }
 
 // tolerance is how late a call may leave.
 func (q *Queue) tolerance() time.Duration { return q.clock.Tolerance(q.config.Tolerance) }
 
-// dueIn is how long until the place is due.
+// dueIn is how long until the reservation is due.
 func (q *Queue) dueIn(t outbound.Ticket, now time.Time) time.Duration { return q.clock.Due(t).Sub(now) }
 
 // firstIn is how long until the first call goes, as [Stats.NextIn] has it.
@@ -69,8 +69,8 @@ func (q *Queue) firstIn(now time.Time) time.Duration {
 	return max(-1, q.head.soonest.Sub(now))
 }
 
-// early is how long until the last place is due within the low mark; 0 or less: it is, or there is no
-// place.
+// early is how long until the last reservation is due within the low mark. It is 0 or less if it
+// is, or if there is no reservation.
 func (q *Queue) early(now time.Time) (in time.Duration) {
 	if n := len(q.line.tickets); n > 0 {
 		in = q.dueIn(q.line.tickets[n-1], now) - q.trips.lowMark()
@@ -86,7 +86,7 @@ func (q *Queue) toBook(now time.Time) (first *waiter) {
 	early := q.early(now)
 	switch {
 	case q.news > 0 && len(l.tickets) == 1 && early > 0:
-		// Units may have come back, and bring the only place nearer.
+		// Returned units may bring the only reservation nearer.
 		first, k.Move = l.end.next, l.tickets[0]
 		k.Costs = append(k.Costs, first.cost)
 	// If there is a trip now anyway, the next may be too late.
@@ -96,14 +96,14 @@ func (q *Queue) toBook(now time.Time) (first *waiter) {
 		first = l.unplaced
 		most := min(maxBatch, 16+q.granted)
 		if q.shared && q.trips.mean == 0 {
-			most = 1 // the store may be far away, and the place go back for that
+			most = 1 // the store may be far away, and the reservation lost for that
 		}
 		for w := first; w != &l.end && len(k.Costs) < most; w = w.next {
 			k.Costs = append(k.Costs, w.cost)
 		}
 	}
 	k.Wait, k.Horizon, k.After = within(q.expires(first), now), q.trips.lowMark()+span+q.trips.wayBack, q.trips.wayBack
-	if q.wasted > 1 && q.shared { // the store tells too short a way back; a whole trip is longer
+	if q.wasted > 1 && q.shared { // the store reports too short a latency; a whole request is longer
 		k.After = max(k.After, q.trips.mean)
 	}
 	// By Claim, workers with a backlog have equal shares. Without it the workers close to the store
@@ -122,10 +122,10 @@ func (q *Queue) bookAt(now time.Time) time.Time {
 	return latest(q.head.until, q.pause)
 }
 
-// hearIn is how long until the first place is due, or until the queue must hear the clock
-// again because it will be too old when a later place is due. With a store that is far away
-// the first place that needs that is hardly ever the first of all. While the first place is far
-// away, the queue asks a store for news; a bucket in this process tells of changes by itself.
+// hearIn is how long until the first reservation is due, or until the queue must read the clock
+// again for a later reservation. With a store that is far away the first reservation that needs
+// that is hardly ever the first of all. While the first reservation is far away, the queue asks a
+// store for news; a bucket in this process tells of changes by itself.
 func (q *Queue) hearIn(now time.Time) time.Duration {
 	t := q.line.tickets
 	if len(t) == 0 {
@@ -141,7 +141,7 @@ func (q *Queue) hearIn(now time.Time) time.Duration {
 	return in
 }
 
-// nextIn is how long until the queue needs a trip, or a call without a place gives up.
+// nextIn is how long until the queue needs a request, or a call without a reservation gives up.
 func (q *Queue) nextIn(now time.Time) time.Duration {
 	l := &q.line
 	if q.news > 0 || len(l.unused) > 0 {
@@ -154,9 +154,9 @@ func (q *Queue) nextIn(now time.Time) time.Duration {
 	return next
 }
 
-// bookableAt is when the queue tries again to book a place for w, which can go after so long: a
-// calendar books it only when its period is over, if w waits for the one after the next, and a
-// fixed window when all of it comes back.
+// bookableAt is when the queue tries again to book a reservation for w, which can leave after so
+// long. A calendar books it only after its period, if w waits for the one after the next, and a
+// fixed window after its end.
 func (q *Queue) bookableAt(w *waiter, after time.Duration, now time.Time) time.Time {
 	at := now.Add(newsCheck) // another worker may have changed the limits
 	if q.clock.Known() {
@@ -172,11 +172,11 @@ func within(deadline, now time.Time) time.Duration {
 	return min(max(0, deadline.Sub(now)), forever-rounding) + rounding
 }
 
-// known reports whether the clock counts those in line and nobody else.
+// known reports whether the clock counts the calls in line only.
 func (q *Queue) known() bool { return q.clock.Known() && len(q.line.unused) == 0 }
 
-// current reports whether a call may be refused by the clock. Until a trip has ended the clock
-// still counts the places that go back with it, and what else has come back.
+// current reports whether a call may be refused by the clock. Until a request has ended the clock
+// still counts the reservations that it returns, and other returned units.
 func (q *Queue) current() bool { return q.known() && q.news == 0 }
 
 // admitLocked puts a new call in line, or returns why it must not wait.
@@ -208,11 +208,11 @@ func (q *Queue) admitLocked(w *waiter, now time.Time) error {
 	return nil
 }
 
-// judge returns why a call that goes behind all that the sums count must not wait, and finds out
-// whether it surely goes in time: only such calls count against others.
+// judge returns why a call behind all that the sums count must not wait. It also finds out whether
+// the call surely leaves in time: only such calls count against later ones.
 func (q *Queue) judge(w *waiter, now time.Time) error {
-	// If all cost the same, one of w and the calls ahead goes by the next place, though perhaps not
-	// w itself.
+	// If all cost the same, one of w and the calls ahead goes by the next reservation, though perhaps
+	// not w itself.
 	l, by := &q.line, q.expires(w).Add(rounding)
 	ahead, alike := &l.all, !l.mixed && (l.unplaced == &l.end || l.unplaced.cost == w.cost)
 	if alike {
@@ -228,8 +228,8 @@ func (q *Queue) judge(w *waiter, now time.Time) error {
 	return err
 }
 
-// earliest returns a lower bound of the time at which a call of this cost goes behind all that the sums
-// count, or zero while it is unknown.
+// earliest returns a lower bound of the time at which a call of this cost goes behind all that the
+// sums count, or zero while it is unknown.
 func (q *Queue) earliest(c *outbound.Cost) (at time.Time, err error) {
 	if q.known() {
 		at, _, err = q.clock.Earliest(c, &q.line.sure)
@@ -237,9 +237,9 @@ func (q *Queue) earliest(c *outbound.Cost) (at time.Time, err error) {
 	return latest(at, q.head.soonest), err
 }
 
-// expires is when a call gives up that has no place, or a later one. A MaxWait bounds the wait for
-// room and not the store's distance: it counts as two trips and a reply's way back if it is
-// shorter, because the first trip may only tell the distance.
+// expires is when a call gives up that has no reservation, or a later one. A MaxWait bounds the
+// wait for capacity and not the store's distance. A shorter one counts as two requests and the
+// latency of a reply, because the first request may only measure the distance.
 func (q *Queue) expires(w *waiter) time.Time {
 	if q.trips.wayBack == 0 || w.err == context.DeadlineExceeded {
 		return w.deadline
@@ -250,13 +250,13 @@ func (q *Queue) expires(w *waiter) time.Time {
 // latest returns the latest of the times.
 func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
-// throttled returns the error of a call that could go at earliest; zero: at no known time.
+// throttled returns the error of a call that could leave at earliest, which is zero if unknown.
 func (q *Queue) throttled(w *waiter, earliest, now time.Time) *outbound.ThrottledError {
 	e := &outbound.ThrottledError{Key: q.bucket.Key(), Err: w.err}
 	if !earliest.IsZero() {
 		e.RetryAfter = max(0, earliest.Sub(now))
 	}
-	if full := q.head.full; full != nil { // still true: the bucket tells when a call ends
+	if full := q.head.full; full != nil { // still true: the bucket reports when a call ends
 		e.Limit, e.InProgress, e.Oldest = full.Limit, full.InProgress, full.Oldest+now.Sub(q.trips.ended)
 	} else if q.known() {
 		_, e.Limit, _ = q.clock.Earliest(&w.cost, &q.line.sure)
@@ -264,18 +264,18 @@ func (q *Queue) throttled(w *waiter, earliest, now time.Time) *outbound.Throttle
 	return e
 }
 
-// trips is what the queue knows of its trips to the bucket.
+// requests is what the queue knows of its requests to the bucket.
 type trips struct {
-	mean, deviation time.Duration // of the time that a trip takes; 0: there was none yet
+	mean, deviation time.Duration // of the time that a request takes, or 0
 	ended           time.Time     // when the last one ended
-	// wayBack is how long a reply normally takes to arrive. A place that is due sooner
-	// has passed when the queue hears of it. 0: less than half the tolerance.
+	// wayBack is how long a reply normally takes to arrive. A reservation that is due sooner has
+	// passed when the queue learns of it. 0: less than half the tolerance.
 	wayBack time.Duration
 }
 
-// measure takes a trip into account, as TCP does its round trips. A trip that takes far
-// too long counts less, or places would be booked too far ahead for a while. So does the
-// first, which may open a connection, as soon as there is another.
+// measure takes a request into account, as TCP does its round trips. A request that takes far too
+// long counts less, or reservations would be booked too far ahead for a while. The first, which may
+// open a connection, counts less as soon as there is another.
 func (t *trips) measure(took, wayBack, tolerance time.Duration) {
 	t.wayBack = wayBack
 	if wayBack <= tolerance/2 {
@@ -290,5 +290,5 @@ func (t *trips) measure(took, wayBack, tolerance time.Duration) {
 	t.mean += (took - t.mean) / 8
 }
 
-// lowMark is how far ahead the last place is due at least, while calls wait for more.
+// lowMark is how far ahead the last reservation is due at least, while calls wait for more.
 func (t *trips) lowMark() time.Duration { return low + t.mean + 4*t.deviation }

@@ -14,7 +14,7 @@ func (q *Queue) pump() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.called = false
-	if q.pumping { // another goroutine is on a trip, and will set the timer after it
+	if q.pumping { // another goroutine is on a request, and will set the timer after it
 		now := time.Now()
 		q.letGoLocked(now)
 		q.setTimerLocked(now)
@@ -27,9 +27,9 @@ func (q *Queue) pump() {
 	q.setTimerLocked(time.Now())
 }
 
-// stepLocked lets the calls go that are due, refuses those that have waited for too long, judges some
-// again, and makes a trip to the bucket if it needs one. It reports whether there may be more to do
-// at once. During the trip, and after each piece of a long line, it unlocks mu.
+// stepLocked lets due calls go, refuses those that have waited for too long, judges some again, and
+// makes a request to the bucket if necessary. It reports whether there may be more to do at once.
+// During the request, and after each piece of a long line, it unlocks mu.
 func (q *Queue) stepLocked() bool {
 	now, l, k := time.Now(), &q.line, &q.booking
 	q.letGoLocked(now)
@@ -42,7 +42,7 @@ func (q *Queue) stepLocked() bool {
 		return true
 	}
 	if q.news > 0 {
-		q.head = head{} // a call may have ended during the trip that found no slot, or there may be other limits
+		q.head = head{} // a call may have ended during the request that found no slot, or there may be other limits
 	}
 	if q.nextIn(now) > 0 {
 		return false
@@ -72,7 +72,7 @@ func (q *Queue) stepLocked() bool {
 	}
 	q.placeLocked(places)
 	clear(k.Tickets) // so that the collector finds permits that are dropped
-	// As calls get places it becomes known which of the others go in time.
+	// As calls get reservations it becomes known which later calls leave in time.
 	if q.credit += looks; l.all != l.sure && q.credit > l.n {
 		q.credit = 0
 		l.uncount()
@@ -92,7 +92,7 @@ func (q *Queue) stepLocked() bool {
 }
 
 // countLocked judges calls that the sums leave out, refuses those that miss their deadlines and
-// counts the others. It reports whether there were any. A piece of the line is enough at a time.
+// counts the rest. It reports whether there were any. A piece of the line is enough at a time.
 func (q *Queue) countLocked(now time.Time) (some bool) {
 	for n, l := 0, &q.line; n < piece && l.uncounted != &l.end && q.current(); n++ {
 		some = true
@@ -105,11 +105,11 @@ func (q *Queue) countLocked(now time.Time) (some bool) {
 	return some
 }
 
-// looks is how many calls the queue looks at again for each trip, on the average, and piece how many
-// before it lets others have its lock.
+// looks is how many calls the queue looks at again for each request, on average, and piece how many
+// before it frees its lock.
 const looks, piece = 32, 2048
 
-// tripLocked carries the booking out, gives the unused places back, and measures the trip. It
+// tripLocked carries the booking out, returns the unused reservations, and measures the request. It
 // unlocks mu meanwhile. now is when calls were let go.
 func (q *Queue) tripLocked(now time.Time) error {
 	k := &q.booking
@@ -124,40 +124,40 @@ func (q *Queue) tripLocked(now time.Time) error {
 	q.setTimerLocked(now)
 	q.mu.Unlock()
 	sent := time.Now()
-	// The ctx of no call may end the trip, or the places that it books would be lost.
+	// The ctx of no call may end the request, or the reservations that it books would be lost.
 	err := q.bucket.Book(context.Background(), k)
 	ended := time.Now()
 	clear(k.Back)
 	q.mu.Lock()
 	k.Move = outbound.Ticket{}
 	q.clock, q.news, q.trips.ended = k.Clock, q.news-news, ended
-	if err == nil { // after an error there may have been no trip
+	if err == nil { // after an error there may have been no request
 		q.trips.measure(ended.Sub(sent), k.Clock.Back(), q.tolerance())
 	}
 	if heard && q.clock.Known() && !q.clock.Changed() {
-		q.news = 0 // only the trip itself has changed something, and its reply counts that
+		q.news = 0 // only the request itself has changed something, and its reply counts that
 	}
 	return err
 }
 
-// refusedLocked answers the calls that the error of a trip concerns. first is the call that the
-// trip was to book for; moving says that it was to move the only place.
+// refusedLocked answers the calls that the error of a request concerns. first is the call that the
+// request was to book for; moving says that it was to move the only reservation.
 func (q *Queue) refusedLocked(first *waiter, moving bool, err error) {
 	full, throttled := errors.AsType[*outbound.ThrottledError](err)
 	_, invalid := errors.AsType[*outbound.CostError](err)
 	now := time.Now()
 	switch {
 	case throttled && full.RetryAfter == 0:
-		q.head = head{full: full, until: now.Add(slotCheck)} // nobody knows when a call in progress ends
+		q.head = head{full: full, until: now.Add(slotCheck)} // the end of a call in progress is unknown
 	case !throttled && !invalid:
 		if moving {
-			q.line.takePlaces() // others may have the place as it was, if the store has moved it and the reply is lost
+			q.line.takePlaces() // another call may have it, if the store has moved it and the reply is lost
 		}
 		q.failLocked(first, err)
 	case first == nil || first.gone:
 	case throttled && full.RetryAfter < q.booking.Wait:
-		// It can make it, but nobody books so far ahead yet: in a calendar only when this period is
-		// over, and in a fixed window when all of it comes back.
+		// It can make it, but is bookable only later: in a calendar after this period, and in a fixed
+		// window after its end.
 		q.head = head{soonest: now.Add(full.RetryAfter), until: q.bookableAt(first, full.RetryAfter, now)}
 		q.line.uncount()
 	default:
@@ -168,18 +168,18 @@ func (q *Queue) refusedLocked(first *waiter, moving bool, err error) {
 	}
 }
 
-// letGoLocked lets the calls go whose places are due.
+// letGoLocked lets the calls go whose reservations are due.
 func (q *Queue) letGoLocked(now time.Time) {
 	l, tolerance, lost := &q.line, q.tolerance(), false
 	for len(l.tickets) > 0 && l.tickets[0] != q.booking.Move {
 		t, w := l.tickets[0], l.end.next
 		ready, late := q.clock.Ready(t, now)
 		if !ready || lost && t.Cost() != w.cost {
-			break // it is not due, or needs a trip
+			break // it is not due, or needs a request
 		}
 		l.tickets[0], l.tickets = outbound.Ticket{}, l.tickets[1:] // to move the rest up would take longer than all else
 		if late > tolerance {
-			lost = true // others have booked the places since, and would go together with this call
+			lost = true // other calls have booked its time since, and would leave with this call
 			l.unused = append(l.unused, t)
 			q.stats.Late++
 			l.late, l.latest = l.late+1, max(l.latest, late)
@@ -196,14 +196,15 @@ func (q *Queue) letGoLocked(now time.Time) {
 		close(w.ready)
 	}
 	if lost {
-		q.placeLocked(l.takePlaces()) // the calls have later places now
+		q.placeLocked(l.takePlaces()) // the calls have later reservations now
 	}
 }
 
-// placeLocked gives places, in this order, to the calls without one. It refuses calls that would
-// miss their deadlines: a booking has the deadline of its first call only. A place becomes unused if
-// the clock does not hold it any more, if no call is left, or if it was booked for another cost:
-// then with all behind it, because what comes back would come too late for their calls.
+// placeLocked gives reservations, in this order, to the calls without one. It refuses calls that
+// would miss their deadlines: a booking has the deadline of its first call only. A reservation
+// becomes unused if the clock does not hold it any more, if no call is left, or if it was booked
+// for another cost. Then all behind it become unused, too, because the returned units would be too
+// late for their calls.
 func (q *Queue) placeLocked(places []outbound.Ticket) {
 	l := &q.line
 	for i, t := range places {
@@ -224,16 +225,17 @@ func (q *Queue) placeLocked(places []outbound.Ticket) {
 	}
 }
 
-// failLocked refuses the calls with the store's error that are due and need a trip to go. Their
-// places are lost. If the trip was to book for first, it refuses the calls without a place as well;
-// only first, if the others have room in the share of the limits that decides meanwhile.
+// failLocked refuses the calls with the store's error that are due and need a request to go. Their
+// reservations are lost. If the request was to book for first, it refuses the calls without a
+// reservation as well. It refuses only first, if the rest fits into the share of the limits that
+// counts meanwhile.
 func (q *Queue) failLocked(first *waiter, err error) {
 	l, now := &q.line, time.Now()
 	if first != nil && !first.gone && q.clock.Lacks(&first.cost) {
 		q.refuseLocked(first, err)
 		return
 	}
-	q.letGoLocked(now) // these need no further trip
+	q.letGoLocked(now) // these need no further request
 	for first != nil && l.unplaced != &l.end {
 		q.refuseLocked(l.unplaced, err)
 	}
@@ -245,8 +247,8 @@ func (q *Queue) failLocked(first *waiter, err error) {
 	q.pause = now.Add(2 * span)
 }
 
-// setTimerLocked sets the timer for the next thing to do: during a trip, to let a call go. A place
-// that was due at now needs what the trip brings.
+// setTimerLocked sets the timer for the next thing to do: during a request, to let a call go. A
+// reservation that was due at now needs what the request brings.
 func (q *Queue) setTimerLocked(now time.Time) {
 	switch t := q.line.tickets; {
 	case q.pumping:
@@ -281,8 +283,8 @@ func (q *Queue) pumpInLocked(d time.Duration) {
 	}
 }
 
-// restLocked stops the timer and stops listening to the bucket, because nobody waits. It
-// forgets what will be out of date when the next call comes.
+// restLocked stops the timer and unregisters from the bucket, because no call waits. It forgets
+// what will be out of date when the next call comes.
 func (q *Queue) restLocked() {
 	if q.timer != nil {
 		q.timer.Stop()
@@ -299,7 +301,7 @@ func (q *Queue) restLocked() {
 	}
 }
 
-// onChange hears from the bucket that something has changed.
+// onChange is called by the bucket after a change.
 func (q *Queue) onChange() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -20,22 +20,22 @@ type Queue struct {
 	err    error // what is wrong with the Config
 	shared bool  // the bucket is in a store
 
-	mu      sync.Mutex // protects what follows; nobody holds it during a trip to a store
+	mu      sync.Mutex // protects what follows; it is free during a request to a store
 	line    waiters
 	stats   Stats
-	clock   outbound.Clock   // as of the last trip
+	clock   outbound.Clock   // as of the last request
 	trips   trips            // how long they take
-	head    head             // what the first call without a place waits for
-	wasted  int              // trips that brought no place in time, since the last call went
+	head    head             // what the first call without a reservation waits for
+	wasted  int              // requests that brought no reservation in time, since the last call went
 	pause   time.Time        // book nothing before, because of those
-	news    int              // what has come back, or has changed, since the last trip that has ended began
+	news    int              // what was returned, or has changed, since the last request that has ended began
 	credit  int              // how many calls may be looked at again
-	granted int              // three times as many as the places that the last bookings got
-	booking outbound.Booking // what a trip carries; it belongs to the goroutine that is pumping
-	pumping bool             // a goroutine is in pump: only one makes trips
+	granted int              // three times as many as the reservations that the last bookings got
+	booking outbound.Booking // what a request carries; it belongs to the goroutine that is pumping
+	pumping bool             // a goroutine is in pump: only one makes requests
 	called  bool             // a goroutine that runs pump has been started
-	timer   *time.Timer      // of the next thing to do; nil: there was none yet
-	ignore  func()           // tells the bucket that nobody waits any more; nil: nobody does
+	timer   *time.Timer      // of the next thing to do, or nil
+	ignore  func()           // unregisters from the bucket, or nil if no call waits
 	closed  bool             // to newcomers
 	empty   chan struct{}    // closed when nobody waits any more; nil: nobody has asked for that
 	inJobs  *Queue           // where further requests of jobs wait; nil: there were none
@@ -121,7 +121,7 @@ func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit
 	return
 }
 
-// result returns what has become of a call, when it is ready.
+// result returns the result of a call, when it is ready.
 func (w *waiter) result(p *outbound.Permit) error {
 	if <-w.ready; w.err == nil {
 		*p = w.ticket.Permit()
@@ -164,7 +164,7 @@ func (q *Queue) ask(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	// A trip to a store takes time, and the caller may give up meanwhile. Unused places must
+	// A request to a store takes time, and the caller may give up meanwhile. Unused reservations must
 	// go back before the bucket is asked, or it would refuse the call for their sake.
 	if err != nil || q.closed || q.booking.InJob || q.shared || !q.idle() || q.givesWay() {
 		return false, nil
@@ -173,7 +173,7 @@ func (q *Queue) ask(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (
 }
 
 // askLocked is ask, in a frame of its own because that is large. Inside, the bucket may tell other
-// queues of a change. None of them can be waiting for this queue, which does not listen now.
+// queues of a change. They cannot be waiting for this queue, which is unregistered now.
 func (q *Queue) askLocked(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (done bool, err error) {
 	if *p, err = q.bucket.Acquire(context.Background(), *c); err == nil {
 		q.stats.Admitted++
@@ -192,7 +192,7 @@ func (q *Queue) askLocked(ctx context.Context, c *outbound.Cost, p *outbound.Per
 	return true, err
 }
 
-// deadline returns when a call gives up that comes now, and what says so: its ctx, ErrFar or
+// deadline returns when a call gives up that comes now, and because of what: its ctx, ErrFar or
 // MaxWait (nil).
 func (q *Queue) deadline(ctx context.Context, now time.Time) (by time.Time, why error) {
 	by, why = now.Add(farthest), ErrFar
@@ -247,8 +247,8 @@ func (q *Queue) refuseLocked(w *waiter, err error) {
 	q.answerLocked(w, err)
 }
 
-// answerLocked is refuseLocked for any reason. If w had a place, or was the first call without one,
-// there may be something to do sooner, and another call to wait for.
+// answerLocked is refuseLocked for any reason. If w had a reservation, or was the first call
+// without one, there may be something to do sooner, and another call to wait for.
 func (q *Queue) answerLocked(w *waiter, err error) {
 	ahead := w.seq <= q.line.unplaced.seq
 	if ahead && !q.head.soonest.IsZero() {
@@ -281,7 +281,7 @@ func (q *Queue) Stats() Stats {
 	return s
 }
 
-// add takes in what has become of further requests of jobs.
+// add adds the results of further requests of jobs.
 func (s *Stats) add(in Stats) {
 	if in.Waiting > 0 && (s.Waiting == 0 || in.Oldest > s.Oldest) {
 		s.Oldest, s.NextIn = in.Oldest, in.NextIn
@@ -295,11 +295,11 @@ func (s *Stats) add(in Stats) {
 }
 
 // Explain returns when a call of this cost would leave that came to the queue now, and why not
-// before, as [outbound.Bucket.Explain] does. The call would leave after the waiting calls, which are
-// Ahead of it. Wait is as exact as the early refusals that the package describes, and else a lower
-// bound, by the last reply of the bucket. Explain changes nothing. It costs one operation on the
-// bucket, however many calls wait. It does not count the further requests of jobs, which wait in a
-// line of their own.
+// before, as [outbound.Bucket.Explain] does. The call would leave after the waiting calls, which
+// are Ahead of it. Wait is as exact as the early refusals that the package describes, and else a
+// lower bound, by the last reply of the bucket. Explain changes nothing. It costs one operation on
+// the bucket, however many calls wait. It does not count the further requests of jobs, which wait
+// in a line of their own.
 func (q *Queue) Explain(ctx context.Context, c outbound.Cost) (outbound.Explanation, error) {
 	if err := q.invalid(); err != nil {
 		return outbound.Explanation{}, err
@@ -312,7 +312,7 @@ func (q *Queue) Explain(ctx context.Context, c outbound.Cost) (outbound.Explanat
 	e.Ahead = q.line.n
 	at, err := q.earliest(&c)
 	q.mu.Unlock()
-	if e.Ahead == 0 || e.Wait < 0 || err != nil { // the limits have changed since the last trip
+	if e.Ahead == 0 || e.Wait < 0 || err != nil { // the limits have changed since the last request
 		return e, nil
 	}
 	if wait := time.Until(at); wait > e.Wait || e.Because == "" {

@@ -19,31 +19,31 @@ type waiter struct {
 	deadline   time.Time // the call is refused rather than let go later
 	gone       bool      // admitted, refused or cancelled
 	sure       bool      // it goes in time, if nothing changes
-	onlyTrip   bool      // so far it has waited for one trip to the store and nothing else
+	onlyTrip   bool      // so far it has waited for one request to the store and nothing else
 
 	ready  chan struct{}
-	ticket outbound.Ticket // the place that the call uses, if err is nil
+	ticket outbound.Ticket // the reservation that the call uses, if err is nil
 	err    error           // why the call is refused; until then, what sets its deadline: its ctx, ErrFar or MaxWait (nil)
 }
 
 // start is the time from which waiters count: as a Duration a time takes 16 bytes less of each.
 var start = time.Now()
 
-// waiters is the line: the calls that wait, in order of arrival, and the places booked for them. The
-// i-th call has the i-th place, which was booked for the same cost.
+// waiters is the line: the calls that wait, in order of arrival, and the reservations booked for
+// them. The i-th call has the i-th reservation, which was booked for the same cost.
 type waiters struct {
 	end       waiter  // closes a ring: the first call is behind it, and the last before it
-	unplaced  *waiter // the first call without a place, or end
+	unplaced  *waiter // the first call without a reservation, or end
 	uncounted *waiter // the first of those that the sums leave out, up to the last, or end
 	n         int
 	waits     atomic.Bool // n > 0, for queues behind this one
 	seq       uint64
-	all       outbound.Cost // the sum of the calls without a place
+	all       outbound.Cost // the sum of the calls without a reservation
 	sure      outbound.Cost // what of that surely goes
 	mixed     bool          // they may cost differently
 
-	tickets []outbound.Ticket // the places
-	unused  []outbound.Ticket // places that no call will use; the next trip gives them back
+	tickets []outbound.Ticket // the reservations
+	unused  []outbound.Ticket // reservations that no call will use; the next request returns them
 	late    int               // how many of the unused were late
 	latest  time.Duration     // and by how much at most
 }
@@ -73,7 +73,7 @@ func (l *waiters) add(w *waiter, judged bool) {
 	}
 }
 
-// remove takes w out of the line. The calls behind it move up by one place.
+// remove takes w out of the line. The calls behind it move up by one position.
 func (l *waiters) remove(w *waiter) {
 	placed := w.seq < l.unplaced.seq
 	switch {
@@ -95,8 +95,8 @@ func (l *waiters) unlink(w *waiter) {
 	}
 }
 
-// leave takes w out of the calls without a place. One that has a place now is among what surely
-// went, sure or not.
+// leave takes w out of the calls without a reservation. One that has a reservation now is among
+// what surely went, sure or not.
 func (l *waiters) leave(w *waiter, sure bool) {
 	switch {
 	case w.seq < l.uncounted.seq:
@@ -135,7 +135,7 @@ func (l *waiters) count(w *waiter, sign float64, sure bool) {
 	}
 }
 
-// onePlaceLess notes that the last call with a place has none now.
+// onePlaceLess notes that the last call with a reservation has none now.
 func (l *waiters) onePlaceLess() {
 	w := l.unplaced.prev
 	l.unplaced = w
@@ -143,7 +143,7 @@ func (l *waiters) onePlaceLess() {
 	l.count(w, 1, w.sure)
 }
 
-// takePlaces takes all places from their calls and returns them.
+// takePlaces takes all reservations from their calls and returns them.
 func (l *waiters) takePlaces() (places []outbound.Ticket) {
 	for l.unplaced != l.end.next {
 		l.onePlaceLess()
@@ -152,9 +152,9 @@ func (l *waiters) takePlaces() (places []outbound.Ticket) {
 	return places
 }
 
-// fit makes all places unused that do not fit: those behind the last call, and the first that has
-// another cost than its call with all behind it. The calls of those book anew: what comes back of a
-// misfit would come too late for them.
+// fit makes all reservations unused that do not fit: those behind the last call, and the first that
+// has another cost than its call with all behind it. The calls of those book again: the returned
+// units of a misfit would be too late for them.
 func (l *waiters) fit() {
 	i, w := 0, l.end.next
 	for ; i < len(l.tickets) && w != &l.end && l.tickets[i].Cost() == w.cost; w = w.next {
