@@ -15,7 +15,7 @@ var (
 	errRace  = errors.New("redisstore: other processes write the key again and again")
 	errLate  = errors.New("redisstore: the step came too late, or the server's clock was set")
 	errBusy  = errors.New("redisstore: another process has reserved the key")
-	errLost  = errors.New("redisstore: the server has lost later steps of this process")
+	errLost  = errors.New("redisstore: later steps of this process are missing: the server lost data")
 	errOld   = errors.New("redisstore: a later step of this process is on record")
 )
 

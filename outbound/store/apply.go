@@ -355,7 +355,7 @@ func (s *Stored) report(r *Report) (changed bool) {
 	if s.State.Rem > before {
 		s.State.Why = r.Reason
 		if s.State.Last > Deaf && r.Kind != Paused && (c == nil || s.State.has(c)) && slices.ContainsFunc(s.Limits, func(l Limit) bool { return l.Slides() }) {
-			s.Number++ // units come back in the hold, and the reservations that wait for them would leave later
+			s.Number++ // units are freed in the hold, and the reservations that wait for them would leave later
 			s.State.Change(s.Limits, s.Limits, s.Number)
 		}
 	}

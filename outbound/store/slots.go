@@ -90,11 +90,11 @@ func (h *Holders) step(a *Ask, n int, e time.Duration) (*Holders, Allotment) {
 	if !looks {
 		before = t.All[i]
 		me = Holder{ID: a.ID, Held: min(max(0, a.Keep), mostSlots), Waits: a.Want > 0 && a.Stays, Heard: before.Heard, Lease: a.Lease}
-		t.All[i] = me // what it says counts, also if there are too many then
+		t.All[i] = me // its number counts, even if there are too many then
 	}
 	q := t.shares(i, n)
 	got := 0
-	if !looks && t.Dial >= t.Shut && !(q.others > 0 && me.Held < before.Held) { // who gives back for others gets none in the same step
+	if !looks && t.Dial >= t.Shut && !(q.others > 0 && me.Held < before.Held) { // a process that returns slots for other processes gets none in the same step
 		got = min(max(0, a.Want), q.free)
 		if q.others > 0 {
 			got = min(got, max(1, int(math.Ceil(q.share)))-me.Held)

@@ -106,8 +106,8 @@ type law interface {
 	look(s *State, l *Limit, i int, onward bool)
 	// leak lets dial time pass.
 	leak(s *State, l *Limit, i int, sec float64)
-	// wait returns the first time, not before w, at which n units have capacity. If no call can
-	// be booked for that time, and a caller has to come back then, ok is false.
+	// wait returns the first time, not before w, at which n units have capacity. If no call can be
+	// booked for that time, and a caller must retry then, ok is false.
 	wait(s *State, l *Limit, i int, n float64, w time.Duration) (at time.Duration, ok bool)
 	// fill takes n units at w, which may be 0, and notes in c what it has taken.
 	fill(s *State, l *Limit, i int, n float64, w time.Duration, c *Charge)

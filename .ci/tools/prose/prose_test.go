@@ -24,7 +24,7 @@ func TestHabits(t *testing.T) {
 		{"The longest wait of a call. 0: as long as its context allows.", "stub"},
 		{"The call loses its place in the queue.", "private"},
 		{"Units come back after the window, and a call gives back its cost.", "private"},
-		{"One trip to the server.", "private"},
+		{"One trip to the server.", "inner"},
 		{"A new episode begins with the refusal.", "inner"},
 
 		{"Hold ignores d <= 0.", ""},

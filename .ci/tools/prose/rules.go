@@ -36,7 +36,7 @@ var sentenceRules = []rule{
 	{"which", join(`(?i)\b(?:of|to|by|in|with|from|under|for|on|after|beside|at|above|below|behind|through) (?:which|whom|whose)\b`),
 		"two sentences"},
 	{"archaic", join(
-		`(?i)\b(?:anew|in vain|thereof|thereby|whereupon|lest|but for|besides|for want of|kin|foretells?|foretold|for good|as of before|one after the other|such a one)\b`,
+		`\b(?:anew|in vain|thereof|thereby|whereupon|lest|but for|besides|for want of|kin|foretells?|foretold|for good|as of before|one after the other|such a one)\b`,
 		`(?i)\b(?:is|are) to (?:be|come|go|have|last|stay|run|wait|take|know|show)\b`,
 		`(?i)\b(?:what (?:becomes|became|has become|comes|came) of|be no use|no more than that)\b`,
 		`, also (?:if|while|when|where|after|without|none|one|in|by|to|of|against)\b`,
@@ -53,9 +53,8 @@ var sentenceRules = []rule{
 		`(?i)\b(?:its|their|a|no|the|one|last|next|other|whose) (?:place|turn)s?\b`,
 		`(?i)\b(?:comes?|came|gives?|gave|given) back\b`,
 		`\b(?:the judges?|the exam|the gate)\b`,
-		`(?i)\btrips?\b`,
 	), "call, limit, permit, reservation, hold, round trip, next to, capacity, process"},
-	{"inner", join(`(?i)\b(?:the law|lawful|the dial|dial time|episodes?|epochs?|another life|a life|lives|piggyback\w*|bucket time)\b`),
+	{"inner", join(`(?i)\b(?:the law|lawful|the dial|dial time|episodes?|epochs?|another life|a life|lives|piggyback\w*|bucket time|trips?)\b`),
 		"an ordinary word: only ARCHITECTURE.md, outbound/store and internal packages use these"},
 }
 

@@ -72,10 +72,10 @@ type Trip struct {
 	// lost data. It does not carry the trip out, because other calls may have the numbers of the
 	// charges that the trip returns: the verdict is Anew, with that number in Attempt.Recorded.
 	Last int64
-	// Fence says that it is unknown what became of the key's last trip. The store has to record this
+	// Fence is true if the result of the key's last trip is unknown. The store has to record this
 	// trip even if it changes nothing else: then it can no longer carry out the other one. Without
-	// that, a search finds one call too many: a trip that has failed is carried out after a later
-	// one has returned.
+	// that, a search finds one call too many: a trip that has failed is carried out after a later one
+	// has returned.
 	Fence bool
 	// Clock is no more than what the store's clock shows now. If it is zero, the time is unknown.
 	Clock time.Duration

@@ -2,15 +2,14 @@ package engine
 
 import "time"
 
-// clockOffset estimates how far the store's clock is ahead of this process's. Each trip
-// bounds the offset: the store wrote the reply after the request was sent and before
-// the reply arrived. The bounds of many trips together are narrow, and their middle is
-// the estimate. So the engine can tell when the store wrote a reply, even if the reply
-// was slow.
+// clockOffset estimates how far the store's clock is ahead of this process's. Each trip bounds the
+// offset: the store wrote the reply after the request was sent and before the reply arrived. The
+// bounds of many trips together are narrow, and their middle is the estimate. So the engine knows
+// when the store wrote a reply, even if the reply was slow.
 type clockOffset struct {
 	low, high time.Duration // store - local
-	when      time.Time     // when these bounds were found; zero: there are none yet
-	back      time.Duration // mean time of a reply's way back
+	when      time.Time     // when these bounds were found, or zero
+	back      time.Duration // mean latency of a reply
 	spread    time.Duration // mean deviation of that time
 }
 
@@ -27,7 +26,7 @@ func (o *clockOffset) lay(at, now time.Duration, sent, arrived time.Time) (when,
 		if l, h := max(low, o.low-apart), min(high, o.high+apart); l <= h {
 			low, high = l, h
 		} else {
-			o.back, o.spread = 0, 0 // this is another server, or somebody has set the clock
+			o.back, o.spread = 0, 0 // this is another server, or the clock was set
 		}
 	}
 	o.low, o.high, o.when = low, high, arrived
@@ -43,7 +42,7 @@ func (o *clockOffset) lay(at, now time.Duration, sent, arrived time.Time) (when,
 	return when, when.Add(most)
 }
 
-// least returns a lower bound of the store's clock; 0: unknown.
+// least returns a lower bound of the store's clock, or 0.
 func (o *clockOffset) least(now time.Time) time.Duration {
 	if o.when.IsZero() {
 		return 0

@@ -28,9 +28,8 @@ type Config struct {
 // that the waiting callers learn why the trip failed.
 func (c *Config) forTrips() time.Duration { return c.Timeout - c.Timeout/20 }
 
-// Engine is the part of a store above the wire. It is safe for concurrent use. It has no goroutine
-// while no operation is under way, forgets a key that was not used for 10 minutes, and needs no
-// Close.
+// Engine is the part of a store above the wire. It is safe for concurrent use. It has goroutines
+// during operations only, and forgets a key after 10 minutes without use.
 type Engine struct {
 	config  Config
 	seq     atomic.Int64
@@ -59,9 +58,9 @@ type shard struct {
 	woken  []*pendingOp         // operations whose callers get their answer once the lock is free
 	first  *pendingOp           // list of the operations whose callers wait, in their order
 	last   *pendingOp
-	clock  *time.Timer // fires when the first of them has waited for too long; nil: no caller waits
-	broom  *time.Timer // fires when it is time to drop unused keys; nil: there are no keys
-	fence  bool        // it is unknown what became of the last trip of a key that was forgotten
+	clock  *time.Timer // fires when the first of them has waited for too long, or nil
+	broom  *time.Timer // fires when it is time to drop unused keys, or nil
+	fence  bool        // the result of the last trip of a forgotten key is unknown
 	counts counts
 }
 

@@ -82,8 +82,8 @@ var (
 
 // compare reports a loss of data once: the store has an older record of this worker than it has
 // answered before, or none although the key should be there. A key without a new life has only
-// dropped the record, because it has room for so many. A key that was not used for long has expired
-// with nothing in it.
+// dropped the record, because it has room for so many. A key that was unused for long has expired
+// empty.
 func (sh *shard) compare(a *Attempt, now time.Duration) {
 	r, born := &a.queue.record, a.Reply.State.Born
 	switch {

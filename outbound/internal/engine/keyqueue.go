@@ -12,10 +12,10 @@ import (
 type keyQueue struct {
 	Key
 	pending []*pendingOp
-	trip    *Trip // that is under way, or waits to be sent again; nil: the next trip is a new one
+	trip    *Trip // that is under way, or waits to be sent again, or nil
 	queued  bool  // in the ready of a pipeline
-	fence   bool  // it is unknown what became of the last trip
-	cause   error // why the latest attempt that asked the store has no answer; nil: it has one
+	fence   bool  // the result of the last trip is unknown
+	cause   error // why the latest attempt that asked the store has no answer, or nil
 	caused  time.Time
 	used    time.Time
 

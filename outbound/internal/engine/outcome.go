@@ -126,8 +126,8 @@ func (sh *shard) undone(t *Trip, r *store.Reply) {
 	sh.arrived(t)
 }
 
-// giveUp ends a trip whose attempt was not Done, and need not be made again. An attempt before, or
-// next to it, may still arrive.
+// giveUp ends a trip whose attempt failed, and need not be made again. An attempt before, or next
+// to it, may still arrive.
 func (sh *shard) giveUp(v Verdict, a *Attempt) {
 	t, q := a.Trip, a.queue
 	q.fence = q.fence || t.Fence || t.sends > 1

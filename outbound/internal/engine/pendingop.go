@@ -8,7 +8,7 @@ import (
 
 // pendingOp is an operation whose caller waits.
 type pendingOp struct {
-	op      *store.Op // nil: the caller has gone
+	op      *store.Op // nil once the caller has left
 	queue   *keyQueue
 	ready   chan struct{}
 	reply   *store.Reply // without the charges; operations with the same answer share it

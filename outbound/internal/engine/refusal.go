@@ -12,7 +12,7 @@ type refusal struct {
 	cost   store.Units
 	limits []store.Limit // of the bucket that asked
 	number int64         // of the limits, as the bucket knew it
-	until  time.Time     // when the call could leave; zero: there is no refusal to remember
+	until  time.Time     // when the call could leave, or zero
 	stale  time.Time     // when the store is asked again all the same
 	reply  store.Reply
 }

@@ -15,7 +15,7 @@ type server struct {
 	ill  atomic.Bool // the server is down or denies access
 
 	// Engine.serversMu protects the fields below.
-	key   *Key      // one that it had when it last fell ill; nil: it has not been ill
+	key   *Key      // one that it had when it last fell ill, or nil
 	fell  time.Time // when it last fell ill
 	cause error     // its latest error, while it is ill
 

@@ -15,8 +15,8 @@ type counts struct {
 	repeats uint64
 }
 
-// Stats returns what the engine has counted. It makes no trip and waits for none: it takes
-// each lock for as long as it takes to read the counts.
+// Stats returns what the engine has counted. It takes each lock as long as it takes to read the
+// counts.
 func (e *Engine) Stats() store.StoreStats {
 	var s store.StoreStats
 	for i := range e.shards {
