@@ -16,14 +16,14 @@ type Reservation struct {
 
 	mu      sync.Mutex // protects what follows
 	booking Booking
-	ticket  Ticket // zero: used, cancelled or lost
+	ticket  Ticket // zero if used, cancelled or lost
 }
 
-// Reserve reserves a time for a call of this cost, at most maxWait away, and charges it. A call that
-// would have to wait longer is refused with a [*ThrottledError], and nothing is charged. The caller
-// waits until [Reservation.At], asks for the [Reservation.Permit] and calls the API, or cancels the
-// reservation. One that is dropped stays charged. Reserve and Permit take one operation each, which
-// is one request if the bucket is shared.
+// Reserve reserves a time for a call of this cost, at most maxWait away, and charges it. A call
+// that would have to wait longer is refused with a [*ThrottledError], and nothing is charged. The
+// caller waits until [Reservation.At], asks for the [Reservation.Permit] and calls the API, or
+// cancels the reservation. One that is dropped stays charged. Reserve and Permit take one operation
+// each, which is one request if the bucket is shared.
 //
 //	r, err := bucket.Reserve(ctx, outbound.Cost{1}, time.Minute)
 //	if err != nil {
@@ -50,8 +50,8 @@ func (r *Reservation) book(ctx context.Context) error {
 	return err
 }
 
-// At returns when the call may leave, by the last reply of the bucket. It is zero if the reservation
-// was used, cancelled or lost.
+// At returns when the call may leave, by the last reply of the bucket. It is zero if the
+// reservation was used, cancelled or lost.
 func (r *Reservation) At() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,12 +61,12 @@ func (r *Reservation) At() time.Time {
 	return r.booking.Clock.Due(r.ticket)
 }
 
-// Permit returns the permit of the call if the reservation is due. If it is not, as after a hold has
-// moved it, the error is a [*ThrottledError] with the time until it is. A reservation that the caller
-// uses late, by more than [Clock.Tolerance] allows, or that a Resume or other limits have made void,
-// is replaced by a new one within maxWait. If there is none, the error says so, and the reservation
-// is lost. After an error of the store the caller may ask again. A reservation that was used or
-// cancelled is [ErrInvalid].
+// Permit returns the permit of the call if the reservation is due. If it is not, as after a hold
+// has moved it, the error is a [*ThrottledError] with the time until it is. A reservation that the
+// caller uses late, by more than [Clock.Tolerance] allows, or that a Resume or other limits have
+// made void, is replaced by a new one within maxWait. Without such time the reservation is lost,
+// and the error is a refusal. After an error of the store the caller may ask again. A reservation
+// that was used or cancelled is [ErrInvalid].
 func (r *Reservation) Permit(ctx context.Context) (Permit, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,8 +94,8 @@ func (r *Reservation) Permit(ctx context.Context) (Permit, error) {
 	return p, nil
 }
 
-// Cancel gives the reservation back. The bucket returns its units if no later reservation exists, and
-// else what is safe. Cancel has no effect after Permit has returned a permit.
+// Cancel gives the reservation back. The bucket returns its units if no later reservation exists,
+// and else what is safe. Cancel has no effect after Permit has returned a permit.
 func (r *Reservation) Cancel() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

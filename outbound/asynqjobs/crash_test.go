@@ -145,7 +145,7 @@ func (w *world) start(o order) (kill func()) {
 
 // The tasks that were with the process when it was killed may book another reservation, and nobody else: those that had been
 // rescheduled have their tickets.
-func TestAKilledWorkerLosesNoTaskAndOnlyItsPlaces(t *testing.T) {
+func TestCrash_KilledWorkerLosesReservationsOnly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	const tasks, rate = 40, 5 // slow, so that a busy machine finds them under way

@@ -26,7 +26,7 @@ func (d *desk) Book(_ context.Context, costs ...outbound.Cost) ([]jobs.Reservati
 	return d.places, d.err
 }
 
-func TestEnqueueBooksAPlace(t *testing.T) {
+func TestEnqueue_BooksAReservation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	at := time.Now().Add(2 * time.Hour).Truncate(time.Second).Add(time.Millisecond)
@@ -61,7 +61,7 @@ func TestEnqueueBooksAPlace(t *testing.T) {
 	}
 }
 
-func TestEnqueueWithoutAPlace(t *testing.T) {
+func TestEnqueue_WithoutAReservation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	place := []jobs.Reservation{{At: time.Now().Add(time.Hour), Ticket: "x"}}
@@ -102,7 +102,7 @@ func TestEnqueueWithoutAPlace(t *testing.T) {
 
 // A reservation for a task that asynq does not take, or that never runs itself, would pass unused, and the API
 // would stand idle as long.
-func TestEnqueueBooksNoPlaceThatMayPassUnused(t *testing.T) {
+func TestEnqueue_BooksNothingThatMayPassUnused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for _, o := range []asynq.Option{asynq.Unique(time.Minute), asynq.TaskID("mine"), asynq.Group("g")} {
@@ -115,7 +115,7 @@ func TestEnqueueBooksNoPlaceThatMayPassUnused(t *testing.T) {
 }
 
 // Asynq's forwarder would bring it some seconds later.
-func TestATaskWhosePlaceIsThereIsPending(t *testing.T) {
+func TestEnqueue_DueTaskIsPending(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for range 3 { // at the begin of a second all are
@@ -127,7 +127,7 @@ func TestATaskWhosePlaceIsThereIsPending(t *testing.T) {
 	}
 }
 
-func TestEnqueueRefusesWhatCanNeverGo(t *testing.T) {
+func TestEnqueue_CostAboveCapacityIsAnError(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for _, err := range []error{&outbound.CostError{Err: outbound.ErrTooLarge}, &outbound.CostError{Err: outbound.ErrInvalid}} {
@@ -154,7 +154,7 @@ func TestEnqueueRefusesWhatCanNeverGo(t *testing.T) {
 	}
 }
 
-func TestEnqueueWarnsOfAPlaceAfterTheDeadline(t *testing.T) {
+func TestEnqueue_ReservationAfterDeadlineIsAnError(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := New(w.rdb, only(&desk{places: []jobs.Reservation{{At: time.Now().Add(time.Hour), Ticket: "x"}}}))
@@ -169,7 +169,7 @@ func TestEnqueueWarnsOfAPlaceAfterTheDeadline(t *testing.T) {
 
 // Who enqueues a Unique task sees that it has no reservation. Its lock goes on while the task is away, and then asynq takes
 // another: both are paced.
-func TestAUniqueTaskThatIsPutBackIsUniqueForItsTTLOnly(t *testing.T) {
+func TestEnqueue_RescheduledUniqueTaskIsUniqueForItsTTL(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	d := &desk{places: []jobs.Reservation{{At: time.Now().Add(time.Hour), Ticket: "x"}}}

@@ -26,7 +26,7 @@ import (
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
-var rounds = flag.Int("rounds", 1, "how often TestLongWaysToPaceTasks measures each way")
+var rounds = flag.Int("rounds", 1, "how often TestLongWays measures each way")
 
 const (
 	longTasks   = 500
@@ -112,7 +112,7 @@ type measured struct {
 	undone, failed, archived, reported, refused, mostRuns float64
 }
 
-func TestLongWaysToPaceTasks(t *testing.T) {
+func TestLongWays(t *testing.T) {
 	if os.Getenv("DRIPFEED_LONG") != "1" {
 		t.Skip("it takes three minutes a round: DRIPFEED_LONG=1")
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
-func TestATaskThatGoesBackHasNotFailedAndDoesNotComeEarly(t *testing.T) {
+func TestPacer_RescheduleIsNoFailureAndNotEarly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	l := &script{answers: []error{later(300*time.Millisecond, "first"), later(2*time.Second, "second")}}
@@ -59,7 +59,7 @@ func TestATaskThatGoesBackHasNotFailedAndDoesNotComeEarly(t *testing.T) {
 	}
 }
 
-func TestATaskOnItsLastTryWaitsInTheWorker(t *testing.T) {
+func TestPacer_LastTryWaitsInTheWorker(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	l := &script{answers: []error{
@@ -86,7 +86,7 @@ func TestATaskOnItsLastTryWaitsInTheWorker(t *testing.T) {
 }
 
 // What asynq archives in spite of us is at least told.
-func TestALastTryThatCannotWaitIsArchivedAtOnceAndReported(t *testing.T) {
+func TestPacer_LastTryThatCannotWaitIsArchived(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	info := w.enqueue(asynq.MaxRetry(0), asynq.Timeout(time.Hour))
@@ -97,7 +97,7 @@ func TestALastTryThatCannotWaitIsArchivedAtOnceAndReported(t *testing.T) {
 	}
 }
 
-func TestACostThatCanNeverGoIsArchivedAtOnce(t *testing.T) {
+func TestPacer_CostAboveCapacityIsArchived(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	info := w.enqueue()
@@ -115,7 +115,7 @@ func TestACostThatCanNeverGoIsArchivedAtOnce(t *testing.T) {
 }
 
 // The limiter of an http.Client inside the task is the only one here, and charges it once.
-func TestATaskGoesBackForALimiterInside(t *testing.T) {
+func TestPacer_LimiterInsideReschedules(t *testing.T) {
 	for name, retries := range map[string]int{"a try": 5, "the last try": 0} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -145,7 +145,7 @@ func paced() outbound.Limiter {
 	return outbound.Must(outbound.NewBucket("b", outbound.Limit{Capacity: 100, LeakRate: 100}))
 }
 
-func TestATaskThatTheAPIRefusesFailsAndComesBackAfterTheHold(t *testing.T) {
+func TestPacer_RefusedTaskFailsAndRetriesAfterTheHold(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var refused atomic.Value
@@ -168,7 +168,7 @@ func TestATaskThatTheAPIRefusesFailsAndComesBackAfterTheHold(t *testing.T) {
 	}
 }
 
-func TestConfigTakesTheLongerOfItsDelayAndTheHold(t *testing.T) {
+func TestConfig_RetryDelayIsAtLeastTheHold(t *testing.T) {
 	minute := func(int, error, *asynq.Task) time.Duration { return time.Minute }
 	for _, c := range []struct {
 		tell func(*outbound.Permit)
@@ -205,7 +205,7 @@ func TestConfigTakesTheLongerOfItsDelayAndTheHold(t *testing.T) {
 	}
 }
 
-func TestConfigKeepsWhatItIsGiven(t *testing.T) {
+func TestConfig_KeepsGivenFields(t *testing.T) {
 	p := new(Pacer)
 	c := p.Config(asynq.Config{Concurrency: 7, DelayedTaskCheckInterval: time.Minute})
 	if c.Concurrency != 7 || c.DelayedTaskCheckInterval != time.Minute || c.ErrorHandler != nil {
@@ -233,7 +233,7 @@ func TestConfigKeepsWhatItIsGiven(t *testing.T) {
 	}
 }
 
-func TestADelayEndsWithASecond(t *testing.T) {
+func TestPacer_DelayIsWholeSeconds(t *testing.T) {
 	delay := new(Pacer).Config(asynq.Config{}).RetryDelayFunc
 	for _, in := range []time.Duration{0, 1, 300 * time.Millisecond, time.Second, time.Hour} {
 		due := time.Now().Add(in).Round(0)
@@ -260,7 +260,7 @@ func (l *lost) Put(_ context.Context, _, _ string, ttl time.Duration) error {
 	return errBad
 }
 
-func TestATicketThatIsNotKeptIsTold(t *testing.T) {
+func TestTickets_PutErrorIsReported(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := &Pacer{Limiter: only(&script{answers: []error{later(time.Hour, "x")}}), Tickets: new(lost)}
@@ -272,7 +272,7 @@ func TestATicketThatIsNotKeptIsTold(t *testing.T) {
 	}
 }
 
-func TestTheLifeOfATicketDoesNotOverflow(t *testing.T) {
+func TestTickets_TTLDoesNotOverflow(t *testing.T) {
 	for in, want := range map[time.Duration]time.Duration{-time.Hour: time.Hour, time.Minute: 61 * time.Minute, math.MaxInt64: math.MaxInt64} {
 		kept := new(lost)
 		if err := (&Pacer{Tickets: kept}).keep(t.Context(), "q/1", "x", in); err != errBad || kept.ttl != want {
@@ -281,7 +281,7 @@ func TestTheLifeOfATicketDoesNotOverflow(t *testing.T) {
 	}
 }
 
-func TestAPacerWithoutALimiterSaysSo(t *testing.T) {
+func TestPacer_NilLimiterIsAnError(t *testing.T) {
 	err := new(Pacer).Middleware(asynq.HandlerFunc(fails)).ProcessTask(t.Context(), asynq.NewTask("mail", nil))
 	if !errors.Is(err, outbound.ErrInvalid) {
 		t.Error(err)
@@ -289,7 +289,7 @@ func TestAPacerWithoutALimiterSaysSo(t *testing.T) {
 }
 
 // A task is handed out again by a shutdown as it is by a crash: see TestAKilledWorkerLosesNoTask.
-func TestAShutdownLosesNothingThatWaits(t *testing.T) {
+func TestShutdown_LosesNoWaitingTask(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	waits := make(chan bool, 1)
@@ -331,7 +331,7 @@ func (f limiterFunc) Acquire(ctx context.Context, _ outbound.Cost) (outbound.Per
 
 // When a task's time is over asynq reads its headers, to write the task back, while the handler may run on. Whoever
 // wrote them then would end the program, and the race detector tells of him here.
-func TestNobodyWritesTheHeadersOfATask(t *testing.T) {
+func TestPacer_LeavesTaskHeaders(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	ended := make(chan bool)

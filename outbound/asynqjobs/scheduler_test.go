@@ -33,13 +33,13 @@ func runs(n *atomic.Int64, h asynq.Handler) asynq.Handler {
 
 // Two servers stand for two processes. Some tasks have one try only, some were booked, and some are
 // not paced.
-func TestServersShareARate(t *testing.T) {
+func TestPacer_ServersShareARate(t *testing.T) {
 	t.Parallel()
 	serversShareARate(t, newWorld(t))
 }
 
 // The keys of asynq, of tickets and of the bucket are on any of the cluster's nodes.
-func TestServersOnAClusterShareARate(t *testing.T) {
+func TestPacer_ServersOnAClusterShareARate(t *testing.T) {
 	t.Parallel()
 	serversShareARate(t, newWorldOn(t, redistest.SharedCluster(t).Client(t)))
 }
@@ -115,7 +115,7 @@ func (s *spy) Put(ctx context.Context, task, ticket string, ttl time.Duration) e
 	return err
 }
 
-func TestATaskThatIsRunByHandKeepsItsPlace(t *testing.T) {
+func TestPacer_TaskRunByHandKeepsItsReservation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	l := schedulerOf(w.rdb, w.queue, 0.001, quick)
@@ -149,7 +149,7 @@ func TestATaskThatIsRunByHandKeepsItsPlace(t *testing.T) {
 }
 
 // The store of the bucket is away, and not that of asynq.
-func TestTasksGoBackWhileTheStoreIsAway(t *testing.T) {
+func TestPacer_UnavailableStoreReschedules(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	away := redistest.Start(t, "--maxmemory-policy", "noeviction")
@@ -179,7 +179,7 @@ func TestTasksGoBackWhileTheStoreIsAway(t *testing.T) {
 }
 
 // The API holds all, and the task that it has refused is the only one that has failed.
-func TestAHoldSendsTheOthersBackWithoutAFailure(t *testing.T) {
+func TestPacer_HoldReschedulesWithoutFailure(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	const tasks, hold = 10, 3 * time.Second
@@ -215,7 +215,7 @@ func TestAHoldSendsTheOthersBackWithoutAFailure(t *testing.T) {
 	}
 }
 
-func TestTasksGoBackWhenTheQueueIsClosed(t *testing.T) {
+func TestPacer_ClosedQueueReschedules(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	l := schedulerOf(w.rdb, w.queue, 0.01, quick)
@@ -232,7 +232,7 @@ func TestTasksGoBackWhenTheQueueIsClosed(t *testing.T) {
 
 // A Pacer and a Transport around one bucket are two limiters: the doc comment of the package says
 // so.
-func TestACallIsChargedOncePerLimiter(t *testing.T) {
+func TestPacer_CallIsChargedOncePerLimiter(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		pacer, transport bool
@@ -286,7 +286,7 @@ func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	return next // with which a connection begins
 }
 
-func TestARunCostsAGetAndAPutBackASet(t *testing.T) {
+func TestPacer_RunIsAGetRescheduleASet(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := new(counter)

@@ -47,7 +47,7 @@ func inVirtualTime(t *testing.T, p *Pacer, tasks int, next asynq.Handler) (runs 
 
 // Each time that it came back without its ticket, a task would stand behind all others again. Where
 // all do, none would ever be near its turn.
-func TestATaskWhoseTicketNobodyKeepsWaitsInTheWorker(t *testing.T) {
+func TestTickets_NilWaitsInTheWorker(t *testing.T) {
 	const tasks, rate = 100, 10
 	for name, inside := range map[string]bool{"no Tickets": false, "a Scheduler inside a task that is not paced": true} {
 		t.Run(name, func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestATaskWhoseTicketNobodyKeepsWaitsInTheWorker(t *testing.T) {
 }
 
 // A run uses the reservation of the task, and each one after it is charged anew.
-func TestATaskThatFailsBooksAgain(t *testing.T) {
+func TestTickets_FailedTaskBooksAgain(t *testing.T) {
 	for name, failure := range map[string]error{
 		"a failure":        errBad,
 		"a limiter inside": &outbound.ThrottledError{RetryAfter: time.Millisecond},
@@ -109,7 +109,7 @@ func TestATaskThatFailsBooksAgain(t *testing.T) {
 }
 
 // Asynq has put such a task back by itself, and whoever gets it has its ticket.
-func TestATaskThatAShutdownInterruptsKeepsItsTicket(t *testing.T) {
+func TestTickets_InterruptedTaskKeepsItsTicket(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := New(w.rdb, only(&script{answers: []error{later(time.Millisecond, "x")}}))
@@ -141,7 +141,7 @@ func TestATaskThatAShutdownInterruptsKeepsItsTicket(t *testing.T) {
 
 // A task that has its reservation near at once waits for it with a ticket that nothing keeps yet. A shutdown must not send it
 // behind all others.
-func TestATaskThatAShutdownInterruptsInItsFirstWaitHasATicket(t *testing.T) {
+func TestTickets_TaskInterruptedInFirstWaitHasOne(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	waits := make(chan bool, 1)

@@ -129,7 +129,7 @@ func attributes(all []attribute.KeyValue) string {
 }
 
 // A wait that ends otherwise has a span, too, which says how it has ended.
-func TestASpanSaysWhatBecameOfTheCall(t *testing.T) {
+func TestSpan_HasTheResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b watch.Board
 		r, tp := traced(t, &b)

@@ -150,7 +150,7 @@ func (f *forgetful) Update(ctx context.Context, key string, op *store.Op) (store
 }
 
 // Whatever happens, no counter is lower than before, and none is gone.
-func TestNoCounterGoesBack(t *testing.T) {
+func TestMetrics_CountersNeverDecrease(t *testing.T) {
 	for seed := range uint64(2) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 0))

@@ -65,7 +65,7 @@ func TestAHandlerMaySetADateOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestJitterLetsAnswersOvertakeEachOtherTheSameWayEachTime(t *testing.T) {
+func TestJitter_ReordersAnswersReproducibly(t *testing.T) {
 	run := func(latency, jitter time.Duration) (order []string, took []time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
 			api := RateLimitFields(FixedWindow(1000, time.Hour).Of("h", nil))

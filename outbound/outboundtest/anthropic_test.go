@@ -8,7 +8,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-func TestAnthropicTellsInstantsAndRoundsTokens(t *testing.T) {
+func TestAnthropic_InstantsAndRoundedTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const prefix = "Anthropic-RateLimit-"
 		api := Anthropic()

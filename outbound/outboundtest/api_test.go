@@ -80,7 +80,7 @@ func TestLatencyDelaysAnswersAndRefusals(t *testing.T) {
 	})
 }
 
-func TestAtOnceCountsCallsFromArrivalToAnswer(t *testing.T) {
+func TestInFlight_CountsFromArrivalToAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{InFlight(3)}, Latency: time.Second}
 		statuses := make(map[int]int)
@@ -122,7 +122,7 @@ func TestAtOnceCountsCallsFromArrivalToAnswer(t *testing.T) {
 	})
 }
 
-func TestNoTimeToRetryIsNamedWhileCallsAtOnceAreBrokenToo(t *testing.T) {
+func TestRetryAfter_MissingWhileInFlightIsBroken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, rules := range [][]Rule{
 			{InFlight(1), SlidingLog(1, time.Minute)},
@@ -214,7 +214,7 @@ func TestAPIPanicsOnMeaninglessRulesAndCosts(t *testing.T) {
 	}
 }
 
-func TestManyCallersAtOnceGetExactlyTheLimit(t *testing.T) {
+func TestAPI_ConcurrentCallersGetTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{LeakyBucket(50, 100), SlidingLog(120, time.Second), InFlight(40)}, Latency: time.Millisecond}
 		var wg sync.WaitGroup
@@ -282,7 +282,7 @@ func TestTheHandlerKeepsItsRulesOnARealPort(t *testing.T) {
 	}
 }
 
-func TestACallWhoseCallerGaveUpIsNotAnAnswerOf200(t *testing.T) {
+func TestAPI_GivenUpCallIsNotAnswered(t *testing.T) {
 	api := &API{Latency: time.Hour}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -170,7 +170,7 @@ func TestACalendarWindowGoesByTheAPIsClock(t *testing.T) {
 	}
 }
 
-func TestACalendarWindowCountsUnitsAndKeysAndTellsItsLength(t *testing.T) {
+func TestCalendarWindow_CountsUnitsAndKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path, used := "/a", 0.
 		var count Count

@@ -12,7 +12,7 @@ import (
 
 func byPath(r *http.Request) string { return r.URL.Path[1:] }
 
-func TestByGivesEachKeyTheWholeLimitAndLetsOthersPass(t *testing.T) {
+func TestBy_EachKeyHasTheWholeLimit(t *testing.T) {
 	for name, rule := range map[string]Rule{
 		"LeakyBucket":     LeakyBucket(2, 1),
 		"FixedWindow":     FixedWindow(2, time.Hour),
@@ -39,7 +39,7 @@ func TestByGivesEachKeyTheWholeLimitAndLetsOthersPass(t *testing.T) {
 	}
 }
 
-func TestCallsAtOnceAreCountedByKey(t *testing.T) {
+func TestBy_CountsCallsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{InFlight(2).By(byPath)}, Latency: time.Second}
 		var wg sync.WaitGroup

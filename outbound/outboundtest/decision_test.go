@@ -12,7 +12,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-func TestADecisionTellsTheStateOfEveryRule(t *testing.T) {
+func TestDecision_HasTheStateOfEveryRule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now().UTC()
 		time.Sleep(15 * time.Minute)
@@ -91,7 +91,7 @@ func TestTheRestAfterFractionsIsAWholeNumberDespiteRounding(t *testing.T) {
 	})
 }
 
-func TestALateAnswerTellsOfTheMomentOfItsCall(t *testing.T) {
+func TestDecision_LateAnswerIsOfTheArrival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := RateLimitFields(FixedWindow(5, time.Hour).Of("hourly", nil))
 		api.Latency = time.Minute

@@ -9,7 +9,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-func TestDiscordTellsItsBucketsOnEveryAnswer(t *testing.T) {
+func TestDiscord_BucketsAreInEveryAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(250*time.Millisecond + 1)
 		api := Discord(FirstCallWindow(3, 5*time.Second).By(func(*http.Request) string { return "abcd1234:1" }))

@@ -9,7 +9,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-func TestGitHubTellsItsPrimaryLimitAndRefusesWithoutRetryAfter(t *testing.T) {
+func TestGitHub_PrimaryLimitHasNoRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // from 2000-01-01 00:00:00 UTC on, 946684800
 		time.Sleep(700 * time.Millisecond)
 		api := GitHub(FirstCallWindow(3, time.Hour).Of("core", nil))

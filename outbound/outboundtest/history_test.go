@@ -116,7 +116,7 @@ func FuzzCheckAgreesWithTryingEveryInterval(f *testing.F) {
 	})
 }
 
-func TestCheckTellsTheBoundaryFromANanosecondEarly(t *testing.T) {
+func TestCheck_SeparatesTheBoundaryFromANanosecondEarly(t *testing.T) {
 	tests := []struct {
 		name                      string
 		capacity, leakRate, slack float64
@@ -292,7 +292,7 @@ func TestTwoDeparturesOneLengthApartShareNoWindow(t *testing.T) {
 	}
 }
 
-func TestUseIsOneForTheEarliestDeparturesThatKeepTheLaw(t *testing.T) {
+func TestUse_IsOneForTheEarliestDepartures(t *testing.T) {
 	var h History
 	for range 3 {
 		h.Add(noon, 1)
@@ -311,7 +311,7 @@ func TestUseIsOneForTheEarliestDeparturesThatKeepTheLaw(t *testing.T) {
 	}
 }
 
-func TestAnEmptyHistoryKeepsEveryLaw(t *testing.T) {
+func TestCheck_EmptyHistoryIsWithinAnyLimit(t *testing.T) {
 	var h History
 	if err := h.Check(1, 1, 0); err != nil {
 		t.Errorf("check: %v", err)

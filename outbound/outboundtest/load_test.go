@@ -53,7 +53,7 @@ func TestLoadIsNoFasterThanItsCallers(t *testing.T) {
 	})
 }
 
-func TestRefusedCallOfALoadComesBackWhenItIsTold(t *testing.T) {
+func TestLoad_RepeatsAfterRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bucket := outbound.Must(outbound.NewBucket("api", outbound.Limit{Capacity: 2, LeakRate: 2}))
 		r := outboundtest.Load{Calls: 3, Callers: 3, Cost: outbound.Cost{2}}.Run(t.Context(), bucket)
@@ -70,7 +70,7 @@ func TestRefusedCallOfALoadComesBackWhenItIsTold(t *testing.T) {
 	})
 }
 
-func TestLoadTellsOfCallsThatAreGivenUp(t *testing.T) {
+func TestLoad_ReportsCallsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// An hour is not enough for the third call, which comes back after it and finds ctx ended.
 		bucket := outbound.Must(outbound.NewBucket("api", outbound.Window(2, 2*time.Hour)))
@@ -107,7 +107,7 @@ func (never) Acquire(context.Context, outbound.Cost) (outbound.Permit, error) {
 	return outbound.Permit{}, &outbound.ThrottledError{RetryAfter: time.Second}
 }
 
-func TestLoadThatMeansNothingPanics(t *testing.T) {
+func TestLoad_InvalidPanics(t *testing.T) {
 	for name, f := range map[string]func(){
 		"no limiter":   func() { outboundtest.Load{Calls: 1}.Run(t.Context()) },
 		"calls":        func() { outboundtest.Load{Calls: -1}.Run(t.Context(), outbound.Unlimited{}) },

@@ -8,7 +8,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-func TestOpenAITellsRequestsAndTokens(t *testing.T) {
+func TestOpenAI_HasRequestsAndTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := OpenAI()
 		call := func(bytes, status int, headers ...string) {

@@ -9,7 +9,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-func TestRateLimitFieldsTellEveryPolicy(t *testing.T) {
+func TestRateLimitFields_HaveEveryPolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := RateLimitFields(SlidingLog(2, 1500*time.Millisecond).Of("burst", nil), FirstCallWindow(4, time.Hour).Of("hourly", nil))
 		call := func(at time.Duration, status int, headers ...string) {

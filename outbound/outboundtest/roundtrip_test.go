@@ -105,7 +105,7 @@ func sleepy(d time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { time.Sleep(d) })
 }
 
-func TestTheEndOfTheContextIsReportedAtOnceWithItsCause(t *testing.T) {
+func TestRoundTrip_EndOfContextHasItsCause(t *testing.T) {
 	cause := errors.New("shutting down")
 	for name, api := range map[string]*API{
 		"latency":              {Rules: []Rule{InFlight(1)}, Latency: time.Minute},

@@ -48,7 +48,7 @@ func rulesOf(rules ...Rule) *API {
 	return &API{Rules: rules}
 }
 
-func TestEachRuleAdmitsUpToItsBoundaryAndNotANanosecondEarlier(t *testing.T) {
+func TestRule_ExactToTheNanosecond(t *testing.T) {
 	const ms, s = time.Millisecond, time.Second
 	type step struct {
 		at         time.Duration // since midnight
@@ -186,7 +186,7 @@ func TestEachRuleAgreesWithALookAtEveryEarlierCall(t *testing.T) {
 
 // Two APIs get the same random traffic. After a refusal the caller of one waits as told,
 // and the API admits it. The caller of the other waits a second less, and the API does not.
-func TestRetryAfterIsTheFirstWholeSecondAtWhichALoneCallerIsAdmitted(t *testing.T) {
+func TestRetryAfter_IsTheFirstSecondThatAdmits(t *testing.T) {
 	random := rand.New(rand.NewPCG(9, 10))
 	long := 0
 	for i := range 400 {

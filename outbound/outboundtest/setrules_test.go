@@ -144,7 +144,7 @@ func TestSetRulesPanicsOnTheZeroRuleAndChangesNothing(t *testing.T) {
 	})
 }
 
-func TestACallInWhichTheRulesChangeIsJudgedByTheNewOnes(t *testing.T) {
+func TestSetRules_CallDuringChangeUsesTheNewOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var api API
 		cost := func(*http.Request) float64 {
@@ -158,7 +158,7 @@ func TestACallInWhichTheRulesChangeIsJudgedByTheNewOnes(t *testing.T) {
 	})
 }
 
-func TestAPanicOfACostWhileTheRulesChangeLeavesTheAPIWorking(t *testing.T) {
+func TestSetRules_PanicOfACostDuringChange(t *testing.T) {
 	var api API
 	cost := func(*http.Request) float64 {
 		api.SetRules(SlidingLog(1, time.Hour).Of("new", func(*http.Request) float64 { return -1 }))
@@ -172,7 +172,7 @@ func TestAPanicOfACostWhileTheRulesChangeLeavesTheAPIWorking(t *testing.T) {
 	}
 }
 
-func TestRulesMayChangeWhileManyCallOnARealPort(t *testing.T) {
+func TestSetRules_ConcurrentCallsOnARealPort(t *testing.T) {
 	api := GitHub()
 	server := httptest.NewServer(api)
 	defer server.Close()

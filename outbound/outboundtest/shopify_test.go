@@ -11,7 +11,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-func TestShopifyRESTTellsItsBucket(t *testing.T) {
+func TestShopifyREST_HasItsBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := ShopifyREST()
 		const limit = "X-Shopify-Shop-Api-Call-Limit: "
@@ -34,7 +34,7 @@ func TestShopifyRESTTellsItsBucket(t *testing.T) {
 	})
 }
 
-func TestShopifyGraphQLTellsCostsInAnAnswerOf200(t *testing.T) {
+func TestShopifyGraphQL_HasCostsInA200(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		points := func(r *http.Request) float64 { return float64(r.ContentLength) }
 		half := func(r *http.Request) float64 { return float64(r.ContentLength) / 2 }

@@ -41,7 +41,7 @@ func TestWindowsBefore1970StartAtMultiplesToo(t *testing.T) {
 	}
 }
 
-func TestALeakyBucketHasRoomAfterTheWaitThatItNamesAndNotBefore(t *testing.T) {
+func TestLeakyBucket_AdmitsAfterItsWaitNotBefore(t *testing.T) {
 	random := rand.New(rand.NewPCG(13, 14))
 	for range 20_000 {
 		capacity := math.Pow(10, 24*random.Float64()-12)

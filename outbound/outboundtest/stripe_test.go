@@ -10,7 +10,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-func TestStripeTellsNothingButAReason(t *testing.T) {
+func TestStripe_HasOnlyAReason(t *testing.T) {
 	path := func(r *http.Request) string { return r.URL.Path }
 	for reason, rule := range map[string]Rule{
 		"global-rate":          SlidingLog(1, time.Second),

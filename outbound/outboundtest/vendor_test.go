@@ -296,7 +296,7 @@ func TestAClientThatIgnoresAVendorsHeadersIsRefused(t *testing.T) {
 	})
 }
 
-func TestACallerThatWaitsAsARefusalTellsIsAdmitted(t *testing.T) {
+func TestVendor_RetryAfterIsEnough(t *testing.T) {
 	each(t, func(t *testing.T, m manner, api *API) {
 		refusals := 0
 		for i := 0; refusals < 8; i++ {
@@ -326,7 +326,7 @@ func TestAVendorWithoutRulesRefusesNothingMore(t *testing.T) {
 	})
 }
 
-func TestVendorsAnswerManyCallersAtOnce(t *testing.T) {
+func TestVendor_ConcurrentCallers(t *testing.T) {
 	each(t, func(t *testing.T, m manner, api *API) {
 		api.Latency, api.Jitter = 50*time.Millisecond, 150*time.Millisecond
 		seen := make(chan bool, 20*50)

@@ -120,7 +120,7 @@ func (d *database) process(t *testing.T, api string, leads bool) (kill func()) {
 // A process that is killed has jobs that run, and jobs that wait in its workers. River's rescuer
 // brings all of them back, and the other process keeps to the limit. They may book another reservation, and nobody else: those
 // that had been rescheduled have their tickets.
-func TestAKilledProcessLosesNoJobAndOnlyItsPlaces(t *testing.T) {
+func TestCrash_KilledProcessLosesReservationsOnly(t *testing.T) {
 	t.Parallel()
 	const n = 40
 	d := newDatabase(t)

@@ -53,7 +53,7 @@ func insert(t *testing.T, p *riverjobs.Plugin, jobs ...*rivertype.JobInsertParam
 	require.EqualError(t, err, "full disk")
 }
 
-func TestJobsAreInsertedAtTheirPlaces(t *testing.T) {
+func TestInsertMany_SchedulesJobsAtTheirReservations(t *testing.T) {
 	desks := map[string]*desk{"a": {}, "b": {}}
 	p := &riverjobs.Plugin{AtInsert: true, Limiter: func(kind, _ string, _ []byte) (outbound.Limiter, outbound.Cost) {
 		if d := desks[kind]; d != nil {
@@ -90,7 +90,7 @@ func TestJobsAreInsertedAtTheirPlaces(t *testing.T) {
 }
 
 // Only a job that is away for longer than the scheduler looks ahead needs a scheduler.
-func TestOnlyJobsThatAreFarAwayAreScheduled(t *testing.T) {
+func TestInsertMany_SchedulesOnlyFarJobs(t *testing.T) {
 	p := &riverjobs.Plugin{AtInsert: true, Limiter: one(&desk{})}
 	jobs := make([]*rivertype.JobInsertParams, 100)
 	for i := range jobs {
@@ -103,7 +103,7 @@ func TestOnlyJobsThatAreFarAwayAreScheduled(t *testing.T) {
 	}
 }
 
-func TestWhoGetsNoPlaceAtInsertion(t *testing.T) {
+func TestInsertMany_LeavesSomeJobsUnbooked(t *testing.T) {
 	at := time.Now().Add(time.Hour)
 	for name, change := range map[string]func(*riverjobs.Plugin, *desk, *rivertype.JobInsertParams){
 		"without AtInsert": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) { p.AtInsert = false },
@@ -145,7 +145,7 @@ func TestWhoGetsNoPlaceAtInsertion(t *testing.T) {
 }
 
 // A reservation without a ticket is one beyond Config.Ahead. Metadata that is no object is River's to refuse.
-func TestPlacesAndMetadataOfAnyKind(t *testing.T) {
+func TestInsertMany_KeepsMetadata(t *testing.T) {
 	b := outbound.Must(outbound.NewBucket("b", outbound.PerMinute(1)))
 	p := &riverjobs.Plugin{AtInsert: true, Limiter: one(jobs.New(b, jobs.Config{Ahead: time.Minute}))}
 	far := insertParams("a")
@@ -168,7 +168,7 @@ func (g generous) Book(ctx context.Context, costs ...outbound.Cost) ([]jobs.Rese
 	return g.desk.Book(ctx, append(costs, outbound.Cost{1})...)
 }
 
-func TestALimiterThatBooksTooManyPlaces(t *testing.T) {
+func TestInsertMany_IgnoresSurplusReservations(t *testing.T) {
 	job := insertParams("a")
 	insert(t, &riverjobs.Plugin{AtInsert: true, Limiter: one(generous{new(desk)})}, job)
 	require.Contains(t, string(job.Metadata), "dripfeed_ticket")

@@ -31,7 +31,7 @@ func (l limiter) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit,
 	return l(ctx, c)
 }
 
-func TestWhatBecomesOfAJob(t *testing.T) {
+func TestPlugin_ResultsOfAJob(t *testing.T) {
 	var (
 		snooze = func(d time.Duration) error { return river.JobSnooze(d) }
 		boom   = errors.New("boom")
@@ -94,7 +94,7 @@ type end struct {
 
 func (e *end) Done() { e.done() }
 
-func TestAJobThatIsNotPacedRunsAsItIs(t *testing.T) {
+func TestPlugin_UnpacedJobRuns(t *testing.T) {
 	boom := errors.New("boom")
 	p := &riverjobs.Plugin{Limiter: one(nil)}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -103,12 +103,12 @@ func TestAJobThatIsNotPacedRunsAsItIs(t *testing.T) {
 	require.Equal(t, boom, err)
 }
 
-func TestAPluginWithoutALimiterSaysSo(t *testing.T) {
+func TestPlugin_NilLimiterIsAnError(t *testing.T) {
 	err := new(riverjobs.Plugin).Work(t.Context(), new(rivertype.JobRow), func(context.Context) error { t.Error("the job runs"); return nil })
 	require.ErrorIs(t, err, outbound.ErrInvalid)
 }
 
-func TestTheEndOfAWaitIsNoFailure(t *testing.T) {
+func TestPlugin_EndOfAWaitIsNoFailure(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	p := &riverjobs.Plugin{Limiter: one(limiter(func(ctx context.Context, _ outbound.Cost) (outbound.Permit, error) {
 		cancel()
@@ -118,7 +118,7 @@ func TestTheEndOfAWaitIsNoFailure(t *testing.T) {
 	require.Equal(t, river.JobSnooze(0), err)
 }
 
-func TestAPermitEndsWithAJobThatPanics(t *testing.T) {
+func TestPlugin_PanicEndsThePermit(t *testing.T) {
 	ended := false
 	p := &riverjobs.Plugin{Limiter: one(limiter(func(context.Context, outbound.Cost) (outbound.Permit, error) {
 		return outbound.NewPermit(&end{done: func() { ended = true }}), nil
@@ -130,7 +130,7 @@ func TestAPermitEndsWithAJobThatPanics(t *testing.T) {
 }
 
 // A ticket that somebody else has written is none, or is the Scheduler's to judge.
-func TestAnyMetadataWillDo(t *testing.T) {
+func TestPlugin_ReadsAnyMetadata(t *testing.T) {
 	for _, text := range []string{"", "null", "[]", "{", `{"dripfeed_ticket":5}`, `{"dripfeed_ticket":{}}`, `{"dripfeed_ticket":"\u0000x"}`, `{"dripfeed_ticket":null}`} {
 		b := outbound.Must(outbound.NewBucket("b", outbound.PerSecond(1)))
 		p := &riverjobs.Plugin{Limiter: one(jobs.New(b, jobs.Config{}))}

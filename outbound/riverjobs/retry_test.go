@@ -21,7 +21,7 @@ type soon time.Duration
 func (s soon) NextRetry(*rivertype.JobRow) time.Time { return time.Now().Add(time.Duration(s)) }
 
 // The policy reads what Work has noted in the row that River hands to both, and that nobody writes.
-func TestAJobThatTheAPIRefusesIsTriedAgainAfterThePause(t *testing.T) {
+func TestRetryPolicy_WaitsForThePause(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	c := d.start(t, &riverjobs.Plugin{Limiter: one(d.scheduler(outbound.PerSecond(100)))}, func(ctx context.Context, _ *river.Job[call]) error {
@@ -37,7 +37,7 @@ func TestAJobThatTheAPIRefusesIsTriedAgainAfterThePause(t *testing.T) {
 	require.NotContains(t, metadata(t, row), "dripfeed_pause")
 }
 
-func TestThePolicyIsTheirsButForAPause(t *testing.T) {
+func TestRetryPolicy_IsNextWithoutAPause(t *testing.T) {
 	for name, pause := range map[string]time.Duration{"none": 0, "short": time.Minute, "long": time.Hour} {
 		l := outbound.Must(outbound.NewBucket("b", outbound.PerSecond(100)))
 		p := &riverjobs.Plugin{Limiter: one(jobs.New(l, jobs.Config{}))}

@@ -43,7 +43,7 @@ func (c *client) runNow(t testing.TB, id int64) {
 	require.NoError(t, err)
 }
 
-func TestAJobThatIsPutBackKeepsItsPlaceAndLosesNothing(t *testing.T) {
+func TestPlugin_SnoozedJobKeepsItsReservation(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	var calls outboundtest.History
@@ -79,7 +79,7 @@ func TestAJobThatIsPutBackKeepsItsPlaceAndLosesNothing(t *testing.T) {
 
 // Two processes share a rate. Each job waits for up to a second in a worker, for far longer than its
 // JobTimeout.
-func TestAFleetSharesARate(t *testing.T) {
+func TestPlugin_ProcessesShareARate(t *testing.T) {
 	t.Parallel()
 	for name, atInsert := range map[string]bool{"booked when they run": false, "booked at insertion": true} {
 		t.Run(name, func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestAFleetSharesARate(t *testing.T) {
 }
 
 // The jobs of a long backlog wait until their clients have a leader, and then come in a bunch.
-func TestABunchThatComesLateStaysWithinTheLimit(t *testing.T) {
+func TestPlugin_LateJobsStayWithinTheLimit(t *testing.T) {
 	t.Parallel()
 	const n, rate = 40, 20
 	d := newDatabase(t)
@@ -133,7 +133,7 @@ func TestABunchThatComesLateStaysWithinTheLimit(t *testing.T) {
 	require.NoError(t, calls.Check(1, rate, slack(rate)))
 }
 
-func TestAJobThatIsTooLargeIsCancelled(t *testing.T) {
+func TestPlugin_CostAboveCapacityIsCancelled(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	l := d.scheduler(slow)
@@ -156,7 +156,7 @@ func (c *client) awaitWaiting(t *testing.T, l *jobs.Scheduler) {
 	require.Eventually(t, func() bool { return l.Queue().Len() > 0 }, patience, time.Millisecond, "nobody waits")
 }
 
-func TestAClientThatStopsLosesNoAttemptOfAJobThatWaits(t *testing.T) {
+func TestPlugin_StopKeepsAttemptsOfWaitingJobs(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string]func(context.Context, *client, *jobs.Scheduler) error{
 		"stop and cancel":            func(ctx context.Context, c *client, _ *jobs.Scheduler) error { return c.StopAndCancel(ctx) },
@@ -190,7 +190,7 @@ func TestAClientThatStopsLosesNoAttemptOfAJobThatWaits(t *testing.T) {
 	}
 }
 
-func TestAJobThatWaitsCanBeCancelled(t *testing.T) {
+func TestPlugin_WaitingJobCanBeCancelled(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	l := d.patient(t)
@@ -204,7 +204,7 @@ func TestAJobThatWaitsCanBeCancelled(t *testing.T) {
 }
 
 // However long the API wants a pause, no worker waits for it.
-func TestAHeldBucketKeepsNoWorker(t *testing.T) {
+func TestPlugin_HoldFreesWorkers(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	l := d.scheduler(outbound.PerSecond(20))
@@ -229,7 +229,7 @@ func (s *mortal) Update(ctx context.Context, key string, op *store.Op) (store.Re
 	return s.Store.Update(ctx, key, op)
 }
 
-func TestAStoreThatIsAwayIsNoFailureOfAJob(t *testing.T) {
+func TestPlugin_UnavailableStoreFailsNoJob(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	s := &mortal{Store: d.store()}
@@ -245,7 +245,7 @@ func TestAStoreThatIsAwayIsNoFailureOfAJob(t *testing.T) {
 }
 
 // What the API refuses is a failure, as River counts them. River alone would call again after 1 s.
-func TestACallThatTheAPIRefusesComesAgainAfterItsPause(t *testing.T) {
+func TestPlugin_RefusedCallRetriesAfterThePause(t *testing.T) {
 	t.Parallel()
 	const pause = 3 * time.Second
 	d := newDatabase(t)
@@ -269,7 +269,7 @@ func TestACallThatTheAPIRefusesComesAgainAfterItsPause(t *testing.T) {
 
 // A job may leave its Scheduler to its http.Client. Then the plugin has no limiter for it, so that a call is
 // charged once; it reschedules the job, and brings its ticket.
-func TestASchedulerInAClientOfTheJob(t *testing.T) {
+func TestPlugin_SchedulerInTheJobsClient(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	api, l := new(outboundtest.API), d.scheduler(slow)

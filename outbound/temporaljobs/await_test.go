@@ -24,7 +24,7 @@ import (
 )
 
 // The workflow books, sleeps, and each attempt of the activity brings the ticket and pays the cost.
-func TestAwaitBooksSleepsAndSendsTheTicketAlong(t *testing.T) {
+func TestAwait_BooksSleepsAndSendsTheTicket(t *testing.T) {
 	const away = 300 * time.Millisecond
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		s := &script{
@@ -70,7 +70,7 @@ func TestAwaitBooksSleepsAndSendsTheTicketAlong(t *testing.T) {
 }
 
 // An activity whose workflow has no reservation books for itself.
-func TestAwaitGoesOnWithoutAPlace(t *testing.T) {
+func TestAwait_ContinuesWithoutAReservation(t *testing.T) {
 	for name, change := range map[string]func(*world, *script){
 		"the store is away": func(_ *world, s *script) {
 			s.place = func(outbound.Cost) (jobs.Reservation, error) { return jobs.Reservation{}, store.ErrUnavailable }
@@ -105,7 +105,7 @@ func TestAwaitGoesOnWithoutAPlace(t *testing.T) {
 
 type onlyAcquires struct{ outbound.Limiter }
 
-func TestAwaitFailsWhereTheActivityCanNeverRun(t *testing.T) {
+func TestAwait_FailsForACostAboveCapacity(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		s := &script{place: func(outbound.Cost) (jobs.Reservation, error) {
 			return jobs.Reservation{}, &outbound.CostError{Err: outbound.ErrTooLarge}
@@ -125,7 +125,7 @@ func TestAwaitFailsWhereTheActivityCanNeverRun(t *testing.T) {
 	})
 }
 
-func TestAWorkflowThatIsCancelledAwaitsNoLonger(t *testing.T) {
+func TestAwait_CancelledWorkflow(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		w := &world{cancel: make(chan struct{}), activities: call("Call", new(counter).call)}
 		s := &script{place: func(outbound.Cost) (jobs.Reservation, error) {
@@ -141,7 +141,7 @@ func TestAWorkflowThatIsCancelledAwaitsNoLonger(t *testing.T) {
 }
 
 // The reservation may be near, so that there is nothing to sleep for.
-func TestAwaitInACancelledContext(t *testing.T) {
+func TestAwait_CancelledContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{place: func(outbound.Cost) (jobs.Reservation, error) { return jobs.Reservation{At: time.Now()}, nil }}
 		var suite testsuite.WorkflowTestSuite
@@ -163,7 +163,7 @@ func TestAwaitInACancelledContext(t *testing.T) {
 }
 
 // Whatever is in the header, the limiter decides.
-func TestAHeaderThatIsGarbage(t *testing.T) {
+func TestAwait_InvalidHeader(t *testing.T) {
 	one := outbound.Cost{1}
 	for text, want := range map[string]arrival{
 		``:                                   {"", one, 1},

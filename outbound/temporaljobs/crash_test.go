@@ -144,7 +144,7 @@ func (k task) start(t *testing.T) (kill func()) {
 
 // A process that is killed has activities that call, and activities that wait. Temporal hands them out again after their
 // StartToCloseTimeout, and the next process keeps to the limit. Only they may have lost their reservations.
-func TestAKilledWorkerLosesNoActivity(t *testing.T) {
+func TestCrash_KilledWorkerLosesNoActivity(t *testing.T) {
 	address := serverAddress(t)
 	for _, await := range []bool{false, true} {
 		t.Run(fmt.Sprint("await ", await), func(t *testing.T) {

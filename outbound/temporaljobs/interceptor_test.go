@@ -22,7 +22,7 @@ import (
 func call(name string, f any) map[string]any { return map[string]any{name: f} }
 
 // The RetryPolicy's own delay is an hour, so whoever comes soon comes by the adapter's.
-func TestALaterIsPutBackAndComesWithItsTicket(t *testing.T) {
+func TestInterceptor_LaterIsRescheduledWithItsTicket(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		s := &script{answer: func(_ context.Context, n int) error {
 			switch n {
@@ -56,7 +56,7 @@ func TestALaterIsPutBackAndComesWithItsTicket(t *testing.T) {
 	})
 }
 
-func TestALaterDoesNotUseUpTheLastAttempt(t *testing.T) {
+func TestInterceptor_LaterKeepsTheLastAttempt(t *testing.T) {
 	for _, attempts := range []int32{1, 3} {
 		inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 			s := &script{answer: func(_ context.Context, n int) error {
@@ -80,7 +80,7 @@ func TestALaterDoesNotUseUpTheLastAttempt(t *testing.T) {
 }
 
 // An activity that came back without its ticket would get a reservation behind all others, again and again.
-func TestAPlaceThatNobodyKeepsIsWaitedFor(t *testing.T) {
+func TestInterceptor_WaitsWithoutTickets(t *testing.T) {
 	for _, await := range []bool{false, true} {
 		inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 			s := &script{
@@ -111,7 +111,7 @@ func TestAPlaceThatNobodyKeepsIsWaitedFor(t *testing.T) {
 }
 
 // Waiting for a reservation that comes after the attempt's deadline would help nobody.
-func TestALastAttemptWithoutTimeFailsAtOnce(t *testing.T) {
+func TestInterceptor_LastAttemptWithoutTimeFails(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		s := &script{answer: func(context.Context, int) error { return &jobs.Later{In: time.Hour} }}
 		var c counter
@@ -127,7 +127,7 @@ func TestALastAttemptWithoutTimeFailsAtOnce(t *testing.T) {
 	})
 }
 
-func TestACostThatCanNeverGoIsNotRetried(t *testing.T) {
+func TestInterceptor_CostAboveCapacityIsNotRetried(t *testing.T) {
 	for _, never := range []error{&outbound.CostError{Key: "k", Err: outbound.ErrTooLarge}, fmt.Errorf("own: %w", &outbound.CostError{Err: outbound.ErrInvalid})} {
 		inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 			s := &script{answer: func(context.Context, int) error { return never }}
@@ -142,7 +142,7 @@ func TestACostThatCanNeverGoIsNotRetried(t *testing.T) {
 	}
 }
 
-func TestAnInterceptorWithoutALimiterSaysSo(t *testing.T) {
+func TestInterceptor_NilLimiterIsAnError(t *testing.T) {
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(new(logs))
 	env := suite.NewTestActivityEnvironment()
@@ -155,7 +155,7 @@ func TestAnInterceptorWithoutALimiterSaysSo(t *testing.T) {
 }
 
 // An attempt uses its reservation, and each one after it is charged anew.
-func TestAnActivityThatFailsBooksAgain(t *testing.T) {
+func TestInterceptor_FailedActivityBooksAgain(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		s := &script{answer: func(_ context.Context, n int) error {
 			if n == 1 {

@@ -25,7 +25,7 @@ import (
 func unpaced(activity.Info) (outbound.Limiter, outbound.Cost) { return nil, outbound.Cost{} }
 
 // An activity whose http.Client is paced is rescheduled, too, and charged once.
-func TestAPacedClientInsidePutsItsActivityBack(t *testing.T) {
+func TestInterceptor_PacedClientInsideReschedules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 20
 		api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(10, time.Second)}}
@@ -57,7 +57,7 @@ func TestAPacedClientInsidePutsItsActivityBack(t *testing.T) {
 }
 
 // Without its ticket the Scheduler inside would send it behind all others each time.
-func TestASchedulerInsideOfAnActivityHasItsTicket(t *testing.T) {
+func TestInterceptor_SchedulerInsideHasTheTicket(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		var seen []string
 		w := &world{limiter: unpaced, tickets: &kept{}, activities: call("Call", func(ctx context.Context) error {
@@ -73,7 +73,7 @@ func TestASchedulerInsideOfAnActivityHasItsTicket(t *testing.T) {
 }
 
 // What the activity says itself stands, however it is paced.
-func TestAnActivitysOwnErrorsStay(t *testing.T) {
+func TestInterceptor_KeepsTheActivitysErrors(t *testing.T) {
 	full := &url.Error{Op: "Get", Err: &outbound.ThrottledError{RetryAfter: time.Millisecond}}
 	for name, c := range map[string]struct {
 		err      error
@@ -118,7 +118,7 @@ func TestAnActivitysOwnErrorsStay(t *testing.T) {
 
 // The next attempt comes when the API's pause is over, and not before, to be rescheduled. It is the same
 // error for whoever looks at it, and the RetryPolicy counts where it waits for longer.
-func TestAnActivityThatTheAPIRefusesComesBackAfterThePause(t *testing.T) {
+func TestInterceptor_RefusedActivityRetriesAfterThePause(t *testing.T) {
 	for name, c := range map[string]struct {
 		fails           error
 		pause, interval time.Duration
@@ -162,7 +162,7 @@ func TestAnActivityThatTheAPIRefusesComesBackAfterThePause(t *testing.T) {
 }
 
 // Only the delay is new: message, type and cause are as the SDK makes them.
-func TestAPauseLeavesTheErrorAsItIs(t *testing.T) {
+func TestInterceptor_PauseKeepsTheError(t *testing.T) {
 	for _, err := range []error{errOwn, errors.New("plain"), &url.Error{Op: "Get", URL: "u", Err: errOwn}, fmt.Errorf("of: %w", errOwn), temporal.NewTimeoutError(enums.TIMEOUT_TYPE_HEARTBEAT, nil)} {
 		t.Run(fmt.Sprintf("%T", err), func(t *testing.T) {
 			c := temporal.GetDefaultFailureConverter()

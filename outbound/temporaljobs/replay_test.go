@@ -12,7 +12,7 @@ import (
 
 // Workflows that have begun with this Await go on with the next version's: testdata/await.json is what a server
 // has recorded of one. A change that breaks it breaks the workflows of users, and needs a GetVersion in Await.
-func TestAwaitReplaysAWorkflowThatHasBegun(t *testing.T) {
+func TestAwait_ReplaysARunningWorkflow(t *testing.T) {
 	s := new(script) // nobody asks it: the reservation is in the history
 	replayer, err := worker.NewWorkflowReplayerWithOptions(worker.WorkflowReplayerOptions{
 		Interceptors: []interceptor.WorkerInterceptor{NewInterceptor(s.paced, nil)},

@@ -160,7 +160,7 @@ func TestActivitiesOfASchedulerThatIsResumed(t *testing.T) {
 	}
 }
 
-func TestACostThatIsTooLargeForAScheduler(t *testing.T) {
+func TestScheduler_CostAboveCapacity(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		for _, await := range []bool{false, true} {
 			p := newPaces(outbound.PerSecond(10), jobs.Config{})

@@ -19,7 +19,7 @@ import (
 
 // An activity that waits for longer than its HeartbeatTimeout would be lost, and run twice. What an
 // earlier attempt has told stays, and nothing of ours comes to it.
-func TestHeartbeatDetailsOutliveAWaitAndAPutBack(t *testing.T) {
+func TestHeartbeat_DetailsSurviveWaitAndReschedule(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		const heartbeat = 2 * time.Second
 		s := &script{answer: func(ctx context.Context, n int) error {
@@ -88,7 +88,7 @@ func (o own) ToPayloads(values ...any) (*commonpb.Payloads, error) {
 
 // A wait that cannot send the details along ends: without a heartbeat Temporal gives the attempt up, and with
 // one that has none the details are gone.
-func TestHeartbeatDetailsThatCannotBeSentAlongStay(t *testing.T) {
+func TestHeartbeat_UnsendableDetailsStay(t *testing.T) {
 	const heartbeat = 2 * time.Second
 	for _, reads := range []bool{false, true} {
 		inBubble(func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestHeartbeatDetailsThatCannotBeSentAlongStay(t *testing.T) {
 
 // Heartbeats of a wait bring the news that the workflow has been cancelled, to the limiter and to a last
 // attempt that waits for its next look there.
-func TestACancelledActivityWaitsNoLonger(t *testing.T) {
+func TestWait_CancelEndsIt(t *testing.T) {
 	address := serverAddress(t) // the testsuite tells only activities that heartbeat by themselves
 	t.Parallel()
 	for _, attempts := range []int32{0, 1} {
@@ -147,7 +147,7 @@ func TestACancelledActivityWaitsNoLonger(t *testing.T) {
 
 // A worker that stops puts back who waits. Neither a Scheduler, which tells that by a Later, nor a queue,
 // which tells it by the ctx's own error, makes a failure of it.
-func TestAWorkerThatStopsPutsBackWhoWaits(t *testing.T) {
+func TestWait_StoppingWorkerReschedules(t *testing.T) {
 	for _, ended := range []func(error) error{
 		func(err error) error { return &jobs.Later{Err: err, Ticket: "a place"} },
 		func(err error) error { return err },
@@ -175,7 +175,7 @@ func TestAWorkerThatStopsPutsBackWhoWaits(t *testing.T) {
 }
 
 // Nobody would try it again, so it waits for as long as the worker stops.
-func TestALastAttemptWaitsWhileItsWorkerStops(t *testing.T) {
+func TestWait_LastAttemptContinuesWhileTheWorkerStops(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		w := &world{stop: make(chan struct{})}
 		s := &script{answer: func(ctx context.Context, _ int) error {
@@ -196,7 +196,7 @@ func TestALastAttemptWaitsWhileItsWorkerStops(t *testing.T) {
 }
 
 // The stop of a worker ends a wait, and not what an activity does then.
-func TestAnActivityThatRunsIsNotEndedByTheWait(t *testing.T) {
+func TestWait_DoesNotEndARunningActivity(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		w := &world{stop: make(chan struct{})}
 		s := &script{answer: func(context.Context, int) error { return nil }}
@@ -218,7 +218,7 @@ func TestAnActivityThatRunsIsNotEndedByTheWait(t *testing.T) {
 }
 
 // Tickets that cannot be kept cost the order, and nothing else.
-func TestTicketsThatFailCostOnlyThePlace(t *testing.T) {
+func TestTickets_FailureCostsOnlyTheReservation(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		s := &script{answer: func(_ context.Context, n int) error {
 			if n == 1 {
@@ -237,7 +237,7 @@ func TestTicketsThatFailCostOnlyThePlace(t *testing.T) {
 }
 
 // Temporal makes no attempt after the activity's ScheduleToCloseTimeout, and says so when it is asked for one.
-func TestAPlaceAfterAllTimeoutsFailsAtOnce(t *testing.T) {
+func TestWait_ReservationAfterAllTimeoutsFails(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		s := &script{answer: func(context.Context, int) error { return &jobs.Later{In: time.Hour, Ticket: "a place"} }}
 		w := &world{limiter: s.paced, activities: call("Call", new(counter).call)}
@@ -250,7 +250,7 @@ func TestAPlaceAfterAllTimeoutsFailsAtOnce(t *testing.T) {
 }
 
 // A local activity comes back by a timer of its workflow, under another name: so nothing keeps its ticket.
-func TestALocalActivityIsPacedToo(t *testing.T) {
+func TestInterceptor_PacesLocalActivities(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		s := &script{answer: func(_ context.Context, n int) error {
 			switch n {

@@ -109,7 +109,7 @@ func TestThePageAndCurlMayAct(t *testing.T) {
 }
 
 // Trap 8, the second half: without Allow nobody acts, wherever the request comes from.
-func TestWithoutAllowNobodyActs(t *testing.T) {
+func TestAction_NilAllowIsReadOnly(t *testing.T) {
 	b, bucket := boardOf(t)
 	b.Allow = nil
 	for _, header := range [][]string{{}, {"Sec-Fetch-Site", "same-origin"}, {"Host", "127.0.0.1"}} {
@@ -331,7 +331,7 @@ func (awayStore) Update(context.Context, string, *store.Op) (store.Reply, error)
 }
 
 // An action that failed says why, and does not tell the key, which may be a secret.
-func TestAnActionThatFailsSaysWhy(t *testing.T) {
+func TestAction_FailureHasAReason(t *testing.T) {
 	bucket, err := outbound.NewSharedBucket(awayStore{}, "secret key", outbound.PerSecond(1))
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ func told(p *outbound.Permit, policy string, limit, remaining float64, reset tim
 }
 
 // What the API told is kept for each policy until its reset.
-func TestWhatTheAPIToldIsGoneAfterItsReset(t *testing.T) {
+func TestBudget_EndsAtItsReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		l := b.Add("api", bucket(t, outbound.Limit{Capacity: 100, LeakRate: 1}))
@@ -57,7 +57,7 @@ func TestWhatTheAPIToldIsGoneAfterItsReset(t *testing.T) {
 }
 
 // What somebody else uses of the same key is what the API counts and this program does not.
-func TestSomebodyElseUsesTheKey(t *testing.T) {
+func TestBudget_OthersAreOtherClients(t *testing.T) {
 	for _, others := range []float64{0, 0.1, 0.5} { // calls a second, beside one of ours
 		t.Run(fmt.Sprint(others), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -127,7 +127,7 @@ type answer struct {
 }
 
 // Nobody else uses these quotas, or nobody knows: whatever an API tells of them, no board accuses somebody.
-func TestNobodyElseIsAccused(t *testing.T) {
+func TestBudget_OthersIsZeroAlone(t *testing.T) {
 	const s, m, h = time.Second, time.Minute, time.Hour
 	for name, c := range map[string]struct {
 		answers []answer
@@ -171,7 +171,7 @@ func TestNobodyElseIsAccused(t *testing.T) {
 
 // Of a quota that counts what this program does not, nobody knows who has used it; one that counts another number of
 // the cost is compared with that.
-func TestOthersGoByWhatTheQuotaCounts(t *testing.T) {
+func TestBudget_OthersCountsRequestsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		l := b.Add("api", outbound.Unlimited{})
@@ -207,7 +207,7 @@ func TestOthersGoByWhatTheQuotaCounts(t *testing.T) {
 
 // Each worker of a fleet takes the others for somebody else. Their numbers together, as the alert of examples/watch adds
 // them up, tell of somebody who is none of them.
-func TestWorkersTogetherTellWhoIsNoneOfThem(t *testing.T) {
+func TestBudget_ProcessesTogetherFindOtherPrograms(t *testing.T) {
 	for _, foreign := range []float64{0, 200} {
 		synctest.Test(t, func(t *testing.T) {
 			const limit, workers, calls = 1000.0, 4, 100

@@ -102,7 +102,7 @@ func TestLabelsThatCollide(t *testing.T) {
 }
 
 // However many keys are full, a name of the program keeps its row.
-func TestKeysLeaveRoomForNames(t *testing.T) {
+func TestSnapshot_KeysTakeAtMostHalf(t *testing.T) {
 	var b Board
 	for i := range 5 {
 		b.Add(fmt.Sprint("api ", i), bucket(t, outbound.PerSecond(1)))

@@ -19,7 +19,7 @@ func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, n
 func (l *lines) all() []string { return strings.Split(strings.TrimSuffix(l.String(), "\n"), "\n") }
 
 // A hold makes two lines, however often it is extended.
-func TestAHoldOfAnHourMakesTwoLines(t *testing.T) {
+func TestLog_HoldOfAnHourIsTwoLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l lines
 		b := bucket(t, outbound.PerSecond(1))
@@ -46,7 +46,7 @@ func TestAHoldOfAnHourMakesTwoLines(t *testing.T) {
 }
 
 // A storm makes a line each ten seconds at most, with the number of those that were left out.
-func TestAStormMakesFewLines(t *testing.T) {
+func TestLog_ManyChangesAreFewLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l lines
 		note := Log(l.logger())
@@ -61,7 +61,7 @@ func TestAStormMakesFewLines(t *testing.T) {
 	})
 }
 
-func TestEachChangeHasItsLine(t *testing.T) {
+func TestLog_EachChangeHasALine(t *testing.T) {
 	var l lines
 	note := Log(l.logger())
 	kinds := []string{outbound.EventHeld, outbound.EventExtended, outbound.EventReleased, outbound.EventResumed, outbound.EventSlowed,
@@ -92,7 +92,7 @@ func TestEachChangeHasItsLine(t *testing.T) {
 }
 
 // A hold that is longer than the log's silence is told, whatever was told before.
-func TestALongHoldIsToldThoughShortOnesCameBefore(t *testing.T) {
+func TestLog_LongHoldIsLoggedAfterShortOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l lines
 		note := Log(l.logger())
@@ -113,7 +113,7 @@ func TestALongHoldIsToldThoughShortOnesCameBefore(t *testing.T) {
 }
 
 // A short hold that becomes a long one is logged as such, each time that it has doubled.
-func TestAHoldThatBecomesALongOneIsTold(t *testing.T) {
+func TestLog_ExtendedHoldIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l lines
 		b := bucket(t, outbound.PerSecond(1))
@@ -146,7 +146,7 @@ func (c comesBack) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // A handler may come back to what it logs.
-func TestALineIsWrittenWithNoLockHeld(t *testing.T) {
+func TestLog_HoldsNoLock(t *testing.T) {
 	var l lines
 	var note func(outbound.Event)
 	again := true

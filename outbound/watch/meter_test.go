@@ -246,7 +246,7 @@ func TestAddingANilLimiterIsAnError(t *testing.T) {
 }
 
 // A name that is added again goes on with its counters, and has the state of the new limiter.
-func TestANameThatIsAddedAgainGoesOn(t *testing.T) {
+func TestAdd_SameNameContinuesCounting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		old := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1})

@@ -208,7 +208,7 @@ func TestTheQueryIsTheAddress(t *testing.T) {
 
 // Trap 8, the first half: a request that may not act learns why. In a browser checkReadOnly sees that then there is no
 // button.
-func TestAPageThatMayNotActSaysWhy(t *testing.T) {
+func TestPage_ReadOnlyHasAReason(t *testing.T) {
 	f := &fake{show: func(Query) Snapshot { return office(time.Now()) }}
 	for _, c := range []struct {
 		s    *server
@@ -231,7 +231,7 @@ func TestAPageThatMayNotActSaysWhy(t *testing.T) {
 }
 
 // A Board that shows what JSON cannot say answers with an error, and not with half of it.
-func TestWhatJSONCannotSayIsAnError(t *testing.T) {
+func TestPage_InvalidJSONIsAnError(t *testing.T) {
 	nan := 0.0
 	f := &fake{show: func(Query) Snapshot { return Snapshot{Limiters: []Limiter{{Name: "a", Speed: nan / nan}}} }}
 	if w := get(&server{source: f}, "/?json"); w.Code != http.StatusInternalServerError || strings.Contains(w.Body.String(), "{") {

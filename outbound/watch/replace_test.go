@@ -10,7 +10,7 @@ import (
 )
 
 // A hold of a bucket that a name does not stand for any more is no hold of the new one.
-func TestTheHoldOfAFormerBucketIsOver(t *testing.T) {
+func TestAdd_ReplacedBucketsHoldEnds(t *testing.T) {
 	for name, again := range map[string]func(*Board){
 		"Add":      func(b *Board) { b.Add("api", bucket(t, outbound.PerSecond(1))) },
 		"AddKeyed": func(b *Board) { AddKeyed(b, "api", tenants(t, 5, outbound.PerSecond(1)), nil) },
@@ -39,7 +39,7 @@ func TestTheHoldOfAFormerBucketIsOver(t *testing.T) {
 }
 
 // Of several who add a name at the same time the last counts, and the others' buckets are not heard of.
-func TestANameThatManyAddAtOnceHearsOfOne(t *testing.T) {
+func TestAdd_ConcurrentAddsObserveOneBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		buckets := make([]*outbound.Bucket, 20)
@@ -67,7 +67,7 @@ func TestANameThatManyAddAtOnceHearsOfOne(t *testing.T) {
 }
 
 // Under the race detector this fails if an action looks at a name while somebody adds it.
-func TestSomebodyActsWhileANameIsAdded(t *testing.T) {
+func TestAdd_ActionDuringAdd(t *testing.T) {
 	var b Board
 	var all sync.WaitGroup
 	for range 50 {

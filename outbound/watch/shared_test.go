@@ -62,7 +62,7 @@ func (s *errStore) Update(ctx context.Context, key string, op *contract.Op) (con
 }
 
 // A store that fails is asked once a second, however many look, and its error does not show the key.
-func TestAStoreThatFailsIsAskedOnceASecond(t *testing.T) {
+func TestShared_FailingStoreIsAskedOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		store := failing(errors.New(`row "secret-key" is locked`))
@@ -79,7 +79,7 @@ func TestAStoreThatFailsIsAskedOnceASecond(t *testing.T) {
 }
 
 // What is left of a hold passes while the store is away, and no metric tells what is not known.
-func TestAnOldStateIsNotToldAsANewOne(t *testing.T) {
+func TestShared_OldStateIsMarked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		store := failing(nil)
@@ -139,7 +139,7 @@ func TestALimiterThatPanicsIsAskedAgain(t *testing.T) {
 
 // Several who look at the same time make one trip to a store that hangs, and none waits longer for it
 // than a look may take.
-func TestLooksAtAStoreThatHangsShareATrip(t *testing.T) {
+func TestShared_LooksAtAHungStoreShareARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		store := &watchedStore{Memory: contract.NewMemory()}
@@ -188,7 +188,7 @@ func TestStatesAreForgotten(t *testing.T) {
 }
 
 // A look whose request has ended blames no store, and learns nothing less.
-func TestALookThatIsBrokenOffBlamesNoStore(t *testing.T) {
+func TestShared_CancelledLookBlamesNoStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		b.Add("api", shared(t, contract.NewMemory(), "k", outbound.PerSecond(1)))

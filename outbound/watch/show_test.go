@@ -50,7 +50,7 @@ func tenants(t testing.TB, max int, limit outbound.Limit) *outbound.Keyed[string
 
 // A look asks the store once for each shared row that is shown, and for no other. Nobody asks while nobody looks, and
 // several who look within a second ask once.
-func TestALookMakesATripForEachSharedRow(t *testing.T) {
+func TestSnapshot_AsksOncePerSharedRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		store := &watchedStore{Memory: store.NewMemory()}
@@ -78,7 +78,7 @@ func TestALookMakesATripForEachSharedRow(t *testing.T) {
 }
 
 // With a store that hangs, a look ends within a second, and says how old the state is that it shows.
-func TestALookEndsThoughTheStoreHangs(t *testing.T) {
+func TestSnapshot_EndsThoughTheStoreHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		store := &watchedStore{Memory: store.NewMemory()}
@@ -112,7 +112,7 @@ func TestALookEndsThoughTheStoreHangs(t *testing.T) {
 }
 
 // The rows in trouble come first, in an order that their words explain.
-func TestWhatIsInTroubleComesFirst(t *testing.T) {
+func TestSnapshot_TroubleComesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		limit := outbound.Limit{Capacity: 10, LeakRate: 0.01}
@@ -248,7 +248,7 @@ func TestAKeyIsNotShown(t *testing.T) {
 }
 
 // A Keyed that drops its keys takes nothing back from the counters.
-func TestCountersNeverGoBack(t *testing.T) {
+func TestMetrics_CountersNeverDecrease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		keyed := tenants(t, 5, outbound.PerSecond(1))
@@ -320,7 +320,7 @@ func TestLookingLeavesTheHeapAsItWas(t *testing.T) {
 }
 
 // What is called by the board may use it.
-func TestNothingIsCalledWithALockHeld(t *testing.T) {
+func TestBoard_CallsWithoutALock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		one := bucket(t, outbound.Limit{Capacity: 5, LeakRate: 1})
@@ -342,7 +342,7 @@ func TestNothingIsCalledWithALockHeld(t *testing.T) {
 }
 
 // Between two walks over very many keys those that were found are looked at anew.
-func TestLooksAtVeryManyKeysAreSpared(t *testing.T) {
+func TestKeyed_LooksAtManyKeysAreSpaced(t *testing.T) {
 	var b Board
 	of := AddKeyed(&b, "tenants", tenants(t, 100, outbound.Limit{Capacity: 10, LeakRate: 1e-6}), func(key string) string { return key })
 	take := func(key string, n float64) {

@@ -55,7 +55,7 @@ func TestABoardShowsStores(t *testing.T) {
 	})
 }
 
-func TestABoardTellsWhatAFallbackDoes(t *testing.T) {
+func TestStore_ShowsAFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		f := &fallback.Store{Store: broken{}, Share: 0.5}

@@ -38,7 +38,7 @@ func wait(t *testing.T, err error) time.Duration {
 	return full.RetryAfter
 }
 
-func TestBurstGoesAtOnceAndThenOneByOne(t *testing.T) {
+func TestLimiter_BurstThenEvenly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &xrate.Limiter{Rate: rate.NewLimiter(10, 3), Key: "weather"}
 		for range 3 {
@@ -89,7 +89,7 @@ func TestRetryAfterIsExact(t *testing.T) {
 }
 
 // Refusing by a reservation and its cancellation would delay the next call.
-func TestThousandRefusalsAtOnceCostNothing(t *testing.T) {
+func TestLimiter_RefusalsAreFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &xrate.Limiter{Rate: rate.NewLimiter(10, 5)}
 		require.NoError(t, acquire(l, 5))
@@ -135,7 +135,7 @@ func TestConcurrentCallersShareTheBurst(t *testing.T) {
 }
 
 // Those who wait in the rate.Limiter itself are ahead, and a refusal says so.
-func TestReservationsOfOthersCount(t *testing.T) {
+func TestLimiter_OtherReservationsCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := rate.NewLimiter(10, 2)
 		l := &xrate.Limiter{Rate: r}
@@ -298,7 +298,7 @@ func TestCtxThatIsDoneChargesNothing(t *testing.T) {
 	require.EqualValues(t, 3, l.Rate.Tokens())
 }
 
-func TestPermitGivesNothingBackAndHoldsNothing(t *testing.T) {
+func TestPermit_ReturnsAndHoldsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &xrate.Limiter{Rate: rate.NewLimiter(10, 2)}
 		p, err := l.Acquire(ctx, one)

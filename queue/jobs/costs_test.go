@@ -16,7 +16,7 @@ import (
 
 // Jobs of several costs, under several limits of several kinds: each limit is kept, and so is the
 // order.
-func TestCostsAndLimitsOfManyKinds(t *testing.T) {
+func TestScheduler_CostsAndLimitsOfAllKinds(t *testing.T) {
 	for name, limits := range map[string][]outbound.Limit{
 		"leaky":  {{Capacity: 2, LeakRate: 10, Name: "calls"}, {Capacity: 50, LeakRate: 30, Unit: 1, Name: "tokens"}},
 		"per":    {outbound.PerSecond(10), outbound.PerMinute(1800).Burst(30).Of(1, "tokens")},
@@ -92,7 +92,7 @@ func (l counted) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit,
 
 // Others take a part of a window. Jobs that find it full wait for the next, and do not have the
 // desk wait for that as well.
-func TestOthersTakeTheirPartOfAWindow(t *testing.T) {
+func TestScheduler_OtherCallsUseTheWindow(t *testing.T) {
 	for name, limit := range map[string]outbound.Limit{
 		"fixed": outbound.FixedWindow(100, time.Hour), "moving": outbound.Window(100, time.Hour), "hour": outbound.Hourly(100),
 	} {

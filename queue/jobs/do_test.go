@@ -9,7 +9,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-func TestDoTellsWhetherAJobRanAndForHowLongItsAPIAskedToWait(t *testing.T) {
+func TestDo_ReportsRunAndTheAPIsWait(t *testing.T) {
 	boom := errors.New("boom")
 	for name, c := range map[string]struct {
 		job   func(*outbound.Permit) error

@@ -13,7 +13,7 @@ import (
 
 // An operator's program sets limits for the bucket and knows nothing of lines. Whichever process
 // hears of them has the desk follow.
-func TestTheDeskFollowsLimitsThatAreSetForTheBucket(t *testing.T) {
+func TestReservations_FollowSetLimits(t *testing.T) {
 	for name, rate := range map[string]float64{"raised": 4, "lowered": 0.5} {
 		t.Run(name, func(t *testing.T) {
 			bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
@@ -45,7 +45,7 @@ func TestTheDeskFollowsLimitsThatAreSetForTheBucket(t *testing.T) {
 }
 
 // While the desk sends all jobs away nobody comes to the gate. The line asks what has become of it.
-func TestTheDeskHearsOfLimitsWhileNobodyIsAtTheGate(t *testing.T) {
+func TestReservations_LearnOfLimitsWithoutCalls(t *testing.T) {
 	bothWays(t, Config{}, []outbound.Limit{outbound.PerHour(10)}, func(t *testing.T, line func() *Scheduler) {
 		l, other := line(), line()
 		ticket := book(t, l, 10)[9].Ticket
@@ -60,7 +60,7 @@ func TestTheDeskHearsOfLimitsWhileNobodyIsAtTheGate(t *testing.T) {
 }
 
 // A process that hears of limits late takes none back that a line has set.
-func TestAProcessThatHeardLateSetsNoOldLimits(t *testing.T) {
+func TestReservations_LateProcessSetsNoOldLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := store.NewMemory()
 		line := func() *Scheduler { return New(shared(t, store, "api", perSecond...), Config{}) }
@@ -94,7 +94,7 @@ func TestAProcessThatHeardLateSetsNoOldLimits(t *testing.T) {
 }
 
 // An InFlight tells no times: the desk keeps its limits.
-func TestTheDeskFollowsNoAtOnce(t *testing.T) {
+func TestReservations_IgnoreInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(own(t, perSecond...), Config{})
 		if err := l.bucket.SetLimits(bg, outbound.InFlight(1)); err != nil {
@@ -109,7 +109,7 @@ func TestTheDeskFollowsNoAtOnce(t *testing.T) {
 
 // The API asks for a long pause, and an operator's program ends it. Lines that were made since hear
 // of that, too.
-func TestTheDeskHearsOfAResumeOfTheBucket(t *testing.T) {
+func TestReservations_FollowResume(t *testing.T) {
 	for _, hold := range []time.Duration{time.Hour, 72 * time.Hour} { // the latter is beyond Config.Ahead
 		bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 10}, outbound.Window(1000, time.Hour)}, func(t *testing.T, line func() *Scheduler) {
 			l := line()
@@ -148,7 +148,7 @@ func TestTheDeskHearsOfAResumeOfTheBucket(t *testing.T) {
 }
 
 // A process that lives for a second has no Scheduler that has lived for a poll interval.
-func TestLinesThatLiveShorterThanAPollHearOfAResume(t *testing.T) {
+func TestReservations_ShortLivedSchedulersLearnOfResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := store.NewMemory()
 		line := func() *Scheduler {
@@ -189,7 +189,7 @@ func TestLinesThatLiveShorterThanAPollHearOfAResume(t *testing.T) {
 
 // Calls that wait in the queue have no places in the bucket yet. The desk is held for them, too,
 // and stays so.
-func TestTheDeskStaysHeldForThoseInTheQueue(t *testing.T) {
+func TestReservations_HeldWhileJobsWaitInTheQueue(t *testing.T) {
 	bothWays(t, Config{Queue: queue.Config{MaxWait: time.Minute}}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		l, s := line(), &punctual{t: t}
 		places := book(t, l, 200)
@@ -213,7 +213,7 @@ func TestTheDeskStaysHeldForThoseInTheQueue(t *testing.T) {
 
 // A hold that begins while a Scheduler asks, after its trip to the reservations and before that to
 // the bucket, has not been ended by anything.
-func TestAHoldThatComesDuringALookStands(t *testing.T) {
+func TestReservations_HoldDuringALookStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kept := store.NewMemory()
 		other := New(shared(t, kept, "api", perSecond...), Config{})

@@ -26,7 +26,7 @@ func holds(l *Scheduler) (n func() int64, stop func()) {
 
 // A job that is due in a hold of the API runs once more. The desk is held by the jobs that wait at
 // the gate then, which all leave together, and by none that comes after them.
-func TestAHoldHoldsTheDeskOnce(t *testing.T) {
+func TestHold_MovesReservationsOnce(t *testing.T) {
 	bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 10}}, func(t *testing.T, line func() *Scheduler) {
 		l := line()
 		n, stop := holds(l)
@@ -58,7 +58,7 @@ func TestAHoldHoldsTheDeskOnce(t *testing.T) {
 
 // How late a job comes says nothing about the queue: the reservations are held until the job could
 // go. It has lost its own, and goes behind the others.
-func TestALateJobHoldsTheDeskNoLonger(t *testing.T) {
+func TestHold_LateJobDoesNotProlongIt(t *testing.T) {
 	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		l := line()
 		places := book(t, l, 300)
@@ -88,7 +88,7 @@ func TestALateJobHoldsTheDeskNoLonger(t *testing.T) {
 }
 
 // All workers were away, and a thousand tickets are due at the same moment.
-func TestAThousandTicketsAtOnceStayWithinTheLimit(t *testing.T) {
+func TestHold_ThousandDueTicketsStayWithinTheLimit(t *testing.T) {
 	bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 10}}, func(t *testing.T, line func() *Scheduler) {
 		s := &punctual{t: t}
 		places := book(t, line(), 1000)
@@ -109,7 +109,7 @@ func TestAThousandTicketsAtOnceStayWithinTheLimit(t *testing.T) {
 
 // Jobs that are late by hours wait at the gate with others. A hold sends them all away, and nobody
 // stands behind anybody then.
-func TestAHoldKeepsJobsBesideLateOnesAwayForNoLonger(t *testing.T) {
+func TestHold_LateJobsDelayNoOtherJobs(t *testing.T) {
 	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		l, s := line(), &punctual{t: t}
 		late := book(t, l, 4)
@@ -131,7 +131,7 @@ func TestAHoldKeepsJobsBesideLateOnesAwayForNoLonger(t *testing.T) {
 }
 
 // A slow-down of the gate, after refusals, is followed by the desk.
-func TestASlowAPISlowsTheLine(t *testing.T) {
+func TestHold_SlowsReservationsDown(t *testing.T) {
 	bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 10}}, func(t *testing.T, line func() *Scheduler) {
 		l, s := line(), &punctual{t: t}
 		for range 4 {
@@ -205,7 +205,7 @@ func TestScheduler_ReservationsSlowDownInEachUnit(t *testing.T) {
 }
 
 // Two kinds of jobs that have a line each share one desk, and the rate.
-func TestLinesOfOneBucketShareItsPlaces(t *testing.T) {
+func TestScheduler_SchedulersOfABucketShareReservations(t *testing.T) {
 	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		mails, reports, s := line(), line(), &punctual{t: t}
 		begin := time.Now()
@@ -227,7 +227,7 @@ func TestLinesOfOneBucketShareItsPlaces(t *testing.T) {
 }
 
 // New limits count at the desk and at the gate.
-func TestNewLimitsAreThoseOfTheDeskAsWell(t *testing.T) {
+func TestReservations_HaveNewLimits(t *testing.T) {
 	bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 1}, outbound.InFlight(5)}, func(t *testing.T, line func() *Scheduler) {
 		l := line()
 		limits := []outbound.Limit{{Capacity: 1, LeakRate: 4}}
@@ -279,7 +279,7 @@ func TestNewLimitsAreThoseOfTheDeskAsWell(t *testing.T) {
 
 // A gate that is far behind the desk holds it for as long. Limits that let the gate go again end
 // that.
-func TestNewLimitsEndTheHoldOfTheDesk(t *testing.T) {
+func TestReservations_NewLimitsEndTheirHold(t *testing.T) {
 	for name, limits := range map[string][2]outbound.Limit{
 		"day": {outbound.Daily(10, time.UTC), outbound.Daily(100, time.UTC)}, "rate": {outbound.PerHour(10), outbound.PerSecond(10)},
 	} {
@@ -315,7 +315,7 @@ func TestNewLimitsEndTheHoldOfTheDesk(t *testing.T) {
 }
 
 // Limits that are in force already change nothing.
-func TestLimitsThatAreInForceEndNoHold(t *testing.T) {
+func TestReservations_EqualLimitsEndNoHold(t *testing.T) {
 	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		l := line()
 		ticket := book(t, l, 9)[8].Ticket

@@ -14,7 +14,7 @@ import (
 
 // A Keyed drops a line of this process when no place is out any more, and one of a store at once:
 // its places are in the store.
-func TestAKeyedDropsALineAndLosesNoPlace(t *testing.T) {
+func TestKeyed_DropsSchedulerKeepsReservations(t *testing.T) {
 	for _, inStore := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			store := contract.NewMemory()
@@ -90,7 +90,7 @@ func TestKeyed_DropsSchedulersAroundABusyBucket(t *testing.T) {
 }
 
 // With a Label no error tells a tenant's key.
-func TestALaterOfAKeyedTellsTheLabel(t *testing.T) {
+func TestKeyed_LaterHasTheLabel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tenants := &outbound.Keyed[string]{Label: func(string) string { return "label" }, New: func(tenant string) (outbound.Limiter, error) {
 			b, err := outbound.NewBucket(tenant, perSecond...)
@@ -122,7 +122,7 @@ func watched(l outbound.Limiter) outbound.Limiter {
 }
 
 // A line books places also where somebody observes it.
-func TestALineIsFoundInOthers(t *testing.T) {
+func TestOf_FindsSchedulerInWrappers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(own(t, perSecond...), Config{})
 		for _, in := range []outbound.Limiter{l, watched(l)} {
@@ -141,7 +141,7 @@ func TestALineIsFoundInOthers(t *testing.T) {
 
 // Of finds the line of a key, also where somebody observes the line or the handle. It books as the
 // line does.
-func TestALineOfAKeyBooks(t *testing.T) {
+func TestKeyed_SchedulerOfAKeyBooks(t *testing.T) {
 	for name, around := range map[string]func(outbound.Limiter) outbound.Limiter{
 		"bare": func(l outbound.Limiter) outbound.Limiter { return l }, "observed": watched,
 	} {
@@ -188,7 +188,7 @@ func TestALineOfAKeyBooks(t *testing.T) {
 
 // A key whose line was dropped has another one, and whoever kept the Booker of the first books in
 // that.
-func TestABookerOutlivesTheLineOfItsKey(t *testing.T) {
+func TestKeyed_BookerOutlivesItsScheduler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := 0
 		tenants := &outbound.Keyed[string]{Max: 1, New: func(tenant string) (outbound.Limiter, error) {

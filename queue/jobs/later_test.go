@@ -12,7 +12,7 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-func TestAfterFindsWhenAJobIsToComeBack(t *testing.T) {
+func TestAfter_FindsTheTimeOfTheNextRun(t *testing.T) {
 	later := &Later{In: time.Second, Ticket: "t"}
 	full := &outbound.ThrottledError{Key: "api", RetryAfter: 3 * time.Second}
 	inside := &url.Error{Op: "Get", URL: "https://api.example.com", Err: full} // of the job's own client
@@ -39,7 +39,7 @@ func TestAfterFindsWhenAJobIsToComeBack(t *testing.T) {
 	}
 }
 
-func TestALaterTellsWhy(t *testing.T) {
+func TestLater_HasTheReason(t *testing.T) {
 	var none *outbound.ThrottledError
 	for _, l := range []*Later{{In: time.Second}, {In: time.Second, Err: nil}, {}} {
 		if !errors.Is(l, outbound.ErrThrottled) || errors.As(l, &none) || l.RetryableError() || !strings.HasPrefix(l.Error(), "jobs: ") {

@@ -123,7 +123,7 @@ func book(t testing.TB, l *Scheduler, n int) []Reservation {
 
 func near(a, b time.Duration) bool { return (a - b).Abs() <= 5*time.Millisecond }
 
-func TestAJobThatComesEarlyIsSentBackWithItsTicket(t *testing.T) {
+func TestScheduler_EarlyJobKeepsTicket(t *testing.T) {
 	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		places := book(t, line(), 10) // the last is due in 9 s
 		ticket, begin := places[9].Ticket, time.Now()
@@ -145,7 +145,7 @@ func TestAJobThatComesEarlyIsSentBackWithItsTicket(t *testing.T) {
 	})
 }
 
-func TestAJobThatComesLateGoesAtOnce(t *testing.T) {
+func TestScheduler_LateJobIsAdmittedImmediately(t *testing.T) {
 	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		l := line()
 		places := book(t, l, 200)
@@ -162,7 +162,7 @@ func TestAJobThatComesLateGoesAtOnce(t *testing.T) {
 }
 
 // A place whose job does not come costs a call's time at most, and none if others wait.
-func TestAJobThatNeverComesBackHoldsNobodyUp(t *testing.T) {
+func TestScheduler_LostJobDelaysNoOther(t *testing.T) {
 	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		s := &punctual{t: t}
 		begin := time.Now()
@@ -180,7 +180,7 @@ func TestAJobThatNeverComesBackHoldsNobodyUp(t *testing.T) {
 }
 
 // Job systems deliver a job twice now and then, and tickets can be copied.
-func TestAJobThatIsDeliveredTwicePaysTwice(t *testing.T) {
+func TestScheduler_JobDeliveredTwiceIsChargedTwice(t *testing.T) {
 	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		s := &punctual{t: t}
 		places := book(t, line(), 20)
@@ -201,7 +201,7 @@ func TestAJobThatIsDeliveredTwicePaysTwice(t *testing.T) {
 	})
 }
 
-func TestJobsThatSwapTicketsSwapTurns(t *testing.T) {
+func TestScheduler_SwappedTicketsSwapOrder(t *testing.T) {
 	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		s := &punctual{t: t}
 		places := book(t, line(), 10)
@@ -218,7 +218,7 @@ func TestJobsThatSwapTicketsSwapTurns(t *testing.T) {
 }
 
 // The process crashes after it has booked a place, and before the job is put back.
-func TestAJobThatLostItsTicketBooksAnew(t *testing.T) {
+func TestScheduler_LostTicketBooksAgain(t *testing.T) {
 	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		s := &punctual{t: t}
 		for i := range 10 {
@@ -238,7 +238,7 @@ func TestAJobThatLostItsTicketBooksAnew(t *testing.T) {
 }
 
 // After a Resume, and where a store has lost the key, nobody knows the places any more.
-func TestTicketsOfBeforeAreBookedAnew(t *testing.T) {
+func TestScheduler_VoidTicketsBookAgain(t *testing.T) {
 	for name, limits := range map[string][]outbound.Limit{"resumed": nil, "limits set": {{Capacity: 1, LeakRate: 2}}} {
 		t.Run(name, func(t *testing.T) {
 			bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
@@ -286,7 +286,7 @@ func TestTicketsOfBeforeAreBookedAnew(t *testing.T) {
 
 // Jobs that were enqueued with places are deleted. Those who come next stand behind them until
 // Resume.
-func TestPlacesOfDeletedJobsPassUnlessTheLineIsResumed(t *testing.T) {
+func TestScheduler_ReservationsOfDeletedJobsPass(t *testing.T) {
 	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		book(t, line(), 100)
 		later := sentBack(t, line(), "", one)
@@ -301,7 +301,7 @@ func TestPlacesOfDeletedJobsPassUnlessTheLineIsResumed(t *testing.T) {
 }
 
 // What a job takes of the store, in trips, as the documentation says.
-func TestTheTripsOfAJob(t *testing.T) {
+func TestScheduler_RequestsOfAJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &trip{Memory: store.NewMemory()}
 		l := New(shared(t, store, "api", perSecond...), Config{})

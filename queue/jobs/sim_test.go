@@ -198,7 +198,7 @@ func (f fleet) simulate(t *testing.T) (o outcome) {
 
 // A job that has no room runs once to be told its place, and once at its turn. Where its place is
 // booked when it is enqueued, it runs once.
-func TestAJobRunsTwiceAndOnceIfItsPlaceIsBookedBefore(t *testing.T) {
+func TestSim_JobRunsTwiceOrOnceIfBookedBefore(t *testing.T) {
 	for _, f := range everySystem(1, 5, 15) {
 		for _, f.insert = range []bool{false, true} {
 			o, most := f.simulate(t), 2.05
@@ -218,7 +218,7 @@ func TestAJobRunsTwiceAndOnceIfItsPlaceIsBookedBefore(t *testing.T) {
 }
 
 // Each job that was due in a hold runs once more, and no time is lost.
-func TestAHoldCostsAJobOneRun(t *testing.T) {
+func TestSim_HoldCostsAJobOneRun(t *testing.T) {
 	for _, f := range everySystem(1, 5) {
 		for _, f.insert = range []bool{false, true} {
 			f.hold = time.Minute
@@ -238,7 +238,7 @@ func TestAHoldCostsAJobOneRun(t *testing.T) {
 // they were told, they would run 1.1 times more: one that is due in the second pause after its
 // reservation was moved by the first runs again. The order stays. Where a process looks each 15 s,
 // jobs that found no capacity in time come back up to 15 s later than others, behind those.
-func TestThreeRefusalsCostAJobOneRun(t *testing.T) {
+func TestSim_ThreeRefusalsCostAJobOneRun(t *testing.T) {
 	for _, f := range everySystem(1, 5, 15) {
 		for _, f.insert = range []bool{false, true} {
 			f.refuses = 10 * time.Second
@@ -259,7 +259,7 @@ func TestThreeRefusalsCostAJobOneRun(t *testing.T) {
 
 // A process is killed while jobs wait in it. The system hands them to others 30 s later, and none
 // is lost.
-func TestAKilledProcessLosesNoJob(t *testing.T) {
+func TestSim_KilledProcessLosesNoJob(t *testing.T) {
 	for _, f := range everySystem(1, 5, 15) {
 		for _, f.insert = range []bool{false, true} {
 			f.kill = 20 * time.Second
@@ -273,7 +273,7 @@ func TestAKilledProcessLosesNoJob(t *testing.T) {
 }
 
 // Callers that are no jobs take a tenth of the rate through a queue of their own.
-func TestJobsInALineDoNotShutOthersOut(t *testing.T) {
+func TestSim_WaitingJobsLeaveWorkersFree(t *testing.T) {
 	for _, f := range everySystem(1, 5) {
 		f.others = 0.1
 		if o := f.simulate(t); o.refused > 0 || o.runs > 3.5 || o.makespan > f.ideal()+3*time.Second {
@@ -285,14 +285,14 @@ func TestJobsInALineDoNotShutOthersOut(t *testing.T) {
 }
 
 // A faster API, and a hold.
-func TestAHundredASecond(t *testing.T) {
+func TestSim_HundredASecond(t *testing.T) {
 	f := fleet{system: "asynq", procs: 5, workers: 400, poll: time.Second, jobs: 2000, rate: 100, hold: 20 * time.Second}
 	if o := f.simulate(t); o.runs > 3 || o.makespan > f.ideal()+3*time.Second {
 		t.Errorf("%v: %v", f, o)
 	}
 }
 
-func TestAHundredThousandJobs(t *testing.T) {
+func TestSim_HundredThousandJobs(t *testing.T) {
 	if !long {
 		t.Skip("DRIPFEED_LONG is not set")
 	}
@@ -312,7 +312,7 @@ func TestAHundredThousandJobs(t *testing.T) {
 }
 
 // The table of the package's documentation.
-func TestWhatOtherWaysCost(t *testing.T) {
+func TestSim_OtherDesigns(t *testing.T) {
 	if !long {
 		t.Skip("DRIPFEED_LONG is not set")
 	}

@@ -152,7 +152,7 @@ func (f tenants) simulate(t *testing.T) (o tenantsOutcome) {
 
 // A tenant with far more jobs than its quota lets go keeps no worker from the others' jobs, and
 // uses all of its quota.
-func TestAHotTenantHoldsNobodyElseUp(t *testing.T) {
+func TestTenants_HotTenantDelaysNoOther(t *testing.T) {
 	for _, f := range []tenants{
 		{system: "asynq", rate: 1, hot: 2000, length: 320 * time.Second},
 		{system: "river", rate: 1, hot: 2000, length: 320 * time.Second},
@@ -178,7 +178,7 @@ func TestAHotTenantHoldsNobodyElseUp(t *testing.T) {
 }
 
 // The recipe of before there were lines, for the table of the documentation.
-func TestWhatAHotTenantDoesToOtherWays(t *testing.T) {
+func TestTenants_HotTenantInOtherDesigns(t *testing.T) {
 	if !long {
 		t.Skip("DRIPFEED_LONG is not set")
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-func TestAStoreThatIsAwayFailsNoJob(t *testing.T) {
+func TestOutage_UnavailableStoreFailsNoJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &trip{Memory: contract.NewMemory()}
 		l := New(shared(t, store, "api", perSecond...), Config{})
@@ -44,7 +44,7 @@ func TestAStoreThatIsAwayFailsNoJob(t *testing.T) {
 	})
 }
 
-func TestACostThatCanNeverGoIsPermanent(t *testing.T) {
+func TestScheduler_CostAboveCapacityIsPermanent(t *testing.T) {
 	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		l := line()
 		for _, c := range []outbound.Cost{{2}, {-1}, {math.NaN()}, {math.Inf(1)}, {0, 1}} {
@@ -69,7 +69,7 @@ func TestACostThatCanNeverGoIsPermanent(t *testing.T) {
 	})
 }
 
-func TestAShutdownSendsJobsBack(t *testing.T) {
+func TestShutdown_ReschedulesJobs(t *testing.T) {
 	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		l := line()
 		places := book(t, l, 2)
@@ -94,7 +94,7 @@ func TestAShutdownSendsJobsBack(t *testing.T) {
 	})
 }
 
-func TestCallsAtOnceThatAreManySendAJobBackForAPoll(t *testing.T) {
+func TestScheduler_InFlightReschedulesForAPoll(t *testing.T) {
 	bothWays(t, Config{Poll: 3 * time.Second}, []outbound.Limit{{Capacity: 1, LeakRate: 1}, outbound.InFlight(1)}, func(t *testing.T, line func() *Scheduler) {
 		l := line()
 		p, err := l.Acquire(bg, one)
@@ -112,7 +112,7 @@ func TestCallsAtOnceThatAreManySendAJobBackForAPoll(t *testing.T) {
 	})
 }
 
-func TestAJobWhosePlaceIsTooFarAheadComesBackForOne(t *testing.T) {
+func TestScheduler_BeyondAheadReschedules(t *testing.T) {
 	bothWays(t, Config{Ahead: 20 * time.Second}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		s, begin := &punctual{t: t}, time.Now()
 		for i, p := range book(t, line(), 50) {
@@ -138,7 +138,7 @@ func TestAJobWhosePlaceIsTooFarAheadComesBackForOne(t *testing.T) {
 
 // A job that came a lead early to a queue in which it may not wait for a lead would be refused
 // until its turn is near.
-func TestALeadIsNoLongerThanTheWait(t *testing.T) {
+func TestConfig_LeadIsAtMostTheWait(t *testing.T) {
 	for _, wait := range []time.Duration{100 * time.Millisecond, 500 * time.Millisecond, time.Second} {
 		bothWays(t, Config{Queue: queue.Config{MaxWait: wait}}, []outbound.Limit{{Capacity: 1, LeakRate: 10}}, func(t *testing.T, line func() *Scheduler) {
 			l, s, begin := line(), &punctual{t: t}, time.Now()
@@ -153,7 +153,7 @@ func TestALeadIsNoLongerThanTheWait(t *testing.T) {
 	}
 }
 
-func TestALineThatIsMadeWrongSaysSo(t *testing.T) {
+func TestConfig_InvalidIsAnError(t *testing.T) {
 	for name, l := range map[string]*Scheduler{
 		"nil": nil, "no bucket": New(nil, Config{}), "only InFlight": New(own(t, outbound.InFlight(1)), Config{}),
 		"Poll": New(own(t, perSecond...), Config{Poll: -1}), "Lead": New(own(t, perSecond...), Config{Lead: -1}), "Early": New(own(t, perSecond...), Config{Early: math.MaxInt64}),
@@ -174,7 +174,7 @@ func TestALineThatIsMadeWrongSaysSo(t *testing.T) {
 
 // Nothing is booked in the next period. Jobs that need it come when it begins, in the order in
 // which they were told, spread over a poll interval, and so do those that are booked before.
-func TestJobsThatNeedTheNextPeriodComeWhenItBegins(t *testing.T) {
+func TestScheduler_NextPeriodReschedulesToItsBegin(t *testing.T) {
 	bothWays(t, Config{}, []outbound.Limit{outbound.Hourly(10)}, func(t *testing.T, line func() *Scheduler) {
 		l, last := line(), time.Hour // it is midnight
 		book(t, l, 10)

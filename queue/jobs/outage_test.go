@@ -18,7 +18,7 @@ func (silent) Update(context.Context, string, *store.Op) (store.Reply, error) {
 }
 
 // A store that books nothing and refuses nothing is as good as away.
-func TestAStoreThatAnswersNothingFailsNoJob(t *testing.T) {
+func TestOutage_SilentStoreFailsNoJob(t *testing.T) {
 	l := New(shared(t, silent{}, "api", perSecond...), Config{})
 	var broken *outbound.StoreError
 	if later := sentBack(t, l, "", one); !errors.As(later.Err, &broken) || later.In < time.Second {

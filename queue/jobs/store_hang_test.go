@@ -27,7 +27,7 @@ func (s *hung) Update(ctx context.Context, key string, op *store.Op) (store.Repl
 }
 
 // The hold of the desk is no reason to keep a job whose ctx has ended.
-func TestAStoreThatHangsKeepsNoJobBeyondItsCtx(t *testing.T) {
+func TestScheduler_HungStoreKeepsCtx(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kept := &hung{store.NewMemory(), func(*store.Op) bool { return false }}
 		l := New(shared(t, kept, "api", perSecond...), Config{})
@@ -48,7 +48,7 @@ func TestAStoreThatHangsKeepsNoJobBeyondItsCtx(t *testing.T) {
 
 // A store that hangs keeps Book only for a while after its ctx: places that do not go back pass
 // unused.
-func TestAStoreThatHangsKeepsNoBookForLong(t *testing.T) {
+func TestBook_HungStoreEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kept := &hung{Memory: store.NewMemory()}
 		trips := 0
@@ -65,7 +65,7 @@ func TestAStoreThatHangsKeepsNoBookForLong(t *testing.T) {
 }
 
 // Places go back as they are booked: the latest first, and 4 096 in a trip.
-func TestBookGivesBackWhatItHasBooked(t *testing.T) {
+func TestBook_ReturnsReservationsAfterAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var back []int
 		store := &hung{store.NewMemory(), func(op *store.Op) bool {

@@ -14,7 +14,7 @@ import (
 )
 
 // A call that a function of OnCall breaks gives its place back, as it never goes.
-func TestACallThatOnCallBreaksIsGivenBack(t *testing.T) {
+func TestOnCall_PanicReturnsTheCall(t *testing.T) {
 	for name, end := range map[string]func(){"panic": func() { panic("own") }, "Goexit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
 			var b Board
@@ -48,7 +48,7 @@ func TestACallThatOnCallBreaksIsGivenBack(t *testing.T) {
 
 // A call whose own ctx has ended is cancelled, however its limiter says so. A store's deadline, or its context, is not
 // the caller's.
-func TestWhatIsCancelledAndWhatHasFailed(t *testing.T) {
+func TestResults_CancelledAndFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cause := errors.New("the user has left")
 		left, leave := context.WithCancelCause(bg)
@@ -101,7 +101,7 @@ func TestWhatIsCancelledAndWhatHasFailed(t *testing.T) {
 }
 
 // A limiter may admit a cost that is no number. The sums stay numbers, and so does what is shown.
-func TestCostsThatAreNoNumbersAreNotSummedUp(t *testing.T) {
+func TestUnits_InvalidNumbersAreNotSummed(t *testing.T) {
 	var b Board
 	l := b.Add("api", outbound.Unlimited{})
 	for _, n := range []float64{1, math.Inf(1), math.NaN(), -5, math.MaxFloat64, 2} {

@@ -10,7 +10,7 @@ import (
 
 // All workers were away, and come back to a load of nine tenths of the rate. The jobs that are late
 // do not lose their turn to those that come on time, again and again.
-func TestLateJobsAreNotOvertakenForLong(t *testing.T) {
+func TestOrder_LateJobsAreNotOvertakenForLong(t *testing.T) {
 	limit := outbound.Limit{Capacity: 1, LeakRate: 10}
 	bothWays(t, Config{}, []outbound.Limit{limit}, func(t *testing.T, line func() *Scheduler) {
 		const late = 600

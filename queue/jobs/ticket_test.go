@@ -13,7 +13,7 @@ import (
 )
 
 // Whatever a ticket says, its job gets a place behind the others, and no later one.
-func TestATicketThatIsNoneBooksAnew(t *testing.T) {
+func TestTicket_InvalidOneBooksAgain(t *testing.T) {
 	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
 		l := line()
 		good := book(t, l, 5)[4].Ticket
@@ -29,7 +29,7 @@ func TestATicketThatIsNoneBooksAnew(t *testing.T) {
 
 // While the store is away a fallback gives each worker a share of the desk and of the gate, and the
 // tickets of the store are void.
-func TestALineGoesOnWithAShareOfAStoreThatIsAway(t *testing.T) {
+func TestScheduler_WorksWithAFallbackShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &trip{Memory: contract.NewMemory()}
 		l := New(shared(t, &fallback.Store{Store: store, Share: 0.5}, "api", outbound.Limit{Capacity: 1, LeakRate: 2}), Config{})
@@ -58,7 +58,7 @@ func TestALineGoesOnWithAShareOfAStoreThatIsAway(t *testing.T) {
 
 // The limits were set at the last moment before the store went away. The desk goes on by the old
 // ones, and follows later.
-func TestALineGoesOnWhileItsDeskCannotFollow(t *testing.T) {
+func TestScheduler_WorksWhileReservationsCannotFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &trip{Memory: contract.NewMemory()}
 		l := New(shared(t, &fallback.Store{Store: store, Share: 0.5}, "api", outbound.Limit{Capacity: 1, LeakRate: 2}), Config{})
