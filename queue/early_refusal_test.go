@@ -39,7 +39,7 @@ func come(q *Queue, n int, apart time.Duration) {
 // A call that comes while nobody can foretell when it goes, because a trip is to tell first what has
 // come back, is refused after that trip, and not when its turn comes. Those that were foretold stay, also
 // where others have booked since and they cannot make it any more: there may be room again.
-func TestACallThatNobodyForetoldIsRefusedAfterTheTrip(t *testing.T) {
+func TestQueue_UnforeseenCallIsRefusedAfterTheRequest(t *testing.T) {
 	limit := outbound.Limit{Capacity: 1, LeakRate: 1}
 	for _, far := range []*far{nil, {Store: store.NewMemory(), way: 20 * ms}} {
 		synctest.Test(t, func(t *testing.T) {

@@ -221,7 +221,7 @@ func TestQueue_RefusesNoCallThatWouldGoInTime(t *testing.T) {
 }
 
 // A call that cancels, or costs less than it was to, makes room for one that comes then.
-func TestWhoComesAfterACancelIsNotRefusedForIt(t *testing.T) {
+func TestQueue_CancelRefusesNoLaterCall(t *testing.T) {
 	for name, calls := range map[string]func(q *queue.Queue, p outbound.Permit, cancel func()){
 		"a cancel": func(_ *queue.Queue, _ outbound.Permit, cancel func()) { cancel() },
 		"a settle": func(_ *queue.Queue, p outbound.Permit, _ func()) { p.Settle(outbound.Cost{4}) },

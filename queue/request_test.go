@@ -13,7 +13,7 @@ import (
 
 // A call that comes while nobody waits can give up during its trip. The place that the trip
 // books goes back.
-func TestACallCanGiveUpDuringItsTrip(t *testing.T) {
+func TestQueue_CallCanGiveUpDuringItsRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := store.NewMemory()
 		limit := outbound.Limit{Capacity: 1, LeakRate: 0.01}
@@ -45,7 +45,7 @@ func TestACallCanGiveUpDuringItsTrip(t *testing.T) {
 }
 
 // A call that comes alone waits for one trip and no longer.
-func TestACallAloneTakesOneTrip(t *testing.T) {
+func TestQueue_SingleCallTakesOneRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &far{Store: store.NewMemory(), way: 10 * ms}
 		q := New(shared(t, s, outbound.Limit{Capacity: 5, LeakRate: 0.1}), Config{MaxWait: 5 * time.Second})

@@ -37,7 +37,7 @@ func (m *mute) Update(ctx context.Context, key string, op *store.Op) (store.Repl
 
 // 1 000 units go, the next 1 000 wait for 5 s. Then the first come back, the store books the place anew and loses its
 // reply. It gives the room of the place as it was to another worker.
-func TestACallWhosePlaceMayHaveMovedFails(t *testing.T) {
+func TestQueue_CallFailsIfItsReservationMayHaveMoved(t *testing.T) {
 	limit := outbound.Limit{Capacity: 1000, LeakRate: 200}
 	for _, c := range []mute{{}, {takes: 10 * time.Second}, {empty: true}} { // 10 s: the place as it was is due during the trip
 		synctest.Test(t, func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestACallWhosePlaceMayHaveMovedFails(t *testing.T) {
 
 // Nobody inherits a place that may have moved: neither the call behind one that cancels during the trip, nor the store,
 // which would take the place as it was for one that is still booked.
-func TestNobodyInheritsAPlaceThatMayHaveMoved(t *testing.T) {
+func TestQueue_MovedReservationIsNotInherited(t *testing.T) {
 	limit := outbound.Limit{Capacity: 1000, LeakRate: 200}
 	for _, closes := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

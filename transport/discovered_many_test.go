@@ -14,7 +14,7 @@ import (
 // A host that takes all limiters, and has refused a call of each, leaves every other host one
 // limiter: for the routes and names that have none of their own yet. That limiter hears what
 // the host answers, as any other.
-func TestAHostThatTakesAllLimitersLeavesOthersOneEach(t *testing.T) {
+func TestDiscovered_FullLeavesEachHostOneLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := hourly()
 		d.Limiters.Max = 10
@@ -61,7 +61,7 @@ func TestAHostThatTakesAllLimitersLeavesOthersOneEach(t *testing.T) {
 	})
 }
 
-func TestALimiterOfAHostHasTheLabelOfTheOthers(t *testing.T) {
+func TestDiscovered_HostLimiterHasTheLabel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := hourly()
 		d.Limiters.Max = 1

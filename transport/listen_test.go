@@ -25,7 +25,7 @@ func (l *listening) Acquire(ctx context.Context, c outbound.Cost) (outbound.Perm
 func (l *listening) Answered(a outbound.Answer) { l.heard = append(l.heard, a) }
 
 // Whoever listens to a call hears of each quota that the response tells, whether it holds the bucket or not.
-func TestAListenerHearsOfEachQuota(t *testing.T) {
+func TestListen_GetsEachQuota(t *testing.T) {
 	header := http.Header{"Ratelimit": {`"minute";r=30;t=1, "day";r=900;t=3600`}, "Ratelimit-Policy": {`"minute";q=60;w=60, "day";q=1000;w=86400`}}
 	day := outbound.Budget{Policy: "day", Limit: 1000, Remaining: 900, Reset: time.Hour, Window: 24 * time.Hour}
 	minute := outbound.Budget{Policy: "minute", Limit: 60, Remaining: 30, Reset: time.Second, Window: time.Minute}

@@ -16,7 +16,7 @@ func (mute) Update(context.Context, string, *store.Op) (store.Reply, error) {
 }
 
 // A store that tells nothing of a call admits it not, and is no reason to panic.
-func TestAStoreThatAnswersNothingIsAnError(t *testing.T) {
+func TestStore_SilentOneIsAnError(t *testing.T) {
 	b := Must(NewSharedBucket(mute{}, "k", Limit{Capacity: 1, LeakRate: 1}))
 	var broken *StoreError
 	if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &broken) {
