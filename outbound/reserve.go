@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Reservation is the time at which one call may leave: see [Bucket.Reserve]. It is safe for
-// concurrent use.
+// Reservation is the time when one call may leave: see [Bucket.Reserve]. It is safe for concurrent
+// use.
 type Reservation struct {
 	bucket  *Bucket
 	cost    Cost
@@ -38,7 +38,7 @@ func (b *Bucket) Reserve(ctx context.Context, c Cost, maxWait time.Duration) (*R
 	return r, r.book(ctx)
 }
 
-// book gives back what the booking returns, and reserves a time.
+// book returns what the booking returns, and reserves a time.
 func (r *Reservation) book(ctx context.Context) error {
 	k := &r.booking
 	r.ticket, k.Costs, k.Wait = Ticket{}, []Cost{r.cost}, r.maxWait

@@ -15,7 +15,7 @@ const (
 	// again is how long the Store waits, at most, before it asks whether the store is back.
 	again = 500 * time.Millisecond
 	// settling is for how long calls need both a share and the store once the store is back.
-	// Meanwhile this process and the others charge it with what they have spent.
+	// Meanwhile all processes charge it with what they have spent.
 	settling = 3 * again
 	// atOnce is how many keys are charged at the same time.
 	atOnce = 128
@@ -36,8 +36,8 @@ func (k *away) owe() {
 	k.stored.Limits = nil
 }
 
-// bill returns the operation that tells the store what it has to know of a key: what was spent, and a
-// hold. If that is nothing, or it is unknown whether the store is back, the operation is a look.
+// bill returns the operation that reports to the store what a key has spent, and its hold. If that
+// is nothing, or it is unknown whether the store is back, the operation is a look.
 func (k *away) bill() store.Op {
 	op := k.look
 	// Without a Number the reply brings the limits in force.

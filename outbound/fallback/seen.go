@@ -6,8 +6,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// seen is the store's last reply about a key of which something stays in force while the key is away:
-// a hold, a slow-down, or what was used of calendars.
+// seen is the store's last reply about a key of which something stays in force while the key is
+// away: a hold, a slow-down, or what was used of calendars.
 type seen struct {
 	state  store.State // its At is by this process's clock
 	limits []store.Limit
@@ -36,8 +36,8 @@ func (s *Store) remember(key string, op *store.Op, r *store.Reply) {
 	s.seen[key] = last
 }
 
-// used returns the part of a limit that counts as used at the switch: all of it. If the limit counts by
-// the calendar, it is the part that was used when the store last said so.
+// used returns the part of a limit that counts as used at the switch: all of it. If the limit
+// counts by the calendar, it is the part that was used when the store last said so.
 func (k *away) used(was *seen, i int, unix time.Duration) float64 {
 	then := k.calendar.At(was.state.Unix)
 	if i >= len(then) || !then[i].Sound() || !store.Same(was.limits, k.look.Limits) {

@@ -12,7 +12,7 @@ import (
 // unlimited is the capacity or the rate of a limit that admits all calls: half of what is possible.
 const unlimited = 5e11
 
-// births tells the lives of shares apart. Each is born at a time of its own, so far back that no
+// births separates the lives of shares. Each is born at a time of its own, so far back that no
 // store's clock shows it.
 var births atomic.Int64
 
@@ -21,10 +21,10 @@ type away struct {
 	key      string
 	look     store.Op // asks for nothing. It has the limits in force, as far as this process knows
 	calendar *calendar.Calendar
-	stored   store.Stored  // its Limits are what this process may use of limits; nil: it has to begin
+	stored   store.Stored  // its Limits are what this process may use of limits; nil before it begins
 	spent    store.Units   // what the store is not charged with yet, of each of limits
 	spentAt  time.Duration // when spent last grew
-	back     time.Time     // when the store first answered; zero: it is unavailable
+	back     time.Time     // when the store first answered; zero while it is unavailable
 }
 
 func newAway(key string, op *store.Op) *away {
@@ -62,7 +62,7 @@ func (s *Store) serveLocked(k *away, op *store.Op) (store.Reply, error) {
 	if op.Action == store.Resume || op.Action == store.Replace {
 		return store.Reply{}, s.cause
 	}
-	if op.Number > k.look.Number { // others were set shortly before, and this bucket has heard of them
+	if op.Number > k.look.Number { // other limits were set shortly before, and this bucket has learned of them
 		k.adopt(op)
 	}
 	r := store.Reply{Stale: !store.Same(op.Limits, k.look.Limits), Limit: -1}
@@ -78,7 +78,7 @@ func (s *Store) serveLocked(k *away, op *store.Op) (store.Reply, error) {
 		if !s.Unlimited {
 			r.Share = share
 		}
-		// The bucket sees levels of the whole limit, in which the shares of others are full.
+		// The bucket sees levels of the whole limit, in which the shares of other processes are full.
 		for i := range share {
 			r.State.Level[i] = max(0, r.State.Level[i]+k.look.Limits[i].Capacity-share[i].Capacity)
 		}
@@ -90,8 +90,8 @@ func (s *Store) serveLocked(k *away, op *store.Op) (store.Reply, error) {
 }
 
 // apply carries an operation out in the share, and counts what it has spent. The refusal of a call
-// that the store has admitted says which epoch is the store's. The share goes on with it, so that the
-// refusals of one burst count once.
+// that the store has admitted says which epoch is the store's. The share goes on with it, so that
+// the refusals of one burst count once.
 func (k *away) apply(op *store.Op) store.Reply {
 	t, date := now(), unix()
 	here, said := *op, store.Op{Limits: k.stored.Limits, Periods: k.calendar.At(date)}
@@ -118,7 +118,8 @@ func (k *away) apply(op *store.Op) store.Reply {
 }
 
 // open begins the share of a key. It is full, so that the switch causes no burst. The share of a
-// calendar is as full as the calendar was when the store last said so. A hold and a slow-down go on.
+// calendar is as full as the calendar was when the store last said so. A hold and a slow-down go
+// on.
 func (s *Store) open(k *away) {
 	t, date := now(), unix()
 	share := make([]store.Limit, len(k.look.Limits))

@@ -39,7 +39,7 @@ type Store struct {
 	since      time.Time // when Away last changed
 	outages    uint64
 	cause      error // the store's latest error
-	told       bool  // what OnSwitch was told last
+	told       bool  // what OnSwitch has reported last
 	announcing bool  // a goroutine calls OnSwitch
 }
 

@@ -150,8 +150,8 @@ END $$;
 //
 // The clock is clock_timestamp(), read once the row is locked: now() is older than that. Only the
 // sweep of expired rows compares with now(), which an index can be read by. expires is indexed, so
-// it changes only once in the time for which a row is kept: all other updates are HOT, if a page
-// has room for two versions of the row. Rows of up to 8160 bytes are never compressed or stored
+// it changes only once in the time for which a row is kept. All other updates are HOT, if two
+// versions of the row fit into a page. Rows of up to 8160 bytes are never compressed or stored
 // elsewhere, so that an update writes one tuple.
 const schemaSQL = `CREATE TABLE IF NOT EXISTS TABLE_NAME (
 	key     bytea PRIMARY KEY,

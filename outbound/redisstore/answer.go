@@ -9,7 +9,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// The errors of a step that was not carried out, or of which it is not known.
+// The errors of a step that was not carried out, or may not have been.
 var (
 	errReply = errors.New("redisstore: not a reply of this package's script")
 	errRace  = errors.New("redisstore: other processes write the key again and again")
@@ -27,15 +27,15 @@ var errDiffers = errors.New("redisstore: the server has booked another number of
 // answer is what an attempt has found.
 type answer struct {
 	now      time.Duration // the server's time
-	last     int64         // this process's last step on record before; 0: none
+	last     int64         // this process's last step on record before, or 0
 	word     string
-	row      *row          // as it is now; nil: not known
+	row      *row          // as it is now, or nil
 	wrote    bool          // the step has written the key
 	repeated bool          // from the record: the step had been carried out before
 	differs  bool          // the server has booked another number of calls than Go would
 	left     time.Duration // how long another process still has the key for itself
 	reply    store.Reply
-	err      error // nil: reply is the answer. Else nothing was done
+	err      error // nil if reply is the answer. Else nothing was done
 }
 
 // read makes an answer of what the script has returned.
@@ -136,7 +136,7 @@ func (q *request) readRecord(a *answer, text string, into []store.Charge) error 
 	if f.int(); q.mode == hot && f.int() >= 0 {
 		now := a.now
 		err := q.replay(a, text, into)
-		a.now, a.row = now, nil // others may have written it since
+		a.now, a.row = now, nil // another process may have written it since
 		return err
 	} else if q.made == nil || q.mode == hot {
 		return errReply

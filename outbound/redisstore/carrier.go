@@ -36,7 +36,8 @@ func (c *carrier) rename() {
 // The longest time for which a process that has lost a race reserves the key.
 const maxReserve = 500 * time.Millisecond
 
-// apartFor is for how long a key goes by swap after the script has booked other calls than Go would.
+// apartFor is for how long a key goes by swap after the script has booked other calls than Go
+// would.
 const apartFor = time.Minute
 
 // Compose implements [engine.Carrier].

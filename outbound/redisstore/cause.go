@@ -11,7 +11,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
 )
 
-// verdict returns what comes of a trip after an error.
+// verdict returns the result of a trip after an error.
 func verdict(err error) engine.Verdict {
 	switch {
 	case redirects(err):

@@ -25,7 +25,8 @@ func (c *carrier) find(ctx context.Context) error {
 	return err
 }
 
-// nodes returns how the engine finds the nodes of a Cluster, or nil if the client is for one server.
+// nodes returns how the engine finds the nodes of a Cluster, or nil if the client is for one
+// server.
 func (c *carrier) nodes() *engine.Nodes {
 	if c.cluster == nil {
 		return nil

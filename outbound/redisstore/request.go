@@ -29,8 +29,8 @@ const (
 // key is what is known of a key.
 type key struct {
 	name  any           // the server's, a string
-	row   *row          // as it was last seen; nil: it was not seen
-	first *row          // as a step with the limits of first would make it; nil: not known
+	row   *row          // as it was last seen, or nil
+	first *row          // as a step with the limits of first would make it, or nil
 	until time.Duration // before which the server keeps it, by its clock
 	cold  bool          // the next step goes by swap
 	apart time.Duration // until when all steps do, by the server's clock
@@ -63,8 +63,8 @@ func (q *request) command() []any {
 	return args
 }
 
-// compose writes a step down. clock is at most what the server's clock shows; 0: not known. op
-// must not change any more.
+// compose writes a step down. clock is at most what the server's clock shows, or 0. op must not
+// change any more.
 func compose(k *key, worker any, op *store.Op, seq int64, fence bool, clock, reserve time.Duration) *request {
 	clock -= clock % time.Microsecond
 	op.Age -= op.Age % time.Microsecond
@@ -227,7 +227,7 @@ func (w *writer) charge(c *store.Charge) {
 	s := &w.row.stored
 	id := c.ID
 	switch {
-	case c.Born != s.State.Born: // which returns nothing, and so needs not to be settled
+	case c.Born != s.State.Born: // which returns nothing, so no settle is needed
 		id = foreign
 	case c.Settled:
 		id = -1

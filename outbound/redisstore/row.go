@@ -12,8 +12,8 @@ import (
 // row is a key as the server keeps it, as the table in hot.lua says. It does not change once it is
 // made.
 type row struct {
-	seen    string // s, or its token; "": there is no key
-	edition string // of fixed; "": only a swap may change the key
+	seen    string // s, or its token, or empty without a key
+	edition string // of fixed, or empty if only a swap may change the key
 	fixed   string // v: Born, Made, and what hot steps do not change
 	epoch   int64  // of fixed
 	g       string // slots of windows, as they were at gid
@@ -35,7 +35,7 @@ var scripted = func(limits []store.Limit) bool {
 	return !slices.ContainsFunc(limits, func(l store.Limit) bool { return !l.Kind.Scripted() })
 }
 
-// fixedOf returns v, less Born and Made. A sum at its end tells bytes that are spoiled.
+// fixedOf returns v, less Born and Made. A sum at its end detects spoiled bytes.
 func fixedOf(s *store.Stored, epoch int64) string {
 	f := store.Stored{State: store.New(0, len(s.Limits)), Limits: s.Limits, Number: s.Number, Base: s.Base, Set: s.Set, Holders: s.Holders}
 	f.State.Epoch, f.State.Rem, f.State.Last = epoch-int64(s.State.Born), 0, 0 // which are short
@@ -70,7 +70,8 @@ func madeAt(born, made time.Duration, fixed string) string {
 	return string(integers(nil, int64(born/1000), int64(made/1000))) + fixed
 }
 
-// newRow returns the row of s that a swap writes in place of known, and whether its v is another one.
+// newRow returns the row of s that a swap writes in place of known, and whether its v is another
+// one.
 func newRow(s store.Stored, token string, known *row) (r *row, other bool) {
 	r = &row{seen: token, edition: known.edition, epoch: known.epoch, gid: known.gid, stored: s}
 	if e := s.State.Epoch - r.epoch; e < 0 || e > 1e9 || s.State.Born != known.stored.State.Born {

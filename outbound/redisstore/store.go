@@ -35,7 +35,7 @@ type Config struct {
 // Store keeps buckets in Redis. It is safe for concurrent use. It has goroutines during operations
 // only, and forgets a key after 10 minutes without use.
 type Store struct {
-	engine  *engine.Engine // nil: the Store has no client
+	engine  *engine.Engine // nil without a client
 	carrier *carrier
 }
 

@@ -15,7 +15,7 @@ import (
 // carrier is an [engine.Carrier]: a trip is a swap of a row.
 type carrier struct {
 	rows   Rows
-	locker Locker // nil: the rows cannot be locked
+	locker Locker // nil if the rows cannot be locked
 	config *Config
 	worker uint64        // this Store's, in the records of the rows
 	slots  chan struct{} // the calls of rows at a time
@@ -183,7 +183,7 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 	}
 	k.pause = 0
 	if k.row = n.row; n.made != nil {
-		if a.Key.Apart = s.lock && n.race; !a.Key.Apart { // else others still write the row
+		if a.Key.Apart = s.lock && n.race; !a.Key.Apart { // otherwise other processes still write the row
 			k.races = 0
 		}
 		return engine.Done
@@ -237,7 +237,7 @@ func (c *carrier) enterLocks(ctx context.Context) (leave func(), ok bool) {
 	return leave, err == nil
 }
 
-// enter waits for its turn, and returns how to end it.
+// enter waits for other attempts, and returns how to end its own.
 func enter(ctx context.Context, turns chan struct{}) (leave func(), err error) {
 	select {
 	case turns <- struct{}{}:

@@ -9,9 +9,9 @@ import (
 // key is what the store knows of a bucket's row. The engine's lock protects it.
 type key struct {
 	name  []byte
-	row   *row          // as it was last seen; nil: it was never seen
+	row   *row          // as it was last seen, or nil
 	races int           // that it has lost since its last step that went well
-	pause time.Duration // after it finds the row locked again; 0: it has not found it so
+	pause time.Duration // after it finds the row locked again, or 0
 }
 
 // maxPlain is the longest bucket key, in bytes, that is not hashed in any case.

@@ -7,9 +7,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// row is a row as the store reads it. It does not change once others may have it.
+// row is a row as the store reads it. It does not change once it is shared.
 type row struct {
-	token  uint64 // 0: there is no row
+	token  uint64 // 0 without a row
 	bucket store.Stored
 	last   []record // of the workers that wrote it last, the latest first
 }

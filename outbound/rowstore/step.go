@@ -15,7 +15,7 @@ type step struct {
 	*carrier
 	trip *engine.Trip
 	name []byte
-	was  *row // as it was last seen; nil: it was never seen, so the step only looks
+	was  *row // as it was last seen, or nil: then the step only looks
 	lock bool // the step computes once it has locked the row
 	made made // what it makes of the row as it was last seen, if it does not lock
 	at   time.Duration
@@ -32,12 +32,12 @@ type step struct {
 type made struct {
 	was   *row
 	row   *row   // afterwards; if bytes is nil it is the row from before
-	bytes []byte // nil: there is nothing to write
+	bytes []byte // nil if there is nothing to write
 	keep  time.Duration
 	reply store.Reply
 }
 
-// make computes what the step makes of a row at a time. try tells apart the results of one step.
+// make computes what the step makes of a row at a time. try is a result of one step.
 func (s *step) make(was *row, now time.Duration, try int) *made {
 	bucket := was.bucket.Clone()
 	m := &made{was: was, row: was, reply: s.trip.Op.Apply(&bucket, now)}
@@ -68,8 +68,8 @@ func (s *step) isOf(number uint64) bool { return number>>tryBits == uint64(s.tri
 // random returns a number that is not 0.
 func random() uint64 { return rand.Uint64() | 1 }
 
-// send reports whether an attempt may still write the row. The engine begins a second attempt, which
-// may wait for its turn until the first has ended the step.
+// send reports whether an attempt may still write the row. The engine begins a second attempt,
+// which may wait until the first has ended the step.
 func (s *step) send() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +99,7 @@ func (s *step) again() bool {
 // note is what an attempt has found.
 type note struct {
 	row  *row  // as it is now
-	made *made // what was made of it; nil: nothing was, of this attempt or of one before
+	made *made // what was made of it by this attempt or an earlier one, or nil
 	busy bool
 	lost bool // it is unknown whether an attempt before was carried out
 	late bool // the time of the attempt was not the rows' time
@@ -167,7 +167,7 @@ func (s *step) locked(ctx context.Context, sw *Swap) *note {
 		return n
 	}
 	if len(s.tries) > lastTry {
-		s.tries = s.tries[:0] // the row is locked and has no record of them, so that none of them can be written any more
+		s.tries = s.tries[:0] // the row is locked without a record of them, so that they cannot be written later
 	}
 	m := s.make(n.row, sw.Clock, len(s.tries))
 	s.tries = append(s.tries, m)

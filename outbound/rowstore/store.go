@@ -28,7 +28,7 @@ type Config struct {
 // Store keeps buckets in rows. It is safe for concurrent use. It has goroutines during operations
 // only, and forgets a key after 10 minutes without use.
 type Store struct {
-	engine *engine.Engine // nil: the Store has no rows
+	engine *engine.Engine // nil without rows
 	config Config
 }
 

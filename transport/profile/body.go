@@ -58,9 +58,9 @@ func unpacked(b []byte) []byte {
 }
 
 const (
-	// promptTimeout is how long a body may take before the headers count without it. Most
-	// bodies come together with the headers, and some say that the refusal is no matter of
-	// pace: what a bucket has heard too early cannot be taken back.
+	// promptTimeout is how long a body may take before the headers count without it. Most bodies come
+	// together with the headers, and some say that the refusal is no matter of pace: an early report
+	// to a bucket stays.
 	promptTimeout = 10 * time.Millisecond
 	// bodyTimeout is how long Read waits for a body, from the headers on.
 	bodyTimeout = 2 * time.Second
@@ -78,9 +78,9 @@ func peek(resp *http.Response) *body {
 	return b
 }
 
-// body is a body whose beginning a goroutine reads ahead. The goroutine ends with the body,
-// when it has seen enough, or with the next bytes after nobody waits for it any more. If the
-// body stalls, closing it ends the goroutine.
+// body is a body whose beginning a goroutine reads ahead. The goroutine ends with the body, when it
+// has seen enough, or with the next bytes after its reader has left. If the body stalls, closing it
+// ends the goroutine.
 type body struct {
 	old  io.ReadCloser
 	gzip bool

@@ -201,7 +201,7 @@ func (p *Profile) lists(name string) bool {
 	return slices.ContainsFunc(p.Fields, func(f Field) bool { return strings.EqualFold(f.Header, name) })
 }
 
-// names gives the policies the names that the API tells in headers of their own.
+// names gives the policies the names that the API sends in separate headers.
 func (r *reader) names(p *Profile, from int) {
 	for i := range p.Fields {
 		f := &p.Fields[i]

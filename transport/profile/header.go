@@ -12,7 +12,7 @@ const (
 	maxRead  = 4 << 10 // bytes of values of one response
 	perValue = 64      // bytes that a value counts at least: parsing a date costs more than its length
 	maxValue = 1 << 10 // bytes of one line
-	maxUsage = 8 << 10 // bytes of one line of Meta's, which tells of many objects
+	maxUsage = 8 << 10 // bytes of one line of Meta's, which covers many objects
 	maxLines = 16      // of one header
 	maxNames = 128     // headers to range over; where there are more, the known ones are looked up
 )
@@ -124,8 +124,7 @@ func (r *reader) known(n int) []string {
 	return lines(r.header, known[n])
 }
 
-// take returns a line without the blanks around it, unless it is too long or too much has
-// been read already.
+// take returns a line, trimmed, unless it is too long or too much has been read already.
 func (r *reader) take(v string) (string, bool) {
 	if len(v) > maxValue || r.left <= 0 {
 		return "", false
@@ -148,8 +147,8 @@ func (r *reader) each(lines []string) iter.Seq[string] {
 	}
 }
 
-// cached reports whether the response comes out of a cache, so that it says nothing about the
-// API now.
+// cached reports whether the response comes out of a cache, and so does not describe the API's
+// present state.
 func (r *reader) cached() bool {
 	for _, v := range r.known(hFromCache) {
 		if v != "" {

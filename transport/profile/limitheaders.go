@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// limitHeaders reads a limit, what remains of it and its reset, as they stand in three headers. Of
-// several resets the first that is told counts.
+// limitHeaders reads a limit, what remains of it and its reset, as they stand in three headers. If
+// there are several resets, the first one counts.
 func (r *reader) limitHeaders(limit, remaining int, resets ...int) {
 	p := NewPolicy("")
 	r.limit(&p, r.known(limit))
@@ -49,8 +49,8 @@ func seconds(b bare) (time.Duration, bool) {
 	return duration(float64(b.n), time.Second), b.kind == integer && b.n >= 0
 }
 
-// limit reads what is allowed. Of several, the least counts. In the drafts 00 to 03, quotas
-// follow it.
+// limit reads what is allowed. If there are several, the least counts. In the drafts 00 to 03,
+// quotas follow it.
 func (r *reader) limit(p *Policy, lines []string) {
 	for v := range r.each(lines) {
 		if n, ok := number(v); ok {
@@ -71,7 +71,7 @@ func (r *reader) limit(p *Policy, lines []string) {
 	}
 }
 
-// remaining reads what remains. Of several, the least counts.
+// remaining reads what remains. If there are several, the least counts.
 func (r *reader) remaining(p *Policy, lines []string) {
 	for v := range r.each(lines) {
 		if _, ok := p.remains(v); !ok {
@@ -113,8 +113,8 @@ func (p *Policy) below(by float64) {
 	}
 }
 
-// list calls f with the integers of a list. A malformed list has none, and neither has a
-// number with commas in it.
+// list calls f with the integers of a list. A malformed list and a number with commas in it have
+// none.
 func (r *reader) list(v string, f func(it *item)) {
 	if thousands(v) || !wellFormed(v, false) {
 		return
@@ -127,13 +127,13 @@ func (r *reader) list(v string, f func(it *item)) {
 	}
 }
 
-// reset reads when the limit is there again. Of several, the latest counts.
+// reset reads when the limit is there again. If there are several, the latest counts.
 func (r *reader) reset(p *Policy, lines []string, unit time.Duration) {
 	for v := range r.each(lines) {
 		if v == "" || r.resetAt(p, v, unit) {
 			continue
 		}
-		if i := strings.IndexByte(v, ';'); i > 0 { // with parameters, which say nothing more
+		if i := strings.IndexByte(v, ';'); i > 0 { // with parameters, which add nothing
 			r.resetAt(p, strings.TrimRight(v[:i], " \t"), unit)
 		} else if isDigit(v[0]) && !thousands(v) {
 			for one := range strings.SplitSeq(v, ",") {
@@ -175,14 +175,14 @@ func (r *reader) resetAt(p *Policy, v string, unit time.Duration) bool {
 	return true
 }
 
-// until returns how long it is until a point in time. A time that is over is a 0 that says
-// nothing.
+// until returns how long it is until a point in time. A time that is over is a 0 without meaning.
 func (r *reader) until(at time.Time) (d time.Duration, absolute bool) {
 	d = between(r.clock(), at)
 	return max(0, d), d >= 0
 }
 
-// unit tells milliseconds from seconds, if Retry-After says the same in seconds.
+// unit finds out whether a number is in milliseconds, by a Retry-After with the same time in
+// seconds.
 func (r *reader) unit(n float64) time.Duration {
 	s := &r.s
 	if s.HasRetryAfter && !s.Absolute && s.RetryAfter > 0 {

@@ -43,8 +43,8 @@ type Profile struct {
 	// first with what there is of it. It may be nil.
 	Judge func(r *Response, s *Signal)
 
-	// also are further names for ByName, as plain returns them: of the API, or of others for
-	// which the profile is enough.
+	// also are further names for ByName, as plain returns them: of the API, or of another one that
+	// the profile fits.
 	also string
 }
 
@@ -146,7 +146,7 @@ func (p *Profile) ReadEarly(resp *http.Response, now time.Time, early func(Signa
 		p = Generic
 	}
 	seen := scan(resp.Header)
-	// Age says nothing by itself. Date is not among the headers that scan sees.
+	// Age alone has no meaning. Date is not among the headers that scan sees.
 	if seen&^(1<<hAge) != 0 || p.mayRead(resp.StatusCode) {
 		return p.read(resp, now, seen, early)
 	}

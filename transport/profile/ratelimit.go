@@ -81,9 +81,9 @@ func isDictionary(lines []string) bool {
 	return false
 }
 
-// member reads a member of draft 07's dictionary. It reports whether the value is an integer of 0 or
-// more. Of a key that comes twice, RFC 9651 takes the last value. Here the one counts by which
-// fewer calls go, as with all other headers, because each line may come from another server.
+// member reads a member of draft 07's dictionary. It reports whether the value is an integer of 0
+// or more. If a key comes twice, RFC 9651 takes the last value. Here the one counts by which fewer
+// calls go, as with all other headers, because each line may come from another server.
 func (p *Policy) member(it *item) bool {
 	d, ok := seconds(it.value)
 	switch it.key {
@@ -145,8 +145,9 @@ func (r *reader) remainder(it *item, from int) {
 	p.normalize()
 }
 
-// named returns the policy of an item's name and partition among those since from; nil: it has no
-// name, or there are too many. If one of the fields has no partition, that of the other counts.
+// named returns the policy of an item's name and partition among those since from, or nil if it has
+// no name, or if there are too many. If one of the fields has no partition, that of the other
+// counts.
 func (r *reader) named(it *item, from int) *Policy {
 	name, ok := it.value.name()
 	if !ok || it.pk.kind != none && it.pk.kind != octets {
@@ -169,8 +170,8 @@ func (r *reader) named(it *item, from int) *Policy {
 	return r.s.push(p)
 }
 
-// mergePolicies joins what the API has told twice, and gives the quotas of the drafts 00 to
-// 07 to the policies that they are about.
+// mergePolicies joins what the API has sent twice, and gives the quotas of the drafts 00 to 07 to
+// the policies that they are about.
 func (r *reader) mergePolicies() {
 	r.merge()
 	all := r.s.Policies()
@@ -206,8 +207,8 @@ func windowless(all []Policy, limit float64) *Policy {
 	return nil
 }
 
-// merge drops policies that another family of headers has told already. Only the same limit
-// with the same reset is the same: Jira tells of different ones in two families.
+// merge drops policies that another family of headers has already. Only the same limit with the
+// same reset is the same: Jira tells of different ones in two families.
 func (r *reader) merge() {
 	for i := 0; i < r.s.n; i++ {
 		for j := i + 1; j < r.s.n; j++ {
@@ -220,8 +221,7 @@ func (r *reader) merge() {
 	}
 }
 
-// same reports whether q tells of the same as p. If so, p takes over what it has not told
-// itself.
+// same reports whether q is the policy p. If so, p takes over what it has not told itself.
 func (p *Policy) same(q *Policy) bool {
 	if p.Limit < 0 || p.Limit != q.Limit || p.Reset < 0 || q.Reset < 0 ||
 		(p.Reset-q.Reset).Abs() > 2*time.Second || p.Name != "" && q.Name != "" {

@@ -78,15 +78,15 @@ func (r *reader) offer(v string, unit time.Duration) bool {
 	return ok
 }
 
-// seconds1970 is the unit of Retry-After: seconds, as RFC 9110 has them, but a number that is
-// a time since 1970 within 40 days of the API's clock is that time. It would be a delay of
-// half a century, and APIs send such: github.com/openclaw/clawhub/issues/407, and Moneybird by
+// seconds1970 is the unit of Retry-After: seconds, as in RFC 9110. But a number that is a time
+// since 1970 within 40 days of the API's clock is that time. It would be a delay of half a century,
+// and APIs send such: github.com/openclaw/clawhub/issues/407, and Moneybird by
 // github.com/ArjanCodes/moneysnake/pull/24.
 const seconds1970 time.Duration = -1
 
-// delay reads how long to wait: a number in the given unit, or a point in time. Without a unit
-// a number is in seconds, or a time since 1970. A time that is over is no wait; the second
-// that Wait adds for rounding is not added to it.
+// delay reads how long to wait: a number in the given unit, or a point in time. Without a unit a
+// number is in seconds, or a time since 1970. A time that is over is no wait, and gets no second
+// for rounding from Wait.
 func delay(v string, unit time.Duration, clock func() time.Time) (d time.Duration, absolute, ok bool) {
 	n, numeric := number(v)
 	if numeric && unit > 0 {

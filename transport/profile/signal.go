@@ -85,7 +85,7 @@ type Policy struct {
 	// Partition is the pk parameter of the field RateLimit: whose quota it is.
 	Partition []byte
 
-	used float64 // for a policy that does not tell Remaining
+	used float64 // for a policy without Remaining
 }
 
 // NewPolicy returns a policy of which nothing is known but the name.
@@ -222,7 +222,7 @@ func amount(f float64) float64 {
 	return None
 }
 
-// push adds a policy and returns it in its place; nil: there are too many.
+// push adds a policy and returns its address, or nil if there are too many.
 func (s *Signal) push(p Policy) *Policy {
 	if s.n >= maxPolicies {
 		return nil
@@ -277,8 +277,8 @@ func (p *Policy) binds(q *Policy) bool {
 		cmp.Compare(q.Reset, p.Reset), strings.Compare(p.Name, q.Name)) < 0
 }
 
-// fraction is the part of the limit that remains, 0 to 1. It is 2 if only the number that
-// remains is told, and 3 if that is not told either.
+// fraction is the part of the limit that remains, 0 to 1. It is 2 if only the rest is known, and 3
+// if that is unknown, too.
 func (p *Policy) fraction() float64 {
 	switch {
 	case p.Remaining < 0 || p.Kind == PerSecond:
@@ -295,14 +295,14 @@ func (p *Policy) fraction() float64 {
 func (s *Signal) computeWait(penalty time.Duration) {
 	all := s.Policies()
 	longest, only, counted := time.Duration(0), time.Duration(0), 0
-	busy := false // too many calls at once
+	busy := false // too many calls in flight
 	for i := range all {
 		p := &all[i]
 		if p.exhausted() && (s.Throttled || p.Kind == Window) {
 			longest = max(longest, p.Wait())
 		}
-		// Not a policy that only tells its limit, and not one with something left when
-		// another is spent or the API has troubles of its own.
+		// This excludes a policy with a limit only, and one with a rest while another is spent or the
+		// API has troubles of its own.
 		if (p.Remaining >= 0 || p.Reset >= 0) && !((s.Reason == Quota || s.Reason == Unknown) && p.Remaining > 0) {
 			only = p.Wait()
 			counted++

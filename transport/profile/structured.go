@@ -43,7 +43,7 @@ func (b bare) or(other bare) bare {
 	return b
 }
 
-// bytes returns a byte sequence; nil: it is none.
+// bytes returns a byte sequence, or nil.
 func (b bare) bytes() []byte {
 	if b.kind != octets {
 		return nil
@@ -52,19 +52,19 @@ func (b bare) bytes() []byte {
 	return plain
 }
 
-// item is a member of a structured field: in a dictionary its key, its value, and the
-// parameters that tell of limits.
+// item is a member of a structured field: in a dictionary its key, its value, and the parameters of
+// limits.
 type item struct {
 	key                   string
 	value                 bare
 	q, qu, w, pk, r, t, a bare
 }
 
-// fields reads structured fields, item by item and without allocation. It takes all of the
-// grammar, because one item that it did not understand would void the field. It keeps only
-// what tells of limits. github.com/dunglas/httpsfv reads the same, and the tests compare the two.
-// It needs 20 times as long for a usual field, and 0.2 ms for a KiB of numbers, and refuses base64
-// without padding.
+// fields reads structured fields, item by item and without allocation. It takes all of the grammar,
+// because one item that it did not understand would void the field. It keeps only what is about
+// limits. github.com/dunglas/httpsfv reads the same, and the tests compare the two. It needs 20
+// times as long for a usual field, and 0.2 ms for a KiB of numbers, and refuses base64 without
+// padding.
 type fields struct {
 	s    string
 	i    int
@@ -186,7 +186,7 @@ func (f *fields) inner() bool {
 	}
 }
 
-// params reads the parameters of an item. Of several with one name the last counts.
+// params reads the parameters of an item. If several have one name, the last counts.
 func (f *fields) params(it *item) bool {
 	for f.take(';') {
 		f.skip(" ")
@@ -217,7 +217,7 @@ func (f *fields) params(it *item) bool {
 	return true
 }
 
-// key reads a key; "": there is none.
+// key reads a key, or "".
 func (f *fields) key() string {
 	if c := f.peek(); c != '*' && (c < 'a' || c > 'z') {
 		return ""

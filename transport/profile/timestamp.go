@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// timestamp reads a point in time: the three forms of HTTP (RFC 9110 §5.6.7), ISO 8601 with
-// an offset, also without seconds, and what JavaScript writes. Its shape tells which one it
-// can be. So timestamp tries one layout only: a layout that does not fit costs an allocation.
+// timestamp reads a point in time: the three forms of HTTP (RFC 9110 §5.6.7), ISO 8601 with an
+// offset, even without seconds, and what JavaScript writes. Its shape tells which one it can be. So
+// timestamp tries one layout only: a layout that does not fit costs an allocation.
 func timestamp(v string) (time.Time, bool) {
 	layout := ""
 	switch {

@@ -79,7 +79,7 @@ func (s *Signal) spent() (*Policy, bool) {
 	return p, p != nil && p.Remaining == 0
 }
 
-// policy returns the policy of a name; nil: there is none.
+// policy returns the policy of a name, or nil.
 func (s *Signal) policy(name string) *Policy {
 	if i := slices.IndexFunc(s.Policies(), func(p Policy) bool { return p.Name == name }); i >= 0 {
 		return &s.Policies()[i]

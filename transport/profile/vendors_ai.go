@@ -75,8 +75,8 @@ var anthropic = add(Profile{
 		if r.Get("Anthropic-Ratelimit-Unified-Status") != "rejected" {
 			return
 		}
-		// "allowed" or "allowed_warning"; Anthropic's clients read it so, and its pages do not
-		// tell of these headers: github.com/juspay/neurolink/pull/1268.
+		// "allowed" or "allowed_warning"; Anthropic's clients read it so, and its pages omit these
+		// headers: github.com/juspay/neurolink/pull/1268.
 		if !s.Throttled && strings.HasPrefix(r.Get("Anthropic-Ratelimit-Unified-Overage-Status"), "allowed") {
 			return
 		}

@@ -86,7 +86,7 @@ var azureARM = add(Profile{
 	},
 })
 
-// windowOf reads the window at the end of a name: 3Min, 30Min, 1Hour; 0: there is none.
+// windowOf reads the window at the end of a name: 3Min, 30Min, 1Hour. It is 0 for none.
 func windowOf(name string) time.Duration {
 	units := map[string]time.Duration{"Sec": time.Second, "Min": time.Minute, "Hour": time.Hour, "Day": day}
 	digits := strings.TrimRight(name, "SecMinHourDay")

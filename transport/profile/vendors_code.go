@@ -104,8 +104,8 @@ var linear = add(Profile{
 	},
 })
 
-// refills returns how long it takes until n units, or the limit if that is less, are there,
-// if the limit comes back evenly within a period; 0: they are there, or nobody knows.
+// refills returns how long until n units, or the limit if that is less, are free, if the limit is
+// freed evenly within a period. It is 0 if they are free, or if it is unknown.
 func (p *Policy) refills(n float64, period time.Duration) time.Duration {
 	if p == nil || p.Limit <= 0 || p.Remaining < 0 {
 		return 0
@@ -197,7 +197,7 @@ var monday = add(Profile{
 				}
 			}
 		}
-		if reason == Rate && codes == 1 && cost > budget { // of several errors nobody knows whose numbers these are
+		if reason == Rate && codes == 1 && cost > budget { // with several errors it is unknown whose numbers these are
 			reason, never = Unknown, counted
 		}
 		switch {
@@ -263,7 +263,7 @@ var basecamp = add(Profile{
 	},
 })
 
-// count is number, with None for what is not a number.
+// count is number, or None.
 func count(v string) (float64, bool) {
 	n, ok := number(v)
 	if !ok {

@@ -111,17 +111,16 @@ func judgeMeta(r *Response, s *Signal) {
 		}
 	}
 	for i := range s.Policies() {
-		// A budget refuses at 100 %, so another limit did, and this one's reset does not tell
-		// when that is over.
+		// A budget refuses at 100 %, so another limit did, and this one's reset does not show when that
+		// is over.
 		if p := &s.Policies()[i]; s.Throttled && p.Name == "ad-account" && p.used < p.Limit {
 			p.Reset = None
 		}
 	}
 }
 
-// use adds a policy of what Meta tells of one object. It returns how long that asks to wait,
-// and whether Meta has refused the call, which may be so although the wait is too long to
-// count.
+// use adds a policy of what Meta reports of one object. It returns how long that asks to wait, and
+// whether Meta has refused the call, which may be so although the wait is too long to count.
 func use(object []byte, name string, s *Signal) (wait time.Duration, refused bool) {
 	p := NewPolicy(name)
 	p.Unit, p.Window = "percent", time.Hour
@@ -169,7 +168,7 @@ var strava = add(Profile{
 	},
 })
 
-// usage returns a policy that tells its use and its limit.
+// usage returns a policy that reports its use and its limit.
 func usage(name, used, limit string, window time.Duration) Policy {
 	p := NewPolicy(name)
 	p.used, _ = count(trim(used))

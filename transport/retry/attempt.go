@@ -17,7 +17,7 @@ import (
 type attempt struct {
 	req     *http.Request
 	waited  time.Duration // in the limiter
-	refused error         // by the limiter; nil: it has admitted the request
+	refused error         // by the limiter, or nil
 	signal  signal        // of the response
 	heard   bool          // the transport has read the signal
 	cancel  func()        // ends the response
@@ -32,8 +32,7 @@ func attemptOf(ctx context.Context) *attempt {
 	return a
 }
 
-// result returns the attempt that has led to a response or an error, and the Error; nil: there is
-// none.
+// result returns the attempt that has led to a response or an error, and the Error, or nil.
 func result(resp *http.Response, err error) (*attempt, *Error) {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.attempt, e
@@ -129,8 +128,8 @@ func idempotencyKey(req *http.Request) string {
 type signal struct {
 	throttled bool
 	refused   bool          // and certainly not carried out
-	permanent bool          // and coming back does not help before somebody does something
-	wait      time.Duration // 0: it does not say
+	permanent bool          // and a retry helps only after somebody's action
+	wait      time.Duration // 0 if unknown
 }
 
 // signalOf returns what a profile has read of a response. A refusal of another scope than the
@@ -155,7 +154,7 @@ func signalOf(status int, s *profile.Signal) signal {
 		got.refused, got.permanent = false, false
 	}
 	if !got.refused && got.wait <= 0 {
-		return signal{} // a failure like others
+		return signal{} // a failure like any other
 	}
 	return got
 }

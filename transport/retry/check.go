@@ -105,7 +105,7 @@ func asked(wait, most time.Duration) time.Duration {
 	return jitter(wait, min(wait/10, time.Second), most)
 }
 
-// unasked returns the pause if nobody has asked for one, after so many retries.
+// unasked returns the pause if the API has not asked for one, after so many retries.
 func unasked(first, most time.Duration, retries int) time.Duration {
 	first = max(0, first)
 	return doubled(first, max(first, most), retries+1)
@@ -149,7 +149,7 @@ func prepare(req *http.Request) error {
 }
 
 // announced reports whether the request says that its sender, an SDK of AWS, sends it several times
-// by itself, as "attempt=1; max=3". A sender that knows no bound says no max.
+// by itself, as "attempt=1; max=3". A sender without a bound omits max.
 func announced(req *http.Request) bool {
 	attempt := false
 	for part := range strings.SplitSeq(req.Header.Get("Amz-Sdk-Request"), ";") {

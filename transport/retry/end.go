@@ -19,7 +19,7 @@ type Error struct {
 	// Err is why the request has ended.
 	Err error
 
-	attempt *attempt // nil: it is none
+	attempt *attempt // or nil
 }
 
 func newError(a *attempt, err error) *Error {
@@ -68,7 +68,7 @@ func (p *policy) end(resp *http.Response, err error, attempts int) (*http.Respon
 			p.remember(a.req, fmt.Errorf("status %d", resp.StatusCode))
 		}
 		return resp, nil
-	case resp != nil && unread == nil: // retryablehttp has closed the others
+	case resp != nil && unread == nil: // retryablehttp has closed the rest
 		_ = resp.Body.Close()
 	}
 	if e == nil {
@@ -81,8 +81,8 @@ func (p *policy) end(resp *http.Response, err error, attempts int) (*http.Respon
 	return nil, e
 }
 
-// forbid tells the SDKs that heed it that a request was sent as often as it may be. If RetryMax is
-// 0, an SDK is to send it again.
+// forbid marks a response for SDKs: its request was sent as often as allowed. If RetryMax is 0, an
+// SDK is to send it again.
 func (p *policy) forbid(resp *http.Response) {
 	if p.client.RetryMax <= 0 {
 		return

@@ -38,7 +38,7 @@ func (p *policy) limiter(l outbound.Limiter) outbound.Limiter {
 	return &limiter{l, p}
 }
 
-// limiter waits for another one: it asks again when a refusal says so.
+// limiter waits for another one: it asks again after a refusal's RetryAfter.
 type limiter struct {
 	outbound.Limiter
 	policy *policy

@@ -62,11 +62,11 @@ func Name(zone *time.Location) (name, flaw string) {
 // Calendar finds the periods of a bucket's limits at a time.
 type Calendar struct {
 	kinds []store.Kind
-	zones []*time.Location // nil: the limit does not count by the calendar, or by UTC's hours
+	zones []*time.Location // nil if the limit does not count by the calendar, or counts by UTC's hours
 	last  atomic.Pointer[moment]
 }
 
-// moment is what a calendar tells from one time to another, in Unix seconds. It never changes.
+// moment is a stretch of a calendar, in Unix seconds. It never changes.
 type moment struct {
 	from, until int64
 	periods     []store.Period
@@ -104,7 +104,7 @@ func (c *Calendar) At(unix time.Duration) []store.Period {
 	return m.periods
 }
 
-// moment computes what the calendar tells at a Unix time.
+// moment computes the calendar at a Unix time.
 func (c *Calendar) moment(sec int64) *moment {
 	m := &moment{from: math.MinInt64, until: math.MaxInt64, periods: make([]store.Period, len(c.kinds))}
 	for i, kind := range c.kinds {
@@ -146,9 +146,9 @@ func period(kind store.Kind, zone *time.Location, sec int64) store.Period {
 	return store.Period{Begin: times[0], End: times[1], Next: times[2]}
 }
 
-// dayBegins returns the Unix time at which clocks of the zone first show midnight of a day,
-// or a later time of it: a midnight may be left out, or come twice. Days beyond a month's end
-// are those of the next.
+// dayBegins returns the Unix time when clocks of the zone first show midnight of a day, or a later
+// time of it. A midnight may be left out, or come twice. Days beyond a month's end are those of the
+// next.
 func dayBegins(zone *time.Location, year int, month time.Month, day int) int64 {
 	const farEast = 16 * 3600 // no clock is further ahead of UTC
 	midnight := time.Date(year, month, day, 0, 0, 0, 0, time.UTC).Unix()
