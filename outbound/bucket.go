@@ -54,10 +54,10 @@ func NewBucket(key string, limits ...Limit) (*Bucket, error) {
 // Limits are the same if Unit, Name and kind are the same, and without a Name their window, or
 // their period and zone: those keep their levels. Another limit begins empty.
 //
-// NewSharedBucket does no I/O. A nil store is [ErrInvalid], because a bucket in memory
-// would give each of N workers the whole quota. An [InFlight] counts the calls of all processes. It
-// may be the only limit: NewSharedBucket(store, "erp", InFlight(50)). Beside other limits a call
-// takes a slot first, and then its cost.
+// NewSharedBucket does no I/O. A nil store is [ErrInvalid], because a bucket in memory would give
+// each of N workers the whole quota. An [InFlight] counts the calls of all processes. It may be the
+// only limit: NewSharedBucket(store, "erp", InFlight(50)). With other limits a call takes a slot
+// first, and then its cost.
 func NewSharedBucket(s store.Store, key string, limits ...Limit) (*Bucket, error) {
 	if s == nil {
 		return nil, fmt.Errorf("%w: nil Store of %s", ErrInvalid, quote(key))

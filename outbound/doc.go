@@ -54,8 +54,8 @@
 //
 // [NewSharedBucket] keeps the bucket in a [store.Store], so that all processes share it: package
 // redisstore for Redis, pgstore for PostgreSQL, rowstore for other databases. Package fallback
-// decides what calls do while the store is unavailable. In a shared bucket InFlight counts the calls
-// of all processes. [Keyed] makes a limiter per tenant, token or host, and drops idle ones.
+// decides what calls do while the store is unavailable. In a shared bucket InFlight counts the
+// calls of all processes. [Keyed] makes a limiter per tenant, token or host, and drops idle ones.
 // Within puts a limit per tenant around a total.
 //
 // # Reacting to the API

@@ -193,8 +193,8 @@ func (e *StoreError) Unwrap() error { return e.Err }
 // RetryableError is false: the store has done its own retries.
 func (e *StoreError) RetryableError() bool { return false }
 
-// relabel returns err with a label as the key of the error of this package that it is or wraps, as
-// a copy, because another goroutine may have the error, too.
+// relabel returns err with a label as the key of the error of this package that it is or wraps. It
+// is a copy, because another goroutine may have the error, too.
 func relabel(err error, label string) error {
 	for _, kind := range [...]any{new(*ThrottledError), new(*CostError), new(*LimitError), new(*StoreError)} {
 		if errors.As(err, kind) {

@@ -94,8 +94,8 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 	return e, nil
 }
 
-// explainLimits adds the state of each limit, and names the one that makes the call wait longest. It
-// returns the longest wait that one of them alone makes.
+// explainLimits adds the state of each limit, and names the one that makes the call wait longest.
+// It returns the longest wait that one of them alone makes.
 func (e *Explanation) explainLimits(r *reply, k *Clock) (longest time.Duration) {
 	s, units, at, most := &k.state, r.force.units(&e.Cost), 0, time.Duration(0)
 	defer func(rem time.Duration) { s.Rem = rem }(s.Rem)

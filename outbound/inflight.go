@@ -10,9 +10,10 @@ import (
 )
 
 const (
-	// idleFor is how long a slot that no call here wants stays idle, unless another process waits.
+	// idleFor is how long an unwanted slot stays idle, unless another process waits.
 	idleFor = 5 * time.Millisecond
-	// settled is how long a process keeps slots that it has been granted, although others have less.
+	// settled is how long a process keeps slots that it has been granted, even if other processes
+	// have less.
 	settled = 100 * time.Millisecond
 	// wantedFor is how long a caller that has found no slot counts as waiting for one. A queue asks
 	// again each second.
@@ -21,8 +22,8 @@ const (
 	firstTry, lastTry = 50 * time.Millisecond, time.Second
 )
 
-// holder holds a shared bucket's slots among those of all processes, as [store.Ask] says. It asks by
-// a timer, and only while it has slots or calls wait for some. slots.mu protects it.
+// holder holds a shared bucket's slots among those of all processes, as [store.Ask] says. It asks
+// by a timer, and only while it has slots or calls wait for some. slots.mu protects it.
 type holder struct {
 	of   *slots
 	core core   // the key of the slots: a limit that leaks all of them in a lease
@@ -30,7 +31,7 @@ type holder struct {
 	tell func() // that there are slots
 
 	have     int
-	sent     time.Time       // when the last ask that was answered was sent; zero: none was
+	sent     time.Time       // when the last answered ask was sent, or zero
 	last     store.Allotment // its answer
 	granted  time.Duration
 	idleFrom time.Duration // idle slots that no call here wants go back from then on
@@ -40,7 +41,7 @@ type holder struct {
 	wants    int           // slots that calls which wait have not found since the last grant
 	wanted   time.Duration // when the last of them looked for one
 	gates    int           // calls that wait for the answer only
-	waits    bool          // the store was told that calls wait
+	waits    bool          // the store knows that calls wait
 	asking   bool
 	due      bool          // ask now
 	err      error         // of the last ask
@@ -61,7 +62,7 @@ func leasedLimit(l *Limit) Limit {
 	return Limit{Capacity: l.Capacity, LeakRate: l.Capacity / l.lease().Seconds(), Name: "in flight"}
 }
 
-// lease returns how long a process that is not heard of keeps its slots.
+// lease returns how long a silent process keeps its slots.
 func (l *Limit) lease() time.Duration {
 	if l.window == 0 {
 		return store.DefaultLease
@@ -103,7 +104,7 @@ func (h *holder) surplus() int {
 // spare returns how many calls may start.
 func (h *holder) spare() int { return h.idle() - h.surplus() }
 
-// total returns the slots that others hold and those that are in use here, as far as is known.
+// total returns the slots that other processes hold and those in use here, as far as is known.
 func (h *holder) total() int {
 	return h.of.used + max(0, int(h.of.limit.Load().Capacity)-h.last.Free-h.last.Held)
 }
@@ -177,7 +178,7 @@ func (h *holder) wake() {
 	h.of.mu.Unlock()
 }
 
-// ask tells the store what the bucket keeps, and takes what it grants.
+// ask reports to the store what the bucket keeps, and takes what it grants.
 func (h *holder) ask() {
 	h.of.mu.Lock()
 	h.due = false
@@ -218,8 +219,8 @@ func (h *holder) ask() {
 	}
 }
 
-// wait waits until there is a slot or an answer that grants none. To a call that does not wait for
-// others to end it returns why it has none, or when it may ask again.
+// wait waits until there is a slot or an answer that grants none. To a call that does not wait it
+// returns why it has no slot, or when it may ask again.
 func (h *holder) wait(ctx context.Context, s *step) (again time.Duration, err error) {
 	h.of.mu.Lock()
 	defer h.of.mu.Unlock()
@@ -273,8 +274,8 @@ func (h *holder) look(ctx context.Context) error {
 	return err
 }
 
-// set puts another number of slots in force for all processes; nil: the one that the bucket was made
-// with.
+// set puts another number of slots in force for all processes. If it is nil, that is the one that
+// the bucket was made with.
 func (h *holder) set(ctx context.Context, l *Limit) error {
 	s := step{action: store.Replace}
 	if l != nil {

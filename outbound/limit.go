@@ -126,22 +126,22 @@ func (l Limit) Of(unit int, name string) Limit {
 }
 
 // InFlight returns a limit on calls in flight: at most n have been admitted and not yet ended by
-// [Permit.Done], whatever they cost. Capacity comes back with Done and not with time, so a refusal
-// has no RetryAfter. A bucket has at most one such limit. A job of [Do] is one call, whatever its
-// requests are: see [Permit.AcquireIn].
+// [Permit.Done], whatever they cost. Only Done frees its capacity, so its refusals have no
+// RetryAfter. A bucket has at most one such limit. A job of [Do] is one call, whatever its requests
+// are: see [Permit.AcquireIn].
 //
-// In a shared bucket n counts the calls of all processes, also if it is the only limit. At most n
-// are in flight, plus those that were in flight in a process when it had not reached the store for
-// most of a lease. A process that has gone gives its slots up within a lease, which is 30 s: see
+// In a shared bucket n counts the calls of all processes, even as the only limit. At most n are in
+// flight, plus those that were in flight in a process when it had not reached the store for most of
+// a lease. A process that has gone gives its slots up within a lease, which is 30 s: see
 // [Limit.Lease]. RetryAfter of a refusal is when to ask again. A queue is granted slots as they
 // become free, and processes that wait have equal shares.
 //
-// This does not cover that calls end with the lease, nor a strict order between processes. It does
-// not cover a store that loses its data, if a new process asks before one that holds slots, nor a
-// store whose clock is set forward more than once in a lease while a process is cut off. If a
-// round trip takes more than a tenth of a call, and n is below the number of processes, fewer than
-// 0.9 n calls are in flight. A limit for this process alone is a bucket of [NewBucket] with an
-// InFlight, around which a call acquires first.
+// This does not cover that calls end with the lease, nor a strict order between processes. Two more
+// cases are not covered: a store that loses its data, if a new process asks before one that holds
+// slots; and a store's clock that is set forward more than once in a lease while a process is cut
+// off. If a round trip takes more than a tenth of a call, and n is below the number of processes,
+// fewer than 0.9 n calls are in flight. A limit for this process alone is a bucket of [NewBucket]
+// with an InFlight, around which a call acquires first.
 //
 // If a program forgets Done, its call counts until the garbage collector finds the permit, which
 // may be minutes later. The [ThrottledError] has the number of calls in progress, and the age of
@@ -150,9 +150,10 @@ func InFlight(n int) Limit {
 	return Limit{Capacity: float64(n), inFlight: true}.intact()
 }
 
-// Lease returns the limit of [InFlight] with another lease than 30 s. A process that a shared bucket's
-// store does not hear of for a lease loses its slots. It is 3 s to 1 h. A bucket in this process has
-// no use for it. On any other limit, and with any other lease, it makes the limit invalid.
+// Lease returns the limit of [InFlight] with another lease than 30 s. A process of a shared bucket
+// that has not reached the store for a lease loses its slots. It is 3 s to 1 h. A bucket in this
+// process has no use for it. On any other limit, and with any other lease, it makes the limit
+// invalid.
 func (l Limit) Lease(d time.Duration) Limit {
 	switch {
 	case l.flaw != "":

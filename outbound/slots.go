@@ -10,13 +10,13 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// slots are the places among the calls at once. A limit on those is no limit of the law. A bucket in
-// this process counts its own calls. A shared one counts the slots that it holds among all processes.
+// slots are those of the calls in flight. Package store does not count them. A bucket in this
+// process counts its own calls. A shared one counts the slots that it holds among all processes.
 type slots struct {
 	limit     atomic.Pointer[Limit] // nil for any number of slots
 	collected atomic.Int64          // slots of permits that were dropped without Done, so far
 
-	fleet *holder // nil: all are this bucket's own
+	fleet *holder // nil if all are this bucket's own
 
 	mu       sync.Mutex // protects what follows
 	used     int
@@ -150,8 +150,8 @@ func (p *slots) take() *slot {
 	return s
 }
 
-// slot is a call's place among the calls at once. It ends with Done, or, as a safety net, when the
-// permit is unreachable, so that Done cannot be called.
+// slot is that of one call in flight. It ends with Done, or, as a safety net, when the permit is
+// unreachable, so that Done cannot be called.
 type slot struct {
 	of    *slots
 	since time.Duration // when it was taken
@@ -184,7 +184,7 @@ func (s *slot) drop() int {
 // and notifies no call: the bucket's next operation uses the slot.
 func (s *slot) forgotten() {
 	if s.end() {
-		s.of.collected.Add(1) // before anybody finds the bucket idle
+		s.of.collected.Add(1) // before the bucket looks idle
 		s.of.mu.Lock()
 		s.of.used--
 		s.of.mu.Unlock()

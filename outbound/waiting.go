@@ -73,10 +73,10 @@ func (w *waiting) changed() {
 	}
 }
 
-// postpone keeps a settle for a queue that waits, if there is one. Units come back only as far as
-// no booked call counts on them. The queue learns of the change, returns what it has booked far
-// ahead, and books again. That booking carries the settle, so the units come back to a call that
-// waits for them.
+// postpone keeps a settle for a queue that waits, if there is one. Units are returned only as far
+// as no booked call counts on them. The queue learns of the change, returns what it has booked far
+// ahead, and books again. That booking carries the settle, so the units go to a call that waits for
+// them.
 func (w *waiting) postpone(r report) bool {
 	w.mu.Lock()
 	wanted := len(w.watchers) > 0
@@ -99,9 +99,8 @@ func (w *waiting) keepLocked(r report) {
 	w.hasKept.Store(true)
 }
 
-// piggyback returns the reports that ride on the next operation: the first success
-// after a hold, and, if so asked, settles. reported is the epoch that the state was told
-// of before.
+// piggyback returns the reports that ride on the next operation: the first success after a hold,
+// and, if so asked, settles. reported is the epoch that was reported to the state before.
 func (w *waiting) piggyback(settles bool) (reports []report, reported int64) {
 	e := w.lastSuccess.Load()
 	if reported = w.reported.Swap(e); e != reported {
@@ -146,10 +145,10 @@ func (w *waiting) requeue(reports []report, reported int64) {
 	}
 }
 
-// succeeded notes that a call which knew of epoch has succeeded: that rides on the next
-// operation. It reports whether to send it at once, because it is the first success that
-// is known of after a hold: in a large fleet this worker's next turn may be far away, and
-// until then every refusal would double the hold.
+// succeeded notes that a call which knew of epoch has succeeded: that rides on the next operation.
+// It reports whether to send it immediately, because it is the first known success after a hold. In
+// a large fleet this process's next operation may be far away, and until then every refusal would
+// double the hold.
 func (w *waiting) succeeded(epoch int64) (first bool) {
 	for e := w.lastSuccess.Load(); e < epoch; e = w.lastSuccess.Load() {
 		if w.lastSuccess.CompareAndSwap(e, epoch) {

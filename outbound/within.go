@@ -58,8 +58,8 @@ func (w *nested) Acquire(ctx context.Context, c Cost) (Permit, error) {
 }
 
 // longer returns the error of a limiter that has refused the call, with the time at which the other
-// admits it, too. It changes a copy, because others may have the error. An error that a limiter has
-// wrapped stays as it is.
+// admits it, too. It changes a copy, because another goroutine may have the error. An error that a
+// limiter has wrapped stays as it is.
 func longer(ctx context.Context, err error, other Limiter, c Cost) error {
 	full, ok := err.(*ThrottledError)
 	x, explains := other.(explainer)

@@ -46,6 +46,6 @@ func (s *Store) allot(ctx context.Context, key string, op *store.Op) (store.Repl
 	}
 	here.Number = k.own.Number
 	r = here.Apply(&k.own, now())
-	r.Number, r.Limits = 0, nil // it says nothing of the limits that are in force in the store
+	r.Number, r.Limits = 0, nil // it has no information on the limits in force in the store
 	return r, nil
 }
