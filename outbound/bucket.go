@@ -227,7 +227,7 @@ func (b *Bucket) Resume(ctx context.Context) error {
 // Later reservations are void, and their calls are booked again by the new limits.
 //
 // In a shared bucket that has an [InFlight], limits without one leave it as it is. A shared bucket
-// that was made without one cannot get one.
+// must be made with one.
 //
 // Other processes learn of the change with their next reply, and of an InFlight within a sixth of
 // its lease. A process that remembers a refusal learns of it within a second, so a caller with a

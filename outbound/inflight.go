@@ -219,8 +219,8 @@ func (h *holder) ask() {
 	}
 }
 
-// wait waits until there is a slot or an answer that grants none. To a call that does not wait it
-// returns why it has no slot, or when it may ask again.
+// wait waits until there is a slot or an answer that grants none. To an impatient call it returns
+// why it has no slot, or when it may ask again.
 func (h *holder) wait(ctx context.Context, s *step) (again time.Duration, err error) {
 	h.of.mu.Lock()
 	defer h.of.mu.Unlock()

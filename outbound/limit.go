@@ -137,11 +137,11 @@ func (l Limit) Of(unit int, name string) Limit {
 // become free, and processes that wait have equal shares.
 //
 // This does not cover that calls end with the lease, nor a strict order between processes. Two more
-// cases are not covered: a store that loses its data, if a new process asks before one that holds
-// slots; and a store's clock that is set forward more than once in a lease while a process is cut
-// off. If a round trip takes more than a tenth of a call, and n is below the number of processes,
-// fewer than 0.9 n calls are in flight. A limit for this process alone is a bucket of [NewBucket]
-// with an InFlight, around which a call acquires first.
+// cases are not covered. One is a store that loses its data, if a new process asks before one that
+// holds slots. The other is a store's clock that is set forward more than once in a lease while a
+// process is cut off. If a round trip takes more than a tenth of a call, and n is below the number
+// of processes, fewer than 0.9 n calls are in flight. A limit for this process alone is a bucket of
+// [NewBucket] with an InFlight, around which a call acquires first.
 //
 // If a program forgets Done, its call counts until the garbage collector finds the permit, which
 // may be minutes later. The [ThrottledError] has the number of calls in progress, and the age of

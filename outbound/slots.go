@@ -108,8 +108,8 @@ func (p *slots) reserve(s *step) (asked []Cost) {
 	return asked
 }
 
-// seat frees the slots of costs that were not booked, and notes if the next one got no slot. It
-// reports whether a call was refused meanwhile because they were reserved.
+// seat frees the slots of unbooked costs, and notes if the next one got no slot. It reports whether
+// a call was refused meanwhile because they were reserved.
 func (p *slots) seat(s *step, asked []Cost, r *reply) (missed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
