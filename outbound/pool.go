@@ -21,14 +21,14 @@ import (
 //
 // A call goes to the member that admits it soonest, by the Explain of the member. One without
 // Explain counts as free until it refuses. If a member refuses the call, the next one is asked; if
-// all refuse it, the error is the one with the least RetryAfter. A call that waits at a member, as at
-// a queue, chooses again when the time has passed that Explain has said, as after a 429. What the
-// API answers reaches the member that has admitted the call. With buckets in a store each choice is
-// a request for each member.
+// all refuse it, the error is the one with the least RetryAfter. A call that waits at a member, as
+// at a queue, chooses again when the time has passed that Explain has said, as after a 429. What
+// the API answers reaches the member that has admitted the call. With buckets in a store each
+// choice is a request for each member.
 //
-// For an http.Client there is a Pool in package transport. Several accounts to get around a limit may
-// break the terms of an API. A Pool is safe for concurrent use. Do not change Members once it is in
-// use.
+// For an http.Client there is a Pool in package transport. Several accounts to get around a limit
+// may break the terms of an API. A Pool is safe for concurrent use. Do not change Members once it
+// is in use.
 type Pool struct {
 	// Members are what the Pool chooses from. Without a member Acquire returns an error that is
 	// [ErrInvalid].
@@ -83,8 +83,8 @@ func (p *Pool) all() (all []int) {
 	return all
 }
 
-// choose returns the member that admits the call soonest, and how long that takes; below 0: it is
-// unknown. The call counts there from then on.
+// choose returns the member that admits the call soonest, and how long that takes, or a negative
+// time if unknown. The call counts there from then on.
 func (p *Pool) choose(ctx context.Context, among []int, c *Cost) (best int, wait time.Duration) {
 	waits, each, ahead := make([]time.Duration, len(among)), make([]time.Duration, len(among)), make([]int, len(among))
 	for n, i := range among {
@@ -146,8 +146,8 @@ func (p *Pool) ask(ctx context.Context, i int, wait time.Duration, c *Cost) (Per
 	return permit, err
 }
 
-// Member returns the index of the member that has admitted the call of this permit, also in a job of
-// [Do], [Wrap] or [Each]. It is -1 if no member of p has.
+// Member returns the index of the member that has admitted the call of this permit, even in a job
+// of [Do], [Wrap] or [Each]. It is -1 if no member of p has.
 func (p *Pool) Member(permit *Permit) int {
 	for permit != nil {
 		switch k := permit.call.(type) {

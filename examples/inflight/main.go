@@ -3,9 +3,9 @@
 //
 //	go run ./examples/inflight
 //
-// Look at the sum: it is never above ten. Look at what the others have after the end: the slots of
-// the process that is gone are theirs within a lease of 3 s. All runs in this program: a store in
-// memory takes the place of Redis or PostgreSQL.
+// Look at the sum: it is never above ten. Look at the slots after the end of one process: the rest
+// gets them within a lease of 3 s. All runs in this program: a store in memory takes the place of
+// Redis or PostgreSQL.
 package main
 
 import (
@@ -36,7 +36,7 @@ var example = cli.Example{Name: "inflight", Usage: shows + "\n\n\tgo run ./examp
 
 func main() { example.Main() }
 
-// process is one process, as far as the store and the API can tell.
+// process stands for one process, to the store and to the API.
 type process struct {
 	store.Store
 	killed   atomic.Bool
