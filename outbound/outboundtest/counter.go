@@ -77,8 +77,8 @@ func (c *counter) adopt(old *counter, now int64) bool {
 	return true
 }
 
-// ruleSet is the rules of an API and their counts. When the rules change the API gets
-// another set, so its address tells whether they have changed.
+// ruleSet is the rules of an API and their counts. When the rules change the API gets another set,
+// so its address shows whether they have changed.
 type ruleSet struct {
 	rules    []Rule
 	counters []*counter // of rules; protected by API.mu

@@ -96,8 +96,8 @@ func storeCases() []storeCase {
 type storeCase struct {
 	sentence string
 	check    func(*exam)
-	workers  int                   // stores that it uses; 0: one
-	needs    func(StoreHooks) bool // whether these hooks are enough; nil: none is needed
+	workers  int                   // stores that it uses; 0 is one
+	needs    func(StoreHooks) bool // whether these hooks are enough, or nil
 }
 
 // exam is one case under way.
@@ -148,8 +148,8 @@ func fixed(n float64, w time.Duration) store.Limit {
 	return store.Limit{Name: "fixed window", Kind: store.Fixed, Capacity: n, Rate: n / w.Seconds(), Window: w}
 }
 
-// daily is a limit by the calendar. A store knows no zones and no days: its periods are as long as
-// the test says.
+// daily is a limit by the calendar. A store has no calendar: its periods are as long as the test
+// says.
 func daily(n float64) store.Limit {
 	return store.Limit{Name: "day", Kind: store.Daily, Capacity: n, Zone: "UTC"}
 }

@@ -62,7 +62,7 @@ func (e *exam) after() {
 			e.within("a reservation", p.due(&r, i), want, time.Since(begin))
 		}
 	}
-	// Two fit beside each other there, and the third is 10 s behind them.
+	// Two fit together there, and the third is 10 s behind them.
 	book(store.Op{Costs: []store.Units{{2}, {1}, {1}}, Horizon: time.Hour, After: time.Minute}, time.Minute, time.Minute, 70*time.Second)
 	// A call that comes now leaves after them. If reservations are further away, After changes nothing.
 	book(store.Op{Costs: []store.Units{{1}}, After: time.Second}, 80*time.Second)
@@ -75,7 +75,7 @@ func (e *exam) after() {
 	book(store.Op{Costs: []store.Units{{1}}}, 90*time.Second)
 }
 
-// claim books ten calls with a claim: the first however far away, the others within the horizon. It
+// claim books ten calls with a claim: the first however far away, the rest within the horizon. It
 // checks how many are booked, and the next claim.
 func (p *process) claim(claim, weight float64, horizon time.Duration, booked int, next float64) {
 	p.Helper()
@@ -97,7 +97,7 @@ func (e *exam) claims() {
 	p.claim(math.Inf(1), 0, time.Hour, 10, 11) // a backlog that begins is level, and does not raise the lead
 	p.claim(9, 0, 0, 2, 11)                    // two behind
 	p.claim(1, 0, 0, 10, 11)                   // ten behind, and its first is minutes away
-	p.claim(12, 0, 0, 1, 11)                   // of another life: it begins
+	p.claim(12, 0, 0, 1, 11)                   // of another life, which begins
 	for _, none := range []float64{0, -1, math.Inf(-1), math.NaN()} {
 		p.claim(none, 0, 0, 1, 0)
 	}
@@ -139,7 +139,7 @@ func (e *exam) undoes() {
 	first, _ := p.reserve(1)
 	second, _ := p.reserve(1)
 	p.levels(3)
-	// It is not the last. No other call was promised its place, but if it came back others would
+	// It is not the last. Its time is promised to no other call, but after a return other calls would
 	// overtake.
 	p.back(first)
 	p.levels(3)
@@ -153,12 +153,12 @@ func (e *exam) undoes() {
 	if old, c := p.charges[0][second], p.charges[0][third]; c.ID <= old.ID {
 		e.failf("its number is %d, and that of a booking before was %d", c.ID, old.ID)
 	}
-	// The bookings of one step come back together, and so do those of several.
+	// The bookings of one step are returned together, as those of several.
 	fourth, _ := p.reserve(1)
 	p.levels(4)
 	p.back(third, fourth)
 	p.levels(2)
-	// A settle that adds forbids to undo, and one that returns does not. Then the units come back,
+	// A settle that adds forbids to undo, and one that returns does not. Then the units are returned,
 	// because they are promised to no other call, and the reservation stays.
 	fifth, _ := p.reserve(1)
 	p.settle(0, 2)
@@ -214,7 +214,7 @@ func (e *exam) moves() {
 	if p.move(first, store.Op{Costs: costs, Wait: time.Hour}) >= 0 {
 		e.failf("a booking that is not the last was moved")
 	}
-	// It waits for as long as it was told, whatever Wait says.
+	// It waits for the returned time, whatever Wait is.
 	third := p.move(second, store.Op{Costs: costs})
 	if third < 0 {
 		e.Fatalf("the contract says %q: the last booking was not moved", e.sentence)

@@ -35,7 +35,8 @@ func (e *exam) now() time.Duration {
 	return r.State.Unix
 }
 
-// shutUntil returns the Unix time at which calls of the period after the one with this number may leave.
+// shutUntil returns the Unix time at which calls of the period after the one with this number may
+// leave.
 func (p *process) shutUntil(i int) time.Duration {
 	return time.Duration(p.ends[i+1])*time.Second + store.Slack
 }
@@ -116,7 +117,7 @@ func (e *exam) shut() {
 			e.failf("within a second after the end a call is refused %v, or leaves at another time than a second after it", r.Refused)
 		}
 		p.levels(2)
-		// Its booking ends with the period. Whoever holds it past the end returns it.
+		// Its booking ends with the period. A caller that holds it past the end returns it.
 		if until := time.Duration(p.ends[2])*time.Second - store.Slack; len(r.Charges) == 1 && r.Charges[0].Until != until {
 			e.failf("a call has to leave before %v, want %v", r.Charges[0].Until, until)
 		}

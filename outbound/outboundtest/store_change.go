@@ -18,7 +18,7 @@ var changeCases = []storeCase{
 	{sentence: "after a change reservations later than a second are void", check: (*exam).voids},
 }
 
-// inForce looks at a key as a process does that knows no number, and checks what it is told.
+// inForce looks at a key as a process without a number does, and checks the reply.
 func (e *exam) inForce(key string, base uint64, number int64, age time.Duration, want ...store.Limit) (yields bool) {
 	e.Helper()
 	op := &store.Op{Limits: want, Base: base, Age: age}

@@ -19,7 +19,7 @@ var fleetCases = []storeCase{
 	{sentence: "When is the time at which the state was true", check: (*exam).when},
 }
 
-// workers returns the exam's stores if they share one state. Else it returns the first store as
+// workers returns the test's stores if they share one state. Else it returns the first store as
 // many times.
 func (e *exam) workers() []store.Store {
 	e.Helper()

@@ -108,7 +108,7 @@ func (e *exam) settles() {
 	p.admit(4)
 	p.settle(second, 0)
 	p.levels(6)
-	// Units that have leaked do not come back.
+	// Units that have leaked are not returned.
 	quick := e.process(leaky(10, 1000))
 	call := quick.admit(10)
 	time.Sleep(30 * time.Millisecond)

@@ -36,7 +36,7 @@ func (e *exam) process(limits ...store.Limit) *process {
 	return &process{exam: e, mirror: &mirror{name: e.key()}, limits: limits, base: store.Hash(limits)}
 }
 
-// beside returns another process that uses the same key.
+// beside returns a second process that uses the same key.
 func (p *process) beside(limits ...store.Limit) *process {
 	return &process{exam: p.exam, mirror: p.mirror, limits: limits, base: store.Hash(limits)}
 }
@@ -260,7 +260,7 @@ func (p *process) reserve(cost ...float64) (call int, in time.Duration) {
 	return len(p.charges[0]) - 1, p.due(&r, 0)
 }
 
-// book books calls of one cost, the first at most wait away and the others together with it. It
+// book books calls of one cost, the first at most wait away and the rest together with it. It
 // checks how many of them are booked.
 func (p *process) book(n store.Units, calls int, wait time.Duration, booked int) store.Reply {
 	p.Helper()

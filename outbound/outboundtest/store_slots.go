@@ -13,7 +13,7 @@ var slotCases = []storeCase{
 	{sentence: "at most as many slots are held as there are, however many ask", check: (*exam).slotsInUse, workers: 4},
 }
 
-// slotsAsked has processes ask, give back and look in any order.
+// slotsAsked makes processes ask, return and look in any order.
 func (e *exam) slotsAsked() {
 	p := e.process(slow(5))
 	stores := e.workers()

@@ -69,7 +69,7 @@ func (e *exam) windows() {
 	time.Sleep(w / 2)
 	p.book(p.of(1), 3, 0, 3)
 	p.opens(sent, arrived, w)
-	for range 4 { // what the first one has left is taken, and the three others follow
+	for range 4 { // what the first one has left is taken, and the three later ones follow
 		p.try(1)
 		time.Sleep(w / 4)
 	}
@@ -109,7 +109,7 @@ func (e *exam) windowsHeld() {
 	if level := p.levels().State.Level[1]; level > 2.01 {
 		e.failf("the window has level %v, want no call of more than its length ago", level)
 	}
-	// The window does not drip.
+	// The window does not space calls.
 	p = e.process(moving(4, time.Hour), named(moving(100, 100*time.Hour), 0, "long"))
 	p.admit(1)
 	p.hold(100 * time.Millisecond)

@@ -42,13 +42,13 @@
 // No call waits longer than the shortest wait that keeps the limits and the order, with these
 // exceptions:
 //   - after a hold, a step of the clock, a change of limits or a settle, and after a booking was
-//     returned while others were booked behind it;
+//     returned before later ones;
 //   - a window lets calls of its last 64th wait for that long;
 //   - what left less than [BookingGrace] before a hold, and what is reserved within [Deaf] after
 //     it, counts in a window for longer by the hold. A call from before a hold may get nothing back
 //     from a window;
 //   - a hold of a key with a window makes reservations later than Deaf after it void, because units
-//     come back in it. Their callers return them and book again;
+//     are freed in it. Their callers return them and book again;
 //   - a calendar admits no call within [Slack] of the end of a period, and reserves nothing in the
 //     next period. A reservation that a hold moves past the end is void ([Charge.Void]);
 //   - a fixed window of which it is unknown when the API's began counts until a window after its
@@ -60,8 +60,8 @@
 // All processes that share a key count by its limits in force. A process sends its own with each
 // step, and the Number that it knows. If other limits are in force, the reply brings them. A
 // process adopts them, unless its own program was made with other limits and it was started later:
-// then it replaces them ([Op.Yields]). So in a rollout the newest process wins, and the others
-// adopt its limits within a reply. Limits that an operator sets hold until the program's own limits
+// then it replaces them ([Op.Yields]). So in a rollout the newest process wins, and the rest adopts
+// its limits within a reply. Limits that an operator sets hold until the program's own limits
 // change. Two programs with different limits for one key are two releases forever.
 //
 // Levels of limits that stay are kept, and nothing refills. Reservations of the next second stand.

@@ -21,8 +21,8 @@ const (
 	soon, next, late = 5 * time.Millisecond, 50 * time.Millisecond, 5 * time.Second
 )
 
-// Holders are the processes that hold slots of a limit on calls in flight, or wait for some. They do
-// not change: a step makes others. The slots are the capacity of the key's first limit.
+// Holders are the processes that hold slots of a limit on calls in flight, or wait for some. They
+// do not change: a step makes new ones. The slots are the capacity of the key's first limit.
 type Holders struct {
 	Dial time.Duration // the time of the leases: the store's, but no step adds more than a third of a lease
 	Last time.Duration // the latest grant, on the dial
@@ -40,11 +40,11 @@ type Holder struct {
 }
 
 // Ask is what a process says of its slots, all of it each time: so the next ask makes up for a lost
-// one. Safety needs that a process counts what it gives back as gone before the ask leaves, that its
-// asks are carried out in order, that it starts no call later than half a lease after it sent the
-// last ask that was answered, and that Keep is true. An ask which changes nothing is not written for
-// a sixth of a lease, and a step of the store's clock counts as a third of one at most: that is the
-// other half.
+// one. Safety has four conditions. A process counts a returned slot as gone before the ask leaves,
+// and its asks are carried out in order. It starts no call later than half a lease after the last
+// answered ask was sent, and Keep is true. An ask which changes nothing is not written for a sixth
+// of a lease, and a step of the store's clock counts as a third of one at most: that is the other
+// half.
 type Ask struct {
 	ID    uint64        // random, of this process and bucket. If it is zero, the ask only looks
 	Keep  int           // the slots that it goes on with
@@ -57,7 +57,7 @@ type Ask struct {
 // Allotment is the answer to an [Ask].
 type Allotment struct {
 	Held  int           // the slots that the process has
-	Keep  int           // as many of them it may use for its next calls; it gives the others back as its calls end
+	Keep  int           // as many of them it may use for its next calls; it returns the rest as its calls end
 	Free  int           // the slots that no process has; below zero: the processes hold more than there are
 	Other bool          // other processes wait
 	Again time.Duration // when to ask again, if its calls wait

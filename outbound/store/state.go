@@ -55,33 +55,34 @@ type State struct {
 	Top, IDs int64
 	Level    Units // what counts of each limit now
 	Leaked   Units `json:",omitzero"` // what has leaked from each ahead of real time, because of a hold
-	// Parts are what the kinds of limits need besides. A State in a Reply has none.
+	// Parts are what the kinds of limits need in addition. A State in a Reply has none.
 	Parts []Part `json:",omitempty"`
 	// Unix is the Unix time at At. It is known after a step only.
 	Unix time.Duration `json:"-"`
 }
 
-// Part is what a key keeps of one limit besides its level. Each kind uses some of the fields.
+// Part is what a key keeps of one limit in addition to its level. Each kind uses some of the
+// fields.
 type Part struct {
 	// Ret is, of a leaky limit, the units that were returned or written off: Rate*dial + Ret has
 	// run past it in this life. Of other kinds it is the units that were filled in this life.
 	Ret float64 `json:",omitzero"`
-	// Over is the larger capacity that a leaky limit had while its level may still exceed
-	// today's. Zero: no more than today's capacity can be in it.
+	// Over is the larger capacity that a leaky limit had while its level may still exceed today's. If
+	// it is zero, at most today's capacity can be in it.
 	Over float64 `json:",omitzero"`
 	// Owed is by how much the level of a leaky limit is lower than today's rate explains,
 	// because it counts on reservations, or on the rest of a hold, at a higher rate.
 	Owed float64 `json:",omitzero"`
 	// Since is the Number of the limits from which on a charge can be returned.
 	Since int64 `json:",omitzero"`
-	// Begin and End are those of a calendar's period, as Unix times. Of a fixed window Begin is
-	// the first call, and End is a window after the last, on the dial. A window returns nothing
-	// to calls before Begin.
+	// Begin and End are those of a calendar's period, as Unix times. For a fixed window Begin is the
+	// first call, and End is a window after the last, on the dial. A window returns nothing to calls
+	// before Begin.
 	Begin, End time.Duration `json:",omitzero"`
 	// Units is what has been filled in a fixed window.
 	Units float64 `json:",omitzero"`
-	// Sure is true if a fixed window began with the call at Begin, when State.Skip was Skip. Of a
-	// calendar it is true in the period in which the key was found corrupt.
+	// Sure is true if a fixed window began with the call at Begin, when State.Skip was Skip. For a
+	// calendar it is true in the period when the key was found corrupt.
 	Sure  bool          `json:",omitzero"`
 	Skip  time.Duration `json:",omitzero"`
 	Slots []Slot        `json:",omitempty"` // of a window, in the order of their ends

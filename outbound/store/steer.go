@@ -27,9 +27,8 @@ type Row struct {
 	Top     float64 // the speed when the row began, or 0
 	Per     float64 // calls for each refusal, with which later rows are compared, or 0
 	Fast    float64 // the speed that a slow-down is compared with
-	// Trust above 0 is the number of rows for which refusals still say nothing about the
-	// pace. Below 0 it is minus the number of latest rows, at most 3, in which slowing down
-	// has not helped.
+	// Trust above 0 is the number of rows whose refusals are not yet about the pace. Below 0 it is
+	// minus the number of latest rows, at most 3, in which slowing down has not helped.
 	Trust int64
 	Until time.Duration // the store's time at which the key forgets all of this
 }

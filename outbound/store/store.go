@@ -176,7 +176,7 @@ func (a Action) String() string {
 type Report struct {
 	Kind   ReportKind
 	Charge *Charge // of the call, or nil
-	Used   Units   // Settled: the real cost. Remaining: what remains of each limit; below 0: the API did not say
+	Used   Units   // Settled: the real cost. the rest of each limit, with Remaining; negative if unknown
 	// Wait is the length of the hold, with Refused, Held and Paused, or 0 if the API did not say.
 	// With Remaining it is the time until the reset.
 	Wait time.Duration

@@ -64,10 +64,10 @@
 //
 // # What is not trusted
 //
-// A number has at most 20 digits, with or without decimals, and no sign or exponent. Times are
-// rounded up and at most 2^31 s. Resets of more than 40 days are ignored. Remaining is at most the
-// limit. If a header comes twice, the least limit, the least remaining and the latest reset count.
-// Names are valid UTF-8 of at most 128 bytes without control characters.
+// A number has at most 20 digits, with or without decimals. Times are rounded up and at most 2^31
+// s. Resets of more than 40 days are ignored. Remaining is at most the limit. If a header comes
+// twice, the least limit, the least remaining and the latest reset count. Names are valid UTF-8 of
+// at most 128 bytes without control characters.
 //
 // Of one header the package reads 16 lines of at most 1 KiB, and of all together 4 KiB and 32
 // policies. Meta's X-Business-Use-Case-Usage may have lines of 8 KiB, which take 50 µs. Headers

@@ -127,8 +127,8 @@ var generic = add(Profile{Name: "generic", also: `
 // the response. A nil response has a zero Signal. Read finds headers only under the canonical names
 // of net/http.
 //
-// Read reads at most 4 KiB of values, no line above 1 KiB, and 16 lines of one name. A
-// response with nothing to read costs no allocation.
+// Read reads at most 4 KiB of values, no line above 1 KiB, and 16 lines of one name. A response
+// without limits costs no allocation.
 func (p *Profile) Read(resp *http.Response, now time.Time) Signal {
 	return p.ReadEarly(resp, now, nil)
 }

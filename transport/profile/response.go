@@ -28,8 +28,8 @@ func (r *Response) Get(name string) string {
 	return ""
 }
 
-// Lines returns the lines of a header, without the blanks around them: the first 16, without
-// those longer than 1 KiB, and none once 4 KiB have been read.
+// Lines returns the lines of a header, trimmed: the first 16, except those longer than 1 KiB, up to
+// 4 KiB in all.
 func (r *Response) Lines(name string) iter.Seq[string] { return r.linesUpTo(name, maxValue) }
 
 // linesUpTo is Lines for a header whose lines may be longer. One that begins within the 4 KiB

@@ -55,7 +55,7 @@ const (
 	PerSecond
 )
 
-// None stands for a Limit, a Remaining or a Reset that the API has not reported.
+// None stands for an unknown Limit, Remaining or Reset.
 const None = -1
 
 // A Policy is one limit of the API, as far as the response reports it.
@@ -66,8 +66,8 @@ type Policy struct {
 	// Unit is what it counts, such as "requests", "tokens", "points" or "content-bytes". If it is
 	// empty, the API does not say, and it is probably requests.
 	Unit string
-	// Limit and Remaining are in units, not negative, or None. Remaining is at most Limit.
-	// Some APIs send fractions.
+	// Limit and Remaining are in units, at least 0, or None. Remaining is at most Limit. Some APIs
+	// send fractions.
 	Limit, Remaining float64
 	// Reset is how long it is until Limit is there again, at most 40 days, or None. It counts
 	// from when the response's headers came.
@@ -160,7 +160,7 @@ type Signal struct {
 	Absolute bool
 	// Wait is for how long no further call should leave, by the order in the package's documentation,
 	// or 0 if the API did not say. It is at most 2^31 s, and its user may cap it lower. A function
-	// Judge may set it for refusals that have neither a RetryAfter nor a reset.
+	// Judge may set it for refusals without a RetryAfter and a reset.
 	Wait time.Duration
 	// Date is the API's clock at the response, from the header Date. It is zero if that is missing,
 	// or if the Signal has nothing else.

@@ -137,8 +137,7 @@ var notion = add(Profile{
 })
 
 // Airtable is the Web API of Airtable (support.airtable.com, "Managing API call limits", 2026).
-// After a 429 it does not answer for 30 seconds, which is in no header. The monthly limit is a
-// Quota.
+// After a 429 it is silent for 30 seconds, which is in no header. The monthly limit is a Quota.
 var Airtable *Profile = airtable
 
 var airtable = add(Profile{

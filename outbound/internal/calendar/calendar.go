@@ -1,4 +1,4 @@
-// Package calendar knows time zones, and in which periods of a calendar a moment is.
+// Package calendar finds the periods of a calendar in a time zone.
 package calendar
 
 import (
@@ -36,7 +36,7 @@ func Zone(name string) (zone *time.Location, flaw string) {
 	return zone, ""
 }
 
-// Name returns the name by which other processes know a zone, or what is wrong with it.
+// Name returns a zone's name for other processes, or what is wrong with it.
 func Name(zone *time.Location) (name, flaw string) {
 	if zone == nil {
 		return "", "its location is nil: time.UTC is one"

@@ -9,7 +9,7 @@ import (
 
 // Carrier carries trips out, for one engine. The author of a store writes it.
 //
-// A carrier may do a trip in one of two ways, and choose anew for each trip:
+// A carrier may do a trip in one of two ways, and choose for each trip:
 //
 //   - The server does the step by itself, in one round trip. The carrier then computes the reply
 //     with [store.Op.Apply], from the state before the step and the server's time, which the
@@ -62,10 +62,10 @@ type Trip struct {
 	// change.
 	Op store.Op
 	// Seq is the trip's number. Later trips of the engine have higher numbers. For each worker the
-	// store keeps the number of its last trip of a key, next to the key, and what is needed to
-	// answer that trip again. If the number comes again, the store answers from this record. It
-	// carries out no lower number, because no caller waits for that trip any more. A record has to
-	// last for as long as an attempt may be under way.
+	// store keeps the number of its last trip of a key, next to the key, and what is needed to answer
+	// that trip again. If the number comes again, the store answers from this record. It skips lower
+	// numbers, because their callers have left. A record has to last for as long as an attempt may be
+	// under way.
 	Seq int64
 	// Last is the number of the key's last trip that the store had on record when it answered that
 	// one. If it is zero, none is known. A store whose record of this worker has a lower number has
@@ -112,8 +112,8 @@ type Attempt struct {
 	// record before the attempt. It is 0 if there was no record, and -1 if that is unknown. From it
 	// the engine learns that the store has lost data.
 	Recorded int64
-	// Keep is, with Done, for how long the record of this trip will stay at least. It is 0 if the
-	// trip is not on record because it has changed nothing.
+	// Keep is, with Done, for how long the record of this trip will stay at least. It is 0 for a trip
+	// without a change, which is not recorded.
 	Keep time.Duration
 	// Doubt is, with Done, why the key may not be as package store would have left it. The engine
 	// reports it as an EventCorrupt.

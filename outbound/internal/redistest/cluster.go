@@ -61,9 +61,9 @@ var sharedCluster = sync.OnceValues(func() (*Cluster, error) {
 	return c, nil
 })
 
-// SharedCluster returns the one cluster that serves all tests of a binary, as [Shared] does
-// with one server. A test may move its slots and promote its replicas while others use it,
-// but cannot kill or stop its nodes.
+// SharedCluster returns the one cluster that serves all tests of a binary, as [Shared] does with
+// one server. A test may move its slots and promote its replicas while other tests use it, but
+// cannot kill or stop its nodes.
 func SharedCluster(t testing.TB) *Cluster {
 	t.Helper()
 	b, err := find()

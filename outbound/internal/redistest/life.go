@@ -59,8 +59,8 @@ func (s *Server) alive() bool {
 	return !s.stopped && !s.process.ended()
 }
 
-// Kill ends the process at once (SIGKILL), even if it is stopped: connections to
-// it break, and the port refuses new ones.
+// Kill ends the process immediately (SIGKILL), even if it is stopped: connections to it break, and
+// the port refuses new ones.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()
 	s.mine(t)
@@ -80,10 +80,9 @@ func (s *Server) Save(t testing.TB) {
 	s.saved = true
 }
 
-// Restart kills the server if it runs, and starts it on the same port. The server
-// then has the data that [Server.Save] has kept since the last start, or is empty.
-// It loses what [Server.Config] has set. A cluster's node keeps its place in the
-// cluster.
+// Restart kills the server if it runs, and starts it on the same port. The server then has the data
+// that [Server.Save] has kept since the last start, or is empty. It loses what [Server.Config] has
+// set. A cluster's node stays in the cluster.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	s.mine(t)

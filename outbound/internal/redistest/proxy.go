@@ -11,9 +11,8 @@ import (
 	"time"
 )
 
-// Faults are what a [Proxy] does to the connections through it. The zero value
-// does nothing. Probabilities are from 0 to 1, and the proxy draws anew for each
-// request or reply.
+// Faults are what a [Proxy] does to the connections through it. The zero value does nothing.
+// Probabilities are from 0 to 1, and the proxy draws again for each request or reply.
 type Faults struct {
 	// Delay holds each reply back for so long, and Jitter for up to so much more,
 	// at random. The replies of one connection keep their order.
@@ -34,7 +33,7 @@ type Faults struct {
 	// SwallowRequests is the same, but the connection stays open. Later requests
 	// on it do not reach the server either.
 	SwallowRequests float64
-	// Refuse closes new connections at once.
+	// Refuse closes new connections immediately.
 	Refuse bool
 	// Only, if not nil, reports whether a command has faults, by its words. Its
 	// reply has faults then, too, and published messages have none. The proxy
@@ -51,7 +50,7 @@ type Counts struct {
 	Connections int
 	Requests    int            // requests from clients
 	Commands    map[string]int // the same by the first word, in capitals
-	Replies     int            // replies sent on to clients, without those of commands that have no faults
+	Replies     int            // replies sent on to clients, except those of commands without faults
 	Dropped     int            // requests and replies lost with their connection
 	Swallowed   int            // requests and replies lost while their connection stayed open
 }
@@ -101,8 +100,8 @@ func (p *Proxy) Set(f Faults) {
 	p.faults = f
 }
 
-// Seed starts the random numbers anew. With one seed the n-th draw is always the
-// same, and so are the faults, as long as requests come one after the other.
+// Seed restarts the random numbers. With one seed the n-th draw is always the same, and so are the
+// faults, as long as requests come in sequence.
 func (p *Proxy) Seed(seed uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

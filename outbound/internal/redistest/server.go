@@ -23,8 +23,7 @@ import (
 // in a cluster seconds. It only ends a wait that would hang.
 const patience = 30 * time.Second
 
-// Server is one server, running or not. Only Addr, Port and Pid may be called by
-// several goroutines at once.
+// Server is one server, running or not. Only Addr, Port and Pid may be called concurrently.
 type Server struct {
 	config config
 	dir    string

@@ -59,8 +59,7 @@ func (c *Cluster) Owner(t testing.TB, key string) *Server {
 	return found
 }
 
-// Master returns a live master that is none of the others, so that a test can move
-// a slot to it.
+// Master returns a live master other than the given ones, so that a test can move a slot to it.
 func (c *Cluster) Master(t testing.TB, others ...*Server) *Server {
 	t.Helper()
 	for _, n := range c.Nodes {
@@ -91,8 +90,8 @@ func (c *Cluster) Replica(t testing.TB, master *Server) *Server {
 	return nil
 }
 
-// Ready waits until all running nodes find the cluster in order and agree on the
-// owner of each slot. After a failover, clients then hear of it.
+// Ready waits until all running nodes find the cluster in order and agree on the owner of each
+// slot. After a failover, clients then learn of it.
 func (c *Cluster) Ready(t testing.TB) {
 	t.Helper()
 	if err := poll(c.agree); err != nil {
