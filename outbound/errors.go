@@ -38,13 +38,13 @@ type ThrottledError struct {
 	Limit string
 	// RetryAfter is how long until the same call would be admitted if no other call comes before. It
 	// is 0 if it is unknown: the limit is one on calls in flight, a Keyed is full, or the call's
-	// deadline has passed.
+	// deadline has passed. If all processes share the calls in flight, it is when to ask again.
 	RetryAfter time.Duration
 	// Held is true during a hold: the API or an operator has asked for a pause.
 	Held bool
 	// Reason is why, while Held, as [Answer.Reason] has it.
 	Reason string
-	// InProgress is how many calls are in progress, if the limit is an [InFlight], and Oldest the age
+	// InProgress is how many calls are in progress in this process, if the limit is an [InFlight], and Oldest the age
 	// of the first. If that is longer than any call takes, the program forgot to end it, for instance
 	// to close the body of a response.
 	InProgress int

@@ -1,6 +1,7 @@
 package outbound
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"math/rand/v2"
@@ -38,7 +39,7 @@ type holder struct {
 	again    time.Duration // calls that wait do not ask before
 	pause    time.Duration // no ask leaves before
 	tries    time.Duration // the last pause
-	wants    int           // slots that calls which wait have not found since the last grant
+	wants    int           // slots that calls which wait have not found
 	wanted   time.Duration // when the last of them looked for one
 	gates    int           // calls that wait for the answer only
 	waits    bool          // the store knows that calls wait
@@ -200,11 +201,11 @@ func (h *holder) ask() {
 		h.tries = min(max(2*h.tries, firstTry), lastTry)
 		h.pause = t + h.tries
 	} else {
-		h.sent, h.last, h.waits, h.tries = sent, r.Allotment, s.ask.Stays, 0
+		got := r.Allotment.Held - s.ask.Keep
+		h.sent, h.last, h.waits, h.tries = sent, r.Allotment, s.ask.Stays && got < s.ask.Want, 0
 		changed = h.learn()
-		got := h.last.Held - s.ask.Keep
 		if got > 0 {
-			h.have, h.granted, h.idleFrom, h.wants, changed = h.have+got, t, t+idleFor, 0, true
+			h.have, h.granted, h.idleFrom, h.wants, changed = h.have+got, t, t+idleFor, max(0, h.wants-got), true
 		}
 		if h.again = never; got < s.ask.Want {
 			h.again = t + time.Duration(float64(h.last.Again)*(0.9+0.2*rand.Float64()))
@@ -226,7 +227,8 @@ func (h *holder) wait(ctx context.Context, s *step) (again time.Duration, err er
 	defer h.of.mu.Unlock()
 	for h.spare() == 0 {
 		if !h.asking {
-			if again = h.again - now(); again > 0 && s.waits {
+			again = h.again - now()
+			if s.waits && max(again, h.pause-now()) > 0 {
 				return 0, nil // it learns of a slot
 			} else if again > 0 {
 				return again, nil
@@ -249,13 +251,10 @@ func (h *holder) wait(ctx context.Context, s *step) (again time.Duration, err er
 		if !s.waits {
 			h.gates--
 		}
-		switch {
-		case err != nil:
+		if err = cmp.Or(err, h.err); err != nil && s.waits {
+			return 0, nil // the trip says it, and takes along what it has to
+		} else if err != nil {
 			return 0, err
-		case h.err != nil && s.waits:
-			return 0, nil
-		case h.err != nil:
-			return 0, h.err
 		}
 	}
 	return 0, nil

@@ -309,3 +309,57 @@ func TestInFlight_Lease(t *testing.T) {
 		t.Errorf("%v, %v", fromJSON, err)
 	}
 }
+
+// A booking whose ctx ends while it asks for a slot gives back what it was to give back.
+func TestInFlight_ABookingThatEndsKeepsNoSlot(t *testing.T) {
+	inFleet(t, 1, []Limit{InFlight(1), {Capacity: 9, LeakRate: 1}}, func(links []*link, b []*Bucket) {
+		k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
+		if err := b[0].Book(ctx, &k); err != nil || len(k.Tickets) != 1 {
+			t.Fatalf("%d tickets, %v", len(k.Tickets), err)
+		}
+		k.Back = append(k.Back, k.Tickets...)
+		ends, cancel := context.WithTimeout(ctx, 500*time.Microsecond)
+		defer cancel()
+		if err := b[0].Book(ends, &k); err == nil {
+			t.Error("it has ended in time")
+		}
+		for range 3 {
+			p, ok := admitSoon(t, b[0], time.Second)
+			if !ok {
+				t.Fatal("the slot is taken")
+			}
+			p.Done()
+		}
+	})
+}
+
+// Calls that wait are granted slots although others have stopped to wait meanwhile.
+func TestInFlight_WhoStopsToWaitTakesNoTurnAway(t *testing.T) {
+	inFleet(t, 2, []Limit{InFlight(1)}, func(links []*link, b []*Bucket) {
+		p := admit(t, b[1], 1)
+		links[0].cut.Store(true)
+		told := make(chan struct{}, 99)
+		for range 5 {
+			stop := b[0].Waiting(func() { told <- struct{}{} })
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_ = b[0].Book(ctx, &Booking{Costs: []Cost{{1}}, Wait: time.Minute})
+			}()
+			time.Sleep(1500 * time.Microsecond)
+			stop()
+			<-done
+		}
+		links[0].cut.Store(false)
+		defer b[0].Waiting(func() { told <- struct{}{} })()
+		time.Sleep(2 * time.Second)
+		if err := b[0].Book(ctx, &Booking{Costs: []Cost{{1}}, Wait: time.Minute}); !errors.Is(err, ErrThrottled) {
+			t.Errorf("no slot: %v", err)
+		}
+		p.Done()
+		time.Sleep(500 * time.Millisecond)
+		if len(told) == 0 {
+			t.Error("nobody learned of the slot")
+		}
+	})
+}
