@@ -4,29 +4,27 @@
 //	q := queue.New(bucket, queue.Config{MaxWait: time.Minute})
 //	permit, err := q.Acquire(ctx, outbound.Cost{1})
 //
-// Acquire asks the bucket. If the bucket has no capacity, the call waits in its goroutine, and
-// leaves at the time of its reservation. A waiting call takes about 250 bytes and its goroutine,
-// and no CPU. A queue has no goroutine of its own.
+// If the bucket has no capacity, Acquire waits in the call's goroutine until its reservation. A
+// waiting call takes about 250 bytes, its goroutine, and no CPU.
 //
 // # Order
 //
 // Calls leave in the order of their arrival, whatever they cost. No call overtakes another, even if
-// they need different limits. With one report an hour and ten rows a second in one bucket, a row
-// waits behind the reports. Calls that should not wait for each other need two buckets.
+// they need different limits. Calls that should not wait for each other, such as one report an hour
+// and ten rows a second, need two buckets.
 //
 // Two calls that leave at the same instant may return from Acquire in the other order. A bucket
 // serves several queues, in one process or in many, in the order of their reservations. Nothing can
 // be reserved beyond the end of an [outbound.FixedWindow] or of a calendar period. A queue whose
-// first call needs the next one waits until it begins. Other queues, and calls without a queue, may
-// then be first.
+// first call needs the next one waits until it begins; other queues and calls may then be first.
 //
 // # Refused early
 //
 // A call that cannot leave before the deadline of its ctx, or within MaxWait, is refused
-// immediately, with the time until it could leave. A call without either waits for a day at most.
-// A refused call is never charged. The queue refuses no call that could leave in time. This does
-// not cover units that are returned later: by waiting calls that cancel, by calls that cost less
-// than they acquired, by higher limits, and by a Resume.
+// immediately, with the time until it could leave. Without both a call waits for a day at most. A
+// refused call is uncharged. The queue refuses no call that could leave in time. This does not
+// cover later returns of units: by cancelled calls, by calls that cost less than acquired, by
+// higher limits, and by a Resume.
 //
 // The time is exact in these cases:
 //
@@ -38,23 +36,21 @@
 // deadline. The bound counts the calls ahead that have reservations, and those that surely leave in
 // time, in the slowest order that their limits allow. With an [outbound.InFlight] it counts only
 // calls with reservations, because the queue does not know when calls in flight end. While returned
-// units are on their way to a store, the queue refuses no call. It looks at new calls when the
-// store has replied.
+// units are on their way to a store, the queue refuses no call before the reply.
 //
 // A new call takes some 100 ns of CPU, however many calls wait. After a hold or a change of limits
 // the queue looks at all calls again, 2,048 at a time, and frees its lock in between.
 //
 // # Late and cancelled calls
 //
-// If the process was paused, or is short of CPU, a reservation that is later than
-// [Config].Tolerance goes back to the bucket. The call reserves again as the first in line.
-// [Stats].Late counts these.
+// If the process was paused, or is short of CPU, a reservation later than [Config].Tolerance
+// returns to the bucket, and its call reserves again as the first in line. [Stats].Late counts
+// these.
 //
-// The reservation of a call that cancels goes to the next call. If no call can use it, it goes back
-// to the bucket, and frees its units if no later reservation exists. A process that crashes loses
-// its reservations: one or two, and above 100 calls per second those of about 15 ms and a round
-// request. While it catches up with other processes, those are of 100 ms, or of 4 times as long as
-// its first is away.
+// The reservation of a cancelled call goes to the next call, or else back to the bucket, and frees
+// its units if no later reservation exists. A process that crashes loses its reservations: one or
+// two, and above 100 calls per second those of about 15 ms and a round trip. While it catches up
+// with other processes, those are of 100 ms, or of 4 times as long as its first is away.
 //
 // # Shares
 //
@@ -66,23 +62,38 @@
 //	batch := queue.New(bucket, queue.Config{}) // a tenth while both wait, all while no user waits
 //	nightly := queue.New(bucket, queue.Config{Behind: users}) // only while no user waits
 //
-// Shares are kept in rounds: queues of weights 9 and 1 take 10 calls, one of them
-// from the second. A ratio above 9 needs a Weight of 1 for the smallest share. A queue counts with
-// its weight while at least two of its calls have no reservation. Early refusals count the queue's
-// own calls: what other queues will take is unknown.
+// Queues of weights 9 and 1 take rounds of 10 calls, one from the second. A ratio above 9 needs a
+// Weight of 1 for the smallest share. A queue counts while two of its calls have no reservation.
+// Early refusals count only the queue's own calls.
 //
 // # Many processes
 //
-// A process that is further from the store catches up with reservations up to 100 ms after its
-// first, or 5 times as far away as its first.
-//
 // A queue alone at 1,000 calls per second makes one request to the store for ten calls. Under
-// contention a call takes at most one request if two or more calls wait in each queue, else two. A
+// contention it takes at most one request a call if two calls wait in each queue, else two. A
 // reservation is used only within 25 ms of the store's last reply, or within the time of a request
 // up to 1 s if that is longer, so a hold that another process caused stops this one. A queue whose
-// next reservation is far away asks every ten seconds for holds and limits of other processes.
-// A reply's clock may differ by the jitter of the network. A call with a reservation is not refused
-// for that, and may wait for as much longer than MaxWait.
+// next reservation is far away asks every ten seconds for other processes' changes. A call may wait
+// longer than MaxWait by the network's jitter.
+//
+// If a request for reservations fails, all calls without one get the store's error. Calls with one
+// fail only if the store is unreachable when they should leave, or if the request was to move it.
+//
+// # Jobs and two queues
+//
+// A job of [outbound.Do] whose queue has an [outbound.InFlight] is in flight until it ends. Its
+// further requests through package transport need no capacity in flight. They wait in a line of
+// their own, never behind a call that waits for their job. MaxLen counts in each line. Stats, Len,
+// Close and Shutdown cover both.
+//
+// Put a limit of calls in flight outside and a limit per time inside, next to the call: then a call
+// leaves when its inner queue admits it. If both count the same calls, one bucket with both limits
+// is simpler. Two limits per time belong into one bucket.
+package queue
+
+// How it works. The queue books a reservation, as package outbound calls it, for its first call at
+// once. For the calls behind it the queue books when its last reservation is due within a few
+// milliseconds and a request, and then as many as are due soon. Its only timer is set for the next
+// thing to do.
 //
 // If replies take longer than half the tolerance, the queue reserves no time before the reply
 // arrives, and MaxWait is at least two requests and the latency of a reply. Units that leak until
@@ -90,26 +101,8 @@
 // some. If more than three requests in a row bring no usable reservation, the queue pauses for 20
 // ms to 640 ms between them.
 //
-// If a request for reservations fails, all calls without one get the store's error. Calls with one
-// keep it, and fail only if the store cannot be reached when they should leave. If the failed
-// request was to move the only reservation, its call gets the error too.
-//
-// # Jobs and two queues
-//
-// A job of [outbound.Do] whose queue has an [outbound.InFlight] is in flight until it ends. Its
-// further requests through package transport need no capacity in flight. They wait in a line of
-// their own, so that they never wait behind a call that waits for their job. MaxLen counts in each
-// line. Stats, Len, Close and Shutdown cover both.
-//
-// Put a limit of calls in flight outside and a limit per time inside, next to the call: then a call
-// leaves when its inner queue admits it. If both count the same calls, one bucket with both limits
-// is simpler. Two limits per time belong into one bucket: else only the inner one is kept.
-package queue
-
-// How it works. The queue books a reservation, as package outbound calls it, for its first call at
-// once. For the calls behind it the queue books when its last reservation is due within a few
-// milliseconds and a request, and then as many as are due soon. Its only timer is set for the next
-// thing to do.
+// A process that is further from the store catches up with reservations up to 100 ms after its
+// first, or 5 times as far away as its first.
 //
 //	config.go    Config and what is wrong with one
 //	errors.go    the errors to compare with

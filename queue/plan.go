@@ -89,7 +89,7 @@ func (q *Queue) toBook(now time.Time) (first *waiter) {
 		// Returned units may bring the only reservation nearer.
 		first, k.Move = l.end.next, l.tickets[0]
 		k.Costs = append(k.Costs, first.cost)
-	// If there is a trip now anyway, the next may be too late.
+	// If there is a request now anyway, the next may be too late.
 	case l.unplaced == &l.end, now.Before(q.bookAt(now)), early > q.trips.wayBack, early > 0 && q.hearIn(now) > 0:
 		return nil
 	default:
@@ -114,7 +114,7 @@ func (q *Queue) toBook(now time.Time) (first *waiter) {
 	return first
 }
 
-// bookAt is when the queue may book for the first call without a place.
+// bookAt is when the queue may book for the first call without a reservation.
 func (q *Queue) bookAt(now time.Time) time.Time {
 	if q.givesWay() {
 		return now.Add(farthest)
@@ -269,7 +269,7 @@ type trips struct {
 	mean, deviation time.Duration // of the time that a request takes, or 0
 	ended           time.Time     // when the last one ended
 	// wayBack is how long a reply normally takes to arrive. A reservation that is due sooner has
-	// passed when the queue learns of it. 0: less than half the tolerance.
+	// passed when the queue learns of it. 0 means less than half the tolerance.
 	wayBack time.Duration
 }
 

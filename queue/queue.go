@@ -37,8 +37,8 @@ type Queue struct {
 	timer   *time.Timer      // of the next thing to do, or nil
 	ignore  func()           // unregisters from the bucket, or nil if no call waits
 	closed  bool             // to newcomers
-	empty   chan struct{}    // closed when nobody waits any more; nil: nobody has asked for that
-	inJobs  *Queue           // where further requests of jobs wait; nil: there were none
+	empty   chan struct{}    // closed when the last call has left; nil before Shutdown
+	inJobs  *Queue           // where further requests of jobs wait, or nil
 
 	next behind // queues that are behind this one
 }
