@@ -23,7 +23,7 @@ const (
 	forgotten = time.Minute
 )
 
-var errBroken = errors.New("Explain panicked")
+var errBroken = errors.New("panic in Explain")
 
 // cached is what was last known of a limiter.
 type cached struct {

@@ -39,9 +39,9 @@ var discord = add(Profile{
 	},
 })
 
-// turnIO is the API of Turn.io (whatsapp.turn.io, "Rate Limiting", 2026). The bucket names
+// The API of Turn.io (whatsapp.turn.io, "Rate Limiting", 2026). The bucket names
 // the policy: "general", "text" or "media".
-var turnIO = add(Profile{
+var _ = add(Profile{
 	Name:   "turnio",
 	Fields: append(limitFields("X-Ratelimit-", Field{}), Field{Header: "X-Ratelimit-Bucket", Is: IsName}),
 })

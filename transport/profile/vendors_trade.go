@@ -128,8 +128,8 @@ var prisjakt = add(Profile{
 	Name: "prisjakt", Fields: limitFields("X-Rate-Limit-", Field{In: time.Millisecond}),
 })
 
-// skuVault is the API of SkuVault, whose reset is in milliseconds from now.
-var skuVault = add(Profile{
+// The API of SkuVault, whose reset is in milliseconds from now.
+var _ = add(Profile{
 	Name: "skuvault", Fields: limitFields("X-Ratelimit-", Field{In: time.Millisecond}),
 })
 
