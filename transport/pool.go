@@ -41,6 +41,10 @@ import (
 // member judges its own responses. A Transport around a Pool does not, unless its Judge is
 // [JudgeAlways].
 //
+// The program gets a 429 of the API as the response, and only later requests use other members.
+// Package retry around a Pool sends the request again after the time that the API asks for, even
+// if another member is free.
+//
 // A Pool is safe for concurrent use. Do not change its fields once it is in use.
 type Pool struct {
 	// Members are what the Pool chooses from. A Pool without a member fails with
