@@ -176,6 +176,14 @@ func (k *Clock) Reopens(c *Cost) (most time.Duration) {
 	return most
 }
 
+// Held reports whether a hold lasts at a time, and why, as [Answer.Reason] has it.
+func (k *Clock) Held(at time.Time) (held bool, reason string) {
+	if held = k.state.Rem > at.Sub(k.at); held {
+		reason = reasonOf(k.state.Why)
+	}
+	return held, reason
+}
+
 // Speed returns the speed of the bucket's clock: 1, or less while it recovers from refusals.
 func (k *Clock) Speed() float64 { return k.state.Speed }
 

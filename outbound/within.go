@@ -5,26 +5,29 @@ import (
 	"fmt"
 )
 
-// Within returns a limiter that admits a call when both limiters do: first outer, as the limit of a
-// tenant, then inner, as a total. If inner refuses the call or ctx ends, the charge and the call in
-// flight of outer are undone. The RetryAfter of a [ThrottledError] is the longer of both, as far as
-// the other limiter has a method Explain, which is one operation. A call is charged to both or to
-// none.
+// Within returns a limiter that admits a call when both limiters do: first own, as the limit of a
+// tenant, then total. If total refuses the call or ctx ends, own gets its charge and its slot of
+// InFlight back. A call is charged to both or to none.
 //
 //	tenants := &outbound.Keyed[string]{New: func(tenant string) (outbound.Limiter, error) {
-//		own, err := outbound.NewBucket(tenant, outbound.PerMinute(150), outbound.InFlight(1))
+//		own, err := outbound.NewBucket(tenant, outbound.PerMinute(150), outbound.InFlight(5))
 //		return outbound.Within(queue.New(own, queue.Config{}), queue.New(total, queue.Config{})), err
 //	}}
 //
-// The tenants have equal shares of the total, because each has a queue of its own around the
-// total's bucket. InFlight(1) lets one call of each tenant wait for the total, so a charge is
-// hardly ever returned. Several calls of one tenant in flight need a larger number.
+// The tenants have equal shares of the total, because each has a queue of its own around the total's
+// bucket. The answers of the API reach own alone: a 429 holds one tenant and not the total.
 //
-// What the API answers reaches outer alone: a 429 holds one tenant and not the total. Settle and
-// Done reach both. [As] and [Permit.AcquireIn] find the bucket of outer. Two limits on the same
-// calls belong in one bucket instead. If a limiter is nil, Acquire returns an error that is
+// A call waits for total after own has admitted it. So when total has been full or on hold, more
+// calls of a tenant leave together than own allows: up to own's [InFlight] more, and without an
+// InFlight as many as wait. A tenant makes at most InFlight calls per latency of the API. So choose
+// InFlight as the tenant's rate times the latency, and not much more: 5 for 150 a minute and 2 s.
+// Two limits that both hold exactly belong in one bucket.
+//
+// The RetryAfter of a [ThrottledError] is the longer of both, if the other limiter has a method
+// Explain: a refusal then costs one more operation. Settle and Done reach both. [As] and
+// [Permit.AcquireIn] find the bucket of own. If a limiter is nil, Acquire returns an error that is
 // [ErrInvalid].
-func Within(outer, inner Limiter) Limiter { return &nested{outer, inner} }
+func Within(own, total Limiter) Limiter { return &nested{own, total} }
 
 type explainer interface {
 	Explain(context.Context, Cost) (Explanation, error)

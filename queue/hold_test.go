@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,5 +61,42 @@ func TestQueue_WindowAgesInHold(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A call that waited when a hold came, and is refused for it, says so, as a new call does.
+func TestQueue_RefusalInHold(t *testing.T) {
+	for shared := range map[bool]int{false: 0, true: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			b := outbound.Must(outbound.NewBucket("key", outbound.PerMinute(60)))
+			if shared {
+				b = outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "key", outbound.PerMinute(60)))
+			}
+			q := New(b, Config{MaxWait: 20 * time.Second})
+			defer q.Close()
+			permit, err := q.Acquire(bg, outbound.Cost{1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			const n = 5
+			errs := make(chan error, n+1)
+			for range n {
+				go func() {
+					_, err := q.Acquire(bg, outbound.Cost{1})
+					errs <- err
+				}()
+			}
+			time.Sleep(100 * ms)
+			permit.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: time.Minute, Reason: "rate"})
+			time.Sleep(100 * ms)
+			_, err = q.Acquire(bg, outbound.Cost{1})
+			errs <- err
+			for i := range n + 1 {
+				full, ok := errors.AsType[*outbound.ThrottledError](<-errs)
+				if !ok || !full.Held || full.Reason != "rate" || full.RetryAfter < 50*time.Second {
+					t.Errorf("shared %v: call %d got %+v", shared, i, full)
+				}
+			}
+		})
 	}
 }

@@ -259,6 +259,7 @@ func (q *Queue) throttled(w *waiter, earliest, now time.Time) *outbound.Throttle
 	if full := q.head.full; full != nil { // still true: the bucket reports when a call ends
 		e.Limit, e.InProgress, e.Oldest = full.Limit, full.InProgress, full.Oldest+now.Sub(q.trips.ended)
 	} else if q.known() {
+		e.Held, e.Reason = q.clock.Held(now)
 		_, e.Limit, _ = q.clock.Earliest(&w.cost, &q.line.sure)
 	}
 	return e

@@ -60,9 +60,10 @@
 //	several kinds of jobs for one API       Schedulers around one bucket share its reservations
 //	the system carries no ticket            your own key for each job, for Later.In and an hour
 //
-// Set Config.Poll to how long the system takes to hand out a due job. As many jobs wait in workers
-// as the limits admit in a head start and in the time by which jobs come early or late. Keep that
-// below the number of workers, by a shorter Config.Lead if necessary.
+// Set Config.Poll to how long the system takes to hand out a due job. A job waits in its worker for
+// a head start, Config.Lead, and for as long as it comes early. So the limits' rate times that time
+// is how many workers wait. Keep it below the number of workers: 4 workers at 5 jobs a second need a
+// Lead of 200 ms.
 //
 // A Scheduler charges a job when it begins. If the job's http.Client is paced by the same bucket,
 // that charge pays for the first request, and each further request is charged. Or pace the client

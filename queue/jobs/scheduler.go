@@ -35,9 +35,9 @@ type Config struct {
 	// Poll is the poll interval: how long the job system may take to hand out a job that is due. If
 	// Poll is zero, it is 5 s.
 	Poll time.Duration
-	// Lead is the head start: how long before its reservation a job runs. As many jobs wait in
-	// workers as the limits admit in that time. A job's context has to last longer. If Lead is
-	// zero, it is 1 s.
+	// Lead is the head start: how long before its reservation a job runs. It waits in its worker
+	// meanwhile, so keep the limits' rate times Lead below the number of workers. A job's context
+	// has to last longer. If Lead is zero, it is 1 s.
 	Lead time.Duration
 	// Early is how much earlier than its head start a job may come without being rescheduled. If
 	// Early is zero, it is 100 ms.
