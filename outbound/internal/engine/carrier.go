@@ -67,10 +67,10 @@ type Trip struct {
 	// numbers, because their callers have left. A record has to last for as long as an attempt may be
 	// under way.
 	Seq int64
-	// Last is the number of the key's last trip that the store had on record when it answered that
-	// one. If it is zero, none is known. A store whose record of this worker has a lower number has
-	// lost data. It does not carry the trip out, because other calls may have the numbers of the
-	// charges that the trip returns: the verdict is Anew, with that number in Attempt.Recorded.
+	// Last is the Seq on record when the store last answered for this key. If it is zero, it is
+	// unknown. A store with a lower Seq on record has lost data. It does nothing then, since later
+	// calls can have the IDs of lost charges. Its operations go with the key's next step, as after a
+	// lost race, and Attempt.Recorded has that Seq.
 	Last int64
 	// Fence is true if the result of the key's last trip is unknown. The store has to record this
 	// trip even if it changes nothing else: then it can no longer carry out the other one. Without
@@ -108,9 +108,8 @@ type Attempt struct {
 	Now time.Duration
 	// Arrived is when the answer arrived. If it is zero, it is when Send returns.
 	Arrived time.Time
-	// Recorded is, with Done and Anew, the number of this worker's last trip that the store had on
-	// record before the attempt. It is 0 if there was no record, and -1 if that is unknown. From it
-	// the engine learns that the store has lost data.
+	// Recorded is the Seq that the store had on record before the attempt, with Done and if the store
+	// has lost data. It is 0 if there was no record, and -1 if that is unknown.
 	Recorded int64
 	// Keep is, with Done, for how long the record of this trip will stay at least. It is 0 for a trip
 	// without a change, which is not recorded.

@@ -17,8 +17,8 @@
 //     time finds out whether it is up. Events report both.
 //   - A key that has to wait for a lock goes next to the batches, so that no other key waits for it.
 //   - If the store has lost what it had on record, an event reports it, once. Charges from before the
-//     loss return nothing, because other calls may have their numbers. The trip that finds the loss
-//     does nothing, and its operations go with the next.
+//     loss return nothing. The step that finds the loss does nothing, and its operations go with the
+//     next.
 //   - Where a store spreads keys over nodes, each node has its own pipelines, so that no key waits
 //     for another node. A trip whose key has another node by now goes there with the same number.
 //
@@ -32,9 +32,8 @@
 // that does not answer delays the keys of the node that it has left once, by a quarter of
 // Config.Timeout, until the client has learned that it has moved.
 //
-// A store that swaps keys can find a trip too old after a second. If a server answers, but cannot
-// write, no event reports it with a Timeout above 1.3 s: each trip is composed anew before its time
-// is up, and each call waits for its Timeout.
+// A store that swaps keys refuses a step that is older than a second. So with a Timeout above 1.3 s
+// no event reports a server that only reads, and each call waits for its Timeout.
 //
 // # The files
 //

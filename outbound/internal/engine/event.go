@@ -98,10 +98,10 @@ func (sh *shard) compare(a *Attempt, now time.Duration) {
 	}
 }
 
-// older reports whether the store has lost the latest trips of this worker.
+// older reports whether the store has lost the latest steps of this process.
 func (r *record) older(a *Attempt) bool { return a.Recorded > 0 && a.Recorded < r.seq }
 
-// lost reports a loss of data. From now on no trip returns a charge from before it.
+// lost reports a loss of data. From now on no step returns a charge from before it.
 func (sh *shard) lost(q *keyQueue, loss error) {
 	r := &q.record
 	r.seq, r.void.Born, r.void.ID = 0, r.born, max(r.ids, r.void.ID)

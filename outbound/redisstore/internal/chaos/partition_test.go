@@ -21,7 +21,7 @@ var blackHole = redistest.Faults{SwallowRequests: 1, SwallowReplies: 1, Handshak
 
 // busyTimeout is longer than a trip on a busy machine. A worker that took a slow
 // store for away, while the others did not, would add its share to the rate.
-const busyTimeout = 2 * time.Second
+const busyTimeout = 5 * time.Second
 
 // behind returns a client that reaches a server through a proxy only.
 func behind(t *testing.T, s *redistest.Server, p *redistest.Proxy) *redis.Client {

@@ -109,7 +109,7 @@ func TestAFleetKeepsItsRateWhileItsSlotMoves(t *testing.T) {
 	d := newDice(t)
 	c := redistest.SharedCluster(t)
 	f := newFleet(t, leaky, window)
-	f.addSome(3, func() redis.UniversalClient { return c.Client(t) }, role{})
+	f.addSome(3, func() redis.UniversalClient { return c.Client(t) }, role{timeout: time.Minute}) // the machine may be busy
 	name := f.members[0].store.Key(f.key)
 	for range 2 {
 		f.goesOn(20)
