@@ -155,8 +155,10 @@ var wallClock = map[string]bool{
 }
 
 // ofTheCalendar are the files that may: a limit by the calendar in this process counts by its wall
-// clock, and for a shared bucket that only guesses the store's time, which the store corrects.
-var ofTheCalendar = map[string]bool{"outbound/internal/calendar/calendar.go": true, "outbound/store/memory.go": true}
+// clock, and for a shared bucket that only guesses the store's time, which the store corrects. A
+// process gives its slots of calls in flight up by the clock that shows more time: one stands while
+// the machine sleeps.
+var ofTheCalendar = map[string]bool{"outbound/internal/calendar/calendar.go": true, "outbound/store/memory.go": true, "outbound/inflight.go": true}
 
 // A worker's wall clock can be set at will, because no decision but those of calendars in this
 // process reads it: the code only compares and subtracts times, which is monotonic, and sends

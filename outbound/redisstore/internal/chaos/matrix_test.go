@@ -29,7 +29,7 @@ var matrix = []struct {
 }{
 	{1, "a worker is killed while it has places, or calls under way", "0", []string{
 		"TestWorkersThatAreKilledCostNothingButTheirTickets",
-		"TestAtOnceOfASharedBucketIsItsOwn", // so no lease can outlive the worker
+		"TestInFlight_AProcessThatIsCutOffLosesItsSlots",
 	}},
 	{2, "the server restarts, and its data is lost", "C + r*25 ms for each time", []string{
 		"TestAServerThatLosesItsDataCostsOneCapacity",

@@ -116,7 +116,8 @@ func TestAClusterGoesOnAfterItsFaults(t *testing.T) {
 			return strings.Contains(fmt.Sprint(lone.Do(t, "CLUSTER", "INFO")), "cluster_state:fail")
 		})
 		for _, m := range f.members {
-			eventually(t, "the worker finds its store away", func() bool { n, _ := m.failed(); return n > 0 })
+			before, _ := m.failed() // a busy machine may have caused some
+			eventually(t, "the worker finds its store away", func() bool { n, _ := m.failed(); return n > before+6 })
 		}
 		n := f.api.Arrivals().Len()
 		f.run(d.between(300*time.Millisecond, 600*time.Millisecond))
