@@ -112,16 +112,16 @@
 //
 // # To add a kind of limit
 //
-// A law has a file: leaky.go, window.go, fixed.go, and period.go for the three calendars. A new kind
-// needs a [Kind], a type with the methods of the interface law in state.go, and a line in laws. In
-// this package only Stored.roll, State.Change and State.renew ask elsewhere which kind a limit is, and
-// [Kind.Calendar] and [Limit.Sound]. A Kind that counts in periods comes after Hourly. Any other comes
-// before it: [Kind.Calendar] is true from Hourly on. What a
-// kind keeps is its level, which is what counts now, and fields of [Part], which the codec writes
-// for all. Then it needs a world in window_search_test.go (calendars: calendar_world_test.go), an
-// ideal limit in law_test.go, the shortest lawful wait in prompt_test.go, and a limit in someWorkers
-// of trace_test.go. Package redisstore carries out its steps by swap, until hot.lua knows it and its
-// method scripted says so. Other packages: see ARCHITECTURE.md.
+// A law has a file: leaky.go, window.go, fixed.go, and period.go for the three calendars. A new
+// kind needs a [Kind], a type with the methods of the interface law in state.go, and a line in
+// laws. In this package only Stored.roll, State.Change and State.renew ask elsewhere which kind a
+// limit is, and [Kind.Calendar] and [Limit.Sound]. A Kind that counts in periods comes after
+// Hourly. Any other comes before it: [Kind.Calendar] is true from Hourly on. What a kind keeps is
+// its level, which is what counts now, and fields of [Part], which the codec writes for all. Then
+// it needs a world in window_search_test.go (calendars: calendar_world_test.go), an ideal limit in
+// law_test.go, the shortest lawful wait in prompt_test.go, and a limit in someWorkers of
+// trace_test.go. Package redisstore carries out its steps by swap, until hot.lua has it and its
+// method scripted returns true. Other packages: see ARCHITECTURE.md.
 //
 // # What was searched
 //

@@ -25,11 +25,12 @@ const (
 	// as soon as the program asks something again.
 	EventUp
 	// EventCorrupt is a key that held what the store has not written, or was of another type. It
-	// begins again, full to the capacity, until a Resume takes out what no call has taken. With an Err, a server has computed a step otherwise than
-	// package store, and the key stays as it is.
+	// begins again, full to the capacity, until a Resume takes out what no call has taken. With an
+	// Err, a server has computed a step otherwise than package store, and the key stays as it is.
 	EventCorrupt
 	// EventLost is a report of a call, such as a Settle or a Hold, that did not reach the server.
-	// Other processes ignore such a hold. A cost that was lower than booked returns nothing. The bucket reports a cost that was higher once more.
+	// Other processes ignore such a hold. A cost that was lower than booked returns nothing. The
+	// bucket reports a cost that was higher once more.
 	EventLost
 	// EventDenied is a server that refuses an operation for a reason that no wait cures: a password
 	// or a permission is missing or wrong, or a table is missing. Each operation fails with the

@@ -31,8 +31,8 @@ const (
 	Monthly             // in each month of Zone
 )
 
-// Calendar reports whether a limit of the kind counts in periods of a calendar, so that an [Op] needs
-// its [Period].
+// Calendar reports whether a limit of the kind counts in periods of a calendar, so that an [Op]
+// needs its [Period].
 func (k Kind) Calendar() bool { return k >= Hourly }
 
 // Scripted reports whether the script of package redisstore can carry out steps with limits of the

@@ -13,12 +13,12 @@
 //
 // # What to do
 //
-//   - No call leaves for a while, or a limiter is held: wait. Resume only if the pause is known to be
-//     wrong: the API refuses calls again, and each refusal in a row doubles the hold.
-//   - Slowed: the API has refused calls. If that comes back, the configured limits are too high.
+//   - No call leaves for a while, or a limiter is held: wait. Resume only if the pause is known to
+//     be wrong: the API refuses calls again, and each refusal in a row doubles the hold.
+//   - Slowed: the API has refused calls. If that happens again, the configured limits are too high.
 //   - The store does not answer: repair it. Calls fail, or continue on a share by package fallback.
 //   - The stored data was corrupt: Resume opens the limits, except for what calls have taken since.
-//   - Calls wait: the Explanation says for which limit, for how long, and behind how many.
+//   - Calls wait: the Explanation has the limit, the time, and the calls ahead.
 //
 // # Whose numbers
 //

@@ -24,8 +24,8 @@
 //
 // # What it gives up
 //
-// While the carrier does not know the nodes, at a program's start, the keys of all nodes share the
-// pipelines, so that a node that does not answer delays them once, by a quarter of Config.Timeout.
+// Until the carrier has the nodes, at a program's start, the keys of all nodes share the pipelines.
+// A silent node then delays them once, by a quarter of Config.Timeout.
 //
 // After a failover a key's calls fail until the store's client has learned the new node, about a
 // second after the promotion. The engine asks no replica meanwhile. A key that has moved to a node
