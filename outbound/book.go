@@ -40,9 +40,9 @@ type Booking struct {
 	// InJob is true if the calls are further requests of jobs, as [Bucket.InJob] reports: an
 	// [InFlight] does not count them.
 	InJob bool
-	// Claim is what this worker has booked while it had a backlog, as [store.Op.Claim]
-	// says: +Inf when a backlog begins, 0 while there is none. When Book has booked
-	// something, it sets Claim to what the next booking is to claim.
+	// Claim is what this worker has booked while it had a backlog, as [store.Op.Claim] says: +Inf
+	// when a backlog begins, 0 while there is none. When Book has booked something, it sets Claim to
+	// that of the next booking.
 	Claim float64
 	// Weight is this worker's share of the claims, as [store.Op.Weight] says. If it is zero, it is 1.
 	Weight float64

@@ -44,9 +44,9 @@ type ThrottledError struct {
 	Held bool
 	// Reason is why, while Held, as [Answer.Reason] has it.
 	Reason string
-	// InProgress is how many calls are in progress in this process, if the limit is an [InFlight], and Oldest the age
-	// of the first. If that is longer than any call takes, the program forgot to end it, for instance
-	// to close the body of a response.
+	// InProgress is how many calls are in progress in this process, if the limit is an [InFlight],
+	// and Oldest the age of the first. If that is longer than any call takes, the program forgot to
+	// end it, for instance to close the body of a response.
 	InProgress int
 	Oldest     time.Duration
 	// Err is why a call that could wait does not: [context.DeadlineExceeded] for an early refusal, or

@@ -252,7 +252,7 @@ func (h *holder) wait(ctx context.Context, s *step) (again time.Duration, err er
 			h.gates--
 		}
 		if err = cmp.Or(err, h.err); err != nil && s.waits {
-			return 0, nil // the trip says it, and takes along what it has to
+			return 0, nil // the request reports it, with what else it has to
 		} else if err != nil {
 			return 0, err
 		}

@@ -144,8 +144,8 @@ type Signal struct {
 	Cached bool
 	// Reason is why the API refused the call.
 	Reason Reason
-	// Detail is the API's own word for the reason, such as "endpoint-concurrency", bounded as
-	// the name of a [Policy] is; "": there is none.
+	// Detail is the API's own word for the reason, such as "endpoint-concurrency", bounded as the
+	// name of a [Policy] is, or empty.
 	Detail string
 	// Scope says whom the refusal concerns, in the API's words or the profile's, such as
 	// "global", "user" or "secondary"; bounded as Detail is.
