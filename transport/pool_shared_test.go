@@ -63,5 +63,6 @@ func TestPool_SharedBuckets(t *testing.T) {
 		if r := api.Report(); r.Refused > 0 {
 			t.Errorf("%d refused", r.Refused)
 		}
+		time.Sleep(time.Second) // the last requests to the store end
 	})
 }
