@@ -102,8 +102,8 @@ func TestInFlight_AFleetSharesSlots(t *testing.T) {
 		takes, lasts          time.Duration
 		use, jain, asks       float64
 	}{
-		{50, 4, 10, 10 * time.Millisecond, 10 * time.Second, 0.83, 0.98, 800},
-		{50, 4, 10, 100 * time.Millisecond, 20 * time.Second, 0.93, 0.98, 800},
+		{50, 4, 10, 10 * time.Millisecond, 10 * time.Second, 0.83, 0.98, 1400},
+		{50, 4, 10, 100 * time.Millisecond, 20 * time.Second, 0.93, 0.98, 1400},
 		{50, 4, 10, 5 * time.Second, 400 * time.Second, 0.97, 0.98, 110},
 		{10, 4, 1, 100 * time.Millisecond, 60 * time.Second, 0.9, 0.99, 250},
 		{4, 20, 40, 100 * time.Millisecond, 10 * time.Second, 0.95, 0.93, 110},
