@@ -22,9 +22,9 @@ func (t Ticket) Mark() string {
 
 // Place returns when the reservation of a mark is due by this clock, with the holds that this clock
 // includes. A hold moves all places alike: one that had passed by an hour when it began stays an
-// hour before the end of it. ok is false if the mark is invalid, if it is older than a
-// [Bucket.Resume] or a [Bucket.SetLimits], if a [Bucket.Hold] has made it void, or if it is later
-// than the last reservation.
+// hour before the end of it. ok is false if the mark is invalid or later than the last reservation.
+// It is also false after a [Bucket.Resume], a [Bucket.SetLimits] or a [Bucket.Hold] that has made
+// the mark void.
 func (k *Clock) Place(m string) (at time.Time, ok bool) {
 	born, version, place, ok := readMark(m)
 	if !ok || !k.Known() || born != int64(k.state.Born) {

@@ -14,8 +14,8 @@ import (
 //		return outbound.Within(queue.New(own, queue.Config{}), queue.New(total, queue.Config{})), err
 //	}}
 //
-// The tenants have equal shares of the total, because each has a queue of its own around the total's
-// bucket. The answers of the API reach own alone: a 429 holds one tenant and not the total.
+// The tenants have equal shares of the total, because each has a queue of its own around the
+// total's bucket. The answers of the API reach own alone: a 429 holds one tenant and not the total.
 //
 // A call waits for total after own has admitted it. So when total has been full or on hold, more
 // calls of a tenant leave together than own allows: up to own's [InFlight] more, and without an

@@ -62,8 +62,8 @@
 //
 // Set Config.Poll to how long the system takes to hand out a due job. A job waits in its worker for
 // a head start, Config.Lead, and for as long as it comes early. So the limits' rate times that time
-// is how many workers wait. Keep it below the number of workers: 4 workers at 5 jobs a second need a
-// Lead of 200 ms.
+// is how many workers wait. Keep it below the number of workers: 4 workers at 5 jobs a second need
+// a Lead of 200 ms.
 //
 // A Scheduler charges a job when it begins. If the job's http.Client is paced by the same bucket,
 // that charge pays for the first request, and each further request is charged. Or pace the client

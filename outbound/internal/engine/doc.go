@@ -15,10 +15,11 @@
 //   - The engine translates each reply's time to this process's clock, by an estimate.
 //   - A server that does not answer is down: its operations fail immediately, and one of them at a
 //     time finds out whether it is up. Events report both.
-//   - A key that has to wait for a lock goes next to the batches, so that no other key waits for it.
-//   - If the store has lost what it had on record, an event reports it, once. Charges from before the
-//     loss return nothing. The step that finds the loss does nothing, and its operations go with the
-//     next.
+//   - A key that has to wait for a lock goes next to the batches, so that no other key waits for
+//     it.
+//   - If the store has lost what it had on record, an event reports it, once. Charges from before
+//     the loss return nothing. The step that finds the loss does nothing, and its operations go
+//     with the next.
 //   - Where a store spreads keys over nodes, each node has its own pipelines, so that no key waits
 //     for another node. A trip whose key has another node by now goes there with the same number.
 //

@@ -43,8 +43,8 @@ type Engine struct {
 	ill       atomic.Int64       // number of ill servers
 }
 
-// shardCount is the number of pipelines to a node. Each waits for one batch at a time, so the keys of
-// one pipeline do not wait for a batch of another.
+// shardCount is the number of pipelines to a node. Each waits for one batch at a time, so the keys
+// of one pipeline do not wait for a batch of another.
 const shardCount = 4
 
 // shard is a part of the keys, with the trips that are under way for them.
@@ -83,8 +83,8 @@ func (e *Engine) shard(key string) *shard {
 }
 
 // Update implements [store.Store]. It returns ctx's own errors, the errors that the carrier has
-// found to be Failed, and those that the carrier's Unavailable makes. The reply to an operation that
-// fails says only whether its reports were carried out.
+// found to be Failed, and those that the carrier's Unavailable makes. The reply to an operation
+// that fails says only whether its reports were carried out.
 func (e *Engine) Update(ctx context.Context, key string, op *store.Op) (r store.Reply, err error) {
 	if err := ctx.Err(); err != nil {
 		return r, err
