@@ -77,7 +77,7 @@ func (e *ThrottledError) Error() string {
 		s += " over the limit " + quote(e.Limit)
 	}
 	if e.RetryAfter > 0 {
-		s += ", retry in " + (e.RetryAfter + time.Millisecond - 1).Truncate(time.Millisecond).String()
+		s += ", retry in " + ((e.RetryAfter + time.Millisecond - 1) / time.Millisecond * time.Millisecond).String()
 	}
 	if e.InProgress > 0 {
 		s += ", " + progress(e.InProgress, e.Oldest)

@@ -83,7 +83,6 @@ func TestWhatCannotBeTriedIsRefused(t *testing.T) {
 		{"-limit x", "is not a number"},
 		{"-limit 0;per;1s", "-limit"},
 		{"-limit 10;per;1s -limit 10;per;1s", "two limits of one unit"},
-		{"-limit 10;per;1s -limit 5;in;flight", "InFlight"},
 		{"-calls 0", "want a number from 1 to 200000"},
 		{"-workers 101", "want a number from 1 to 100"},
 		{"-callers 0", "want a number from 1 to 100"},
