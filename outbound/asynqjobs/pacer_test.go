@@ -109,7 +109,7 @@ func TestPacer_CostAboveCapacityIsArchived(t *testing.T) {
 		return nil
 	})))
 	w.await("the task is archived", func() bool { return w.info(info.ID).State == asynq.TaskStateArchived })
-	if got := w.info(info.ID); ran.Load() || got.Retried != 0 || w.reported.Load() != 1 || !strings.Contains(got.LastErr, "above the capacity") {
+	if got := w.info(info.ID); ran.Load() || got.Retried != 0 || w.reported.Load() != 1 || !strings.Contains(got.LastErr, "exceeds limit") {
 		t.Errorf("ran: %v; %d reported; %+v", ran.Load(), w.reported.Load(), got)
 	}
 }

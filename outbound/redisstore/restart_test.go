@@ -280,12 +280,13 @@ func TestStore_StepThatFindsALossReturnsNoUnitsOfOthers(t *testing.T) {
 			return r
 		}
 		ask(s, op())
-		older := rdb.Dump(ctx, s.Key("key")).Val()
+		older := rdb.HGetAll(ctx, s.Key("key")).Val()
 		var lost [3]store.Charge
 		for i := range lost {
 			lost[i] = ask(s, op()).Charges[0]
 		}
-		require.NoError(t, rdb.RestoreReplace(ctx, s.Key("key"), 0, older).Err())
+		require.NoError(t, rdb.Del(ctx, s.Key("key")).Err())
+		require.NoError(t, rdb.HSet(ctx, s.Key("key"), older).Err())
 		for range lost {
 			ask(other, op())
 		}

@@ -140,7 +140,7 @@ func TestPlugin_CostAboveCapacityIsCancelled(t *testing.T) {
 	plugin := &riverjobs.Plugin{AtInsert: true, Limiter: func(string, string, []byte) (outbound.Limiter, outbound.Cost) { return l, outbound.Cost{2} }}
 	c := d.start(t, plugin, func(context.Context, *river.Job[call]) error { t.Error("the job runs"); return nil })
 	row := c.awaitState(t, c.add(t, 1, nil), rivertype.JobStateCancelled)
-	require.Contains(t, row.Errors[0].Error, "above the capacity")
+	require.Contains(t, row.Errors[0].Error, "exceeds limit")
 	require.Zero(t, c.failures.calls.Load())
 }
 
