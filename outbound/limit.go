@@ -126,9 +126,9 @@ func (l Limit) Of(unit int, name string) Limit {
 }
 
 // InFlight returns a limit on calls in flight: at most n have been admitted and not yet ended by
-// [Permit.Done], whatever they cost. Only Done frees its capacity, so its refusals have no
-// RetryAfter. A bucket has at most one such limit. A job of [Do] is one call, whatever its requests
-// are: see [Permit.AcquireIn].
+// [Permit.Done], whatever they cost. Only Done frees its capacity, so in memory its refusals have
+// no RetryAfter. A bucket has at most one such limit. A job of [Do] is one call, whatever its
+// requests are: see [Permit.AcquireIn].
 //
 // In a shared bucket n counts the calls of all processes, even as the only limit. At most n are in
 // flight, plus those that were in flight in a process when it had not reached the store for most of

@@ -110,29 +110,5 @@
 // than once in a lease while a process is cut off. Such a key is apart from those that book calls:
 // no step does both.
 //
-// # To add a kind of limit
-//
-// A law has a file: leaky.go, window.go, fixed.go, and period.go for the three calendars. A new
-// kind needs a [Kind], a type with the methods of the interface law in state.go, and a line in
-// laws. In this package only Stored.roll, State.Change and State.renew ask elsewhere which kind a
-// limit is, and [Kind.Calendar] and [Limit.Sound]. A Kind that counts in periods comes after
-// Hourly. Any other comes before it: [Kind.Calendar] is true from Hourly on. What a kind keeps is
-// its level, which is what counts now, and fields of [Part], which the codec writes for all. Then
-// it needs a world in window_search_test.go (calendars: calendar_world_test.go), an ideal limit in
-// law_test.go, the shortest lawful wait in prompt_test.go, and a limit in someWorkers of
-// trace_test.go. Package redisstore carries out its steps by swap, until hot.lua has it and its
-// method scripted returns true. Other packages: see ARCHITECTURE.md.
-//
-// # What was searched
-//
-// search_test.go and window_search_test.go have small worlds with a few limits, costs and
-// operations. The searches visit every history of a world, to a depth. world_test.go plays a
-// history; law_test.go replays the departures through ideal limits; prompt_test.go compares each
-// wait with the shortest lawful one, which it computes without this arithmetic. hours_test.go and
-// calendar_world_test.go play long random histories. FuzzFill compares with exact numbers.
-// slots_search_test.go plays processes that ask for slots, through lost and late asks, crashes, and
-// clocks that are set.
-//
-//	go test ./outbound/store
-//	DRIPFEED_LONG=1 go test ./outbound/store -run 'NoSmall|NoLong' -timeout 2h -v
+// ALGORITHM.md has the formulas, how to add a kind of limit, and what was searched.
 package store
