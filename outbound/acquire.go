@@ -3,11 +3,15 @@ package outbound
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/calendar"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
+
+// replies has empty replies: they are large.
+var replies = sync.Pool{New: func() any { return new(reply) }}
 
 // acquire is Acquire for a call that the cell cannot decide.
 func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
@@ -25,14 +29,20 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 	for again := false; ; again = true {
 		asked := time.Now()
 		k.admitted = asked.Sub(start)
-		s, r := step{action: store.Book, costs: k.cost[:], into: k.charge[:0], inJob: b.inJob(ctx)}, reply{}
-		if err := b.book(ctx, &s, &r); err != nil {
-			return nil, err
+		s, r, inTime := step{action: store.Book, costs: k.cost[:], into: k.charge[:0], inJob: b.inJob(ctx)}, replies.Get().(*reply), false
+		err := b.book(ctx, &s, r)
+		if err == nil {
+			k.charge[0] = r.Charges[0]
+			k.note(r)
+			k.takeSlot(r)
+			inTime = r.inTime(asked) && (k.slot == nil || b.slots().holds())
 		}
-		k.charge[0] = r.Charges[0]
-		k.note(&r)
-		k.takeSlot(&r)
-		if r.inTime(asked) && (k.slot == nil || b.slots().holds()) {
+		*r = reply{}
+		replies.Put(r)
+		switch {
+		case err != nil:
+			return nil, err
+		case inTime:
 			return k, nil
 		}
 		k.leave()

@@ -133,10 +133,10 @@ func (b *batch) take(todo []Attempt, sent, arrived time.Time) {
 			}
 			continue
 		}
+		v := sh.config.Carrier.Take(a)
 		if cap(a.Reply.Charges) > cap(*a.buffer) {
 			*a.buffer = a.Reply.Charges
 		}
-		v := sh.config.Carrier.Take(a)
 		if a.Arrived.IsZero() {
 			a.Arrived = arrived
 		}
