@@ -73,6 +73,6 @@
 // key of a Keyed, and asks the store for those that it shows. A look at 100,000 keys takes tens of
 // milliseconds, and the next one begins a hundred times that long after it. Until then a look asks
 // only for the keys that the last one has found. A search is such a look, and makes the label of
-// each key; only the last search is remembered. A scrape of 100 limiters takes half a millisecond
+// each key; only the last search is remembered. A scrape of 100 limiters takes about a millisecond
 // of a processor.
 package watch
