@@ -4,7 +4,7 @@
 //	go run ./examples/inflight
 //
 // Look at the sum: it is never above ten. Look at the slots after the end of one process: the rest
-// gets them within a lease of 3 s. All runs in this program: a store in memory takes the place of
+// gets them within a lease of 3 s. All runs in this program, with a store in memory instead of
 // Redis or PostgreSQL.
 package main
 

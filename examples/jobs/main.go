@@ -5,7 +5,7 @@
 // The system looks for due jobs every so often, and a job that has no capacity goes back to it.
 // With a queue alone a job comes again and again. A jobs.Scheduler gives it a time. Look at how
 // often each job runs: twice with a Scheduler, and once if its reservation is booked when the job
-// is enqueued. The job system is in internal/jobsystem, in place of yours.
+// is enqueued. examples/internal/jobsystem stands for your job system.
 package main
 
 import (

@@ -57,7 +57,7 @@ func unix() time.Duration { return time.Duration(time.Now().UnixNano()) }
 // Update implements [store.Store].
 func (s *Store) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	if s == nil || s.Store == nil || !(s.Share >= 0 && s.Share <= 1) || s.Share > 0 && s.Unlimited {
-		return store.Reply{}, errors.New("fallback: invalid Store: want a Store, and a Share in 0…1 or Unlimited")
+		return store.Reply{}, errors.New("fallback: Store needs a Store, and a Share of 0 to 1 or Unlimited")
 	}
 	s.mu.Lock()
 	if s.keys == nil {

@@ -36,7 +36,7 @@ const (
 func (k Kind) Calendar() bool { return k >= Hourly }
 
 // Scripted reports whether the script of package redisstore can carry out steps with limits of the
-// kind. If it cannot, Go does, and a step takes two round trips or more.
+// kind. If it cannot, Go does, and a step takes two requests or more.
 func (k Kind) Scripted() bool { return laws[k].scripted(k) }
 
 // Limit is one limit of a key.
@@ -82,9 +82,9 @@ func (l *Limit) flow(sec float64) float64 { return float64(l.Rate * sec) }
 func (l *Limit) fits(units float64) bool { return units <= l.Capacity*(1+0.5e-9) }
 
 // Share returns the limit of a part of l's calls. Processes whose parts add up to 1 admit together
-// what l does. A share of less than a unit is a whole unit that returns as seldom as the part says.
-// A calendar's stays below a unit: a unit in each period would be more. The share of a fixed window
-// is a window, because the windows of processes begin at different times.
+// what l does. A share below one unit is a whole unit that returns as seldom as the part says. A
+// calendar's stays below a unit: a unit in each period would be more. A fixed window becomes a
+// window, because the windows of processes begin at different times.
 func (l *Limit) Share(part float64) Limit {
 	m := *l
 	m.N, m.Capacity, m.Rate = 0, l.Capacity*part, l.Rate*part

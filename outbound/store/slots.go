@@ -22,11 +22,12 @@ const (
 )
 
 // Holders are the processes that hold slots of a limit on calls in flight, or wait for some. They
-// do not change: a step makes new ones. The slots are the capacity of the key's first limit.
+// do not change: a step makes new ones. The slots are the capacity of the key's first limit. All
+// times are times of the leases.
 type Holders struct {
-	Dial time.Duration // the time of the leases: the store's, but no step adds more than a third of a lease
-	Last time.Duration // the latest grant, on the dial
-	Shut time.Duration // nothing is granted before, on the dial
+	Dial time.Duration // now: the store's time, but no step adds more than a third of a lease
+	Last time.Duration // the latest grant
+	Shut time.Duration // nothing is granted before
 	All  []Holder      // who was granted slots last, or came last, stands last
 }
 
@@ -35,7 +36,7 @@ type Holder struct {
 	ID    uint64
 	Held  int           // slots that it has
 	Waits bool          // it waits for more
-	Heard time.Duration // its last ask, on the dial; with the lease it says until when the slots are its own
+	Heard time.Duration // its last ask; with the lease it says until when the slots are its own
 	Lease time.Duration
 }
 

@@ -61,7 +61,7 @@
 //	the system carries no ticket            your own key for each job, for Later.In and an hour
 //
 // Set Config.Poll to how long the system takes to hand out a due job. A job waits in its worker for
-// a head start, Config.Lead, and for as long as it comes early. So the limits' rate times that time
+// a head start, Config.Lead, and longer if it comes early. So the limits' rate times that time
 // is how many workers wait. Keep it below the number of workers: 4 workers at 5 jobs a second need
 // a Lead of 200 ms.
 //

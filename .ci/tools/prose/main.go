@@ -1,5 +1,5 @@
-// Command prose counts habits of style in the docs, the comments, the Markdown and the error texts of a
-// tree, and compares the counts with a file. A count may fall, and must not grow.
+// Command prose counts habits of style in the docs, the comments, the Markdown and the error texts
+// of a tree, and compares the counts with a file. A count may fall, and must not grow.
 package main
 
 import (
