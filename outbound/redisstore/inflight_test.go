@@ -2,8 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,47 +9,31 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
+	"github.com/dripfeed/dripfeed/outbound/internal/rollouttest"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // Three processes have at most six calls in flight on a server. One is cut off, and the others have
-// its slots after its lease. Then the server loses all data: those that hold
-// slots say so, and there are never more.
+// its slots after its lease. Then the server loses all data: the processes report what they hold, and
+// there are never more calls.
 func TestStore_CallsInFlightOfAFleet(t *testing.T) {
 	const slots, lease = 6, 3 * time.Second
 	server := redistest.Start(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	var all sync.WaitGroup
-	defer all.Wait()
-	defer cancel()
-	var inFlight, most atomic.Int64
 	var lines [3]*redistest.Proxy
+	var stores []store.Store
 	for i := range lines {
 		lines[i] = redistest.NewProxy(t, server.Addr())
-		b, err := outbound.NewSharedBucket(open(t, lines[i].Addr(), Config{Timeout: time.Second}), "erp", outbound.InFlight(slots).Lease(lease))
-		require.NoError(t, err)
-		for range 4 {
-			all.Go(func() {
-				for ctx.Err() == nil {
-					p, err := b.Acquire(ctx, outbound.Cost{1})
-					if err != nil {
-						time.Sleep(10 * time.Millisecond)
-						continue
-					}
-					for sum, old := inFlight.Add(1), most.Load(); sum > old && !most.CompareAndSwap(old, sum); old = most.Load() {
-					}
-					time.Sleep(30 * time.Millisecond)
-					inFlight.Add(-1)
-					p.Done()
-				}
-			})
-		}
+		stores = append(stores, open(t, lines[i].Addr(), Config{Timeout: time.Second}))
 	}
-	time.Sleep(time.Second)
+	fleet := rollouttest.StartCallers(t, outbound.InFlight(slots).Lease(lease), stores)
+	full := func() bool { now, _ := fleet.InFlight(); return now == slots }
+	require.Eventually(t, full, time.Minute, time.Millisecond)
 	lines[2].Set(redistest.Faults{SwallowRequests: 1, Handshakes: true})
 	time.Sleep(lease/2 + 100*time.Millisecond) // by then it starts no calls any more
-	require.Eventually(t, func() bool { return inFlight.Load() == slots }, time.Minute, time.Millisecond, "the slots of the process that was cut off")
-	require.NoError(t, server.Client(t).FlushAll(ctx).Err())
-	time.Sleep(2 * time.Second)
-	require.Eventually(t, func() bool { return inFlight.Load() > 0 }, time.Minute, time.Millisecond, "calls go on after the loss")
-	require.LessOrEqual(t, most.Load(), int64(slots))
+	require.Eventually(t, full, time.Minute, time.Millisecond, "the slots of the process that was cut off")
+	require.NoError(t, server.Client(t).FlushAll(context.Background()).Err())
+	before := fleet.Calls()
+	require.Eventually(t, func() bool { return fleet.Calls() >= before+100 }, time.Minute, time.Millisecond, "calls go on after the loss")
+	_, most := fleet.InFlight()
+	require.LessOrEqual(t, most, slots)
 }

@@ -1,15 +1,14 @@
 package pgtest
 
 import (
-	"context"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/rollouttest"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // Three processes have at most six calls in flight. One is cut off, and the others have its slots after
@@ -17,36 +16,18 @@ import (
 func TestCallsInFlightOfAFleet(t *testing.T) {
 	const slots, lease = 6, 3 * time.Second
 	x := newTables(t, theServer(t))
-	ctx, cancel := context.WithCancel(context.Background())
-	var all sync.WaitGroup
-	defer all.Wait()
-	defer cancel()
-	var inFlight, most atomic.Int64
 	var lines [3]*proxy
+	var stores []store.Store
 	for i := range lines {
 		lines[i] = newProxy(t, x.server)
-		b, err := outbound.NewSharedBucket(x.over(lines[i].in(x.server).open(t, "", nil)), "erp", outbound.InFlight(slots).Lease(lease))
-		require.NoError(t, err)
-		for range 4 {
-			all.Go(func() {
-				for ctx.Err() == nil {
-					p, err := b.Acquire(ctx, outbound.Cost{1})
-					if err != nil {
-						time.Sleep(10 * time.Millisecond)
-						continue
-					}
-					for sum, old := inFlight.Add(1), most.Load(); sum > old && !most.CompareAndSwap(old, sum); old = most.Load() {
-					}
-					time.Sleep(30 * time.Millisecond)
-					inFlight.Add(-1)
-					p.Done()
-				}
-			})
-		}
+		stores = append(stores, x.over(lines[i].in(x.server).open(t, "", nil)))
 	}
-	time.Sleep(time.Second)
+	fleet := rollouttest.StartCallers(t, outbound.InFlight(slots).Lease(lease), stores)
+	full := func() bool { now, _ := fleet.InFlight(); return now == slots }
+	require.Eventually(t, full, time.Minute, time.Millisecond)
 	lines[2].set(faults{hang: true})
 	time.Sleep(lease/2 + 100*time.Millisecond) // by then it starts no calls any more
-	require.Eventually(t, func() bool { return inFlight.Load() == slots }, time.Minute, time.Millisecond, "the slots of the process that was cut off")
-	require.LessOrEqual(t, most.Load(), int64(slots))
+	require.Eventually(t, full, time.Minute, time.Millisecond, "the slots of the process that was cut off")
+	_, most := fleet.InFlight()
+	require.LessOrEqual(t, most, slots)
 }

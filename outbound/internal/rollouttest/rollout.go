@@ -1,5 +1,5 @@
-// Package rollouttest checks what a fleet's limits do while processes of two releases run next to
-// each other, for the tests of stores.
+// Package rollouttest has fleets of processes that share a store, for the tests of stores: of two
+// releases that run next to each other, and with calls in flight.
 package rollouttest
 
 import (
