@@ -33,31 +33,31 @@ type explainer interface {
 	Explain(context.Context, Cost) (Explanation, error)
 }
 
-type nested struct{ outer, inner Limiter }
+type nested struct{ own, total Limiter }
 
-// Unwrap returns the outer limiter, which the answers reach.
-func (w *nested) Unwrap() Limiter { return w.outer }
+// Unwrap returns own, which the answers reach.
+func (w *nested) Unwrap() Limiter { return w.own }
 
 func (w *nested) Acquire(ctx context.Context, c Cost) (Permit, error) {
-	if w.outer == nil || w.inner == nil {
+	if w.own == nil || w.total == nil {
 		return Permit{}, fmt.Errorf("%w: nil Limiter within another", ErrInvalid)
 	}
-	outer, err := w.outer.Acquire(ctx, c)
+	own, err := w.own.Acquire(ctx, c)
 	if err != nil {
-		return Permit{}, longer(ctx, err, w.inner, c)
+		return Permit{}, longer(ctx, err, w.total, c)
 	}
-	inner, admitted := Permit{}, false
+	total, admitted := Permit{}, false
 	defer func() {
-		if !admitted { // refused, or inner has panicked
-			outer.Settle(Cost{})
-			outer.Done()
+		if !admitted { // refused, or total has panicked
+			own.Settle(Cost{})
+			own.Done()
 		}
 	}()
-	if inner, err = w.inner.Acquire(ctx, c); err != nil {
-		return Permit{}, longer(ctx, err, w.outer, c)
+	if total, err = w.total.Acquire(ctx, c); err != nil {
+		return Permit{}, longer(ctx, err, w.own, c)
 	}
 	admitted = true
-	return NewPermit(&nestedCall{guarded: guarded{permit: outer}, inner: guarded{permit: inner}}), nil
+	return NewPermit(&nestedCall{guarded: guarded{permit: own}, total: guarded{permit: total}}), nil
 }
 
 // longer returns the error of a limiter that has refused the call, with the time at which the other
@@ -80,9 +80,9 @@ func longer(ctx context.Context, err error, other Limiter, c Cost) error {
 
 // Idle reports whether forgetting both limiters loses nothing.
 func (w *nested) Idle() bool {
-	outer, ok := w.outer.(idler)
-	inner, too := w.inner.(idler)
-	return ok && too && outer.Idle() && inner.Idle()
+	own, ok := w.own.(idler)
+	total, too := w.total.(idler)
+	return ok && too && own.Idle() && total.Idle()
 }
 
 // Explain returns the explanation of the limiter for which the call waits longer, with the states
@@ -90,7 +90,7 @@ func (w *nested) Idle() bool {
 func (w *nested) Explain(ctx context.Context, c Cost) (longest Explanation, err error) {
 	var states []State
 	ahead := 0
-	for _, l := range [...]Limiter{w.outer, w.inner} {
+	for _, l := range [...]Limiter{w.own, w.total} {
 		x, ok := l.(explainer)
 		if !ok {
 			continue
@@ -108,28 +108,28 @@ func (w *nested) Explain(ctx context.Context, c Cost) (longest Explanation, err 
 	return longest, nil
 }
 
-// nestedCall is the permit of a call that two limiters have admitted. The answers reach the outer
-// one.
+// nestedCall is the permit of a call that two limiters have admitted. The answers reach
+// own.
 type nestedCall struct {
-	guarded // outer
-	inner   guarded
+	guarded // own
+	total   guarded
 }
 
 func (b *nestedCall) Settle(used Cost) {
 	b.guarded.Settle(used)
-	b.inner.Settle(used)
+	b.total.Settle(used)
 }
 
 func (b *nestedCall) Answered(a Answer) {
 	b.guarded.Answered(a)
 	if a.fails() {
-		b.inner.Answered(Answer{}) // no success
+		b.total.Answered(Answer{}) // no success
 	}
 }
 
 func (b *nestedCall) Done() {
 	b.guarded.Done()
-	b.inner.Done()
+	b.total.Done()
 }
 
-func (b *nestedCall) pending() bool { return b.permit.Pending() || b.inner.permit.Pending() }
+func (b *nestedCall) pending() bool { return b.permit.Pending() || b.total.permit.Pending() }
