@@ -108,8 +108,7 @@ func (w *nested) Explain(ctx context.Context, c Cost) (longest Explanation, err 
 	return longest, nil
 }
 
-// nestedCall is the permit of a call that two limiters have admitted. The answers reach
-// own.
+// nestedCall is the permit of a call that two limiters have admitted. The answers reach own.
 type nestedCall struct {
 	guarded // own
 	total   guarded
