@@ -212,7 +212,7 @@ func (h *holder) ask() {
 		}
 	}
 	close(h.answered)
-	h.answered = make(chan struct{})
+	h.answered, h.gates = make(chan struct{}), 0
 	h.plan()
 	h.of.mu.Unlock()
 	if changed {
@@ -248,7 +248,7 @@ func (h *holder) wait(ctx context.Context, s *step) (again time.Duration, err er
 			err = ctx.Err()
 		}
 		h.of.mu.Lock()
-		if !s.waits {
+		if !s.waits && answered == h.answered { // it waits no longer, without an answer
 			h.gates--
 		}
 		if err = cmp.Or(err, h.err); err != nil && s.waits {

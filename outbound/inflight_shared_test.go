@@ -16,12 +16,12 @@ import (
 // fragile fails while it is told to, after it has done its work.
 type fragile struct {
 	*store.Memory
-	fails bool
+	fails atomic.Bool
 }
 
 func (f *fragile) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	r, err := f.Memory.Update(ctx, key, op)
-	if f.fails {
+	if f.fails.Load() {
 		return store.Reply{}, errors.New("the reply is lost")
 	}
 	return r, err
@@ -31,14 +31,15 @@ func TestAStoreThatFailsKeepsNoPlaceAmongTheCallsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &fragile{Memory: store.NewMemory()}
 		b := Must(NewSharedBucket(store, "k", Limit{Capacity: 10, LeakRate: 1}, InFlight(1)))
-		store.fails = true
+		store.fails.Store(true)
 		for range 3 {
 			var failed *StoreError
 			if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &failed) {
 				t.Errorf("%v", err)
 			}
 		}
-		store.fails = false
+		synctest.Wait()
+		store.fails.Store(false)
 		p := admit(t, b, 1)
 		p.Done()
 		admit(t, b, 1)
