@@ -42,6 +42,9 @@
 // fullest window of a length, and [History.Use] the share of the limit that was used. An API keeps
 // such histories of its arrivals and of the calls that it admitted.
 //
+// [Calls] checks a limit on calls in flight. Add each call of each process. [Calls.Check] then
+// returns an error if more than n were in flight at a time.
+//
 // [Load] is a number of callers that make a list of calls as fast as one or more limiters admit
 // them. It measures how long that takes, and how long each call waits.
 //
