@@ -302,17 +302,17 @@ func (op *Op) book(s *Stored, r *Reply) {
 			passes, _ := dialOf(s.State.Speed, max(0, op.After-max(0, s.State.Rem)))
 			s.State.Last = max(last, passes)
 		}
-		var c Charge
-		moved := s.State.Last - last
-		wait, which, ok := s.State.Fill(s.Limits, n, most, &c)
-		c.Before -= moved // After has moved no booking
+		moved, booked := s.State.Last-last, len(r.Charges)
+		r.Charges = append(r.Charges, Charge{})
+		c := &r.Charges[booked]
+		wait, which, ok := s.State.Fill(s.Limits, n, most, c)
 		if !ok {
-			s.State.Last = last
+			s.State.Last, r.Charges = last, r.Charges[:booked]
 			r.Refused, r.Wait, r.Limit = true, wait, which
 			return
 		}
+		c.Before -= moved // After has moved no booking
 		c.Number = s.Number
-		r.Charges = append(r.Charges, c)
 		if i == 0 {
 			until = add(wait, max(catchUp, time.Duration(min(farthest, float64(wait)*max(catchUpTimes, weight)))))
 		}

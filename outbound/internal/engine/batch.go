@@ -80,6 +80,9 @@ func (t *Trip) leave() {
 	}
 }
 
+// run sends the batch of a key that is Apart.
+func (b *batch) run() { b.send() }
+
 // send makes the attempts. It reports whether the pipeline has waited for them.
 func (b *batch) send() bool {
 	sh := b.pipe.shard

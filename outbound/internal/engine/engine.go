@@ -54,8 +54,9 @@ type shard struct {
 	mu     sync.Mutex // protects the fields below, and all fields of the shard's queues and pipelines
 	keys   map[string]*keyQueue
 	pipes  map[string]*pipeline // by the address of a node
-	work   chan func()          // to goroutines that are left over
-	woken  []*pendingOp         // operations whose callers get their answer once the lock is free
+	work   chan work            // to goroutines that are left over
+	woken  *pendingOp           // list of the operations whose callers get their answer once the lock is free
+	latest *pendingOp           // the last of them
 	first  *pendingOp           // list of the operations whose callers wait, in their order
 	last   *pendingOp
 	clock  *time.Timer // fires when the first of them has waited for too long, or nil

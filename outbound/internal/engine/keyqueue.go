@@ -12,10 +12,11 @@ import (
 type keyQueue struct {
 	Key
 	pending []*pendingOp
-	trip    *Trip // that is under way, or waits to be sent again, or nil
-	queued  bool  // in the ready of a pipeline
-	fence   bool  // the result of the last trip is unknown
-	cause   error // why the latest attempt that asked the store has no answer, or nil
+	trip    *Trip        // that is under way, or waits to be sent again, or nil
+	spare   []*pendingOp // memory for the operations of the next trip
+	queued  bool         // in the ready of a pipeline
+	fence   bool         // the result of the last trip is unknown
+	cause   error        // why the latest attempt that asked the store has no answer, or nil
 	caused  time.Time
 	used    time.Time
 
@@ -65,10 +66,12 @@ func (sh *shard) gather(w *pendingOp) {
 
 // arrived notes that a key's trip has ended, and lets the next one go.
 func (sh *shard) arrived(t *Trip) {
+	q := t.queue
 	t.leave()
-	t.queue.trip = nil
-	if len(t.queue.pending) > 0 {
-		sh.push(t.queue)
+	clear(t.ops)
+	q.trip, q.spare, t.ops = nil, t.ops[:0], nil
+	if len(q.pending) > 0 {
+		sh.push(q)
 	}
 }
 

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -73,7 +74,9 @@ func (sh *shard) deliver(a *Attempt, sent time.Time) {
 		}
 		sh.end(w, reply, mine, nil)
 	}
-	q.pending = append(again, q.pending...)
+	if len(again) > 0 {
+		q.pending = append(again, q.pending...)
+	}
 	sh.arrived(t)
 	if len(back) > 0 {
 		sh.pushBack(t, back)
@@ -160,6 +163,6 @@ func (sh *shard) anew(a *Attempt) {
 		}
 		w.packed = w.reported
 	}
-	q.pending = append(t.ops, q.pending...)
+	q.pending = slices.Concat(t.ops, q.pending)
 	sh.arrived(t)
 }

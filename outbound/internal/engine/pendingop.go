@@ -18,6 +18,7 @@ type pendingOp struct {
 	until  time.Time // time at which its caller has waited for too long, or the engine gives up an operation of its own
 	before *pendingOp
 	after  *pendingOp // neighbours in the shard's list
+	next   *pendingOp // after it in the list of those that have their answer
 
 	gate     bool // it asks for one of its trip's costs
 	reports  bool // op has reports, which are not lost yet
@@ -79,16 +80,28 @@ func (sh *shard) end(w *pendingOp, r *store.Reply, charges []store.Charge, err e
 		sh.counts.answered++
 		w.charges = append(w.op.Into[:0], charges...)
 	}
-	sh.woken = append(sh.woken, w)
+	sh.wake(w)
+}
+
+// wake has unlock wake the caller of an operation.
+func (sh *shard) wake(w *pendingOp) {
+	if sh.woken == nil {
+		sh.woken = w
+	} else {
+		sh.latest.next = w
+	}
+	sh.latest = w
 }
 
 // unlock unlocks the shard, and wakes the callers whose operations have ended meanwhile.
 func (sh *shard) unlock() {
-	woken := sh.woken
-	sh.woken = nil
+	w := sh.woken
+	sh.woken, sh.latest = nil, nil
 	sh.mu.Unlock()
-	for _, w := range woken {
+	for w != nil {
+		next := w.next // once it is woken, w is its caller's
 		w.ready <- struct{}{}
+		w = next
 	}
 }
 
@@ -101,7 +114,7 @@ func (sh *shard) lapse() {
 		w.err = sh.why(w.queue, now, 3) // a trip may wait for a lock for so long
 		sh.drop(w, w.err)
 		sh.counts.failed++
-		sh.woken = append(sh.woken, w)
+		sh.wake(w)
 	}
 	if sh.first == nil {
 		sh.clock = nil

@@ -51,7 +51,7 @@ func (sh *shard) push(q *keyQueue) {
 func (p *pipeline) begin() {
 	if !p.busy && len(p.ready) > 0 {
 		p.busy = true
-		p.shard.start(p.run)
+		p.shard.start(p)
 	}
 }
 
@@ -82,7 +82,7 @@ func (p *pipeline) next() *batch {
 				alone := &batch{pipe: p, apart: true, over: true}
 				alone.add(q.trip)
 				alone.begin(now)
-				sh.start(func() { alone.send() })
+				sh.start(alone)
 			default:
 				b.add(q.trip)
 			}
@@ -99,27 +99,32 @@ func (p *pipeline) next() *batch {
 	return nil
 }
 
-// start calls f in a goroutine: in one that is left over, or in a new one.
-func (sh *shard) start(f func()) {
+// work is what a goroutine does: a pipeline, or the batch of a key that is Apart.
+type work interface{ run() }
+
+// start runs w in a goroutine: in one that is left over, or in a new one.
+func (sh *shard) start(w work) {
 	if sh.work == nil {
-		sh.work = make(chan func())
+		sh.work = make(chan work)
 	}
 	select {
-	case sh.work <- f:
-		return
+	case sh.work <- w:
 	default:
+		go sh.run(w)
 	}
-	go func() {
-		idle := time.NewTimer(linger)
-		defer idle.Stop()
-		for f != nil {
-			f()
-			idle.Reset(linger)
-			select {
-			case f = <-sh.work:
-			case <-idle.C:
-				f = nil
-			}
+}
+
+// run runs w, and further work until there is none for a while.
+func (sh *shard) run(w work) {
+	idle := time.NewTimer(linger)
+	defer idle.Stop()
+	for w != nil {
+		w.run()
+		idle.Reset(linger)
+		select {
+		case w = <-sh.work:
+		case <-idle.C:
+			w = nil
 		}
-	}()
+	}
 }

@@ -20,7 +20,7 @@ const MaxOps = 4096
 // resumes or replaces goes by itself: a look that went with a Replace would get the new limits.
 func (p *pipeline) compose(q *keyQueue, now time.Time) *Trip {
 	sh := p.shard
-	t := &Trip{Key: &q.Key, queue: q, ops: make([]*pendingOp, 0, min(len(q.pending), MaxOps)), began: now, until: now.Add(sh.config.forTrips())}
+	t := &Trip{Key: &q.Key, queue: q, ops: q.spare, began: now, until: now.Add(sh.config.forTrips())}
 	taken, slots := 0, false
 	for _, w := range q.pending {
 		if w.op == nil { // its caller has gone
