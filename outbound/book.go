@@ -9,10 +9,11 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// Booking is a step for packages that wait for their callers, such as a queue or a scheduler. It
-// returns tickets, books reservations, and reads the bucket's clock, in one request to the bucket's
-// store. A Booking can be used again, which saves allocations.
-type Booking struct {
+// BookRequest is what [Bucket.Book] does and what it returns, for packages that wait for their
+// callers, such as a queue or a scheduler. It returns tickets, books reservations, and reads the
+// bucket's clock, in one request to the bucket's store. A BookRequest can be used again, which
+// saves allocations.
+type BookRequest struct {
 	// Back are tickets that no call will use, in any order: Book sorts them. It undoes the latest
 	// bookings, and returns what is safe of earlier ones.
 	Back []Ticket
@@ -57,18 +58,18 @@ type Booking struct {
 	booked uint64 // tickets so far
 }
 
-// Book carries the booking out: it is Reserve of golang.org/x/time/rate for many calls at a time.
+// Book carries the request out: it is Reserve of golang.org/x/time/rate for many calls at a time.
 // If the first of Costs is refused, the error is a [*ThrottledError] or a [*CostError], as of
 // Acquire. After any error there is no ticket. Use a ticket when [Clock.Ready] reports true, or
 // return it in Back.
-func (b *Bucket) Book(ctx context.Context, k *Booking) error {
+func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 	clear(k.Tickets) // what is kept here would never be collected
 	k.Tickets = k.Tickets[:0]
 	if err := b.ready(ctx); err != nil {
 		return err
 	}
 	if k.Wait < 0 || k.Horizon < 0 || k.After < 0 {
-		return fmt.Errorf("%w: Booking: Wait %v, After %v or Horizon %v is negative", ErrInvalid, k.Wait, k.After, k.Horizon)
+		return fmt.Errorf("%w: BookRequest: Wait %v, After %v or Horizon %v is negative", ErrInvalid, k.Wait, k.After, k.Horizon)
 	}
 	s := step{action: store.Book, costs: k.Costs, wait: k.Wait, horizon: k.Horizon, after: k.After, claim: k.Claim, weight: k.Weight, inJob: k.InJob, into: k.into[:0], waits: true, parts: true}
 	var invalid error
@@ -129,7 +130,7 @@ func (b *Bucket) Book(ctx context.Context, k *Booking) error {
 }
 
 // tickets makes tickets of the charges.
-func (b *Bucket) tickets(k *Booking, r *reply) {
+func (b *Bucket) tickets(k *BookRequest, r *reply) {
 	if len(r.Charges) == 0 {
 		return
 	}

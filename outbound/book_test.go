@@ -25,7 +25,7 @@ func TestPlacesGivenBackTogetherAreAsIfNeverBooked(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("k", Limit{Capacity: 1, LeakRate: 128}))
-			k := Booking{Wait: time.Hour, Horizon: time.Hour}
+			k := BookRequest{Wait: time.Hour, Horizon: time.Hour}
 			for range 100 {
 				k.Costs = append(k.Costs, Cost{1})
 			}
@@ -56,7 +56,7 @@ func TestPlacesGivenBackTogetherAreAsIfNeverBooked(t *testing.T) {
 func TestPlacesForOneTimeAreUndoneInTheirOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("k", Limit{Capacity: 5, LeakRate: 5, Name: "calls"}, Limit{Capacity: 1, LeakRate: 1, Unit: 1, Name: "rows"}))
-		k := Booking{Costs: []Cost{{1, 1}, {1, 1}, {1}, {1}, {1}}, Wait: time.Hour, Horizon: time.Hour}
+		k := BookRequest{Costs: []Cost{{1, 1}, {1, 1}, {1}, {1}, {1}}, Wait: time.Hour, Horizon: time.Hour}
 		if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 5 {
 			t.Fatal(len(k.Tickets), err)
 		}
@@ -95,12 +95,12 @@ func TestAHoldAfterABookingThatWasGivenBackIsAsWithoutIt(t *testing.T) {
 							time.Sleep(before + 1)
 						}
 						if i == 1 {
-							k := Booking{Costs: []Cost{{1}}}
+							k := BookRequest{Costs: []Cost{{1}}}
 							if err := b.Book(ctx, &k); err != nil {
 								t.Fatal(err)
 							}
 							time.Sleep(kept + 1)
-							if err := b.Book(ctx, &Booking{Back: k.Tickets}); err != nil {
+							if err := b.Book(ctx, &BookRequest{Back: k.Tickets}); err != nil {
 								t.Fatal(err)
 							}
 						} else {
@@ -109,7 +109,7 @@ func TestAHoldAfterABookingThatWasGivenBackIsAsWithoutIt(t *testing.T) {
 						if err := b.Hold(ctx, 10*time.Second); err != nil {
 							t.Fatal(err)
 						}
-						k := Booking{Costs: []Cost{{1}, {1}}, Wait: time.Hour, Horizon: time.Hour}
+						k := BookRequest{Costs: []Cost{{1}, {1}}, Wait: time.Hour, Horizon: time.Hour}
 						if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 2 {
 							t.Fatal(err)
 						}

@@ -13,7 +13,7 @@ import (
 // earliest returns in how much time a call of n units goes at the earliest, after so many ahead.
 func earliest(t *testing.T, b *Bucket, ahead, n float64) (time.Duration, *Clock) {
 	t.Helper()
-	var k Booking
+	var k BookRequest
 	if err := b.Book(ctx, &k); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestClock_EarliestAndSurelyAreBounds(t *testing.T) {
 				case 3:
 					err = b.Hold(ctx, time.Duration(1+r.IntN(int(2*time.Second))))
 				case 4:
-					err = b.Book(ctx, &Booking{Costs: []Cost{{1}, {2}}, Wait: 5 * time.Second, Horizon: time.Second})
+					err = b.Book(ctx, &BookRequest{Costs: []Cost{{1}, {2}}, Wait: 5 * time.Second, Horizon: time.Second})
 				case 5, 6:
 					time.Sleep(time.Duration(r.ExpFloat64() * float64(time.Second)))
 				}
@@ -116,7 +116,7 @@ func TestClock_EarliestAndSurelyAreBounds(t *testing.T) {
 			at := time.Now()
 			for _, c := range costs { // as a queue asks
 				time.Sleep(time.Until(at) - 5*time.Millisecond)
-				k := Booking{Costs: []Cost{c}, Wait: maxWait}
+				k := BookRequest{Costs: []Cost{c}, Wait: maxWait}
 				err := b.Book(ctx, &k)
 				for full := (*ThrottledError)(nil); errors.As(err, &full); err = b.Book(ctx, &k) {
 					time.Sleep(full.RetryAfter)

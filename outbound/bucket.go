@@ -326,7 +326,7 @@ func (b *Bucket) Observe(f func(Event)) (stop func()) {
 
 // InJob reports whether ctx is that of a further request of a job that is in flight in this bucket:
 // see [Permit.AcquireIn]. It is for packages that wait. Such a call is in flight already, and must
-// not wait behind calls that may wait for the job. Book it with [Booking.InJob].
+// not wait behind calls that may wait for the job. Book it with [BookRequest.InJob].
 func (b *Bucket) InJob(ctx context.Context) bool { return !b.unmade() && b.inJob(ctx) }
 
 // Waiting registers waiting calls until stop is called, for packages that wait, as [Bucket.Book]

@@ -219,7 +219,7 @@ func TestABucketThatNobodyHasMadeIsAnErrorAndNoPanic(t *testing.T) {
 			"AbleToAccept": func() error { _, err := b.AbleToAccept(ctx, Cost{1}); return err },
 			"State":        func() error { _, err := b.State(ctx); return err },
 			"States":       func() error { _, err := b.States(ctx); return err },
-			"Book":         func() error { return b.Book(ctx, &Booking{Costs: []Cost{{1}}}) },
+			"Book":         func() error { return b.Book(ctx, &BookRequest{Costs: []Cost{{1}}}) },
 			"Hold":         func() error { return b.Hold(ctx, time.Second) },
 			"Resume":       func() error { return b.Resume(ctx) },
 			"SetLimits":    func() error { return b.SetLimits(ctx, PerSecond(1)) },

@@ -95,7 +95,7 @@ func TestABadCostIsRefusedByEveryEntryAndChangesNothing(t *testing.T) {
 			return err
 		}},
 		{"Book", false, func(b *Bucket, c Cost) error {
-			k := Booking{Costs: []Cost{c}, Wait: time.Hour}
+			k := BookRequest{Costs: []Cost{c}, Wait: time.Hour}
 			err := b.Book(ctx, &k)
 			if len(k.Tickets) > 0 {
 				t.Errorf("Book(%v): a ticket", c)
@@ -103,7 +103,7 @@ func TestABadCostIsRefusedByEveryEntryAndChangesNothing(t *testing.T) {
 			return err
 		}},
 		{"Clock.Earliest", false, func(b *Bucket, c Cost) error {
-			var k Booking
+			var k BookRequest
 			if err := b.Book(ctx, &k); err != nil {
 				return err
 			}
@@ -177,13 +177,13 @@ func TestABadDurationIsRefusedByEveryEntryAndChangesNothing(t *testing.T) {
 			continue
 		}
 		refuses(t, fmt.Sprintf("Book, Wait %d", d), ErrInvalid, func(b *Bucket) error {
-			return b.Book(ctx, &Booking{Costs: []Cost{{1}}, Wait: d})
+			return b.Book(ctx, &BookRequest{Costs: []Cost{{1}}, Wait: d})
 		})
 		refuses(t, fmt.Sprintf("Book, Horizon %d", d), ErrInvalid, func(b *Bucket) error {
-			return b.Book(ctx, &Booking{Costs: []Cost{{1}}, Horizon: d})
+			return b.Book(ctx, &BookRequest{Costs: []Cost{{1}}, Horizon: d})
 		})
 		refuses(t, fmt.Sprintf("Book, After %d", d), ErrInvalid, func(b *Bucket) error {
-			return b.Book(ctx, &Booking{Costs: []Cost{{1}}, After: d})
+			return b.Book(ctx, &BookRequest{Costs: []Cost{{1}}, After: d})
 		})
 	}
 }
@@ -237,7 +237,7 @@ func TestTheLongestDurationsNeitherOverflowNorOpenTheBucket(t *testing.T) {
 				if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &full) || full.RetryAfter < 100*365*24*time.Hour {
 					t.Errorf("%s, held for ever: %v", name, err)
 				}
-				if err := b.Book(ctx, &Booking{Costs: []Cost{{1}, {1}}, Wait: time.Hour, Horizon: math.MaxInt64}); !errors.Is(err, ErrThrottled) {
+				if err := b.Book(ctx, &BookRequest{Costs: []Cost{{1}, {1}}, Wait: time.Hour, Horizon: math.MaxInt64}); !errors.Is(err, ErrThrottled) {
 					t.Errorf("%s, held for ever: %v", name, err)
 				}
 				states(t, b)
@@ -250,7 +250,7 @@ func TestTheLongestDurationsNeitherOverflowNorOpenTheBucket(t *testing.T) {
 					t.Errorf("%s, resumed: %+v", name, s)
 				}
 			}
-			k := Booking{Costs: make([]Cost, 30), Wait: math.MaxInt64, Horizon: math.MaxInt64}
+			k := BookRequest{Costs: make([]Cost, 30), Wait: math.MaxInt64, Horizon: math.MaxInt64}
 			for i := range k.Costs {
 				k.Costs[i] = Cost{10, 1}
 			}

@@ -7,7 +7,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// Clock is what a reply reported of a bucket: its clock, its levels and its limits. A [Booking]
+// Clock is what a reply reported of a bucket: its clock, its levels and its limits. A [BookRequest]
 // carries it.
 type Clock struct {
 	core     *core
@@ -110,7 +110,7 @@ func (k *Clock) Back() time.Duration { return k.back }
 // lateness before a hold included. Late counts from the reservation, even if its reply arrived
 // later. A due call becomes ready only with a recent clock: otherwise book, or read the clock. The
 // call learns of all holds that this clock includes, so that a refusal by the API counts as a new
-// one. Do not ask for a ticket that a Booking is about to move.
+// one. Do not ask for a ticket that a BookRequest is about to move.
 func (k *Clock) Ready(t Ticket, now time.Time) (ready bool, late time.Duration) {
 	c := &t.call.charge[0]
 	c.Epoch = max(c.Epoch, k.state.Epoch)

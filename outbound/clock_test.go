@@ -32,12 +32,12 @@ func (h *herald) Update(ctx context.Context, key string, op *store.Op) (store.Re
 
 // booked returns a bucket in the store, and the booking of a place that is free
 // at once.
-func (h *herald) booked(t *testing.T) (b *Bucket, k *Booking) {
+func (h *herald) booked(t *testing.T) (b *Bucket, k *BookRequest) {
 	b, err := NewSharedBucket(h, "k", Limit{Capacity: 1, LeakRate: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	k = &Booking{Costs: []Cost{{1}}, Wait: maxWait}
+	k = &BookRequest{Costs: []Cost{{1}}, Wait: maxWait}
 	if err := b.Book(ctx, k); err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestAPlaceIsDueByTheTimeAtWhichTheReplyWasTrue(t *testing.T) {
 			}
 			// A reply that comes later does not excuse a call that could have gone before.
 			time.Sleep(time.Second)
-			again := Booking{}
+			again := BookRequest{}
 			if err := b.Book(ctx, &again); err != nil {
 				t.Fatal(err)
 			}
@@ -165,7 +165,7 @@ func TestAnAnswerThatIsGivenAgainIsLate(t *testing.T) {
 func TestATicketThatIsGrantedAgainIsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewSharedBucket(&repeater{Memory: store.NewMemory(), lost: 1, after: time.Second}, "k", Limit{Capacity: 10, LeakRate: 1}))
-		k := &Booking{Costs: []Cost{{1}}}
+		k := &BookRequest{Costs: []Cost{{1}}}
 		if err := b.Book(ctx, k); err != nil {
 			t.Fatal(err)
 		}
@@ -193,7 +193,7 @@ func TestTheEarliestTimeIsALowerBoundWhateverTheKinds(t *testing.T) {
 			b := Must(NewBucket("k", c.limits...))
 			admit(t, b, 2)
 			time.Sleep(10 * time.Second)
-			k := Booking{Wait: maxWait, Horizon: maxWait}
+			k := BookRequest{Wait: maxWait, Horizon: maxWait}
 			if err := b.Book(ctx, &k); err != nil { // only listens
 				t.Fatal(err)
 			}

@@ -24,7 +24,7 @@ func TestCost_WithoutTheFirstUnitIsInvalidUnlessFree(t *testing.T) {
 			for _, c := range []Cost{{}, {tokens: 100}, {output: 1}, {tokens: Free}} {
 				_, err := b.Acquire(ctx, c)
 				able, ableErr := b.AbleToAccept(ctx, c)
-				booked := b.Book(ctx, &Booking{Costs: []Cost{c}})
+				booked := b.Book(ctx, &BookRequest{Costs: []Cost{c}})
 				e, _ := b.Explain(ctx, c)
 				for _, err := range []error{err, ableErr, booked, e.Err} {
 					var bad *CostError

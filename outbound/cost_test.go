@@ -45,7 +45,7 @@ func TestACostThatIsAboveTheCapacityByRoundingTakesAllOfIt(t *testing.T) {
 						t.Errorf("a second one: %v, want 700ms", err)
 					}
 					time.Sleep(700 * time.Millisecond)
-					k := Booking{Costs: []Cost{{n}}}
+					k := BookRequest{Costs: []Cost{{n}}}
 					if err := b.Book(ctx, &k); err != nil {
 						t.Errorf("booked: %v", err)
 					}
@@ -77,7 +77,7 @@ func TestACallThatCostsNothingGoesUnlessAHoldLasts(t *testing.T) {
 			"shared": Must(NewSharedBucket(store.NewMemory(), "shared", l)),
 		} {
 			admit(t, b, 10)
-			k := Booking{Costs: []Cost{{10}}, Wait: time.Hour}
+			k := BookRequest{Costs: []Cost{{10}}, Wait: time.Hour}
 			if err := b.Book(ctx, &k); err != nil {
 				t.Fatal(err)
 			}
@@ -93,7 +93,7 @@ func TestACallThatCostsNothingGoesUnlessAHoldLasts(t *testing.T) {
 			if level := states(t, b)[0].Level; level != 23 {
 				t.Errorf("%s: level %v after it has cost 3, want 23", name, level)
 			}
-			if q := (Booking{Costs: []Cost{{Free}}, Wait: time.Hour}); b.Book(ctx, &q) != nil || len(q.Tickets) != 1 || q.Clock.Due(q.Tickets[0]).Before(k.Clock.Due(k.Tickets[0])) {
+			if q := (BookRequest{Costs: []Cost{{Free}}, Wait: time.Hour}); b.Book(ctx, &q) != nil || len(q.Tickets) != 1 || q.Clock.Due(q.Tickets[0]).Before(k.Clock.Due(k.Tickets[0])) {
 				t.Errorf("%s: in line it went at %v", name, q.Tickets)
 			}
 			p.Refused(time.Minute)
@@ -142,7 +142,7 @@ func TestACallThatCostsNothingIsOneOfTheCallsAtOnce(t *testing.T) {
 			b = of(InFlight(9))
 			admit(t, b, 1)
 			try(b, "full", 0, 0)
-			k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
+			k := BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}
 			if err := b.Book(ctx, &k); err != nil {
 				t.Fatal(err)
 			}

@@ -17,7 +17,7 @@ func TestExplainNamesTheLimitForWhoseSakeCallsAreBooked(t *testing.T) {
 			time.Sleep(200 * time.Millisecond)
 		}
 		for range 3 {
-			k := Booking{Costs: []Cost{{1}}, Wait: time.Hour, Horizon: time.Hour}
+			k := BookRequest{Costs: []Cost{{1}}, Wait: time.Hour, Horizon: time.Hour}
 			if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 1 {
 				t.Fatal(err)
 			}
@@ -27,7 +27,7 @@ func TestExplainNamesTheLimitForWhoseSakeCallsAreBooked(t *testing.T) {
 		}
 		// Of two leaky limits the slow one.
 		b = Must(NewBucket("key", PerSecond(10), PerMinute(6)))
-		k := Booking{Costs: []Cost{{1}, {1}, {1}, {1}}, Wait: time.Hour, Horizon: time.Hour}
+		k := BookRequest{Costs: []Cost{{1}, {1}, {1}, {1}}, Wait: time.Hour, Horizon: time.Hour}
 		if err := b.Book(ctx, &k); err != nil {
 			t.Fatal(err)
 		}

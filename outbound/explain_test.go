@@ -58,7 +58,7 @@ func TestACallGoesWhenExplainSays(t *testing.T) {
 				}
 				e := explained(t, b, cost)
 				causes[e.Because]++
-				long := Booking{Costs: []Cost{cost}, Wait: 100 * time.Hour, Horizon: time.Hour}
+				long := BookRequest{Costs: []Cost{cost}, Wait: 100 * time.Hour, Horizon: time.Hour}
 				var got time.Duration
 				err := b.Book(t.Context(), &long)
 				if full := (*ThrottledError)(nil); errors.As(err, &full) { // nothing is booked beyond a window that begins with a call
@@ -198,7 +198,7 @@ func TestExplainSaysHowFarApartALimitKeepsCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("api", PerSecond(5), Limit{Capacity: 1, LeakRate: 4, Name: "own"}, PerMinute(60).Burst(2), Per(90, time.Minute).Of(1, "rows")))
 		for range 3 { // one goes, and two are booked
-			at := Booking{Costs: []Cost{{1}}, Wait: time.Minute, Horizon: time.Minute}
+			at := BookRequest{Costs: []Cost{{1}}, Wait: time.Minute, Horizon: time.Minute}
 			if err := b.Book(t.Context(), &at); err != nil || len(at.Tickets) != 1 {
 				t.Fatal(err)
 			}

@@ -38,7 +38,7 @@ func (u *unwritten) Update(_ context.Context, _ string, op *store.Op) (store.Rep
 func TestAWriteThatFailsLeavesTheCallsAsTheyWere(t *testing.T) {
 	limit := Limit{Capacity: 100, LeakRate: 1e-6}
 	another := func(b *Bucket) []Ticket {
-		k := Booking{Costs: []Cost{{1}}, Wait: time.Hour}
+		k := BookRequest{Costs: []Cost{{1}}, Wait: time.Hour}
 		u := b.slowPath().shared.store.(*unwritten)
 		was := u.fail
 		u.fail = nil
@@ -53,14 +53,14 @@ func TestAWriteThatFailsLeavesTheCallsAsTheyWere(t *testing.T) {
 		want  float64
 	}{
 		"another's move": {func(b *Bucket, _ *Permit) error {
-			return b.Book(ctx, &Booking{Move: another(b)[0], Costs: []Cost{{1}}, Wait: time.Hour})
+			return b.Book(ctx, &BookRequest{Move: another(b)[0], Costs: []Cost{{1}}, Wait: time.Hour})
 		}, 10},
 		"a hold":           {func(b *Bucket, p *Permit) error { p.Hold(time.Second); return errors.New("lost") }, 9},
-		"another's return": {func(b *Bucket, _ *Permit) error { return b.Book(ctx, &Booking{Back: another(b)}) }, 10},
+		"another's return": {func(b *Bucket, _ *Permit) error { return b.Book(ctx, &BookRequest{Back: another(b)}) }, 10},
 	} {
 		u := new(unwritten)
 		b := Must(NewSharedBucket(u, "key", limit))
-		k := Booking{Costs: []Cost{{4}}, Wait: time.Hour}
+		k := BookRequest{Costs: []Cost{{4}}, Wait: time.Hour}
 		if err := b.Book(ctx, &k); err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func TestASettleThatFailsIsSentAgainWhole(t *testing.T) {
 func TestAnOperationThatFailsChangesNoCharge(t *testing.T) {
 	u := new(unwritten)
 	b := Must(NewSharedBucket(u, "key", Limit{Capacity: 100, LeakRate: 1e-6}))
-	k := Booking{Costs: []Cost{{1}, {2}, {3}}, Wait: time.Hour}
+	k := BookRequest{Costs: []Cost{{1}, {2}, {3}}, Wait: time.Hour}
 	if err := b.Book(ctx, &k); err != nil {
 		t.Fatal(err)
 	}
@@ -132,17 +132,17 @@ func TestAnOperationThatFailsChangesNoCharge(t *testing.T) {
 func TestAPlaceWhoseMoveFailsDoesNotGoBack(t *testing.T) {
 	u := new(unwritten)
 	b := Must(NewSharedBucket(u, "key", Limit{Capacity: 100, LeakRate: 1e-6}))
-	k := Booking{Costs: []Cost{{4}}, Wait: time.Hour}
+	k := BookRequest{Costs: []Cost{{4}}, Wait: time.Hour}
 	if err := b.Book(ctx, &k); err != nil {
 		t.Fatal(err)
 	}
 	ticket := k.Tickets[0]
 	u.fail = errors.New("not written")
-	if err := b.Book(ctx, &Booking{Move: ticket, Costs: []Cost{{4}}, Wait: time.Hour}); !errors.Is(err, u.fail) {
+	if err := b.Book(ctx, &BookRequest{Move: ticket, Costs: []Cost{{4}}, Wait: time.Hour}); !errors.Is(err, u.fail) {
 		t.Fatal(err)
 	}
 	u.fail = nil
-	if err := b.Book(ctx, &Booking{Back: []Ticket{ticket}}); err != nil {
+	if err := b.Book(ctx, &BookRequest{Back: []Ticket{ticket}}); err != nil {
 		t.Fatal(err)
 	}
 	if s, err := b.State(ctx); err != nil || math.Abs(s.Level-4) > 0.01 {

@@ -248,7 +248,7 @@ func (h *holder) wait(ctx context.Context, s *step) (again time.Duration, err er
 			err = ctx.Err()
 		}
 		h.of.mu.Lock()
-		if !s.waits && answered == h.answered { // it waits no longer, without an answer
+		if !s.waits && answered == h.answered { // its ctx ended before the answer came
 			h.gates--
 		}
 		if err = cmp.Or(err, h.err); err != nil && s.waits {

@@ -313,7 +313,7 @@ func TestInFlight_Lease(t *testing.T) {
 // A booking whose ctx ends while it asks for a slot gives back what it was to give back.
 func TestInFlight_ABookingThatEndsKeepsNoSlot(t *testing.T) {
 	inFleet(t, 1, []Limit{InFlight(1), {Capacity: 9, LeakRate: 1}}, func(links []*link, b []*Bucket) {
-		k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
+		k := BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}
 		if err := b[0].Book(ctx, &k); err != nil || len(k.Tickets) != 1 {
 			t.Fatalf("%d tickets, %v", len(k.Tickets), err)
 		}
@@ -344,7 +344,7 @@ func TestInFlight_WhoStopsToWaitTakesNoTurnAway(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				_ = b[0].Book(ctx, &Booking{Costs: []Cost{{1}}, Wait: time.Minute})
+				_ = b[0].Book(ctx, &BookRequest{Costs: []Cost{{1}}, Wait: time.Minute})
 			}()
 			time.Sleep(1500 * time.Microsecond)
 			stop()
@@ -353,7 +353,7 @@ func TestInFlight_WhoStopsToWaitTakesNoTurnAway(t *testing.T) {
 		links[0].cut.Store(false)
 		defer b[0].Waiting(func() { told <- struct{}{} })()
 		time.Sleep(2 * time.Second)
-		if err := b[0].Book(ctx, &Booking{Costs: []Cost{{1}}, Wait: time.Minute}); !errors.Is(err, ErrThrottled) {
+		if err := b[0].Book(ctx, &BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}); !errors.Is(err, ErrThrottled) {
 			t.Errorf("no slot: %v", err)
 		}
 		p.Done()

@@ -134,7 +134,7 @@ func TestACallWhoseAnswerCameTooLateTellsOfItsUnits(t *testing.T) {
 			}
 		})
 		time.Sleep(50 * time.Millisecond)
-		k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
+		k := BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}
 		if err := b.Book(ctx, &k); err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +150,7 @@ func TestAMoveTakesNoSecondPlaceDuringItsTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewSharedBucket(&far{store.NewMemory(), 10 * time.Millisecond}, "k", Limit{Capacity: 1, LeakRate: 1}, InFlight(2)))
 		p := admit(t, b, 1)
-		k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
+		k := BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}
 		if err := b.Book(ctx, &k); err != nil {
 			t.Fatal(err)
 		}
@@ -193,7 +193,7 @@ func TestAMoveNeedsNoFreePlace(t *testing.T) {
 		}
 		set(2)
 		p := admit(t, b, 1)
-		k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
+		k := BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}
 		if err := b.Book(ctx, &k); err != nil {
 			t.Fatal(err)
 		}
@@ -227,7 +227,7 @@ func TestWhatComesAfterAnInvalidCostTakesNoSlot(t *testing.T) {
 	b := Must(NewSharedBucket(p, "key", Limit{Capacity: 10, LeakRate: 1}, InFlight(2)))
 	free := false
 	p.during = func() { free = b.slots().used == 1 }
-	k := &Booking{Costs: []Cost{{1}, {math.NaN()}, {1}}, Wait: time.Hour, Horizon: time.Hour}
+	k := &BookRequest{Costs: []Cost{{1}, {math.NaN()}, {1}}, Wait: time.Hour, Horizon: time.Hour}
 	if err := b.Book(ctx, k); err != nil {
 		t.Fatal(err)
 	}

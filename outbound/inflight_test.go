@@ -354,7 +354,7 @@ func TestACostThatIsTooLargeIsNotRefusedForWantOfAPlace(t *testing.T) {
 			if _, err := b.Acquire(ctx, Cost{50}); !errors.As(err, &large) || large.Err != ErrTooLarge || large.Limit != l {
 				t.Errorf("%s: %v", name, err)
 			}
-			k := Booking{Costs: []Cost{{50}}, Wait: time.Minute}
+			k := BookRequest{Costs: []Cost{{50}}, Wait: time.Minute}
 			if err := b.Book(ctx, &k); !errors.Is(err, ErrTooLarge) {
 				t.Errorf("%s, booked: %v", name, err)
 			}

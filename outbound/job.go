@@ -47,7 +47,7 @@ func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error)
 // l, that is until a head start before its reservation:
 //
 //	err := paced(jobs.WithTicket(ctx, ticket), payload)
-//	if later, ok := jobs.After(err); ok {
+//	if later, ok := jobs.AsLater(err); ok {
 //		return runAgainIn(later.In, later.Ticket)
 //	}
 //	return err

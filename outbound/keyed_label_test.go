@@ -203,7 +203,7 @@ func TestALabelStandsInTheErrorsOfUse(t *testing.T) {
 		return outbound.NewBucket(key, outbound.Limit{Capacity: 1, LeakRate: 1})
 	}}
 	err := k.Use("secret", func(l outbound.Limiter) error {
-		return l.(*outbound.Bucket).Book(background, &outbound.Booking{Costs: []outbound.Cost{{2}}})
+		return l.(*outbound.Bucket).Book(background, &outbound.BookRequest{Costs: []outbound.Cost{{2}}})
 	})
 	var bad *outbound.CostError
 	if !errors.As(err, &bad) || bad.Key != "label" || strings.Contains(err.Error(), "secret") {

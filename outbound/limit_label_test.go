@@ -51,7 +51,7 @@ func TestState_LabelIsThatOfErrorsAndEvents(t *testing.T) {
 				if !errors.As(err, &full) || full.Limit != label || event != label || !strings.Contains(err.Error(), `is over the limit "`+label+`"`) {
 					t.Errorf("%s, %s: %v, event %q", label, name, err, event)
 				}
-				var k outbound.Booking
+				var k outbound.BookRequest
 				k.Costs = []outbound.Cost{{1, 1}}
 				if err := b.Book(background, &k); !errors.As(err, &full) || full.Limit != label {
 					t.Errorf("%s, %s: booked: %v", label, name, err)

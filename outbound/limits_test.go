@@ -81,7 +81,7 @@ func TestATicketThatCouldNotMoveIsSettledAsIfNobodyHadTried(t *testing.T) {
 	for _, tried := range []bool{false, true} {
 		calls, tokens := Limit{Capacity: 10, LeakRate: 1e-6}, Limit{Capacity: 10, LeakRate: 1e-6, Unit: 1}
 		b := Must(NewSharedBucket(store.NewMemory(), "k", calls))
-		k := Booking{Costs: []Cost{{1, 4}}, Wait: time.Hour}
+		k := BookRequest{Costs: []Cost{{1, 4}}, Wait: time.Hour}
 		if err := b.Book(ctx, &k); err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +90,7 @@ func TestATicketThatCouldNotMoveIsSettledAsIfNobodyHadTried(t *testing.T) {
 			t.Fatal(err)
 		}
 		if tried {
-			move := Booking{Move: ticket, Costs: []Cost{{1, 4}}, Wait: time.Hour}
+			move := BookRequest{Move: ticket, Costs: []Cost{{1, 4}}, Wait: time.Hour}
 			if err := b.Book(ctx, &move); err != nil || len(move.Tickets) > 0 {
 				t.Fatalf("moved under limits that do not know of it: %v", err)
 			}
@@ -111,7 +111,7 @@ func TestNoPlaceMovesUnderOtherLimits(t *testing.T) {
 			"shared":     Must(NewSharedBucket(store.NewMemory(), "api", Limit{Capacity: 1, LeakRate: 2})),
 		} {
 			mustAcquireCost(t, b, Cost{1})
-			k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
+			k := BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}
 			if err := b.Book(ctx, &k); err != nil {
 				t.Fatal(err)
 			}
@@ -119,7 +119,7 @@ func TestNoPlaceMovesUnderOtherLimits(t *testing.T) {
 			if err := b.SetLimits(ctx, Limit{Capacity: 1, LeakRate: 0.01}); err != nil {
 				t.Fatal(err)
 			}
-			move := Booking{Move: ticket, Costs: []Cost{{1}}, Wait: time.Hour}
+			move := BookRequest{Move: ticket, Costs: []Cost{{1}}, Wait: time.Hour}
 			if err := b.Book(ctx, &move); err != nil || len(move.Tickets) != 0 {
 				t.Errorf("%s: moved to %v, %v", kind, move.Clock.Due(move.Tickets[0]), err)
 			}
@@ -137,7 +137,7 @@ func TestAPlaceWhoseCallCanNeverGoIsNotUndone(t *testing.T) {
 			"shared":     Must(NewSharedBucket(store.NewMemory(), "api", Limit{Capacity: 5, LeakRate: 10})),
 		} {
 			mustAcquireCost(t, b, Cost{5})
-			k := Booking{Costs: []Cost{{5}}, Wait: time.Minute}
+			k := BookRequest{Costs: []Cost{{5}}, Wait: time.Minute}
 			if err := b.Book(ctx, &k); err != nil {
 				t.Fatal(err)
 			}
@@ -145,14 +145,14 @@ func TestAPlaceWhoseCallCanNeverGoIsNotUndone(t *testing.T) {
 			if err := b.SetLimits(ctx, Limit{Capacity: 3, LeakRate: 10}); err != nil {
 				t.Fatal(err)
 			}
-			move := Booking{Move: ticket, Costs: []Cost{{5}}, Wait: time.Minute}
+			move := BookRequest{Move: ticket, Costs: []Cost{{5}}, Wait: time.Minute}
 			if err := b.Book(ctx, &move); !errors.Is(err, ErrTooLarge) {
 				t.Fatalf("%s: %v", kind, err)
 			}
 			if got := level(t, b, 0); got != 10 {
 				t.Errorf("%s: level %v after the try, want 10", kind, got)
 			}
-			back := Booking{Back: []Ticket{ticket}}
+			back := BookRequest{Back: []Ticket{ticket}}
 			if err := b.Book(ctx, &back); err != nil {
 				t.Fatal(err)
 			}
@@ -169,15 +169,15 @@ func TestTheFirstCallIsNotRefusedForWhatTheSecondCosts(t *testing.T) {
 		Must(NewSharedBucket(store.NewMemory(), "api", Limit{Capacity: 2, LeakRate: 1e-3})),
 	} {
 		mustAcquireCost(t, b, Cost{2})
-		k := Booking{Costs: []Cost{{1}, {5}}}
+		k := BookRequest{Costs: []Cost{{1}, {5}}}
 		if err := b.Book(ctx, &k); !errors.Is(err, ErrThrottled) {
 			t.Errorf("full: %v", err)
 		}
-		k = Booking{Costs: []Cost{{1}, {5}}, Wait: time.Hour, Horizon: time.Hour}
+		k = BookRequest{Costs: []Cost{{1}, {5}}, Wait: time.Hour, Horizon: time.Hour}
 		if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 1 {
 			t.Errorf("%d tickets, %v", len(k.Tickets), err)
 		}
-		k = Booking{Costs: []Cost{{5}, {1}}, Wait: time.Hour, Horizon: time.Hour}
+		k = BookRequest{Costs: []Cost{{5}, {1}}, Wait: time.Hour, Horizon: time.Hour}
 		if err := b.Book(ctx, &k); !errors.Is(err, ErrTooLarge) {
 			t.Errorf("too large: %v", err)
 		}

@@ -304,7 +304,7 @@ type call struct {
 	admitted time.Duration // since start
 	cost     [1]Cost       // as acquired; one each, for an Op to point to
 	charge   [1]store.Charge
-	order    uint64        // among the tickets of one Booking
+	order    uint64        // among the tickets of one BookRequest
 	sure     time.Duration // a change of limits leaves earlier reservations
 }
 
@@ -435,7 +435,9 @@ func (k *call) leave() {
 	}
 }
 
-// Ticket is the handle of a reservation.
+// Ticket is the handle of a reservation that [Bucket.Book] has made, for packages that wait for
+// their callers. The tickets of package queue/jobs are its String. Callers get a [Reservation]
+// instead.
 type Ticket struct{ call *call }
 
 // Permit makes the ticket the permit of a call, when the call leaves.

@@ -105,12 +105,12 @@ func TestAHoldDoesNotTakeTheRefusedCallForBookedOnceItIsSettledToItsCost(t *test
 func TestTicketThatWasGivenBackSettlesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("ticket", Limit{Capacity: 10, LeakRate: 1}))
-		k := Booking{Costs: []Cost{{10}}}
+		k := BookRequest{Costs: []Cost{{10}}}
 		if err := b.Book(ctx, &k); err != nil {
 			t.Fatal(err)
 		}
 		ticket := k.Tickets[0]
-		if err := b.Book(ctx, &Booking{Back: []Ticket{ticket}}); err != nil {
+		if err := b.Book(ctx, &BookRequest{Back: []Ticket{ticket}}); err != nil {
 			t.Fatal(err)
 		}
 		admit(t, b, 8)
@@ -130,13 +130,13 @@ func TestTicketThatWasGivenBackSettlesNothing(t *testing.T) {
 func TestTicketOfACallThatIsDoneIsNotGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("ticket", Limit{Capacity: 10, LeakRate: 1}))
-		k := Booking{Costs: []Cost{{10}}}
+		k := BookRequest{Costs: []Cost{{10}}}
 		if err := b.Book(ctx, &k); err != nil {
 			t.Fatal(err)
 		}
 		p := k.Tickets[0].Permit()
 		p.Done()
-		if err := b.Book(ctx, &Booking{Back: []Ticket{k.Tickets[0]}}); err != nil {
+		if err := b.Book(ctx, &BookRequest{Back: []Ticket{k.Tickets[0]}}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := b.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {

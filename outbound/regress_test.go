@@ -31,11 +31,11 @@ func TestStatesBesideSetLimitsAreOfOneMoment(t *testing.T) {
 
 func TestABadCostInABookingLosesNoTicketThatGoesBack(t *testing.T) {
 	b := Must(NewBucket("k", Limit{Capacity: 5, LeakRate: 0.001}))
-	k := Booking{Costs: []Cost{{5}}, Wait: time.Hour}
+	k := BookRequest{Costs: []Cost{{5}}, Wait: time.Hour}
 	if err := b.Book(ctx, &k); err != nil {
 		t.Fatal(err)
 	}
-	err := b.Book(ctx, &Booking{Back: k.Tickets, Costs: []Cost{{math.NaN()}}})
+	err := b.Book(ctx, &BookRequest{Back: k.Tickets, Costs: []Cost{{math.NaN()}}})
 	if s, _ := b.State(ctx); !errors.Is(err, ErrInvalid) || s.Level != 0 {
 		t.Errorf("%v, level %v", err, s.Level)
 	}

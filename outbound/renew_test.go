@@ -29,7 +29,7 @@ var leavings = map[string]func(b *Bucket, p *Permit) error{
 	"Resume": func(b *Bucket, _ *Permit) error { return b.Resume(ctx) },
 	"Fillup": func(b *Bucket, _ *Permit) error { _, err := b.Fillup(ctx, Cost{3}); return err },
 	"places": func(b *Bucket, _ *Permit) error {
-		return b.Book(ctx, &Booking{Costs: []Cost{{9}, {9}}, Wait: time.Hour, Horizon: time.Hour})
+		return b.Book(ctx, &BookRequest{Costs: []Cost{{9}, {9}}, Wait: time.Hour, Horizon: time.Hour})
 	},
 }
 

@@ -67,7 +67,7 @@ func TestWhatIsChargedBeyondTheCostOutlastsAnOutage(t *testing.T) {
 				s.away, s.carries = errors.New("who knows"), carried
 				p.Settle(Cost{500, 20})
 				for range 10 {
-					if err := b.Book(ctx, &Booking{}); !errors.Is(err, s.away) {
+					if err := b.Book(ctx, &BookRequest{}); !errors.Is(err, s.away) {
 						t.Error(err)
 					}
 					s.carries = false
@@ -168,7 +168,7 @@ func TestASettleThatTheStoreHasIsNotSentAgain(t *testing.T) {
 		defer b.Waiting(func() {})() // the settle rides on the booking
 		p.Settle(Cost{150})
 		s.fail = errors.New("away")
-		if err := b.Book(ctx, &Booking{Costs: []Cost{{1}}, Wait: time.Hour}); !errors.Is(err, s.fail) {
+		if err := b.Book(ctx, &BookRequest{Costs: []Cost{{1}}, Wait: time.Hour}); !errors.Is(err, s.fail) {
 			t.Fatal(err)
 		}
 		s.fail = nil

@@ -7,15 +7,14 @@ import (
 	"time"
 )
 
-// Reservation is the time when one call may leave: see [Bucket.Reserve]. It is safe for concurrent
-// use.
+// Reservation is a reserved time for one call: see [Bucket.Reserve]. It is safe for concurrent use.
 type Reservation struct {
 	bucket  *Bucket
 	cost    Cost
 	maxWait time.Duration
 
 	mu      sync.Mutex // protects what follows
-	booking Booking
+	booking BookRequest
 	ticket  Ticket // zero if used, cancelled or lost
 }
 

@@ -173,7 +173,7 @@ func (s *simulation) booker(r *rand.Rand) {
 		time.Sleep(time.Duration(r.ExpFloat64() * float64(10*time.Second)))
 		c := s.cost(r)
 		s.mu.Lock()
-		k := Booking{Costs: []Cost{c}, Wait: time.Hour}
+		k := BookRequest{Costs: []Cost{c}, Wait: time.Hour}
 		version := len(s.versions) - 1
 		var err error
 		s.change(func() { err = s.b.Book(ctx, &k) })
@@ -198,7 +198,7 @@ func (s *simulation) booker(r *rand.Rand) {
 
 // listen hears the clock, and has the ticket used or given back if it is time
 // for that: then nil.
-func (s *simulation) listen(k *Booking, wait *time.Duration, ticket Ticket, version int, c Cost) <-chan struct{} {
+func (s *simulation) listen(k *BookRequest, wait *time.Duration, ticket Ticket, version int, c Cost) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k.Costs = nil
@@ -210,7 +210,7 @@ func (s *simulation) listen(k *Booking, wait *time.Duration, ticket Ticket, vers
 	switch {
 	case !k.Clock.Holds(ticket) || late > 0:
 		s.change(func() {
-			if err := s.b.Book(ctx, &Booking{Back: []Ticket{ticket}}); err != nil {
+			if err := s.b.Book(ctx, &BookRequest{Back: []Ticket{ticket}}); err != nil {
 				s.Error(err)
 			}
 		})

@@ -243,14 +243,14 @@ func TestATicketBookedBeforeAHoldLeavesWithTheKnowledgeOfIt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			k := Booking{Costs: []Cost{{1}}, Wait: time.Minute}
+			k := BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}
 			if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 1 {
 				t.Fatalf("%s: %v", kind, err)
 			}
 			ticket := k.Tickets[0]
 			p.Refused(0) // held, with the ticket out
 			time.Sleep(time.Minute)
-			listen := Booking{}
+			listen := BookRequest{}
 			if err := b.Book(ctx, &listen); err != nil {
 				t.Fatalf("%s: %v", kind, err)
 			}

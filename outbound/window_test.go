@@ -264,7 +264,7 @@ func TestWindow_HoldUntilReset(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(5 * time.Minute)
-			k := Booking{Costs: []Cost{{1, 1}}, Wait: 2 * time.Hour}
+			k := BookRequest{Costs: []Cost{{1, 1}}, Wait: 2 * time.Hour}
 			if booked {
 				if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 1 {
 					t.Fatal(err)
@@ -275,7 +275,7 @@ func TestWindow_HoldUntilReset(t *testing.T) {
 			}
 			time.Sleep(55*time.Minute + time.Second)
 			if booked {
-				now := Booking{Clock: k.Clock}
+				now := BookRequest{Clock: k.Clock}
 				if err := b.Book(ctx, &now); err != nil {
 					t.Fatal(err)
 				}
@@ -317,7 +317,7 @@ func TestAllOfAFixedWindowIsToldToComeBackAtOnce(t *testing.T) {
 			}
 			// Nothing is reserved beyond the end.
 			for _, wait := range []time.Duration{left, time.Hour} {
-				k := Booking{Costs: []Cost{{3}}, Wait: wait}
+				k := BookRequest{Costs: []Cost{{3}}, Wait: wait}
 				var full *ThrottledError
 				if err := b.Book(ctx, &k); !errors.As(err, &full) || full.RetryAfter != left {
 					t.Errorf("shared %v: a reservation within %v: %v", shared, wait, err)

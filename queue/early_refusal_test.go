@@ -51,7 +51,7 @@ func TestQueue_UnforeseenCallIsRefusedAfterTheRequest(t *testing.T) {
 			come(q, 20, 40*ms)
 			told := q.Len()
 			if far != nil {
-				k := outbound.Booking{Costs: make([]outbound.Cost, 5), Wait: time.Minute, Horizon: time.Minute}
+				k := outbound.BookRequest{Costs: make([]outbound.Cost, 5), Wait: time.Minute, Horizon: time.Minute}
 				for i := range k.Costs {
 					k.Costs[i] = outbound.Cost{1}
 				}

@@ -81,7 +81,7 @@ func TestNoCallWaitsLongerThanMaxWaitWhereTheQueueCatchesUp(t *testing.T) {
 				synctest.Wait()
 			}
 			pass(1500 * ms) // the queue has begun its backlog
-			other := outbound.Booking{Costs: []outbound.Cost{{1}}, Wait: time.Hour, Claim: math.Inf(1)}
+			other := outbound.BookRequest{Costs: []outbound.Cost{{1}}, Wait: time.Hour, Claim: math.Inf(1)}
 			for range 4 {
 				if err := b.Book(bg, &other); err != nil {
 					t.Fatal(err)

@@ -55,7 +55,7 @@ func (m moment) run(t *testing.T, f func(s *Queue, calls []*waiter, now time.Tim
 				}
 			}
 		}
-		k := outbound.Booking{Wait: time.Hour, Horizon: time.Hour}
+		k := outbound.BookRequest{Wait: time.Hour, Horizon: time.Hour}
 		for _, n := range m.costs {
 			k.Costs = append(k.Costs, outbound.Cost{n})
 		}
@@ -167,7 +167,7 @@ func TestToBookDecidesWhatToBook(t *testing.T) {
 
 // hear is an edit: the queue has heard the clock just now.
 func hear(s *Queue, b *outbound.Bucket) {
-	var k outbound.Booking
+	var k outbound.BookRequest
 	if err := b.Book(bg, &k); err != nil {
 		panic(err)
 	}

@@ -23,22 +23,22 @@ type Queue struct {
 	mu      sync.Mutex // protects what follows; it is free during a request to a store
 	line    waiters
 	stats   Stats
-	clock   outbound.Clock   // as of the last request
-	trips   trips            // how long they take
-	head    head             // what the first call without a reservation waits for
-	wasted  int              // requests that brought no reservation in time, since the last call went
-	pause   time.Time        // book nothing before, because of those
-	news    int              // what was returned, or has changed, since the last request that has ended began
-	credit  int              // how many calls may be looked at again
-	granted int              // three times as many as the reservations that the last bookings got
-	booking outbound.Booking // what a request carries; it belongs to the goroutine that is pumping
-	pumping bool             // a goroutine is in pump: only one makes requests
-	called  bool             // a goroutine that runs pump has been started
-	timer   *time.Timer      // of the next thing to do, or nil
-	ignore  func()           // unregisters from the bucket, or nil if no call waits
-	closed  bool             // to newcomers
-	empty   chan struct{}    // closed when the last call has left; nil before Shutdown
-	inJobs  *Queue           // where further requests of jobs wait, or nil
+	clock   outbound.Clock       // as of the last request
+	trips   trips                // how long they take
+	head    head                 // what the first call without a reservation waits for
+	wasted  int                  // requests that brought no reservation in time, since the last call went
+	pause   time.Time            // book nothing before, because of those
+	news    int                  // what was returned, or has changed, since the last request that has ended began
+	credit  int                  // how many calls may be looked at again
+	granted int                  // three times as many as the reservations that the last bookings got
+	booking outbound.BookRequest // what a request carries; it belongs to the goroutine that is pumping
+	pumping bool                 // a goroutine is in pump: only one makes requests
+	called  bool                 // a goroutine that runs pump has been started
+	timer   *time.Timer          // of the next thing to do, or nil
+	ignore  func()               // unregisters from the bucket, or nil if no call waits
+	closed  bool                 // to newcomers
+	empty   chan struct{}        // closed when the last call has left; nil before Shutdown
+	inJobs  *Queue               // where further requests of jobs wait, or nil
 
 	next behind // queues that are behind this one
 }

@@ -33,7 +33,7 @@ func TestQueue_OtherProcessesReservationsRefuseNewcomer(t *testing.T) {
 		pass(500 * ms)
 		go func() { _, _ = within(10 * time.Second) }() // the queue computes this call's time
 		pass(ms)
-		k := outbound.Booking{Costs: make([]outbound.Cost, 50), Wait: time.Hour, Horizon: time.Hour}
+		k := outbound.BookRequest{Costs: make([]outbound.Cost, 50), Wait: time.Hour, Horizon: time.Hour}
 		for i := range k.Costs {
 			k.Costs[i] = outbound.Cost{1}
 		}

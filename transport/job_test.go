@@ -508,7 +508,7 @@ type waits struct{ *jobs.Scheduler }
 func (w waits) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 	for {
 		p, err := w.Scheduler.Acquire(ctx, c)
-		later, ok := jobs.After(err)
+		later, ok := jobs.AsLater(err)
 		if !ok {
 			return p, err
 		}

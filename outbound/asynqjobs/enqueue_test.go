@@ -16,12 +16,12 @@ import (
 // desk is a limiter with one answer to Book.
 type desk struct {
 	script
-	places []jobs.Reservation
+	places []jobs.Run
 	err    error
 	booked []outbound.Cost
 }
 
-func (d *desk) Book(_ context.Context, costs ...outbound.Cost) ([]jobs.Reservation, error) {
+func (d *desk) Book(_ context.Context, costs ...outbound.Cost) ([]jobs.Run, error) {
 	d.booked = append(d.booked, costs...)
 	return d.places, d.err
 }
@@ -30,7 +30,7 @@ func TestEnqueue_BooksAReservation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	at := time.Now().Add(2 * time.Hour).Truncate(time.Second).Add(time.Millisecond)
-	d := &desk{places: []jobs.Reservation{{At: at, Ticket: "x"}}}
+	d := &desk{places: []jobs.Run{{At: at, Ticket: "x"}}}
 	p := New(w.rdb, only(outbound.Observe(d, "shop", func(context.Context, outbound.Event) {})))
 	o := make([]asynq.Option, 0, 5) // whose array is the caller's
 	o = append(o, asynq.Retention(time.Minute))
@@ -64,7 +64,7 @@ func TestEnqueue_BooksAReservation(t *testing.T) {
 func TestEnqueue_WithoutAReservation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	place := []jobs.Reservation{{At: time.Now().Add(time.Hour), Ticket: "x"}}
+	place := []jobs.Run{{At: time.Now().Add(time.Hour), Ticket: "x"}}
 	if info, err := (&Pacer{Limiter: only(&desk{places: place})}).Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil), asynq.Queue(w.queue)); err != nil || info.State != asynq.TaskStatePending {
 		t.Errorf("with nobody to keep its ticket: %+v, %v", info, err)
 	}
@@ -80,8 +80,8 @@ func TestEnqueue_WithoutAReservation(t *testing.T) {
 		"its own instant": {&desk{places: place}, []asynq.Option{asynq.ProcessAt(time.Now().Add(2 * time.Hour))}, 2 * time.Hour, 0},
 		"away":            {&desk{err: store.ErrUnavailable}, nil, 0, 1},
 		"no answer":       {&desk{}, nil, 0, 1},
-		"now":             {&desk{places: []jobs.Reservation{{At: time.Now().Add(-time.Minute), Ticket: ""}}}, nil, 0, 1},
-		"too far":         {&desk{places: []jobs.Reservation{{At: place[0].At}}}, nil, time.Hour, 1},
+		"now":             {&desk{places: []jobs.Run{{At: time.Now().Add(-time.Minute), Ticket: ""}}}, nil, 0, 1},
+		"too far":         {&desk{places: []jobs.Run{{At: place[0].At}}}, nil, time.Hour, 1},
 	} {
 		info, err := New(w.rdb, only(c.l)).Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil), append(c.o, asynq.Queue(w.queue))...)
 		if err != nil {
@@ -106,7 +106,7 @@ func TestEnqueue_BooksNothingThatMayPassUnused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for _, o := range []asynq.Option{asynq.Unique(time.Minute), asynq.TaskID("mine"), asynq.Group("g")} {
-		d := &desk{places: []jobs.Reservation{{At: time.Now().Add(time.Hour), Ticket: "x"}}}
+		d := &desk{places: []jobs.Run{{At: time.Now().Add(time.Hour), Ticket: "x"}}}
 		info, err := New(w.rdb, only(d)).Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil), asynq.Queue(w.queue), o)
 		if err != nil || info.State == asynq.TaskStateScheduled || len(d.booked) != 0 {
 			t.Errorf("%v: %+v, %v; booked %v", o, info, err, d.booked)
@@ -119,7 +119,7 @@ func TestEnqueue_DueTaskIsPending(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for range 3 { // at the begin of a second all are
-		p := New(w.rdb, only(&desk{places: []jobs.Reservation{{At: time.Now(), Ticket: "x"}}}))
+		p := New(w.rdb, only(&desk{places: []jobs.Run{{At: time.Now(), Ticket: "x"}}}))
 		info, err := p.Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil, asynq.ProcessIn(time.Hour)), asynq.Queue(w.queue))
 		if err != nil || info.State != asynq.TaskStatePending || p.Tickets.Get(t.Context(), w.queue+"/"+info.ID) != "x" {
 			t.Errorf("%+v, %v", info, err)
@@ -157,7 +157,7 @@ func TestEnqueue_CostAboveCapacityIsAnError(t *testing.T) {
 func TestEnqueue_ReservationAfterDeadlineIsAnError(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	p := New(w.rdb, only(&desk{places: []jobs.Reservation{{At: time.Now().Add(time.Hour), Ticket: "x"}}}))
+	p := New(w.rdb, only(&desk{places: []jobs.Run{{At: time.Now().Add(time.Hour), Ticket: "x"}}}))
 	for deadline, late := range map[time.Duration]bool{time.Minute: true, 2 * time.Hour: false} {
 		info, err := p.Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil, asynq.Deadline(time.Now().Add(deadline))), asynq.Queue(w.queue))
 		var full *outbound.ThrottledError
@@ -172,7 +172,7 @@ func TestEnqueue_ReservationAfterDeadlineIsAnError(t *testing.T) {
 func TestEnqueue_RescheduledUniqueTaskIsUniqueForItsTTL(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	d := &desk{places: []jobs.Reservation{{At: time.Now().Add(time.Hour), Ticket: "x"}}}
+	d := &desk{places: []jobs.Run{{At: time.Now().Add(time.Hour), Ticket: "x"}}}
 	d.answers = []error{later(time.Hour, "x"), later(time.Hour, "y")}
 	p := New(w.rdb, only(d))
 	w.serve(p.Config(w.config()), p.Middleware(asynq.HandlerFunc(fails)))

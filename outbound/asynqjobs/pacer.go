@@ -103,7 +103,7 @@ func goesBack(err error) (*jobs.Later, bool) {
 	if errors.Is(err, asynq.SkipRetry) || errors.Is(err, asynq.RevokeTask) {
 		return nil, false
 	}
-	return jobs.After(err)
+	return jobs.AsLater(err)
 }
 
 // heldError is the error of a task whose call has made the API ask for a pause.

@@ -68,7 +68,7 @@ func (p *Plugin) batches(params []*rivertype.JobInsertParams) map[jobs.Booker]*b
 }
 
 // schedule has a job run at its reservation.
-func schedule(job *rivertype.JobInsertParams, place jobs.Reservation) {
+func schedule(job *rivertype.JobInsertParams, place jobs.Run) {
 	if in := time.Until(place.At); in > 0 {
 		job.ScheduledAt = &place.At
 		if in > schedulerInterval {

@@ -27,14 +27,14 @@ type desk struct {
 
 var deskOpens = time.Now().Add(-time.Second)
 
-func (d *desk) Book(_ context.Context, costs ...outbound.Cost) (places []jobs.Reservation, err error) {
+func (d *desk) Book(_ context.Context, costs ...outbound.Cost) (places []jobs.Run, err error) {
 	d.trips++
 	if d.err != nil {
 		return nil, d.err
 	}
 	for _, c := range costs {
 		n := len(d.booked)
-		places = append(places, jobs.Reservation{At: deskOpens.Add(time.Duration(n) * 2 * time.Second), Ticket: fmt.Sprintf("%p-%d", d, n)})
+		places = append(places, jobs.Run{At: deskOpens.Add(time.Duration(n) * 2 * time.Second), Ticket: fmt.Sprintf("%p-%d", d, n)})
 		d.booked = append(d.booked, c)
 	}
 	return places, nil
@@ -164,7 +164,7 @@ func TestInsertMany_KeepsMetadata(t *testing.T) {
 // generous books a reservation too many.
 type generous struct{ *desk }
 
-func (g generous) Book(ctx context.Context, costs ...outbound.Cost) ([]jobs.Reservation, error) {
+func (g generous) Book(ctx context.Context, costs ...outbound.Cost) ([]jobs.Run, error) {
 	return g.desk.Book(ctx, append(costs, outbound.Cost{1})...)
 }
 

@@ -60,7 +60,7 @@ func (p *Plugin) Work(ctx context.Context, job *rivertype.JobRow, doInner func(c
 	} else {
 		ran, pause, err = jobs.Do(scheduled, limiter, cost, run)
 	}
-	later, isLater := jobs.After(err)
+	later, isLater := jobs.AsLater(err)
 	switch {
 	case errors.Is(err, &river.JobCancelError{}), errors.Is(err, &river.JobSnoozeError{}):
 		return err

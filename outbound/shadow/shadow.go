@@ -172,7 +172,7 @@ func (k *call) book() {
 }
 
 func (k *call) verdict() Verdict {
-	b, s := outbound.Booking{Costs: k.cost[:]}, k.shadow
+	b, s := outbound.BookRequest{Costs: k.cost[:]}, k.shadow
 	most, why := s.maxWait, error(nil)
 	if most == 0 {
 		most = farthest

@@ -28,8 +28,8 @@ func TestAwait_BooksSleepsAndSendsTheTicket(t *testing.T) {
 	const away = 300 * time.Millisecond
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		s := &script{
-			place: func(outbound.Cost) (jobs.Reservation, error) {
-				return jobs.Reservation{At: time.Now().Add(away), Ticket: "a place"}, nil
+			place: func(outbound.Cost) (jobs.Run, error) {
+				return jobs.Run{At: time.Now().Add(away), Ticket: "a place"}, nil
 			},
 			answer: func(_ context.Context, n int) error {
 				switch n {
@@ -73,7 +73,7 @@ func TestAwait_BooksSleepsAndSendsTheTicket(t *testing.T) {
 func TestAwait_ContinuesWithoutAReservation(t *testing.T) {
 	for name, change := range map[string]func(*world, *script){
 		"the store is away": func(_ *world, s *script) {
-			s.place = func(outbound.Cost) (jobs.Reservation, error) { return jobs.Reservation{}, store.ErrUnavailable }
+			s.place = func(outbound.Cost) (jobs.Run, error) { return jobs.Run{}, store.ErrUnavailable }
 		},
 		"a limiter of calls": func(w *world, s *script) {
 			w.limiter = func(i activity.Info) (outbound.Limiter, outbound.Cost) { return onlyAcquires{s}, outbound.Cost{1} }
@@ -83,7 +83,7 @@ func TestAwait_ContinuesWithoutAReservation(t *testing.T) {
 			w.limiter = func(i activity.Info) (outbound.Limiter, outbound.Cost) { return tenants.For("acme"), outbound.Cost{1} }
 		},
 		"too far away": func(_ *world, s *script) {
-			s.place = func(outbound.Cost) (jobs.Reservation, error) { return jobs.Reservation{At: time.Now()}, nil }
+			s.place = func(outbound.Cost) (jobs.Run, error) { return jobs.Run{At: time.Now()}, nil }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -107,8 +107,8 @@ type onlyAcquires struct{ outbound.Limiter }
 
 func TestAwait_FailsForACostAboveCapacity(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
-		s := &script{place: func(outbound.Cost) (jobs.Reservation, error) {
-			return jobs.Reservation{}, &outbound.CostError{Err: outbound.ErrTooLarge}
+		s := &script{place: func(outbound.Cost) (jobs.Run, error) {
+			return jobs.Run{}, &outbound.CostError{Err: outbound.ErrTooLarge}
 		}}
 		w := &world{limiter: s.paced, activities: call("Call", new(counter).call)}
 		_, err := run(w, order{Activity: "Call", Await: true, Cost: outbound.Cost{1e9}})
@@ -128,9 +128,9 @@ func TestAwait_FailsForACostAboveCapacity(t *testing.T) {
 func TestAwait_CancelledWorkflow(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		w := &world{cancel: make(chan struct{}), activities: call("Call", new(counter).call)}
-		s := &script{place: func(outbound.Cost) (jobs.Reservation, error) {
+		s := &script{place: func(outbound.Cost) (jobs.Run, error) {
 			close(w.cancel)
-			return jobs.Reservation{At: time.Now().Add(time.Hour), Ticket: "a place"}, nil
+			return jobs.Run{At: time.Now().Add(time.Hour), Ticket: "a place"}, nil
 		}}
 		w.limiter = s.paced
 		_, err := run(w, order{Activity: "Call", Await: true})
@@ -143,7 +143,7 @@ func TestAwait_CancelledWorkflow(t *testing.T) {
 // The reservation may be near, so that there is nothing to sleep for.
 func TestAwait_CancelledContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{place: func(outbound.Cost) (jobs.Reservation, error) { return jobs.Reservation{At: time.Now()}, nil }}
+		s := &script{place: func(outbound.Cost) (jobs.Run, error) { return jobs.Run{At: time.Now()}, nil }}
 		var suite testsuite.WorkflowTestSuite
 		suite.SetLogger(new(logs))
 		env := suite.NewTestWorkflowEnvironment()

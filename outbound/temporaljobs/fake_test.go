@@ -18,8 +18,8 @@ import (
 
 // script is a limiter that answers as a test tells it to.
 type script struct {
-	answer func(ctx context.Context, n int) error        // the n-th Acquire, from 1
-	place  func(outbound.Cost) (jobs.Reservation, error) // for Book
+	answer func(ctx context.Context, n int) error // the n-th Acquire, from 1
+	place  func(outbound.Cost) (jobs.Run, error)  // for Book
 
 	mu       sync.Mutex
 	arrivals []arrival
@@ -46,7 +46,7 @@ func (s *script) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit,
 	return outbound.NewPermit(&scriptCall{s: s}), nil
 }
 
-func (s *script) Book(_ context.Context, costs ...outbound.Cost) (all []jobs.Reservation, err error) {
+func (s *script) Book(_ context.Context, costs ...outbound.Cost) (all []jobs.Run, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range costs {

@@ -118,7 +118,7 @@ func (a *activities) ExecuteActivity(ctx context.Context, in *interceptor.Execut
 
 // reschedule turns an error into what Temporal is to do with the activity.
 func (p *pacer) reschedule(ctx context.Context, t *turn, err error) error {
-	later, ok := jobs.After(err)
+	later, ok := jobs.AsLater(err)
 	if err != nil && t.ran && t.keeps && t.ticket != "" && (!ok || later.Ticket == "") {
 		// Its reservation is used: the next attempt is charged again, and books again.
 		p.keep(ctx, t, "", 0)

@@ -93,8 +93,8 @@ func TestInterceptor_WaitsWithoutTickets(t *testing.T) {
 					}
 					return nil
 				},
-				place: func(outbound.Cost) (jobs.Reservation, error) {
-					return jobs.Reservation{At: time.Now(), Ticket: "a place"}, nil
+				place: func(outbound.Cost) (jobs.Run, error) {
+					return jobs.Run{At: time.Now(), Ticket: "a place"}, nil
 				},
 			}
 			w := &world{limiter: s.paced, activities: call("Call", new(counter).call)}

@@ -54,7 +54,7 @@ type recipe struct{ queue *queue.Queue }
 
 func (r recipe) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 	p, err := r.queue.Acquire(ctx, c)
-	if later, ok := jobs.After(err); ok {
+	if later, ok := jobs.AsLater(err); ok {
 		later.In = max(0, later.In-time.Second)
 		err = later
 	}
@@ -95,7 +95,7 @@ func (w watched) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit,
 	return w.Limiter.Acquire(ctx, c)
 }
 
-func (w watched) Book(ctx context.Context, costs ...outbound.Cost) ([]jobs.Reservation, error) {
+func (w watched) Book(ctx context.Context, costs ...outbound.Cost) ([]jobs.Run, error) {
 	if l, ok := w.Limiter.(*jobs.Scheduler); ok {
 		return l.Book(ctx, costs...)
 	}

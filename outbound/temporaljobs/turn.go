@@ -74,7 +74,7 @@ func (t *turn) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, e
 	defer cancel()
 	for {
 		permit, err := t.limiter.Acquire(jobs.WithTicket(waiting, t.ticket), c)
-		later, ok := jobs.After(err)
+		later, ok := jobs.AsLater(err)
 		if err != nil && waiting.Err() != nil && !ok {
 			return permit, &jobs.Later{Err: err} // the wait was ended, and nothing is wrong
 		}

@@ -4,7 +4,7 @@
 //	scheduler := jobs.New(bucket, jobs.Config{Poll: 5 * time.Second}) // of the job system
 //
 //	permit, err := scheduler.Acquire(jobs.WithTicket(ctx, ticket), outbound.Cost{1})
-//	if later, ok := jobs.After(err); ok {
+//	if later, ok := jobs.AsLater(err); ok {
 //		return reschedule(later.In, later.Ticket) // it has not run; it comes again with the ticket
 //	}
 //	if err != nil {
@@ -67,7 +67,7 @@
 //
 // A Scheduler charges a job when it begins. If the job's http.Client is paced by the same bucket,
 // that charge pays for the first request, and each further request is charged. Or pace the client
-// alone, and hand what [After] makes of its error to the job system.
+// alone, and hand what [AsLater] makes of its error to the job system.
 //
 // Other limits of the bucket void all tickets. Jobs still come at their old times, and book again.
 // A Scheduler learns of changes from each job in its queue, and from the bucket once in each poll.

@@ -15,7 +15,7 @@ func ExampleScheduler() {
 	scheduler := jobs.New(bucket, jobs.Config{})
 	work := func(ctx context.Context, name string, headers map[string]string) error {
 		permit, err := scheduler.Acquire(jobs.WithTicket(ctx, headers["ticket"]), outbound.Cost{1})
-		if later, ok := jobs.After(err); ok {
+		if later, ok := jobs.AsLater(err); ok {
 			headers["ticket"] = later.Ticket
 			fmt.Println(name, "runs again in", later.In.Round(time.Second))
 			return nil
@@ -68,7 +68,7 @@ func ExampleScheduler_tenants() {
 	}}
 	for _, tenant := range []string{"acme", "acme", "bolt"} {
 		permit, err := tenants.Acquire(context.Background(), tenant, outbound.Cost{1})
-		if later, ok := jobs.After(err); ok {
+		if later, ok := jobs.AsLater(err); ok {
 			fmt.Println(tenant, "runs again in", later.In.Round(time.Second))
 			continue
 		}

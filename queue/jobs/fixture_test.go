@@ -120,7 +120,7 @@ func (w *world) run(ctx context.Context, proc int, j *job, putBack func(*job, ti
 	w.mu.Unlock()
 	p, err := w.acquire(WithTicket(ctx, j.ticket), proc, j)
 	if err != nil {
-		if l, ok := After(err); ok && ctx.Err() == nil {
+		if l, ok := AsLater(err); ok && ctx.Err() == nil {
 			if j.ticket = l.Ticket; j.place.IsZero() {
 				j.place = time.Now().Add(l.In)
 			}

@@ -165,7 +165,7 @@ func TestReservations_ShortLivedSchedulersLearnOfResume(t *testing.T) {
 			time.Sleep(time.Second)
 			p, err := l.Acquire(WithTicket(bg, places[29].Ticket), one)
 			p.Done()
-			later, ok := After(err)
+			later, ok := AsLater(err)
 			if !ok && err != nil {
 				t.Fatal(err)
 			} else if !ok {
@@ -203,7 +203,7 @@ func TestReservations_HeldWhileJobsWaitInTheQueue(t *testing.T) {
 			if p, err := l.Acquire(WithTicket(bg, places[199].Ticket), one); err == nil {
 				p.Done()
 				t.Error("a job whose place is far away is admitted")
-			} else if later, ok := After(err); !ok || later.Ticket != places[199].Ticket {
+			} else if later, ok := AsLater(err); !ok || later.Ticket != places[199].Ticket {
 				t.Errorf("%v", err)
 			}
 		}

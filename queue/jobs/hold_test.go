@@ -285,9 +285,9 @@ func TestReservations_NewLimitsEndTheirHold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bothWays(t, Config{}, limits[:1], func(t *testing.T, line func() *Scheduler) {
-				l, places := line(), []Reservation(nil)
+				l, places := line(), []Run(nil)
 				places = book(t, l, 5)
-				k := outbound.Booking{Wait: 24 * time.Hour, Horizon: 24 * time.Hour, Costs: slices.Repeat([]outbound.Cost{one}, 10)}
+				k := outbound.BookRequest{Wait: 24 * time.Hour, Horizon: 24 * time.Hour, Costs: slices.Repeat([]outbound.Cost{one}, 10)}
 				if err := l.bucket.Book(bg, &k); err != nil || len(k.Tickets) != 10 { // by others
 					t.Fatal(len(k.Tickets), err)
 				}

@@ -30,7 +30,7 @@ func TestKeyed_DropsSchedulerKeepsReservations(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err := acme.Acquire(bg, one)
-			later, _ := After(err) // its place is due in 9 s
+			later, _ := AsLater(err) // its place is due in 9 s
 			if !near(later.In, 8*time.Second) {
 				t.Errorf("%+v", later)
 			}
@@ -103,7 +103,7 @@ func TestKeyed_LaterHasTheLabel(t *testing.T) {
 			}
 			_, err := secret.Acquire(bg, one)
 			var full *outbound.ThrottledError
-			later, ok := After(err)
+			later, ok := AsLater(err)
 			if !errors.As(err, &full) || full.Key != "label" || !ok || later.In <= 0 {
 				t.Errorf("%v: %+v, %+v", err, full, later)
 			}

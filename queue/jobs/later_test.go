@@ -24,16 +24,16 @@ func TestAfter_FindsTheTimeOfTheNextRun(t *testing.T) {
 		{later, time.Second, "t"}, {fmt.Errorf("job 7: %w", later), time.Second, "t"}, {errors.Join(full, later), time.Second, "t"},
 		{inside, 3 * time.Second, ""}, {&outbound.ThrottledError{}, 5 * time.Second, ""},
 	} {
-		got, ok := After(c.err)
+		got, ok := AsLater(c.err)
 		if !ok || got.In != c.in || got.Ticket != c.ticket {
 			t.Errorf("%v: %+v, %v", c.err, got, ok)
 		}
 	}
-	if got, _ := After(inside); !errors.Is(got, outbound.ErrThrottled) || !errors.Is(got, full) {
+	if got, _ := AsLater(inside); !errors.Is(got, outbound.ErrThrottled) || !errors.Is(got, full) {
 		t.Errorf("%+v is not what the client met", got)
 	}
 	for _, err := range []error{nil, errors.New("broken"), &outbound.CostError{Err: outbound.ErrTooLarge}} {
-		if got, ok := After(err); ok || got != nil {
+		if got, ok := AsLater(err); ok || got != nil {
 			t.Errorf("%v: %+v", err, got)
 		}
 	}

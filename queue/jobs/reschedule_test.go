@@ -51,7 +51,7 @@ func TestScheduler_CostAboveCapacityIsPermanent(t *testing.T) {
 			var bad *outbound.CostError
 			if _, err := l.Acquire(bg, c); !errors.As(err, &bad) {
 				t.Errorf("%v: %v", c, err)
-			} else if _, ok := After(err); ok {
+			} else if _, ok := AsLater(err); ok {
 				t.Errorf("%v is to come back", c)
 			}
 			if _, err := l.Book(bg, one, one, c, one); !errors.As(err, &bad) {
@@ -162,7 +162,7 @@ func TestConfig_InvalidIsAnError(t *testing.T) {
 		_, err := l.Acquire(bg, one)
 		_, booking := l.Book(bg, one)
 		for _, err := range []error{err, booking, l.SetLimits(bg, perSecond...), l.Resume(bg)} {
-			if _, ok := After(err); ok || !errors.Is(err, outbound.ErrInvalid) {
+			if _, ok := AsLater(err); ok || !errors.Is(err, outbound.ErrInvalid) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

@@ -10,8 +10,9 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// Reservation is the time when a job may run: enqueue it to run at At, with its Ticket.
-type Reservation struct {
+// Run is when a job runs that [Scheduler.Book] has booked: enqueue it to run at At, with its
+// Ticket.
+type Run struct {
 	// At is when the job should run: a head start before the limits admit it.
 	At time.Time
 	// Ticket names the reservation: see [WithTicket]. It is empty if the time would be further away
@@ -46,7 +47,7 @@ func (s *Scheduler) reservations(ctx context.Context) (*outbound.Bucket, error) 
 	}
 	states, err := book.States(ctx) // first, so that a hold which begins between the two requests is seen
 	at := time.Now()
-	var k outbound.Booking // with no costs it only asks
+	var k outbound.BookRequest // with no costs it only asks
 	if err == nil {
 		err = s.bucket.Book(ctx, &k)
 	}
@@ -65,11 +66,11 @@ func (s *Scheduler) reservations(ctx context.Context) (*outbound.Bucket, error) 
 // find finds the job's reservation, or books one.
 func (s *Scheduler) find(ctx context.Context, v *visit) error {
 	if v.ticket != "" {
-		var k outbound.Booking // with no costs it only asks
+		var k outbound.BookRequest // with no costs it only asks
 		if err := s.book(ctx, &k); err != nil {
 			return err
 		}
-		if due, ok := k.Clock.Place(v.ticket); ok {
+		if due, ok := k.Clock.DueText(v.ticket); ok {
 			v.due = due
 			return nil
 		}
@@ -79,16 +80,16 @@ func (s *Scheduler) find(ctx context.Context, v *visit) error {
 
 // reserve books a reservation for the job.
 func (s *Scheduler) reserve(ctx context.Context, v *visit) error {
-	k := outbound.Booking{Costs: []outbound.Cost{v.cost}}
+	k := outbound.BookRequest{Costs: []outbound.Cost{v.cost}}
 	if err := s.book(ctx, &k); err != nil {
 		return err
 	}
-	v.due, v.ticket = k.Clock.Due(k.Tickets[0]), k.Tickets[0].Mark()
+	v.due, v.ticket = k.Clock.Due(k.Tickets[0]), k.Tickets[0].String()
 	return nil
 }
 
 // book books at least the first of the costs.
-func (s *Scheduler) book(ctx context.Context, k *outbound.Booking) error {
+func (s *Scheduler) book(ctx context.Context, k *outbound.BookRequest) error {
 	book, err := s.reservations(ctx)
 	if err == nil {
 		k.Wait, k.Horizon = s.config.Ahead, s.config.Ahead
@@ -108,17 +109,17 @@ const mostBooked = 4096
 // they stay unused if the store does not take them within a second. The error is an
 // [*outbound.CostError] of a cost above a limit's capacity, or that of the store or of ctx. Then
 // jobs can be enqueued without a reservation.
-func (s *Scheduler) Book(ctx context.Context, costs ...outbound.Cost) ([]Reservation, error) {
-	all := make([]Reservation, 0, len(costs))
+func (s *Scheduler) Book(ctx context.Context, costs ...outbound.Cost) ([]Run, error) {
+	all := make([]Run, 0, len(costs))
 	var booked []outbound.Ticket // to return
-	var k outbound.Booking
+	var k outbound.BookRequest
 	for len(all) < len(costs) {
 		left := costs[len(all):]
 		k.Costs = left[:min(len(left), mostBooked)]
 		err := s.book(ctx, &k)
 		if full := (*outbound.ThrottledError)(nil); errors.As(err, &full) {
 			for range left {
-				all = append(all, Reservation{At: time.Now().Add(s.again(full.RetryAfter))})
+				all = append(all, Run{At: time.Now().Add(s.again(full.RetryAfter))})
 			}
 			return all, nil
 		}
@@ -127,7 +128,7 @@ func (s *Scheduler) Book(ctx context.Context, costs ...outbound.Cost) ([]Reserva
 			return nil, err
 		}
 		for _, t := range k.Tickets {
-			all = append(all, Reservation{At: k.Clock.Due(t).Add(-s.config.Lead), Ticket: t.Mark()})
+			all = append(all, Run{At: k.Clock.Due(t).Add(-s.config.Lead), Ticket: t.String()})
 		}
 		booked = append(booked, k.Tickets...)
 	}
@@ -140,7 +141,7 @@ func (s *Scheduler) giveBack(ctx context.Context, booked []outbound.Ticket) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	for n := len(booked); n > 0; n -= mostBooked {
-		if s.bucket.Reservations().Book(ctx, &outbound.Booking{Back: booked[max(0, n-mostBooked):n]}) != nil {
+		if s.bucket.Reservations().Book(ctx, &outbound.BookRequest{Back: booked[max(0, n-mostBooked):n]}) != nil {
 			return
 		}
 	}
@@ -156,7 +157,7 @@ func (s *Scheduler) giveBack(ctx context.Context, booked []outbound.Ticket) {
 // again.
 func (s *Scheduler) behind(ctx context.Context, full *outbound.ThrottledError, v *visit) error {
 	in := full.RetryAfter
-	var k outbound.Booking // with no costs it only asks
+	var k outbound.BookRequest // with no costs it only asks
 	if s.bucket.Book(ctx, &k) == nil {
 		s.hold(ctx, in-max(0, time.Until(v.due))-k.Clock.Reopens(&v.cost), k.Clock.Speed())
 	}
@@ -174,7 +175,7 @@ func (s *Scheduler) behind(ctx context.Context, full *outbound.ThrottledError, v
 // had one. That of a call which was admitted before another process has reported its own is no
 // news.
 func (s *Scheduler) hold(ctx context.Context, d time.Duration, speed float64) {
-	book, k := s.bucket.Reservations(), outbound.Booking{}
+	book, k := s.bucket.Reservations(), outbound.BookRequest{}
 	free := outbound.Cost{outbound.Free, outbound.Free, outbound.Free, outbound.Free}
 	p, err := book.Acquire(ctx, free) // it fails while they are held
 	p.Done()
@@ -196,7 +197,7 @@ func (tooFar) Is(target error) bool { return target == queue.ErrFull }
 // Booker books reservations: a [*Scheduler], or that of a tenant.
 type Booker interface {
 	// Book is [Scheduler.Book].
-	Book(ctx context.Context, costs ...outbound.Cost) ([]Reservation, error)
+	Book(ctx context.Context, costs ...outbound.Cost) ([]Run, error)
 }
 
 // Of finds the Booker in a limiter: l itself, or one that l wraps, as [outbound.As] does.
@@ -224,7 +225,7 @@ type user interface {
 // ofKey is the Scheduler of a key, whichever that is.
 type ofKey struct{ user }
 
-func (k ofKey) Book(ctx context.Context, costs ...outbound.Cost) (all []Reservation, err error) {
+func (k ofKey) Book(ctx context.Context, costs ...outbound.Cost) (all []Run, err error) {
 	err = k.Use(func(l outbound.Limiter) error {
 		own, ok := Of(l)
 		if !ok {

@@ -198,10 +198,10 @@ func (l *Later) Unwrap() error {
 // RetryableError is false: run the job after In, not immediately.
 func (l *Later) RetryableError() bool { return false }
 
-// After finds a [*Later] in err. It also makes one of the [*outbound.ThrottledError] of a limiter
+// AsLater finds a [*Later] in err. It also makes one of the [*outbound.ThrottledError] of a limiter
 // that the job itself has met, such as that of its http.Client. With such a Later the job has begun
 // to run.
-func After(err error) (*Later, bool) {
+func AsLater(err error) (*Later, bool) {
 	if l := (*Later)(nil); errors.As(err, &l) {
 		return l, true
 	}
@@ -213,7 +213,7 @@ func After(err error) (*Later, bool) {
 
 type ticketKey struct{}
 
-// WithTicket returns a ctx with the ticket of an earlier [Later] or [Reservation]. A ticket that is
+// WithTicket returns a ctx with the ticket of an earlier [Later] or [Run]. A ticket that is
 // empty, forged, copied or old changes the order of jobs, and never how many are admitted.
 func WithTicket(ctx context.Context, ticket string) context.Context {
 	return context.WithValue(ctx, ticketKey{}, ticket)

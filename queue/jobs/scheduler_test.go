@@ -49,7 +49,7 @@ func (s *punctual) startIn(d time.Duration, name string, l outbound.Limiter, tic
 				p.Done()
 				return
 			}
-			later, ok := After(err)
+			later, ok := AsLater(err)
 			if !ok {
 				s.t.Errorf("%s: %v", name, err)
 				return
@@ -108,7 +108,7 @@ var (
 )
 
 // book books n places and returns them.
-func book(t testing.TB, l *Scheduler, n int) []Reservation {
+func book(t testing.TB, l *Scheduler, n int) []Run {
 	t.Helper()
 	costs := make([]outbound.Cost, n)
 	for i := range costs {

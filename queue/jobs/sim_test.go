@@ -86,7 +86,7 @@ func (f fleet) simulate(t *testing.T) (o outcome) {
 		}
 		w.acquire = func(ctx context.Context, proc int, j *job) (outbound.Permit, error) {
 			p, err := limiters[proc].Acquire(ctx, outbound.Cost{1})
-			if later, ok := After(err); ok && f.way == "recipe" {
+			if later, ok := AsLater(err); ok && f.way == "recipe" {
 				later.In = max(0, later.In-f.poll)
 				return p, later
 			}

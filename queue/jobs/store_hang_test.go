@@ -40,7 +40,7 @@ func TestScheduler_HungStoreKeepsCtx(t *testing.T) {
 		defer cancel()
 		begin := time.Now()
 		_, err := l.Acquire(ctx, one)
-		if later, ok := After(err); !ok || later.Ticket != ticket || !near(time.Since(begin), 3*time.Second) {
+		if later, ok := AsLater(err); !ok || later.Ticket != ticket || !near(time.Since(begin), 3*time.Second) {
 			t.Errorf("after %v it has %v", time.Since(begin), err)
 		}
 	})

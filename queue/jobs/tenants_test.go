@@ -70,7 +70,7 @@ func (f tenants) simulate(t *testing.T) (o tenantsOutcome) {
 			w.mu.Unlock()
 			if err == nil {
 				histories[j.tenant].Add(time.Now(), 1)
-			} else if later, ok := After(err); ok && f.recipe {
+			} else if later, ok := AsLater(err); ok && f.recipe {
 				later.In = max(0, later.In-poll)
 				return p, later
 			}

@@ -85,7 +85,7 @@ func (s *System) attempt(ctx context.Context, j *Job, stop context.CancelCauseFu
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	j.Runs++
-	if later, ok := jobs.After(err); ok {
+	if later, ok := jobs.AsLater(err); ok {
 		j.Ticket, j.At, j.taken = later.Ticket, time.Now().Add(later.In), false
 		return
 	}
@@ -113,7 +113,7 @@ type early struct{ *queue.Queue }
 
 func (l early) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 	p, err := l.Queue.Acquire(ctx, c)
-	if later, ok := jobs.After(err); ok {
+	if later, ok := jobs.AsLater(err); ok {
 		return p, &jobs.Later{In: later.In - Poll}
 	}
 	return p, err
