@@ -69,6 +69,7 @@ func TestACallWithoutAnAnswerIsNoSuccessWhicheverWayItGoes(t *testing.T) {
 		"no answer":          {func(p *Permit) { p.Answered(Answer{}); p.Done() }, false},
 		"no answer, settled": {func(p *Permit) { p.Settle(Cost{2}); p.Failed() }, false},
 		"a hold as well":     {func(p *Permit) { p.Hold(time.Second); p.Failed() }, false},
+		"never went out":     {func(p *Permit) { p.Settle(Cost{}); p.Done() }, false},
 		"done":               {(*Permit).Done, true},
 		"held":               {func(p *Permit) { p.Hold(time.Second); p.Done() }, true},
 		"too late":           {func(p *Permit) { p.Done(); p.Failed() }, true},

@@ -69,44 +69,6 @@ func BenchmarkDecision(b *testing.B) {
 	}
 }
 
-// A bucket that a call has given units back to, or that was held, is as fast as a new
-// one once it is empty again: the ratio of the best rounds of each, in turns, because
-// a machine that is busy is busy for both.
-//
-//	go test -run - -bench AsFastAsANewOne ./outbound
-func BenchmarkAnEmptyBucketIsAsFastAsANewOne(b *testing.B) {
-	wide := Limit{Capacity: 1e9, LeakRate: 1e9}
-	fresh, used := Must(NewBucket("new", wide)), Must(NewBucket("used", wide))
-	p, err := used.Acquire(ctx, Cost{1e9})
-	if err != nil {
-		b.Fatal(err)
-	}
-	p.Settle(Cost{1})
-	for !used.Idle() {
-		time.Sleep(10 * time.Millisecond)
-	}
-	const calls = 1000
-	round := func(x *Bucket) time.Duration {
-		begin := time.Now()
-		for range calls {
-			if _, err := x.Acquire(ctx, Cost{1}); err != nil {
-				b.Fatal(err)
-			}
-		}
-		return time.Since(begin)
-	}
-	round(fresh)
-	round(used)
-	b.ReportAllocs()
-	best := [2]time.Duration{time.Hour, time.Hour}
-	for b.Loop() {
-		best[0], best[1] = min(best[0], round(fresh)), min(best[1], round(used))
-	}
-	b.ReportMetric(float64(best[0])/calls, "ns/new")
-	b.ReportMetric(float64(best[1])/calls, "ns/used")
-	b.ReportMetric(float64(best[1])/float64(best[0]), "used/new")
-}
-
 // What it costs to ask why a call would wait.
 func BenchmarkExplain(b *testing.B) {
 	for name, limits := range map[string][]Limit{"one": {PerSecond(10)}, "two": {PerSecond(10), Window(5000, time.Hour)}} {

@@ -1,6 +1,8 @@
 package outbound
 
 import (
+	"errors"
+	"math"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -142,4 +144,16 @@ func TestASettleOutlivesTheCallerThatWaited(t *testing.T) {
 			t.Errorf("level %v, %v, want 4", s.Level, err)
 		}
 	})
+}
+
+func TestABadCostInABookingLosesNoTicketThatGoesBack(t *testing.T) {
+	b := Must(NewBucket("k", Limit{Capacity: 5, LeakRate: 0.001}))
+	k := BookRequest{Costs: []Cost{{5}}, Wait: time.Hour}
+	if err := b.Book(ctx, &k); err != nil {
+		t.Fatal(err)
+	}
+	err := b.Book(ctx, &BookRequest{Back: k.Tickets, Costs: []Cost{{math.NaN()}}})
+	if s, _ := b.State(ctx); !errors.Is(err, ErrInvalid) || s.Level != 0 {
+		t.Errorf("%v, level %v", err, s.Level)
+	}
 }

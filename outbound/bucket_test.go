@@ -52,58 +52,6 @@ func TestAMeterIsFullButForRounding(t *testing.T) {
 	}
 }
 
-// The published example of two users with one unit per 2 s each... counted in
-// a clock of milliseconds.
-func TestTwoUsersHaveBucketsOfTheirOwn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		users := [2]*Bucket{}
-		for i := range users {
-			users[i] = Must(NewBucket("user", Limit{Capacity: 1, LeakRate: 0.5}))
-		}
-		begin := time.Now()
-		for i, c := range []struct {
-			at   float64
-			user int
-			ok   bool
-		}{{0, 0, true}, {999, 0, false}, {1000, 0, false}, {1000, 1, true}, {1001, 0, false}, {2001, 1, false},
-			{2001, 0, true}, {2001, 0, false}, {3002, 1, true}, {3003, 1, false}} {
-			at(begin, ms(c.at))
-			if _, err := users[c.user].Acquire(ctx, Cost{1}); (err == nil) != c.ok {
-				t.Errorf("call %d at %v ms: %v, want admitted %v", i, c.at, err, c.ok)
-			}
-		}
-	})
-}
-
-func TestBudgetOfThirtyDaysRefusesWhatIsTooMuchAndTakesTheRest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewBucket("budget", Limit{Capacity: 1000, LeakRate: 1000 / (30 * 24 * time.Hour).Seconds()}))
-		for _, c := range []struct {
-			cost float64
-			ok   bool
-		}{{30, true}, {990, false}, {970, true}} {
-			if _, err := b.Acquire(ctx, Cost{c.cost}); (err == nil) != c.ok {
-				t.Errorf("cost %v: %v, want admitted %v", c.cost, err, c.ok)
-			}
-		}
-	})
-}
-
-// One per second and capacity 2.
-func TestTwoPassTheThirdIsRefusedAndAfterASecondOnePasses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewBucket("two", Limit{Capacity: 2, LeakRate: 1}))
-		for i, ok := range []bool{true, true, false, true, false} {
-			if i == 3 {
-				time.Sleep(time.Second)
-			}
-			if _, err := b.Acquire(ctx, Cost{1}); (err == nil) != ok {
-				t.Errorf("call %d: %v, want admitted %v", i+1, err, ok)
-			}
-		}
-	})
-}
-
 // The generic cell rate algorithm says when a cell conforms: not before its
 // theoretical arrival time less the tolerance, allow at = TAT + T - (burst)*T.
 func TestRefusalsNameTheTimesAtWhichGCRAAllows(t *testing.T) {

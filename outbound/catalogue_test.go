@@ -128,20 +128,6 @@ func TestABadCostIsRefusedByEveryEntryAndChangesNothing(t *testing.T) {
 	}
 }
 
-func TestACostThatNoLimitCountsIsInvalid(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for name, b := range buckets(t) {
-			_, err := b.Acquire(ctx, Cost{2: 5})
-			if name == "several" && err == nil { // it counts calls at once
-				continue
-			}
-			if !errors.Is(err, ErrInvalid) {
-				t.Errorf("Acquire of the bucket %s: %v", name, err)
-			}
-		}
-	})
-}
-
 // What is too small to tell from nothing still counts: a billionth of the
 // capacity.
 func TestADenormalCostIsCharged(t *testing.T) {

@@ -175,49 +175,6 @@ func TestATicketThatIsGrantedAgainIsLate(t *testing.T) {
 	})
 }
 
-// What a queue tells newcomers at once is never later than the place that they would get, and
-// where a window or a period is full it is not much sooner.
-func TestTheEarliestTimeIsALowerBoundWhateverTheKinds(t *testing.T) {
-	for name, c := range map[string]struct {
-		limits []Limit
-		sooner time.Duration // by how much the bound may be
-	}{
-		"window":      {[]Limit{Window(5, time.Minute)}, 10 * time.Second},
-		"fixed":       {[]Limit{FixedWindow(5, time.Minute)}, 10 * time.Second},
-		"hour":        {[]Limit{Hourly(30)}, 0},
-		"day, leaky":  {[]Limit{Daily(30, pacific), {Capacity: 2, LeakRate: 0.5}}, 20 * time.Second},
-		"two windows": {[]Limit{Window(5, time.Minute), Window(12, 10*time.Minute)}, 10 * time.Minute},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			time.Sleep(time.Hour / 2)
-			b := Must(NewBucket("k", c.limits...))
-			admit(t, b, 2)
-			time.Sleep(10 * time.Second)
-			k := BookRequest{Wait: maxWait, Horizon: maxWait}
-			if err := b.Book(ctx, &k); err != nil { // only listens
-				t.Fatal(err)
-			}
-			var earliest []time.Time
-			for i := range 40 {
-				at, _, err := k.Clock.Earliest(&Cost{1}, &Cost{float64(i)})
-				if err != nil {
-					t.Fatal(err)
-				}
-				earliest = append(earliest, at)
-				k.Costs = append(k.Costs, Cost{1})
-			}
-			if err := b.Book(ctx, &k); err != nil || len(k.Tickets) < 3 { // nothing is booked beyond a period's end
-				t.Fatalf("%s: %d booked, %v", name, len(k.Tickets), err)
-			}
-			for i, ticket := range k.Tickets {
-				if early := k.Clock.Due(ticket).Sub(earliest[i]); early < 0 || early > c.sooner {
-					t.Errorf("%s: call %d goes %v after its earliest time", name, i, early)
-				}
-			}
-		})
-	}
-}
-
 func TestAClockTellsHowLongAFullWindowMayBeTheReason(t *testing.T) {
 	for name, c := range map[string]struct {
 		limit    Limit

@@ -197,32 +197,3 @@ func TestTheCellDecidesAsTheArithmeticDoes(t *testing.T) {
 	}
 	t.Log(admitted, "permits were kept")
 }
-
-func TestALimitThatComesAgainGivesNothingBackToCallsFromBefore(t *testing.T) {
-	for _, shared := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			first, second := Limit{Capacity: 10, LeakRate: 1, Name: "first"}, Limit{Capacity: 10, LeakRate: 1, Name: "second"}
-			b := Must(NewBucket("again", first))
-			if shared {
-				b = Must(NewSharedBucket(store.NewMemory(), "again", first))
-			}
-			p, err := b.Acquire(ctx, Cost{10})
-			if err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(time.Second)
-			for _, l := range []Limit{second, first} {
-				if err := b.SetLimits(ctx, l); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if _, err := b.Acquire(ctx, Cost{3}); err != nil {
-				t.Fatal(err)
-			}
-			p.Settle(Cost{})
-			if s, err := b.State(ctx); err != nil || s.Level != 3 {
-				t.Errorf("level %v (%v), want 3", s.Level, err)
-			}
-		})
-	}
-}

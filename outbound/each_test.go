@@ -26,21 +26,26 @@ func count(n int) iter.Seq[int] {
 func TestEachYieldsEveryItemOnceWithItsResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		odd := errors.New("odd")
-		seen := make([]int, 100)
-		for i, err := range Each(ctx, Unlimited{}, Cost{1}, 7, count(100), func(_ context.Context, i int) error {
-			time.Sleep(time.Duration(i*7%13) * time.Second)
-			if i%2 == 1 {
-				return odd
+		for _, workers := range []int{7, math.MaxInt} { // however many workers cost nothing
+			all := Each(ctx, Unlimited{}, Cost{1}, workers, count(100), func(_ context.Context, i int) error {
+				time.Sleep(time.Duration(i*7%13) * time.Second)
+				if i%2 == 1 {
+					return odd
+				}
+				return nil
+			})
+			seen := make([]int, 100)
+			for range 2 { // it can be ranged over again
+				for i, err := range all {
+					seen[i]++
+					if (err == odd) != (i%2 == 1) {
+						t.Errorf("item %d: %v", i, err)
+					}
+				}
 			}
-			return nil
-		}) {
-			seen[i]++
-			if (err == odd) != (i%2 == 1) {
-				t.Errorf("item %d: %v", i, err)
+			if slices.Max(seen) != 2 || slices.Min(seen) != 2 {
+				t.Errorf("%d workers: yielded %v times, want twice in two loops", workers, seen)
 			}
-		}
-		if slices.Max(seen) != 1 || slices.Min(seen) != 1 {
-			t.Errorf("yielded %v times", seen)
 		}
 	})
 }
@@ -132,7 +137,7 @@ func TestLeavingTheLoopWaitsForRunningJobsAndLeavesNothingBehind(t *testing.T) {
 	leaving(t, "goexit", runtime.Goexit)
 }
 
-func TestPanicInAJobReachesTheGoroutineThatRangesAfterAllJobsHaveEnded(t *testing.T) {
+func TestEach_PanicInJobGoesOnWhenAllJobsHaveEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		yielded := 0
 		var ended atomic.Int32
@@ -251,7 +256,7 @@ func TestDoneContextStopsHandingOutAndRunningJobsGoOn(t *testing.T) {
 	})
 }
 
-func TestItemsThatWereTakenAndNotRunAreYieldedWithTheErrorOfTheContext(t *testing.T) {
+func TestEach_TakenItemIsYieldedWithTheErrorOfCtx(t *testing.T) {
 	done, cancel := context.WithCancel(ctx)
 	var got []int
 	items := func(yield func(int) bool) {
@@ -359,29 +364,6 @@ func TestEachOfBadArgumentsYieldsOneError(t *testing.T) {
 		}
 		if n != 1 {
 			t.Errorf("%s: %d yields, want 1", what, n)
-		}
-	}
-}
-
-func TestHugeNumbersOfWorkersCostNothing(t *testing.T) {
-	n := 0
-	for range Each(ctx, Unlimited{}, Cost{1}, math.MaxInt, count(3), func(context.Context, int) error { return nil }) {
-		n++
-	}
-	if n != 3 {
-		t.Errorf("%d items, want 3", n)
-	}
-}
-
-func TestEachCanBeRangedAgain(t *testing.T) {
-	each := Each(ctx, Unlimited{}, Cost{1}, 2, count(3), func(context.Context, int) error { return nil })
-	for range 2 {
-		n := 0
-		for range each {
-			n++
-		}
-		if n != 3 {
-			t.Errorf("%d items, want 3", n)
 		}
 	}
 }

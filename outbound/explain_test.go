@@ -338,20 +338,3 @@ func TestExplainOfASharedBucket(t *testing.T) {
 		}
 	})
 }
-
-// A bucket that is looked at stays as small as it was.
-func TestLookingLeavesABucketAsItIs(t *testing.T) {
-	fast := Must(NewBucket("b", PerHour(1)))
-	mustAcquire(t, fast)
-	for range 1000 {
-		if _, err := fast.State(ctx); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := fast.Explain(ctx, Cost{1}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if fast.slow.Load() != nil || fast.word.Load() == busy {
-		t.Error("the bucket has left its word")
-	}
-}

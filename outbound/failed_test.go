@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
-	"reflect"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -73,57 +71,6 @@ func TestAWriteThatFailsLeavesTheCallsAsTheyWere(t *testing.T) {
 		p.Settle(Cost{9})
 		if s, err := b.State(ctx); err != nil || math.Abs(s.Level-c.want) > 0.01 {
 			t.Errorf("after %s that failed, a call of 4 is settled to 9: level %v, %v; want %v", name, s.Level, err, c.want)
-		}
-	}
-}
-
-// A settle that failed has done nothing: the bucket sends again what it adds, once.
-func TestASettleThatFailsIsSentAgainWhole(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		u := new(unwritten)
-		b := Must(NewSharedBucket(u, "key", Limit{Capacity: 100, LeakRate: 1e-6}))
-		p, err := b.Acquire(ctx, Cost{4})
-		if err != nil {
-			t.Fatal(err)
-		}
-		u.fail = errors.New("not written")
-		p.Settle(Cost{9})
-		u.fail = nil
-		for _, want := range []float64{4, 9, 9} {
-			if s, err := b.State(ctx); err != nil || math.Abs(s.Level-want) > 0.01 {
-				t.Errorf("level %v, %v; want %v", s.Level, err, want)
-			}
-			synctest.Wait()
-		}
-	})
-}
-
-func TestAnOperationThatFailsChangesNoCharge(t *testing.T) {
-	u := new(unwritten)
-	b := Must(NewSharedBucket(u, "key", Limit{Capacity: 100, LeakRate: 1e-6}))
-	k := BookRequest{Costs: []Cost{{1}, {2}, {3}}, Wait: time.Hour}
-	if err := b.Book(ctx, &k); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.SetLimits(ctx, Limit{Capacity: 50, LeakRate: 1}, Limit{Capacity: 9, LeakRate: 1, Name: "new"}); err != nil {
-		t.Fatal(err)
-	}
-	u.fail = errors.New("not written")
-	var were, all []*store.Charge
-	for _, ticket := range k.Tickets {
-		c := ticket.call.charge[0]
-		were, all = append(were, &c), append(all, &ticket.call.charge[0])
-	}
-	for range 2 {
-		s := step{
-			action: store.Book, costs: []Cost{{3}}, wait: time.Hour, back: []*call{k.Tickets[1].call}, move: all[2],
-			reports: []report{{Report: store.Report{Kind: store.Settled, Charge: all[0]}, by: k.Tickets[0].call.by(), used: Cost{7}, cost: Cost{1}}},
-		}
-		if err := b.do(ctx, "book", &s, new(reply)); !errors.Is(err, u.fail) {
-			t.Fatal(err)
-		}
-		if !reflect.DeepEqual(all, were) {
-			t.Errorf("changed: %+v\nfrom %+v", *all[2], *were[2])
 		}
 	}
 }

@@ -138,7 +138,8 @@ func TestNestedJobsSeeTheirOwnPermits(t *testing.T) {
 	}
 }
 
-func TestNilLimiterAndNilJobAreErrorsThatChargeNothing(t *testing.T) {
+// A job that cannot run is an error, and charges nothing.
+func TestDo_BadArgumentsChargeNothing(t *testing.T) {
 	var c calls
 	counted := limiterFunc(func(ctx context.Context, n Cost) (Permit, error) {
 		t.Error("acquired for a nil job")
@@ -147,6 +148,7 @@ func TestNilLimiterAndNilJobAreErrorsThatChargeNothing(t *testing.T) {
 	job := func(context.Context) error { t.Error("ran"); return nil }
 	jobOf := func(context.Context, int) error { t.Error("ran"); return nil }
 	var none *Bucket
+	b := Must(NewBucket("jobs", PerSecond(1)))
 	for what, err := range map[string]error{
 		"Do, nil Limiter":   Do(ctx, nil, Cost{1}, job),
 		"Do, nil Bucket":    Do(ctx, none, Cost{1}, job),
@@ -154,63 +156,24 @@ func TestNilLimiterAndNilJobAreErrorsThatChargeNothing(t *testing.T) {
 		"Wrap, nil Limiter": Wrap(nil, Cost{1}, jobOf)(ctx, 1),
 		"Wrap, nil cost":    Wrap(counted, (func(int) Cost)(nil), jobOf)(ctx, 1),
 		"Wrap, nil job":     Wrap[int](counted, Cost{1}, nil)(ctx, 1),
+		"Do, below 0":       Do(ctx, b, Cost{-1}, job),
+		"Do, no first unit": Do(ctx, b, Cost{0, 1}, job),
 	} {
 		if !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", what, err)
 		}
 	}
-}
-
-func TestJobWithAnInvalidCostDoesNotRun(t *testing.T) {
-	b := Must(NewBucket("costs", PerSecond(1)))
-	for cost, want := range map[Cost]error{{2}: ErrTooLarge, {-1}: ErrInvalid, {0, 1}: ErrInvalid} {
-		if err := Do(ctx, b, cost, func(context.Context) error { t.Error("ran"); return nil }); !errors.Is(err, want) {
-			t.Errorf("cost %v: %v, want %v", cost, err, want)
-		}
+	if err := Do(ctx, b, Cost{2}, job); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("Do, above the capacity: %v", err)
 	}
-}
-
-func TestJobOfADoneContextDoesNotRun(t *testing.T) {
 	done, cancel := context.WithCancel(ctx)
 	cancel()
-	b := Must(NewBucket("done", PerSecond(1)))
-	if err := Do(done, b, Cost{1}, func(context.Context) error { t.Error("ran"); return nil }); err != context.Canceled {
-		t.Errorf("Do: %v", err)
+	if err := Do(done, b, Cost{1}, job); err != context.Canceled {
+		t.Errorf("Do, after its ctx: %v", err)
 	}
 	if s, _ := b.State(ctx); s.Level != 0 {
 		t.Errorf("charged %v", s.Level)
 	}
-}
-
-// Every refused job hears the same time, at which one of them goes: the number
-// in the documentation of Wrap, N(N+1)/2.
-func TestThousandJobsOnABareBucketMakeHalfAMillionAttempts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const n = 1000
-		b := Must(NewBucket("bare", Limit{Capacity: 1, LeakRate: 10}))
-		job := Wrap(b, Cost{1}, func(context.Context, int) error { return nil })
-		begin := time.Now()
-		waiting, attempts := n, 0
-		for waiting > 0 {
-			var next time.Duration // all of them come back at once
-			for range waiting {
-				attempts++
-				var full *ThrottledError
-				switch err := job(ctx, 0); {
-				case err == nil:
-					waiting--
-				case errors.As(err, &full) && (next == 0 || full.RetryAfter == next):
-					next = full.RetryAfter
-				default:
-					t.Fatal(err, next)
-				}
-			}
-			time.Sleep(next)
-		}
-		if took := time.Since(begin); attempts != 500_500 || took != (n-1)*time.Second/10 {
-			t.Errorf("%d attempts in %v, want 500500 in 99.9s", attempts, took)
-		}
-	})
 }
 
 // A wrapped job takes the cost that its cost function returns for the payload.

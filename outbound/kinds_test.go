@@ -118,7 +118,7 @@ func TestASharedBucketLearnsTheTimeOfDayOfItsStore(t *testing.T) {
 func TestWhatIsLeftOfAWindowConcernsTheBucketWhenItIsLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Minute)
-		m := &counted{Store: store.NewMemory()}
+		m := &counting{Store: store.NewMemory()}
 		b := Must(NewSharedBucket(m, "github", PerSecond(10), Window(5_000, time.Hour), Daily(50_000, time.UTC)))
 		for _, c := range []struct {
 			left  float64
@@ -136,14 +136,4 @@ func TestWhatIsLeftOfAWindowConcernsTheBucketWhenItIsLittle(t *testing.T) {
 			t.Errorf("%+v", s[0])
 		}
 	})
-}
-
-type counted struct {
-	store.Store
-	trips int
-}
-
-func (s *counted) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	s.trips++
-	return s.Store.Update(ctx, key, op)
 }

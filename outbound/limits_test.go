@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -206,7 +207,7 @@ func TestLimitsOfLongAgoAreNotKept(t *testing.T) {
 	}
 }
 
-func TestASharedBucketNamesItsCallsAtOnceAlsoUnderLimitsThatWereSet(t *testing.T) {
+func TestSetLimits_InFlightKeepsItsName(t *testing.T) {
 	slots := InFlight(1)
 	slots.Name = "slots"
 	b := Must(NewSharedBucket(store.NewMemory(), "k", Limit{Capacity: 10, LeakRate: 1}, slots))
@@ -290,4 +291,99 @@ type liar struct {
 
 func (l liar) Update(context.Context, string, *store.Op) (store.Reply, error) {
 	return store.Reply{Stale: true, Number: l.number, Limits: l.limits}, nil
+}
+
+func TestStatesBesideSetLimitsAreOfOneMoment(t *testing.T) {
+	a := Limit{Capacity: 1, LeakRate: 1}
+	b := Must(NewBucket("k", a))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for range 2000 {
+			b.SetLimits(ctx, a)
+			b.SetLimits(ctx, a, a.Of(0, "b"), a.Of(0, "c"), InFlight(1))
+		}
+	})
+	for range 4000 {
+		all, err := b.States(ctx)
+		if err != nil || len(all) != 1 && len(all) != 4 {
+			t.Fatalf("%d states, %v", len(all), err)
+		}
+	}
+	wg.Wait()
+}
+
+// A window that is made shorter refills nothing: the calls of its last moments count for as long as the new one is.
+func TestAShorterWindowForgetsNoCall(t *testing.T) {
+	for name, window := range map[string]func(float64, time.Duration) Limit{"moving": Window, "fixed": FixedWindow} {
+		for _, shared := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				b := Must(NewBucket("key", window(100, 6*time.Second)))
+				if shared {
+					b = Must(NewSharedBucket(store.NewMemory(), "key", window(100, 6*time.Second)))
+				}
+				calls := func(n float64) error { _, err := b.Acquire(ctx, Cost{n}); return err }
+				first := calls(1)
+				time.Sleep(5 * time.Second)
+				if err := errors.Join(first, calls(99), b.SetLimits(ctx, window(10, 400*time.Millisecond))); err != nil {
+					t.Fatal(err)
+				}
+				var full *ThrottledError
+				if err := calls(1); !errors.As(err, &full) || full.RetryAfter != 410*time.Millisecond {
+					t.Errorf("%s, shared %v: after 99 calls another one: %v", name, shared, err)
+				}
+				time.Sleep(410 * time.Millisecond)
+				if err := calls(10); err != nil {
+					t.Errorf("%s, shared %v: %v", name, shared, err)
+				}
+			})
+		}
+	}
+}
+
+func TestALimitThatComesAgainGivesNothingBackToCallsFromBefore(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			first, second := Limit{Capacity: 10, LeakRate: 1, Name: "first"}, Limit{Capacity: 10, LeakRate: 1, Name: "second"}
+			b := Must(NewBucket("again", first))
+			if shared {
+				b = Must(NewSharedBucket(store.NewMemory(), "again", first))
+			}
+			p, err := b.Acquire(ctx, Cost{10})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+			for _, l := range []Limit{second, first} {
+				if err := b.SetLimits(ctx, l); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := b.Acquire(ctx, Cost{3}); err != nil {
+				t.Fatal(err)
+			}
+			p.Settle(Cost{})
+			if s, err := b.State(ctx); err != nil || s.Level != 3 {
+				t.Errorf("level %v (%v), want 3", s.Level, err)
+			}
+		})
+	}
+}
+
+// A name that the user gave stays the user's, also if it reads like what another limit says.
+func TestSetLimits_KeepsNamesThatUsersGave(t *testing.T) {
+	for name, make := range map[string]func(limits ...Limit) (*Bucket, error){
+		"in memory": func(limits ...Limit) (*Bucket, error) { return NewBucket("k", limits...) },
+		"shared":    func(limits ...Limit) (*Bucket, error) { return NewSharedBucket(store.NewMemory(), "k", limits...) },
+	} {
+		b := Must(make(PerSecond(10).Of(0, "10 per 1s")))
+		if err := b.SetLimits(ctx, PerSecond(20).Of(0, "20 per 1s")); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			s, err := b.State(ctx)
+			if n, _ := s.Limit.Each(); err != nil || s.Limit.Name != "20 per 1s" || n != 20 {
+				t.Errorf("%s: the limit is %v, n %v, %v", name, s.Limit, n, err)
+			}
+		}
+	}
 }

@@ -99,7 +99,7 @@ func TestObserverHearsWhatBecomesOfACall(t *testing.T) {
 			t.Error(err)
 		}
 
-		for _, bad := range []float64{math.Inf(1), -1} {
+		for _, bad := range []float64{math.Inf(1), -1, 1e13} {
 			p.Settle(Cost{bad})
 			expect(t, &h, Event{Kind: EventSettled, Cost: c, Used: Cost{bad}, Err: ErrInvalid})
 		}

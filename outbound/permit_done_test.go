@@ -89,7 +89,7 @@ func TestRefusedAndHoldCountAfterDone(t *testing.T) {
 }
 
 // Nothing is booked behind the refused call, so the clock does not stand during the hold.
-func TestAHoldDoesNotTakeTheRefusedCallForBookedOnceItIsSettledToItsCost(t *testing.T) {
+func TestHold_RefusedCallThatIsSettledIsNotBooked(t *testing.T) {
 	bothPaths(t, func(t *testing.T, b *Bucket) {
 		p := admit(t, b, 1)
 		p.Settle(Cost{1})
@@ -172,24 +172,6 @@ func TestPendingTellsWhetherDoneFreesSomething(t *testing.T) {
 		if c.permit.Pending() {
 			t.Errorf("a permit %s is pending after Done", c.name)
 		}
-	}
-}
-
-func TestACallThatNeverWentOutIsNoSuccess(t *testing.T) {
-	for _, went := range []bool{false, true} {
-		bothPaths(t, func(t *testing.T, b *Bucket) {
-			p := admit(t, b, 1)
-			if !went {
-				p.Settle(Cost{})
-			}
-			p.Done()
-			p = admit(t, b, 1)
-			p.Refused(0)
-			// A refusal after a success slows the clock; before any it says nothing.
-			if s, err := b.State(ctx); err != nil || (s.Speed < 1) != went {
-				t.Errorf("it went %v: speed %v, %v", went, s.Speed, err)
-			}
-		})
 	}
 }
 

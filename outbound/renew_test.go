@@ -2,7 +2,6 @@ package outbound
 
 import (
 	"errors"
-	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -143,7 +142,7 @@ func admitted(t *testing.T, n float64) Permit {
 	return old
 }
 
-func TestARefusalOfALongCallIsNewsUnlessAnotherWasRefusedMeanwhile(t *testing.T) {
+func TestRefused_LongCallCountsUnlessAnotherWasRefused(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
@@ -251,32 +250,4 @@ func TestLookingAtABucketLeavesItAsItWas(t *testing.T) {
 		time.Sleep(time.Minute)
 		same()
 	})
-}
-
-func TestLookingAtBucketsKeepsNoMemory(t *testing.T) {
-	const n = 10_000
-	all := make([]*Bucket, n)
-	for i := range all {
-		all[i] = Must(NewBucket("k", PerSecond(10)))
-	}
-	heap := func() int64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
-	before := heap()
-	for _, b := range all {
-		if _, err := b.State(ctx); err != nil {
-			t.Fatal(err)
-		}
-		if able, err := b.AbleToAccept(ctx, Cost{1}); !able || err != nil {
-			t.Fatal(err)
-		}
-	}
-	if per := float64(heap()-before) / n; per > 16 {
-		t.Errorf("%.0f bytes per bucket", per)
-	}
-	runtime.KeepAlive(all)
 }

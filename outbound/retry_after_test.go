@@ -1,11 +1,9 @@
 package outbound
 
 import (
-	"errors"
 	"math"
 	"math/rand/v2"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -160,34 +158,6 @@ func TestACallThatComesBackToALocalStateAtRetryAfterIsAdmitted(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestALimitOfManyDaysAdmitsAtOnce(t *testing.T) {
-	for _, days := range []time.Duration{1, 27, 28, 30, 31, 365, 36500} {
-		for _, limits := range [][]Limit{
-			{Per(1, days*24*time.Hour)},
-			{Limit{Capacity: 1, LeakRate: 1 / (days * 24 * time.Hour).Seconds()}},
-			{Limit{Capacity: 3, LeakRate: 3 / (days * 24 * time.Hour).Seconds()}},
-			{Per(1, days*24*time.Hour), PerSecond(10).Of(0, "second")},
-		} {
-			synctest.Test(t, func(t *testing.T) {
-				b := Must(NewBucket("days", limits...))
-				for range int(limits[0].Capacity) {
-					if _, err := b.Acquire(ctx, Cost{1}); err != nil {
-						t.Fatalf("%v: %v", limits, err)
-					}
-				}
-				var full *ThrottledError
-				if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &full) || full.RetryAfter < 8*time.Hour {
-					t.Fatalf("%v: beyond the capacity: %v", limits, err)
-				}
-				time.Sleep(full.RetryAfter)
-				if _, err := b.Acquire(ctx, Cost{1}); err != nil {
-					t.Errorf("%v: back after %v: %v", limits, full.RetryAfter, err)
-				}
-			})
-		}
-	}
 }
 
 // Any number of whole costs that add up to the capacity fits, whatever the units

@@ -326,31 +326,3 @@ func TestAllOfAFixedWindowIsToldToComeBackAtOnce(t *testing.T) {
 		})
 	}
 }
-
-// A window that is made shorter refills nothing: the calls of its last moments count for as long as the new one is.
-func TestAShorterWindowForgetsNoCall(t *testing.T) {
-	for name, window := range map[string]func(float64, time.Duration) Limit{"moving": Window, "fixed": FixedWindow} {
-		for _, shared := range []bool{false, true} {
-			synctest.Test(t, func(t *testing.T) {
-				b := Must(NewBucket("key", window(100, 6*time.Second)))
-				if shared {
-					b = Must(NewSharedBucket(store.NewMemory(), "key", window(100, 6*time.Second)))
-				}
-				calls := func(n float64) error { _, err := b.Acquire(ctx, Cost{n}); return err }
-				first := calls(1)
-				time.Sleep(5 * time.Second)
-				if err := errors.Join(first, calls(99), b.SetLimits(ctx, window(10, 400*time.Millisecond))); err != nil {
-					t.Fatal(err)
-				}
-				var full *ThrottledError
-				if err := calls(1); !errors.As(err, &full) || full.RetryAfter != 410*time.Millisecond {
-					t.Errorf("%s, shared %v: after 99 calls another one: %v", name, shared, err)
-				}
-				time.Sleep(410 * time.Millisecond)
-				if err := calls(10); err != nil {
-					t.Errorf("%s, shared %v: %v", name, shared, err)
-				}
-			})
-		}
-	}
-}

@@ -12,7 +12,7 @@ import (
 
 // Twelve callers acquire by an estimate and settle to 0.4 of it. They use all of the token
 // rate, whatever limit on calls stands beside it.
-func TestEstimatesThatAreSettledUseTheTokenRateBesideAnyOtherLimit(t *testing.T) {
+func TestQueue_SettledEstimatesUseTheTokenRate(t *testing.T) {
 	tokens := outbound.Limit{Capacity: 500, LeakRate: 1000, Unit: 1, Name: "tokens"}
 	for _, limits := range [][]outbound.Limit{
 		{tokens},

@@ -29,7 +29,7 @@ func TestStampsThatWaverAdmitNoMoreThanTheLimit(t *testing.T) {
 	}
 }
 
-func TestAStampALittleBackIsTakenForTheLatestAndAFartherOneIsAStep(t *testing.T) {
+func TestClock_SmallStepBackIsTheLatestStamp(t *testing.T) {
 	limit := Limit{Capacity: 10, Rate: 1}
 	for _, c := range []struct {
 		back time.Duration

@@ -55,7 +55,7 @@ func TestPlacesGivenBackInARowAreAllUndone(t *testing.T) {
 
 // A refused call frees the dial for as long as its own units take to run out. No call
 // behind it has waited for the units that it cost beyond those.
-func TestAHoldDoesNotLetCallsFallDueTogetherBecauseACallHasCostMore(t *testing.T) {
+func TestHold_CallThatCostMoreBunchesNoCalls(t *testing.T) {
 	l := newLife(t, Limit{Capacity: 2, Rate: 1})
 	a := l.book(Units{2}, 0)
 	l.book(Units{2}, 2)
@@ -68,7 +68,7 @@ func TestAHoldDoesNotLetCallsFallDueTogetherBecauseACallHasCostMore(t *testing.T
 	}
 }
 
-func TestAHoldDoesNotLetCallsFallDueTogetherBecauseARateWasLowered(t *testing.T) {
+func TestHold_LoweredRateBunchesNoCalls(t *testing.T) {
 	l := newLife(t, Limit{Capacity: 2, Rate: 2})
 	a := l.book(Units{2}, 0)
 	l.book(Units{2}, 1)
