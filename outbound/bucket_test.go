@@ -130,8 +130,8 @@ func TestTheErrorOfATooLargeCostNamesItsCure(t *testing.T) {
 		cure   string
 		limits []Limit
 	}{
-		{900, "use Burst(900)", []Limit{PerMinute(30_000)}},
-		{901, "use Burst(901)", []Limit{PerMinute(30_000).Burst(900), PerHour(1e6).Burst(1e5).Of(0, "hour")}},
+		{900, "use Window or Burst(900)", []Limit{PerMinute(30_000)}},
+		{901, "use Window or Burst(901)", []Limit{PerMinute(30_000).Burst(900), PerHour(1e6).Burst(1e5).Of(0, "hour")}},
 		{61, "split the call", []Limit{PerMinute(60)}}, // Burst(61) is invalid there
 		{10, "split the call", []Limit{Window(9, time.Hour), Daily(100, time.UTC)}},
 		{902, "split the call", []Limit{{Capacity: 900, LeakRate: 1}}},

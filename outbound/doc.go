@@ -32,7 +32,8 @@
 //
 // A [Cost] has a number for each unit, such as calls and tokens. A call is charged to every limit
 // of its bucket or to none. [Permit.Settle] corrects the charge when the real cost is known.
-// [Bucket.Fillup] counts without refusing.
+// Package estimate has the limits of language models, and predicts their tokens. [Bucket.Fillup]
+// counts without refusing.
 //
 // # Guarantees
 //

@@ -136,7 +136,7 @@ func (e *CostError) Error() string {
 	}
 	n, cure := e.Cost[e.Limit.Unit], "split the call"
 	if e.Limit.kind == store.Leaky && n <= e.Limit.n { // of Per
-		cure = "use Burst(" + number(n) + ")"
+		cure = "use Window or Burst(" + number(n) + ")"
 	}
 	return fmt.Sprintf("outbound: cost %s for %s exceeds limit %s: %s", number(n), quote(e.Key), e.Limit, cure)
 }

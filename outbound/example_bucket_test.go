@@ -39,10 +39,10 @@ func ExampleNewBucket_severalLimits() {
 	bucket := outbound.Must(outbound.NewBucket("assistant",
 		outbound.PerSecond(10).Burst(3).Of(calls, "calls per second"),
 		outbound.Window(5_000, time.Hour).Of(calls, "calls per hour"),
-		outbound.PerHour(30_000).Burst(4_000).Of(tokens, "tokens"),
+		outbound.Window(30_000, time.Hour).Of(tokens, "tokens"),
 	))
 
-	for _, n := range []float64{2_500, 2_500, 5_000} {
+	for _, n := range []float64{20_000, 20_000, 50_000} {
 		_, err := bucket.Acquire(context.Background(), outbound.Cost{calls: 1, tokens: n})
 		var full *outbound.ThrottledError
 		switch {
@@ -55,9 +55,9 @@ func ExampleNewBucket_severalLimits() {
 		}
 	}
 	// Output:
-	// admitted 2500
-	// 2500 is over the limit tokens
-	// never: 5000
+	// admitted 20000
+	// 20000 is over the limit tokens
+	// never: 50000
 }
 
 // A meter counts whatever comes, and tells when the brim is reached.

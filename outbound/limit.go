@@ -91,7 +91,8 @@ func PerHour(n float64) Limit { return Per(n, time.Hour) }
 // Burst returns the limit with a capacity of b units. The leak rate is lowered to (n - b +
 // 1)/(window + 10 ms), so that for whole-number costs the API still sees at most n units in any
 // window. It loses (b-1)/n of the quota, so keep it as small as the largest call or group of calls.
-// PerMinute(30_000).Burst(3_000), for calls of up to 3 000 tokens, runs at 27 001 tokens a minute.
+// PerMinute(600).Burst(10), for pages of ten calls each, runs at 591 calls a minute. For the tokens
+// of language models use [Window]: package estimate has their limits.
 // Without Burst calls are spaced evenly: the second of PerMinute(60) leaves a second after the
 // first.
 //
@@ -118,8 +119,8 @@ func (l Limit) Burst(b float64) Limit {
 	return l
 }
 
-// Of returns the limit as one that counts this unit of a [Cost], under this
-// name: PerMinute(30_000).Burst(3_000).Of(input, "input tokens").
+// Of returns the limit as one that counts this unit of a [Cost], under this name:
+// Window(30_000, time.Minute).Of(input, "input tokens").
 func (l Limit) Of(unit int, name string) Limit {
 	l.Unit, l.Name = unit, name
 	return l

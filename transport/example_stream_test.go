@@ -6,19 +6,20 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/estimate"
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// A language model streams its answer, and the last event but one tells how many tokens that
-// took. Until then the call takes its place among the calls at once.
+// A language model streams its answer, and the last event but one has the number of tokens. Until
+// then the call is in flight.
 func ExampleAtEnd_stream() {
 	bucket := outbound.Must(outbound.NewBucket("model",
 		outbound.InFlight(20),
 		outbound.PerMinute(500).Of(calls, "calls"),
-		outbound.PerMinute(30_000).Burst(3_000).Of(tokens, "tokens"), // calls of up to 3 000
+		outbound.Window(28_500, time.Minute).Of(tokens, "tokens"), // 95 % of 30,000: see package estimate
 	))
 	const events = `data: {"text": "Drip "}
 
@@ -54,7 +55,7 @@ data: [DONE]
 		fmt.Println(err)
 		return
 	}
-	defer resp.Body.Close() // gives the place back if the program stops reading
+	defer resp.Body.Close() // ends the call in flight if the program stops reading
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {
 		if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/transport"
@@ -131,18 +132,17 @@ const (
 	tokens
 )
 
-// A library hides its requests. The program settles a call when the library has told what it
-// cost.
+// A library hides its requests. The program settles a call when the library has returned its cost.
 func ExampleWithCost() {
-	bucket := outbound.Must(outbound.NewBucket("model", outbound.PerHour(100).Burst(10),
-		outbound.Limit{Capacity: 1000, LeakRate: 0.01, Unit: tokens, Name: "tokens"}))
+	bucket := outbound.Must(outbound.NewBucket("model", outbound.PerMinute(500),
+		outbound.Window(1_000, time.Minute).Of(tokens, "tokens")))
 	client := &http.Client{Transport: &transport.Transport{Base: api("hello"), Limiter: bucket}}
 
 	ctx, permit := transport.WithCost(context.Background(), outbound.Cost{calls: 1, tokens: 900}) // an estimate
 	used := ask(ctx, client)
 	permit.Settle(outbound.Cost{calls: 1, tokens: used})
 
-	ok, err := bucket.AbleToAccept(ctx, outbound.Cost{calls: 1, tokens: 900})
+	ok, err := bucket.AbleToAccept(ctx, outbound.Cost{outbound.Free, 900})
 	fmt.Println(used, ok, err)
 	// Output: 42 true <nil>
 }

@@ -9,10 +9,9 @@
 // of one second, so that there is something to see. Look at how much of the rate is used, how few
 // calls the API refuses, and how many requests of the day are left.
 //
-// The limits are windows: calls leave immediately while they have capacity. That suits an API that
-// counts its minutes in windows, and one that counts in buckets. The day is a window of 24 hours,
-// because no answer has the beginning of the API's day. outbound.Daily is for a quota that is reset
-// at a known midnight: two quotas may leave around it.
+// The limits are those that package estimate advises: requests evenly spaced, and tokens in
+// windows. The day is a window of 24 hours, because no answer has the beginning of the API's day.
+// outbound.Daily is for a quota that is reset at a known midnight: two quotas may leave around it.
 //
 // With -real it asks api.openai.com three times for the list of its models, which costs
 // nothing, with the key in OPENAI_API_KEY.
@@ -79,7 +78,7 @@ const ofDay = 2
 func limits(minute time.Duration) []outbound.Limit {
 	day := 24 * 60 * minute
 	return []outbound.Limit{
-		outbound.Window(requestsPerMinute, minute).Of(requests, "requests per minute"),
+		outbound.Per(requestsPerMinute, minute).Of(requests, "requests per minute"),
 		outbound.Window(tokensPerMinute*0.95, minute).Of(tokens, "tokens per minute"),
 		outbound.Window(requestsPerDay, day).Of(requests, "requests per day"),
 		outbound.Window(tokensPerDay*0.95, day).Of(tokens, "tokens per day"),

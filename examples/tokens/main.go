@@ -37,20 +37,20 @@ const (
 
 const (
 	workers   = 16
-	maxInput  = 800   // tokens of the longest question
-	maxOutput = 1_000 // tokens that an answer may have
+	maxInput  = 800    // tokens of the longest question
+	maxOutput = 1_000  // tokens that an answer may have
+	perMinute = 20_000 // output tokens that the API allows
 	runFor    = 3 * time.Second
 	answersIn = 50 * time.Millisecond
 )
 
-// limits returns the limits of the API. A call takes many tokens, so those limits need a Burst of
-// at least the largest call. A Burst of some calls more returns more when a call settles, because
-// less of it is promised to waiting calls.
+// limits returns the limits of the API as package estimate advises: calls evenly spaced, tokens in
+// windows, and of the tokens that are known afterwards 95 %.
 func limits() []outbound.Limit {
 	return []outbound.Limit{
 		outbound.PerSecond(200).Of(calls, "calls"),
-		outbound.PerSecond(50_000).Burst(4*maxInput).Of(input, "input tokens"),
-		outbound.PerSecond(20_000).Burst(4*maxOutput).Of(output, "output tokens"),
+		outbound.Window(50_000, time.Second).Of(input, "input tokens"),
+		outbound.Window(0.95*perMinute, time.Second).Of(output, "output tokens"),
 	}
 }
 
@@ -180,8 +180,5 @@ func (w *way) add(used outbound.Cost) {
 	}
 }
 
-// share is the part that was used of the output tokens that the limit lets out.
-func (w *way) share() float64 {
-	l := limits()[output]
-	return w.used[output] / (l.Capacity + l.LeakRate*runFor.Seconds())
-}
+// share is the part that was used of the output tokens that the API allows.
+func (w *way) share() float64 { return w.used[output] / (perMinute * runFor.Seconds()) }

@@ -1,9 +1,24 @@
-// Package estimate predicts the cost of calls whose full cost is known only afterwards.
+// Package estimate predicts the cost of calls whose full cost is known only afterwards, such as the
+// tokens of a language model.
+//
+// # Limits of a language model
+//
+// These limits fit the APIs of OpenAI, Anthropic and those that are like them:
+//
+//	outbound.PerMinute(500)                                          // requests
+//	outbound.Window(30_000, time.Minute).Of(1, "input tokens")       // known before the call
+//	outbound.Window(0.95*8_000, time.Minute).Of(2, "output tokens")  // known afterwards
+//
+// Space requests evenly: an API may enforce the limit of a minute within a second. Tokens are
+// counted in buckets that refill steadily, or by the minute. A window of a minute
+// exceeds neither, and a call may take all of it. PerMinute would need a Burst of the largest call,
+// and lose as much of each minute. Leave 5 % where the tokens are known afterwards, because some
+// calls use more than their estimate. Quotas of a day are a [outbound.Daily] if they are reset at a
+// known midnight, and else a Window.
 package estimate
 
 import (
 	"sync"
-
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -21,9 +36,11 @@ import (
 //	e.Learn(known, used)
 //
 // Too low an estimate sends calls that the API refuses. If it is too high, the difference is
-// returned too late for other calls. Keep the capacity of such a limit at 6 s of its rate or less,
-// or stay at 95 % of the quota. The zero Average is ready to use, and an Average is safe for
-// concurrent use. Change no field after the first use.
+// returned too late for other calls. A call that waits in a queue keeps its estimate. So
+// all calls that come before the first Learn cost First, even if they leave after it.
+//
+// The zero Average is ready to use, and an Average is safe for concurrent use. Change no field
+// after the first use.
 type Average struct {
 	// Bucket is the bucket that the calls acquire from. No estimate is then above the capacity of a
 	// limit that is in force. Calls that really cost more still go, and settle the rest; only the
@@ -35,8 +52,8 @@ type Average struct {
 	// it is [outbound.Free], all calls until then go immediately, unpaced. Invalid numbers count as
 	// 0.
 	First outbound.Cost
-	// Weight is how much the newest call counts, above 0 and at most 1. Others
-	// mean 1/20.
+	// Weight is how much the newest call counts, above 0 and at most 1. If it is another number, it
+	// is 1/20.
 	Weight float64
 
 	mu    sync.Mutex // protects what follows

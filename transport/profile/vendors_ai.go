@@ -7,7 +7,8 @@ import "strings"
 // Their resets, mostly as Go writes a duration, are when the bucket will be full again, so a
 // success that uses up a limit does not hold the bucket. A Quota says that the credit or a day's
 // budget is used up. Azure refuses a stream inside a 200, in which less than nothing remains and a
-// Retry-After stands; without that it has answered the call.
+// Retry-After stands; without that it has answered the call. Package outbound/estimate has the
+// limits to configure.
 var OpenAI *Profile = openAI
 
 var openAI = add(Profile{
@@ -59,7 +60,7 @@ func overdrawn(r *Response) bool {
 // "requests", "tokens", "input-tokens" and "output-tokens", and "unified" for the windows of
 // subscriptions. The resets are when the bucket will be full again. If paid overage admits a call
 // although a window of the subscription is spent, it does not hold the bucket. 529 is an overload,
-// not this account's limit.
+// not this account's limit. Package outbound/estimate has the limits to configure.
 var Anthropic *Profile = anthropic
 
 var anthropic = add(Profile{
