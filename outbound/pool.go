@@ -1,12 +1,15 @@
 package outbound
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -21,25 +24,38 @@ import (
 //
 // A call goes to the member that admits it soonest, by the Explain of the member. One without
 // Explain counts as free until it refuses. If a member refuses the call, the next one is asked; if
-// all refuse it, the error is the one with the least RetryAfter. A call that waits at a member, as
-// at a queue, chooses again when the time has passed that Explain has said, as after a 429. What
-// the API answers reaches the member that has admitted the call. With buckets in a store each
-// choice is a request for each member.
+// all refuse it, the error is the one with the least RetryAfter. What the API answers reaches the
+// member that has admitted the call. With buckets in a store each look at a member is a request to
+// the store.
+//
+// A call that has waited in a queue for longer than Explain has said, as after a 429, moves to
+// another member that is clearly sooner. It then waits behind the calls that are there. If a member
+// is free earlier than Explain has said, only later calls use that.
 //
 // For an http.Client there is a Pool in package transport. Several accounts to get around a limit
-// may break the terms of an API. A Pool is safe for concurrent use. Do not change Members once it
-// is in use.
+// may break the terms of an API. A Pool is safe for concurrent use. Do not change its fields once
+// it is in use.
 type Pool struct {
 	// Members are what the Pool chooses from. Without a member Acquire returns an error that is
 	// [ErrInvalid].
 	Members []Limiter
+	// Stick returns the key of a call by its context, such as a conversation whose prompt is in a
+	// cache of the API. All calls with one key go to the same member, in all processes whose Members
+	// have the same order, while that admits them within Slack. Then they go to a second one, and so
+	// on. If Stick is nil, or returns "", the soonest member admits the call.
+	Stick func(context.Context) string
+	// Slack is the longest that a call with a key waits for the key's member. If Slack is zero, it is
+	// a second.
+	Slack time.Duration
 
 	mu      sync.Mutex // protects what follows
 	waiting []int      // calls on their way into or in the line of each member
 }
 
-// poolLate is how much later than expected a call may be before it chooses again.
-const poolLate = 20 * time.Millisecond
+const (
+	poolLate  = 20 * time.Millisecond // a call that is as much later than expected chooses again
+	poolGuess = time.Second           // what counts as a wait whose length is unknown
+)
 
 var errChoose = errors.New("outbound: the call chooses another member")
 
@@ -50,13 +66,14 @@ func (p *Pool) Acquire(ctx context.Context, c Cost) (Permit, error) {
 	}
 	var refused error
 	least := time.Duration(math.MaxInt64)
-	for left := p.all(); len(left) > 0; {
-		i, wait := p.choose(ctx, left, &c)
-		permit, err := p.ask(ctx, i, wait, &c)
+	for left, within := p.order(ctx); len(left) > 0; {
+		i, wait := p.choose(ctx, left, within, &c, -1)
+		permit, err := p.ask(ctx, left, within, &c, i, wait)
 		switch full, throttled := errors.AsType[*ThrottledError](err); {
 		case err == nil:
 			return NewPermit(&pooled{guarded{permit: permit}, p, i}), nil
 		case err == errChoose:
+			left = slices.Clone(left) // ask may still use the other
 			continue
 		case ctx.Err() != nil:
 			return Permit{}, err
@@ -65,79 +82,131 @@ func (p *Pool) Acquire(ctx context.Context, c Cost) (Permit, error) {
 				least = full.RetryAfter
 			}
 		}
-		left = slices.DeleteFunc(left, func(j int) bool { return j == i })
+		left = slices.DeleteFunc(slices.Clone(left), func(j int) bool { return j == i })
 	}
 	return Permit{}, refused
 }
 
-// all returns the indexes of the members.
-func (p *Pool) all() (all []int) {
+// order returns the indexes of the members, in the order of the call's key if it has one, and the
+// longest wait at the first of them.
+func (p *Pool) order(ctx context.Context) (order []int, within time.Duration) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.waiting == nil {
 		p.waiting = make([]int, len(p.Members))
 	}
-	for i := range p.Members {
-		all = append(all, i)
+	p.mu.Unlock()
+	key := ""
+	if p.Stick != nil {
+		key = p.Stick(ctx)
 	}
-	return all
+	order = make([]int, len(p.Members))
+	for i := range order {
+		order[i] = i
+	}
+	if key == "" {
+		return order, 0
+	}
+	rank := func(i int) []byte {
+		h := sha256.Sum256([]byte(strconv.Itoa(i) + " " + key))
+		return h[:]
+	}
+	slices.SortFunc(order, func(i, j int) int { return bytes.Compare(rank(i), rank(j)) })
+	return order, cmp.Or(p.Slack, time.Second)
 }
 
-// choose returns the member that admits the call soonest, and how long that takes, or a negative
-// time if unknown. The call counts there from then on.
-func (p *Pool) choose(ctx context.Context, among []int, c *Cost) (best int, wait time.Duration) {
-	waits, each, ahead := make([]time.Duration, len(among)), make([]time.Duration, len(among)), make([]int, len(among))
-	for n, i := range among {
-		if x, ok := As[explainer](p.Members[i]); ok {
-			if e, err := x.Explain(ctx, *c); err == nil {
-				waits[n], ahead[n] = e.Wait, e.Ahead
-				each[n] = e.each(c)
+// look is how long a call would wait at a member.
+type look struct {
+	member           int
+	wait, held, each time.Duration // each is what one more call adds
+	ahead            int           // calls that wait there
+}
+
+// look asks a member.
+func (p *Pool) look(ctx context.Context, i int, c *Cost) look {
+	l := look{member: i, each: poolGuess}
+	x, ok := As[explainer](p.Members[i])
+	if !ok {
+		return l
+	}
+	e, err := x.Explain(ctx, *c)
+	if err != nil { // Acquire says it
+		return l
+	}
+	each := time.Duration(0)
+	for k := range e.States {
+		l.held = max(l.held, e.States[k].HeldFor)
+		if s := &e.States[k].Limit; s.LeakRate > 0 {
+			each = max(each, time.Duration(min(3600, c.charged()[s.Unit]/s.LeakRate)*float64(time.Second)))
+		}
+	}
+	// While a queue asks its bucket, its answer is a lower bound. A negative one is unknown.
+	l.ahead, l.wait = e.Ahead, max(e.Wait, l.held+each*time.Duration(e.Ahead))
+	if l.each = cmp.Or(each, min(time.Hour, l.wait/time.Duration(e.Ahead+1)), poolGuess); e.Wait < 0 {
+		l.wait = max(l.wait, l.each*time.Duration(e.Ahead+1))
+	}
+	return l
+}
+
+// choose returns the first member that admits the call within a time, or else the one that admits
+// it soonest, and how long that takes. The call then counts there. If the call waits at a member
+// already, choose only looks, and returns another member if that is clearly sooner.
+func (p *Pool) choose(ctx context.Context, among []int, within time.Duration, c *Cost, at int) (best int, wait time.Duration) {
+	if within == 0 {
+		p.mu.Lock()
+		slices.SortStableFunc(among, func(i, j int) int { return p.waiting[i] - p.waiting[j] })
+		p.mu.Unlock()
+	}
+	looks := make([]look, 0, len(among))
+	for {
+		looks = append(looks, p.look(ctx, among[len(looks)], c))
+		p.mu.Lock()
+		best = -1
+		for _, l := range looks { // all, because other calls have chosen meanwhile
+			// Calls that have chosen the member and are not in its line yet come before this one.
+			w := l.wait + l.each*time.Duration(max(0, p.waiting[l.member]-l.ahead))
+			if l.member == at {
+				w = max(0, l.held-poolLate, (w-l.each)/2-poolLate)
+			}
+			if best < 0 || w < wait {
+				best, wait = l.member, w
+			}
+			if wait <= within {
+				break
 			}
 		}
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	best = -1
-	for n, i := range among {
-		// Calls that have chosen the member and are not in its line yet come before this one.
-		w := waits[n] + each[n]*time.Duration(max(0, p.waiting[i]-ahead[n]))
-		if waits[n] < 0 {
-			w = math.MaxInt64
+		if wait <= within || len(looks) == len(among) {
+			if at < 0 {
+				p.waiting[best]++
+			}
+			p.mu.Unlock()
+			return best, wait
 		}
-		if best < 0 || cmp.Or(cmp.Compare(w, wait), cmp.Compare(p.waiting[i], p.waiting[best])) < 0 {
-			best, wait = i, w
-		}
+		p.mu.Unlock()
 	}
-	p.waiting[best]++
-	return best, wait
 }
 
-// each returns how much later one more call leaves.
-func (e *Explanation) each(c *Cost) (each time.Duration) {
-	for i := range e.States {
-		if l := &e.States[i].Limit; l.LeakRate > 0 {
-			each = max(each, time.Duration(c.charged()[l.Unit]/l.LeakRate*float64(time.Second)))
-		}
-	}
-	return each
-}
-
-// ask has the member admit the call. It returns errChoose if that takes longer than wait, and there
-// are other members.
-func (p *Pool) ask(ctx context.Context, i int, wait time.Duration, c *Cost) (Permit, error) {
+// ask has the member i admit the call. If that takes longer than wait, and another member is
+// better, ask returns errChoose.
+func (p *Pool) ask(ctx context.Context, among []int, within time.Duration, c *Cost, i int, wait time.Duration) (Permit, error) {
 	defer func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.waiting[i]--
 	}()
-	if wait == math.MaxInt64 {
-		wait = time.Second // it is unknown
-	}
 	in, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	if len(p.Members) > 1 {
-		timer := time.AfterFunc(wait+wait/8+poolLate, func() { cancel(errChoose) })
-		defer timer.Stop()
+	if len(among) > 1 {
+		defer time.AfterFunc(wait+wait/8+poolLate, func() {
+			for best := i; in.Err() == nil; {
+				if best, wait = p.choose(in, among, within, c, i); best != i {
+					cancel(errChoose)
+				}
+				select {
+				case <-in.Done():
+				case <-time.After(wait + wait/8 + poolLate):
+				}
+			}
+		}).Stop()
 	}
 	permit, err := p.Members[i].Acquire(in, *c)
 	if err != nil && context.Cause(in) == errChoose && ctx.Err() == nil {

@@ -69,6 +69,31 @@ func TestPool_UsesAllMembers(t *testing.T) {
 	}
 }
 
+// Calls that wait for as long as other calls run keep their order, because no member is better.
+func TestPool_KeepsOrderAtEqualMembers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := new(outbound.Pool)
+		for i := range 2 {
+			p.Members = append(p.Members, New(outbound.Must(outbound.NewBucket(fmt.Sprint(i), outbound.InFlight(1))), Config{}))
+		}
+		begin := time.Now()
+		var wg sync.WaitGroup
+		for n := range 20 {
+			wg.Go(func() {
+				_ = outbound.Do(bg, p, outbound.Cost{1}, func(context.Context) error {
+					if want := time.Duration(n/2) * 10 * time.Second; time.Since(begin).Round(time.Second) != want {
+						t.Errorf("call %d leaves after %v, want %v", n, time.Since(begin), want)
+					}
+					time.Sleep(10 * time.Second)
+					return nil
+				})
+			})
+			time.Sleep(ms)
+		}
+		wg.Wait()
+	})
+}
+
 // Buckets refuse immediately: the next one is asked, and if all refuse the error is the one with the
 // least RetryAfter. A refusal by the API holds the member that has admitted the call.
 func TestPool_AsksTheNextMember(t *testing.T) {

@@ -161,6 +161,33 @@ func TestPool_UnauthorizedRestsAMember(t *testing.T) {
 	}
 }
 
+// What the other members say is the error of a request that waited at a member which rests now.
+func TestPool_RestIsNoError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, _ := keys(1, &log{takes: 100 * time.Millisecond, answer: func(*http.Request) *http.Response { return status(401) }})
+		pool := &transport.Pool{Members: append(members, &transport.Transport{Limiter: failing{}})}
+		go fetch(t, pool, "/")
+		time.Sleep(10 * time.Millisecond)
+		req, _ := http.NewRequest(http.MethodGet, "http://api.test/", nil)
+		if _, err := pool.RoundTrip(req); err != errFailing {
+			t.Error(err)
+		}
+	})
+}
+
+// failing is a limiter that fails, and seems to be free later.
+type failing struct{}
+
+var errFailing = errors.New("failing")
+
+func (failing) Acquire(context.Context, outbound.Cost) (outbound.Permit, error) {
+	return outbound.Permit{}, errFailing
+}
+
+func (failing) Explain(context.Context, outbound.Cost) (outbound.Explanation, error) {
+	return outbound.Explanation{Wait: time.Hour}, nil
+}
+
 // If all members refuse a request, the error is the one with the least RetryAfter, and the body is
 // closed. OnRefusal of that member is asked.
 func TestPool_AllRefuse(t *testing.T) {
