@@ -244,14 +244,13 @@ func (b *core) update(ctx context.Context, p *slowPath, s *step, t *trip, r *rep
 }
 
 // send has the key carry an Op out, wherever it is.
-func (b *core) send(ctx context.Context, p *slowPath, s *step, op *store.Op, r *reply) (err error) {
+func (b *core) send(ctx context.Context, p *slowPath, s *step, op *store.Op, r *reply) error {
 	if p.shared == nil {
 		b.updateHere(p, s, op, r)
 		return nil
 	}
 	r.inFlight = p.slots.limit.Load()
-	r.Reply, err = p.shared.update(ctx, op)
-	return err
+	return p.shared.update(ctx, op, &r.Reply)
 }
 
 // prepare fills in what each Op says of the process, and what a Replace puts in force.

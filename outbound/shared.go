@@ -18,9 +18,9 @@ type sharedState struct {
 	ahead atomic.Int64 // by how much the store's time of day is ahead of this process's, in ns
 }
 
-// update has the store carry a step out.
-func (h *sharedState) update(ctx context.Context, op *store.Op) (store.Reply, error) {
-	r, err := h.store.Update(ctx, h.key, op)
+// update has the store carry a step out, and writes its reply.
+func (h *sharedState) update(ctx context.Context, op *store.Op, r *store.Reply) (err error) {
+	*r, err = h.store.Update(ctx, h.key, op)
 	if err == nil && r.State.Unix != 0 && op.Periods != nil {
 		at := r.When
 		if at.IsZero() {
@@ -28,7 +28,7 @@ func (h *sharedState) update(ctx context.Context, op *store.Op) (store.Reply, er
 		}
 		h.ahead.Store(int64(r.State.Unix - calendar.Stamp(at)))
 	}
-	return r, err
+	return err
 }
 
 // apart begins the keys of reservations in a store. No other key begins so and goes on with a

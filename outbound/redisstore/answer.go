@@ -34,14 +34,16 @@ type answer struct {
 	repeated bool          // from the record: the step had been carried out before
 	differs  bool          // the server has booked another number of calls than Go would
 	left     time.Duration // how long another process still has the key for itself
-	reply    store.Reply
+	reply    *store.Reply
 	err      error // nil if reply is the answer. Else nothing was done
 }
 
-// read makes an answer of what the script has returned.
-func (q *request) read(value any, into []store.Charge) (a answer, err error) {
+// read makes an answer of what the script has returned. It writes the reply and its charges there.
+func (q *request) read(value any, into []store.Charge, reply *store.Reply) (a answer, err error) {
+	a.reply = reply
 	if text, ok := value.(string); ok {
-		return q.readHot(text, into)
+		err = q.readHot(&a, text, into)
+		return a, err
 	}
 	v, ok := value.([]any)
 	if !ok || len(v) < 3 {
@@ -81,12 +83,12 @@ func (q *request) read(value any, into []store.Charge) (a answer, err error) {
 	case "same":
 		if ok = q.mode == swap && q.made == nil; ok {
 			a.row = q.row
-			a.answer(q.reply, into)
+			q.answer(&a, into)
 		}
 	case "done":
 		if ok = q.made != nil; ok {
 			a.row, a.wrote = q.made, true
-			a.answer(q.reply, into)
+			q.answer(&a, into)
 		}
 	case "again":
 		if r := text(3); ok {
@@ -101,10 +103,10 @@ func (q *request) read(value any, into []store.Charge) (a answer, err error) {
 	return a, err
 }
 
-// answer gives an answer the reply that Go has made before.
-func (r *answer) answer(reply store.Reply, into []store.Charge) {
-	r.reply = reply
-	r.reply.Charges = append(into, reply.Charges...)
+// answer writes the reply that the swap counts on.
+func (q *request) answer(a *answer, into []store.Charge) {
+	*a.reply = *q.reply
+	a.reply.Charges = append(into, q.reply.Charges...)
 }
 
 // lookAt answers a step that changes nothing of the key that was read.
@@ -115,17 +117,17 @@ func (q *request) lookAt(a *answer, into []store.Charge) {
 	op, s := *q.op, a.row.stored.Clone()
 	op.Into = into
 	if r := op.ApplyAt(&s, a.now, a.now); !r.Changed {
-		a.reply, a.err = r, nil
+		*a.reply, a.err = r, nil
 	}
 }
 
 // readHot reads the answer to a hot step: the key from before, from which Go computes the reply.
-func (q *request) readHot(text string, into []store.Charge) (a answer, err error) {
+func (q *request) readHot(a *answer, text string, into []store.Charge) error {
 	f := reader{text: text}
 	if a.last, a.wrote = f.int(), f.int() != 0; f.bad || q.mode != hot {
-		return a, fmt.Errorf("%w: %.80q", errReply, text)
+		return fmt.Errorf("%w: %.80q", errReply, text)
 	}
-	return a, q.replay(&a, f.text, into)
+	return q.replay(a, f.text, into)
 }
 
 // readRecord reads the record of a step that had been carried out before.
@@ -141,55 +143,60 @@ func (q *request) readRecord(a *answer, text string, into []store.Charge) error 
 	} else if q.made == nil || q.mode == hot {
 		return errReply
 	}
-	a.answer(q.reply, into)
+	q.answer(a, into)
 	return nil
+}
+
+// before reads the key as it was before a hot step, the step's time, and how many calls it has
+// booked. The error is errRace if the script cannot go on with the key.
+func (q *request) before(text string) (r *row, at time.Duration, booked int64, err error) {
+	f := reader{text: text}
+	at, booked, has := f.micros(), f.int(), f.int()
+	if r = new(row); has == whole && len(f.text) >= headSize {
+		r.seen, f.text = f.text[:tokenSize], f.text[headSize:]
+	}
+	if f.bad || booked < 0 || booked > int64(len(q.op.Costs)) || has < 0 || has > whole || has == whole && r.seen == "" || has == 0 && f.text != "" {
+		return r, 0, 0, errReply
+	}
+	if has != 0 {
+		r.edition, r.fixed, r.epoch, r.stored = q.row.edition, q.row.fixed, q.row.epoch, q.row.stored
+		st := &r.stored.State
+		st.Row, st.Leaked, st.Parts = store.Row{}, store.Units{}, append(r.one[:0], make([]store.Part, len(r.stored.Limits))...)
+		for i := range st.Parts {
+			st.Parts[i].Since = q.row.stored.State.Parts[i].Since
+		}
+		if !r.overlay(&f, q.row) {
+			err = errRace
+		}
+		at += st.At
+	}
+	return r, at, booked, err
 }
 
 // replay carries the step out once more, as the server has: text is its time, how many calls it has
 // booked, and the key as it was.
 func (q *request) replay(a *answer, text string, into []store.Charge) error {
-	before := func() (r *row, at time.Duration, booked int64, err error) {
-		f := reader{text: text}
-		at, booked, has := f.micros(), f.int(), f.int()
-		if r = new(row); has == whole && len(f.text) >= headSize {
-			r.seen, f.text = f.text[:tokenSize], f.text[headSize:]
-		}
-		if f.bad || booked < 0 || booked > int64(len(q.op.Costs)) || has < 0 || has > whole || has == whole && r.seen == "" || has == 0 && f.text != "" {
-			return r, 0, 0, errReply
-		}
-		if has != 0 {
-			r.edition, r.fixed, r.epoch, r.stored = q.row.edition, q.row.fixed, q.row.epoch, q.row.stored
-			r.stored.State.Row, r.stored.State.Leaked = store.Row{}, store.Units{}
-			r.stored.State.Parts = make([]store.Part, len(r.stored.Limits))
-			for i := range r.stored.State.Parts {
-				r.stored.State.Parts[i].Since = q.row.stored.State.Parts[i].Since
-			}
-			if !r.overlay(&f, q.row) { // nor can the script go on with it
-				err = errRace
-			}
-			at += r.stored.State.At
-		}
-		return r, at, booked, err
-	}
-	r, now, booked, err := before()
-	if err != nil {
-		if err == errRace {
-			a.err, err = err, nil
-		}
+	r, now, booked, err := q.before(text)
+	if err == errRace {
+		a.err = err
+		return nil
+	} else if err != nil {
 		return err
 	}
 	op := *q.op
 	op.Into = into
 	a.now = now
-	if a.reply = op.ApplyAt(&r.stored, now, now); a.reply.Corrupt {
+	reply := op.ApplyAt(&r.stored, now, now)
+	if reply.Corrupt {
 		a.err = errRace
 		return nil
 	}
-	if int64(len(a.reply.Charges)) != booked {
+	if int64(len(reply.Charges)) != booked {
 		a.differs = true
-		r, _, _, _ = before()
-		a.reply = exactly(&op, &r.stored, now, int(booked), &a.reply)
+		r, _, _, _ = q.before(text)
+		reply = exactly(&op, &r.stored, now, int(booked), &reply)
 	}
+	*a.reply = reply
 	if a.row = r; !a.wrote {
 		return nil
 	}

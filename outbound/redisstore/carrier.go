@@ -98,7 +98,7 @@ func (c *carrier) Send(ctx context.Context, todo []engine.Attempt) {
 		a.Note, a.Arrived = &answers[i], arrived
 		value, err := cmds[i].Result()
 		if err == nil {
-			answers[i], err = a.State.(*request).read(value, a.Into)
+			answers[i], err = a.State.(*request).read(value, a.Into, &a.Reply)
 		}
 		if a.Err = err; err == nil {
 			old := c.trip.Load()
@@ -114,7 +114,6 @@ func (r *answer) fill(a *engine.Attempt) {
 	if r.err != nil {
 		return
 	}
-	a.Reply = r.reply
 	if r.wrote || r.repeated {
 		a.Keep = r.keep()
 	}

@@ -98,7 +98,7 @@ func TestStore_CarriesOutNoGhost(t *testing.T) {
 		q.unknown.Store(true)
 		value, err := rdb.Do(ctx, q.command()...).Result()
 		require.NoError(t, err)
-		a, err := q.read(value, nil)
+		a, err := q.read(value, nil, new(store.Reply))
 		require.NoError(t, err)
 		return a
 	}
@@ -124,7 +124,7 @@ func TestStore_RepeatsItsReply(t *testing.T) {
 		q.unknown.Store(true)
 		value, err := rdb.Do(ctx, q.command()...).Result()
 		require.NoError(t, err)
-		a, err := q.read(value, nil)
+		a, err := q.read(value, nil, new(store.Reply))
 		require.NoError(t, err)
 		return a
 	}
@@ -177,7 +177,7 @@ func TestStore_TrustsNoReply(t *testing.T) {
 		[]any{"look", int64(-1), int64(0), "", "", ""}, []any{int64(1), "look", ""},
 	} {
 		q := compose(&key{name: "k"}, "worker", op, 1, false, 0, 0)
-		_, err := q.read(value, nil)
+		_, err := q.read(value, nil, new(store.Reply))
 		require.True(t, errors.Is(err, errReply), "%q: %v", value, err)
 	}
 }

@@ -43,14 +43,17 @@ type request struct {
 	seq     int64
 	fence   bool
 	mode    int
-	token   string
-	row     *row // that the step counts on: as hot expects it, or as swap has read it
-	made    *row // what swap writes
-	reply   store.Reply
+	token   string       // that a hot step gives the key
+	row     *row         // that the step counts on: as hot expects it, or as swap has read it
+	made    *row         // what swap writes
+	reply   *store.Reply // of a swap, if it is made
 	args    []any
 	pause   time.Duration // before it is sent
 	unknown atomic.Bool   // the server does not know the script
 	moved   atomic.Bool   // another node has the key, so it goes by itself
+
+	words [10]any   // memory for args
+	bytes [112]byte // and for a hot step
 }
 
 // command returns the words to send.
@@ -69,12 +72,11 @@ func compose(k *key, worker any, op *store.Op, seq int64, fence bool, clock, res
 	clock -= clock % time.Microsecond
 	op.Age -= op.Age % time.Microsecond
 	q := &request{op: op, seq: seq, fence: fence, row: k.row}
-	q.token = string(binary.LittleEndian.AppendUint64(nil, rand.Uint64())[:tokenSize])
 	absent := k.row == nil || k.row.seen == ""
 	if absent {
 		q.row = k.makes(op)
 	}
-	q.args = append(make([]any, 0, 14), "EVALSHA", digest, 1, k.name, worker, seq, int64(clock/1000))
+	q.args = append(q.words[:0], "EVALSHA", digest, 1, k.name, worker, seq, int64(clock/1000))
 	switch {
 	case !k.cold && clock >= k.apart && hotable(op, q.row):
 		q.mode = hot
@@ -82,16 +84,20 @@ func compose(k *key, worker any, op *store.Op, seq int64, fence bool, clock, res
 		if (absent || clock == 0 || clock >= k.until) && store.Equal(op.Limits, q.row.stored.Limits) {
 			makes = k.makes(op).fixed
 		}
-		q.args = append(q.args, q.steps(), makes)
+		steps := q.steps()
+		q.token = string(steps[:tokenSize])
+		q.args = append(q.args, steps, makes)
 	case k.row != nil && clock != 0:
 		q.mode, q.row = swap, k.row
 		s := k.row.stored.Clone()
-		q.reply = op.ApplyAt(&s, clock, clock)
+		reply := op.ApplyAt(&s, clock, clock)
+		q.reply = &reply
 		keep := spare + max(0, min(q.reply.Expire, farthest/4))
 		var fields, v, g any = "", "", ""
 		if q.reply.Changed || fence {
 			var other bool
-			if q.made, other = newRow(s, q.token, k.row); other {
+			token := binary.LittleEndian.AppendUint64(nil, rand.Uint64())[:tokenSize]
+			if q.made, other = newRow(s, string(token), k.row); other {
 				v = q.made.fixed
 			}
 			fields, g = q.made.fields(keep), q.made.g
@@ -127,7 +133,7 @@ func hotable(op *store.Op, r *row) bool {
 	return true
 }
 
-// steps writes a hot step down.
+// steps writes a hot step down, with a new token.
 func (q *request) steps() []byte {
 	op, s := q.op, &q.row.stored
 	move, reports, backs, runs := int64(0), int64(0), int64(0), int64(0)
@@ -154,7 +160,8 @@ func (q *request) steps() []byte {
 		keep += keepSet
 	}
 	w := writer{row: q.row, ref: s.State.At - s.State.At%1000}
-	w.b = append(append(make([]byte, 0, 256), q.token...), q.row.edition...)
+	w.b = binary.LittleEndian.AppendUint64(q.bytes[:0], rand.Uint64())[:tokenSize]
+	w.b = append(w.b, q.row.edition...)
 	w.b = append(w.b, 0xdd, 0, 0, 0, 0) // an array of n numbers
 	w.ints(flag(q.fence), int64(keep/1000), int64(op.Age/1000), q.row.gid, int64(w.ref/1000), int64(len(s.Limits)), move, reports, backs, runs)
 	for i := range s.Limits {

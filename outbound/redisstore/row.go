@@ -19,6 +19,7 @@ type row struct {
 	g       string // slots of windows, as they were at gid
 	gid     int64
 	stored  store.Stored
+	one     [1]store.Part // memory for the part of one limit
 }
 
 const (

@@ -376,7 +376,7 @@ func (w *twin) play() {
 			continue
 		}
 		require.NoError(w, step.Err(), "%+v\nfrom %+v", *op, w.stored)
-		a, err := q.read(step.Val(), nil)
+		a, err := q.read(step.Val(), nil, new(store.Reply))
 		require.NoError(w, err)
 		if a.err != nil {
 			word += a.word + " "

@@ -22,6 +22,7 @@ type batch struct {
 	over  bool      // the pipeline does not wait for it
 	left  int       // trips that wait for it
 	timer *time.Timer
+	one   [1]*Trip // memory for a single trip
 }
 
 const (

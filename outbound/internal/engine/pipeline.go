@@ -70,7 +70,8 @@ func (p *pipeline) next() *batch {
 	now := time.Now()
 	for len(p.ready) > 0 {
 		n := min(len(p.ready), maxBatch)
-		b := &batch{pipe: p, trips: make([]*Trip, 0, n)}
+		b := &batch{pipe: p}
+		b.trips = slices.Grow(b.one[:0], n)
 		for _, q := range p.ready[:n] {
 			q.queued = false
 			if q.trip == nil {

@@ -84,7 +84,7 @@ func (t *Trip) join() {
 			op.Move = &c
 		}
 	} else if t.gates > 0 {
-		op.Costs = make([]store.Units, 0, t.gates)
+		op.Costs = slices.Grow(t.one[:0], t.gates)
 	}
 	for _, w := range t.ops {
 		if w.gate {
