@@ -114,7 +114,7 @@ func (h *Holders) step(a *Ask, n int, e time.Duration) (*Holders, Allotment) {
 	} else if q.others > 0 && t.Dial >= t.Shut {
 		r.Keep = min(me.Held, int(q.share))
 	}
-	r.Again = t.again(&me, n, &q)
+	r.Again = min(t.again(&me, n, &q), lease/6) // a step of the clock counts as a third of a lease at most
 	if looks {
 		return h, r
 	}

@@ -122,6 +122,24 @@ func TestSlots_ALeaseEnds(t *testing.T) {
 	wantAllotment(t, "the long one too", k.ask(4, 0, 1), 1, 1, 0)
 }
 
+// Processes that have gone give their slots up within a lease, although some of them waited: a process
+// that comes after them asks often enough to learn of it within a sixth of a lease.
+func TestSlots_AFleetThatHasGoneGivesItsSlotsUp(t *testing.T) {
+	for _, lease := range []time.Duration{MinLease, 12 * time.Second, DefaultLease} {
+		k := slotKey{n: 1, now: time.Hour}
+		for id := range 20 {
+			k.say(Ask{ID: uint64(id + 1), Want: 1, Stays: true, Lease: lease})
+		}
+		gone := k.now
+		for r := (Allotment{}); r.Held == 0; k.now += r.Again {
+			r = k.say(Ask{ID: 99, Want: 1, Stays: true, Lease: lease})
+		}
+		if took := k.now - gone; took > lease+lease/6 {
+			t.Errorf("lease %v: its slot is granted after %v", lease, took)
+		}
+	}
+}
+
 // An ask that changes nothing is not written, and a look never is. At least each sixth of a lease one
 // is.
 func TestSlots_WhatChangesNothingIsNotWritten(t *testing.T) {

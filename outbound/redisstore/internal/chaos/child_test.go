@@ -35,6 +35,8 @@ type orders struct {
 	Limits    []outbound.Limit
 	Callers   int
 	Tolerance time.Duration
+	InFlight  bool // it makes calls that take a while, and reports when they begin and end
+	Waits     bool // then: calls wait in a queue
 }
 
 const ordersVariable = "DRIPFEED_CHAOS_WORKER"
@@ -47,11 +49,21 @@ func obey(text string) {
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		panic(err)
 	}
+	var calls sync.RWMutex // locked for reading while a call is being admitted
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); { // each asks it to stop itself
+			calls.Lock()
+			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+			time.Sleep(500 * time.Millisecond) // another thread may get the signal
+			calls.Unlock()
+		}
 		os.Exit(0)
 	}()
 	out := &diary{}
+	if o.InFlight {
+		makeCalls(&o, out, &calls)
+		return
+	}
 	go watch(nil, func(d delay) { out.write("late", d.from.UnixNano(), d.to.UnixNano()) })
 	rdb := redis.NewClient(&redis.Options{Addr: o.Addr})
 	r := role{limits: o.Limits, tolerance: o.Tolerance}
@@ -93,6 +105,7 @@ type children struct {
 	t      *testing.T
 	orders orders
 	calls  outboundtest.History // the calls of all children
+	flight outboundtest.Calls   // the calls in flight of all children
 	late   *lateness            // the lateness of this process, and of the children
 	all    []*child
 }
@@ -100,13 +113,17 @@ type children struct {
 // child is one worker process.
 type child struct {
 	cmd    *exec.Cmd
-	stdin  io.Closer
+	stdin  io.WriteCloser
 	done   chan struct{} // closed when the child has ended, and the test has read all its lines
 	calls  outboundtest.History
 	record record
 	mu     sync.Mutex
 	pauses []delay // the times in which the test had stopped it
 	lates  []delay
+
+	open   map[int64]time.Time // when its calls in flight began, by caller
+	made   int                 // calls that have ended
+	killed time.Time
 }
 
 // processes counts the running children of all tests.
@@ -136,7 +153,7 @@ func (c *children) add() *child {
 	c.t.Helper()
 	text, err := json.Marshal(c.orders)
 	require.NoError(c.t, err)
-	one := &child{cmd: exec.Command(os.Args[0]), done: make(chan struct{})}
+	one := &child{cmd: exec.Command(os.Args[0]), done: make(chan struct{}), open: map[int64]time.Time{}}
 	one.cmd.Env = append(os.Environ(), ordersVariable+"="+string(text))
 	one.cmd.Stderr = os.Stderr
 	one.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
@@ -173,6 +190,12 @@ func (c *children) listen(one *child, out io.Reader) {
 					one.record.giveBack(s)
 				}
 			}
+			one.mu.Lock()
+			defer one.mu.Unlock()
+			for _, begin := range one.open {
+				c.flight.Add(one.name(), begin, later(begin, one.killed))
+			}
+			one.open = nil
 			return
 		}
 		word, rest, _ := strings.Cut(line, " ")
@@ -200,6 +223,18 @@ func (c *children) listen(one *child, out io.Reader) {
 			one.mu.Lock()
 			one.lates = append(one.lates, delay{time.Unix(0, n[0]), time.Unix(0, n[1])})
 			one.mu.Unlock()
+		case "reached":
+			c.flight.Reached(one.name(), time.Unix(0, n[0]))
+		case "begin":
+			one.mu.Lock()
+			one.open[n[0]] = time.Unix(0, n[1])
+			one.mu.Unlock()
+		case "end":
+			one.mu.Lock()
+			c.flight.Add(one.name(), one.open[n[0]], time.Unix(0, n[1]))
+			delete(one.open, n[0])
+			one.made++
+			one.mu.Unlock()
 		default:
 			c.t.Errorf("a worker says %q", line)
 		}
@@ -207,6 +242,11 @@ func (c *children) listen(one *child, out io.Reader) {
 }
 
 func (one *child) kill() {
+	one.mu.Lock()
+	if one.killed.IsZero() {
+		one.killed = wall(time.Now())
+	}
+	one.mu.Unlock()
 	_ = one.cmd.Process.Kill() // it may be gone already
 	<-one.done
 	_ = one.stdin.Close()

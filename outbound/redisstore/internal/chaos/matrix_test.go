@@ -29,15 +29,18 @@ var matrix = []struct {
 }{
 	{1, "a worker is killed while it has places, or calls under way", "0", []string{
 		"TestWorkersThatAreKilledCostNothingButTheirTickets",
-		"TestInFlight_AProcessThatIsCutOffLosesItsSlots",
+		"TestInFlight_ProcessesAreKilled",
 	}},
 	{2, "the server restarts, and its data is lost", "C + r*25 ms for each time", []string{
 		"TestAServerThatLosesItsDataCostsOneCapacity",
+		"TestStore_InFlightAfterDataLoss",
 	}},
 	{3, "a failover loses the last writes", "what was charged by them: at most C, and of a leaky limit what was booked ahead of it; and r*W if both masters write for W", []string{
 		"TestAFailoverCostsNoMoreThanTheChargesThatItLost",
 		"TestAPlannedFailoverCostsWhatBothMastersAdmit",
 		"TestStore_ChargesOnceOnABadLine",
+		"TestInFlight_SentinelsPromoteAReplica",
+		"TestInFlight_CrashOfTheServer",
 	}},
 	{4, "workers are cut off from the store", "0; with a share s of its own, s*(C + r*W) in W without the store for a worker whom the others do not miss", []string{
 		"TestAWorkerThatIsCutOffFailsAndLeavesTheRateToTheOthers",
@@ -45,6 +48,8 @@ var matrix = []struct {
 		"TestWorkersWhoAreAllCutOffKeepTheLimitTogether",
 		"TestStore_SharesStayWithinTheLimit",
 		"TestAQueueOverAFallbackGoesOnWithItsShareAndComesBack",
+		"TestStore_InFlightOfAProcessThatIsCutOff",
+		"TestInFlight_AProcessThatIsCutOffLosesItsSlots",
 	}},
 	{5, "of a cluster there is only a minority", "0", []string{
 		"TestAClusterGoesOnAfterItsFaults",
@@ -66,6 +71,7 @@ var matrix = []struct {
 		"TestAWorkerThatIsPausedDoesNotCatchUp",
 		"TestAPauseLetsNobodyGoInABunch",
 		"TestAPauseFarFromTheStoreLetsNobodyGoInABunch",
+		"TestInFlight_AProcessIsStopped",
 	}},
 	{9, "a worker's wall clock is set", "0", []string{
 		"TestNothingThatDecidesLooksAtAWorkersWallClock",

@@ -14,6 +14,8 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
+	"github.com/dripfeed/dripfeed/outbound/internal/rollouttest"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
 )
 
 // steady and steadyTolerance are a fleet's limit and its queues' tolerance where a
@@ -97,6 +99,16 @@ func TestAClusterGoesOnAfterItsFaults(t *testing.T) {
 	d := newDice(t)
 	c := redistest.StartCluster(t)
 	client := func() redis.UniversalClient { return c.Client(t) }
+
+	// An orderly promotion loses no grant.
+	t.Run("SlotsAreKept", func(t *testing.T) {
+		f := rollouttest.StartCallers(t, slots, 3*lease, processesOf(3, client))
+		f.AllGoOn(t, 10)
+		c.Failover(t, c.Replica(t, c.Owner(t, redisstore.New(nil, redisstore.Config{}).Key(f.Key()))))
+		f.AllAsk(t)
+		f.AllGoOn(t, 10)
+		f.Check(t)
+	})
 
 	// No majority is left, so there is no store on any node until there is a majority
 	// again.
