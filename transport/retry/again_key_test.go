@@ -79,7 +79,7 @@ func TestARequestThatComesAgainTooSoonIsNotSent(t *testing.T) {
 			time.Sleep(givenUpFor - 1)
 			for range 3 { // none of these prolongs it
 				err := send("key")
-				require.EqualError(t, err, "retry: POST https://api.example.com/items: attempt 0: sent again within 30 s: "+c.text)
+				require.EqualError(t, err, "retry: POST https://api.example.com/items: not sent: sent again within 30 s: "+c.text)
 				require.Zero(t, ended(t, err).Attempts)
 				if c.what.err != nil {
 					require.ErrorIs(t, err, c.what.err)

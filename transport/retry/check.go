@@ -14,13 +14,13 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// outcome is how an attempt has ended.
-type outcome uint8
+// outcome is how an attempt has ended: what a retry after it takes of the Budget.
+type outcome int
 
 const (
-	final   outcome = iota // no further attempt can change it
-	refused                // by the API, because of its limits
-	failed                 // the next attempt may not
+	final   outcome = 0  // no further attempt can change it
+	refused outcome = 5  // by the API, because of its limits
+	failed  outcome = 14 // the next attempt may not
 )
 
 // outcome returns how an attempt has ended, with a response or an Error.
@@ -62,12 +62,12 @@ func (p *policy) check(ctx context.Context, resp *http.Response, err error) (boo
 			p.forbid(resp)
 		case a.signal.throttled, resp.StatusCode >= 500:
 		case retriesOf(ctx) > 0:
-			p.spend(-refusedCosts) // the least that the retry can have taken
+			p.spend(-refused) // the least that the retry can have taken
 		default:
 			p.spend(-1)
 		}
 	case !a.again(err, p.Safe), resp != nil && announced(a.req):
-	case p.plan(ctx, a, what) && (retriesOf(ctx) >= p.client.RetryMax || p.spend(costOf(what))):
+	case p.plan(ctx, a, what) && (retriesOf(ctx) >= p.client.RetryMax || p.spend(what)):
 		if resp != nil {
 			resp.Body = &rest{resp.Body, a.cancel}
 		}
@@ -76,14 +76,6 @@ func (p *policy) check(ctx context.Context, resp *http.Response, err error) (boo
 		p.forbid(resp)
 	}
 	return false, nil
-}
-
-// costOf returns what a retry takes of the Budget.
-func costOf(what outcome) int {
-	if what == refused {
-		return refusedCosts
-	}
-	return failedCosts
 }
 
 // plan chooses the pause before the next attempt, and reports whether that may begin.
@@ -107,8 +99,7 @@ func asked(wait, most time.Duration) time.Duration {
 
 // unasked returns the pause if the API has not asked for one, after so many retries.
 func unasked(first, most time.Duration, retries int) time.Duration {
-	first = max(0, first)
-	return doubled(first, max(first, most), retries+1)
+	return retryablehttp.DefaultBackoff(max(0, first), max(0, first, most), min(retries, 63), nil)
 }
 
 // backoff is the Backoff. It is never 0: under the race detector, timers of no time at all in
@@ -140,11 +131,8 @@ func retriesOf(ctx context.Context) int {
 
 // prepare is the PrepareRetry.
 func prepare(req *http.Request) error {
-	ctx, n := req.Context(), 1
-	if c, ok := ctx.(*retried); ok {
-		ctx, n = c.Context, c.retries+1
-	}
-	*req = *req.WithContext(&retried{ctx, n})
+	ctx := req.Context()
+	*req = *req.WithContext(&retried{ctx, retriesOf(ctx) + 1})
 	return nil
 }
 

@@ -70,19 +70,14 @@ type policy struct {
 	spent int // of the Budget; mu protects it
 }
 
-const (
-	refusedCosts = 5 // of the Budget
-	failedCosts  = 14
-)
-
 // spend takes n of the Budget, or returns -n to it. It reports whether there is as much.
-func (p *policy) spend(n int) bool {
+func (p *policy) spend(n outcome) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.Budget > 0 && n > p.Budget-p.spent {
+	if p.Budget > 0 && int(n) > p.Budget-p.spent {
 		return false
 	}
-	p.spent = max(0, p.spent+n)
+	p.spent = max(0, p.spent+int(n))
 	return true
 }
 

@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -23,10 +24,7 @@ type Error struct {
 }
 
 func newError(a *attempt, err error) *Error {
-	e := &Error{Method: a.req.Method, Attempts: 1, Err: err, attempt: a}
-	if e.Method == "" {
-		e.Method = http.MethodGet
-	}
+	e := &Error{Method: cmp.Or(a.req.Method, http.MethodGet), Attempts: 1, Err: err, attempt: a}
 	if u := a.req.URL; u != nil {
 		e.URL = (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}).String()
 	}
@@ -34,7 +32,14 @@ func newError(a *attempt, err error) *Error {
 }
 
 func (e *Error) Error() string {
-	return fmt.Sprintf("retry: %s %s: attempt %d: %v", e.Method, e.URL, e.Attempts, e.Err)
+	attempt := ""
+	if e.Attempts > 1 {
+		attempt = fmt.Sprintf("attempt %d: ", e.Attempts)
+	}
+	if e.Attempts == 0 || e.attempt != nil && e.attempt.refused != nil {
+		attempt += "not sent: "
+	}
+	return fmt.Sprintf("retry: %s %s: %s%v", e.Method, e.URL, attempt, e.Err)
 }
 
 // Unwrap returns Err.

@@ -22,6 +22,11 @@ func TestErrorsSayWhatHappened(t *testing.T) {
 	cause := errors.New("connection reset")
 	e := &Error{Method: "PUT", URL: "https://h/p", Attempts: 5, Err: cause}
 	require.EqualError(t, e, "retry: PUT https://h/p: attempt 5: connection reset")
+	e = &Error{Method: "PUT", URL: "https://h/p", Err: outbound.ErrThrottled}
+	require.EqualError(t, e, "retry: PUT https://h/p: not sent: "+outbound.ErrThrottled.Error())
+	e.Attempts, e.attempt = 2, &attempt{refused: e.Err}
+	require.EqualError(t, e, "retry: PUT https://h/p: attempt 2: not sent: "+outbound.ErrThrottled.Error())
+	e = &Error{Method: "PUT", URL: "https://h/p", Attempts: 5, Err: cause}
 	require.Equal(t, cause, e.Unwrap())
 	require.False(t, e.RetryableError())
 	require.False(t, e.Timeout())

@@ -63,7 +63,7 @@ func (l *limiter) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit
 func (l *limiter) wait(ctx context.Context, a *attempt, c outbound.Cost) (outbound.Permit, error) {
 	most, byCtx := longest(ctx, l.policy.MaxWait, a.waited)
 	end := time.Now().Add(most)
-	for n := 1; ; n++ {
+	for n := 0; ; n++ {
 		within, cancel := context.WithTimeout(ctx, max(grace, time.Until(end)))
 		permit, err := l.Limiter.Acquire(within, c)
 		over := within.Err()
@@ -77,7 +77,7 @@ func (l *limiter) wait(ctx context.Context, a *attempt, c outbound.Cost) (outbou
 		}
 		pause, more := full.RetryAfter, min(full.RetryAfter/10, time.Second)
 		if pause <= 0 { // it is unknown
-			pause = doubled(10*time.Millisecond, time.Second, n)
+			pause = unasked(10*time.Millisecond, time.Second, n)
 			more = pause / 2
 		}
 		left := time.Until(end)
@@ -106,17 +106,6 @@ func bounded(err error, full *outbound.ThrottledError, byCtx bool) error {
 		return err
 	}
 	return &own
-}
-
-// doubled returns the n-th pause, from 1, of a row that begins with first and doubles up to most.
-func doubled(first, most time.Duration, n int) time.Duration {
-	for range n - 1 {
-		if first > most/2 {
-			return most
-		}
-		first *= 2
-	}
-	return min(first, most)
 }
 
 // jitter returns d and up to more on top, so that requests with the same time do not come together.

@@ -49,7 +49,8 @@ func TestPausesDoubleUpToTheMost(t *testing.T) {
 		{1, 10, 1 << 30, 10},
 		{5, 10, 2, 10},
 		{6, 10, 2, 10},
-		{20, 10, 1, 10},
+		{20, 10, 1, 20},
+		{-1, -1, 2, 0},
 		{0, 10, 7, 0},
 		{0, 0, 7, 0},
 		{1, forever, 63, 1 << 62},
@@ -57,6 +58,6 @@ func TestPausesDoubleUpToTheMost(t *testing.T) {
 		{1, forever, 1000, forever},
 		{forever, forever, 2, forever},
 	} {
-		require.Equal(t, c.want, doubled(c.first, c.most, min(c.n, 1000)), "%+v", c)
+		require.Equal(t, c.want, unasked(c.first, c.most, c.n-1), "%+v", c)
 	}
 }
