@@ -57,7 +57,8 @@ func NewBucket(key string, limits ...Limit) (*Bucket, error) {
 // NewSharedBucket does no I/O. A nil store is [ErrInvalid], because a bucket in memory would give
 // each of N workers the whole quota. An [InFlight] counts the calls of all processes. It may be the
 // only limit: NewSharedBucket(store, "erp", InFlight(50)). With other limits a call takes a slot
-// first, and then its cost.
+// first, and then its cost. If InFlight is the only limit, a call with a slot learns of another
+// process's hold within 25 ms. If a request takes longer, it is the time of that, up to 1 s.
 func NewSharedBucket(s store.Store, key string, limits ...Limit) (*Bucket, error) {
 	if s == nil {
 		return nil, fmt.Errorf("%w: nil Store of %s", ErrInvalid, quote(key))

@@ -250,7 +250,19 @@ func (b *core) send(ctx context.Context, p *slowPath, s *step, op *store.Op, r *
 		return nil
 	}
 	r.inFlight = p.slots.limit.Load()
-	return p.shared.update(ctx, op, &r.Reply)
+	h := p.slots.fleet
+	if h == nil || r.force == nil || !r.force.open {
+		return p.shared.update(ctx, op, &r.Reply)
+	}
+	if h.recall(b, op, &r.Reply) {
+		return nil
+	}
+	sent := now()
+	err := p.shared.update(ctx, op, &r.Reply)
+	if err == nil {
+		h.remember(sent, &r.Reply)
+	}
+	return err
 }
 
 // prepare fills in what each Op says of the process, and what a Replace puts in force.
@@ -407,9 +419,9 @@ func (b *core) charge(f *fill) (c store.Charge) {
 	return c
 }
 
-// settle sends a Settled, or keeps it for a queue that waits.
+// settle sends a Settled, or keeps it for a queue that waits, if any limit counts units.
 func (b *core) settle(r report) {
-	if !b.slowPath().waiting.postpone(r) {
+	if (r.by == nil || !r.by.open) && !b.slowPath().waiting.postpone(r) {
 		b.report(r)
 	}
 }

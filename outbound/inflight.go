@@ -48,11 +48,18 @@ type holder struct {
 	err      error         // of the last ask
 	answered chan struct{} // closed after the next answer
 	timer    *time.Timer
+
+	// What follows is for a bucket without another limit: its calls only have to learn of holds.
+	clear   store.Reply   // the last reply without a hold
+	heard   time.Duration // when it came
+	fresh   time.Duration // for how long calls leave by it
+	looking bool          // a request for the next one is under way
+	held    time.Duration // when the last reply with a hold came
 }
 
 // newHolder returns the holder of a bucket that a store keeps.
 func newHolder(of *slots, key string, limit *Limit, in store.Store, tell func()) *holder {
-	h := &holder{of: of, id: rand.Uint64() | 1, tell: tell, answered: make(chan struct{}), granted: never, idleFrom: never, again: never, pause: never, wanted: never}
+	h := &holder{of: of, id: rand.Uint64() | 1, tell: tell, answered: make(chan struct{}), granted: never, idleFrom: never, again: never, pause: never, wanted: never, heard: never, held: never}
 	h.core.init(key, []Limit{leasedLimit(limit)}, in)
 	h.core.slowPath().shared.key = apart + "in flight:" + key
 	return h
@@ -298,4 +305,44 @@ func (h *holder) set(ctx context.Context, l *Limit) error {
 	}
 	h.tell()
 	return err
+}
+
+// remember keeps a reply without a hold, to a request that was sent at that time. If a hold was
+// reported meanwhile, it may have begun after the reply.
+func (h *holder) remember(sent time.Duration, r *store.Reply) {
+	h.of.mu.Lock()
+	defer h.of.mu.Unlock()
+	h.looking = false
+	switch t := now(); {
+	case r.State.Rem > 0:
+		h.held, h.heard = t, never
+	case !r.Stale && sent > h.held:
+		h.clear, h.heard, h.fresh = *r, t, min(max(hearing, t-sent), deaf)
+		h.clear.Charges = nil
+	}
+}
+
+// recall answers a booking from memory, and reports whether it has. A booking with slots relies on
+// a reply as a queue does, and fetches the next in the second half of that time. Another booking
+// relies on it for a second.
+func (h *holder) recall(b *core, op *store.Op, r *store.Reply) bool {
+	if op.Action != store.Book || op.Move != nil || len(op.Reports) > 0 {
+		return false
+	}
+	h.of.mu.Lock()
+	defer h.of.mu.Unlock()
+	age := now() - h.heard
+	if age > deaf || len(op.Costs) > 0 && age > h.fresh {
+		return false
+	}
+	if len(op.Costs) > 0 && age > h.fresh/2 && !h.looking {
+		h.looking = true
+		go b.flush()
+	}
+	*r = h.clear
+	r.Charges = op.Into
+	for range op.Costs {
+		r.Charges = append(r.Charges, store.Charge{Born: r.State.Born, Epoch: r.State.Epoch, Number: r.Number, Place: r.State.Dial()})
+	}
+	return true
 }
