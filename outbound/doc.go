@@ -44,10 +44,11 @@
 // apart, which absorbs network jitter and gives up 1 % of the quota.
 //
 // A call may leave late. A queue delays it by up to 5 ms, or 50 ms with literal and calendar
-// limits. A shared bucket without a queue delays it by the latency of the store's reply plus
-// 100 ms. With both, a route adds half the difference of its two directions. A leaky limit then
-// admits up to LeakRate times the delay more. Windows absorb 10 ms and calendar limits 1 s. Beyond
-// that a Window can admit up to 2n, so put a queue around a Window in a store.
+// limits. With a store, a queue takes requests and replies to travel equally long; half of the
+// difference is delay, too. A shared bucket without a queue delays a call by the latency of the
+// reply plus 100 ms. A leaky limit then admits up to LeakRate times the delay more. Windows absorb
+// 10 ms and calendar limits 1 s. Beyond that a Window can admit up to 2n in its length: calls from
+// its end leave late, together with the next. So put a queue around a Window in a store.
 //
 // Units that Settle adds are not covered, and neither is a store whose clock jumps forward.
 //

@@ -50,7 +50,7 @@
 // The reservation of a cancelled call goes to the next call, or else back to the bucket, and frees
 // its units if no later reservation exists. A process that crashes loses its reservations: one or
 // two, and above 100 calls per second those of about 15 ms and a round trip. While it catches up
-// with other processes, those are of 100 ms, or of 4 times as long as its first is away.
+// with other processes, those of the 100 ms after its first, or of 4 times as long as that is away.
 //
 // # Shares
 //
@@ -101,8 +101,8 @@ package queue
 // some. If more than three requests in a row bring no usable reservation, the queue pauses for 20
 // ms to 640 ms between them.
 //
-// A process that is further from the store catches up with reservations up to 100 ms after its
-// first, or 5 times as far away as its first.
+// A process that is further from the store catches up with reservations that are due up to 100 ms
+// after its first, or up to 4 times as long after it as the first is away.
 //
 //	config.go    Config and what is wrong with one
 //	errors.go    the errors to compare with
