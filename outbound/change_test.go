@@ -188,7 +188,7 @@ func TestALostKeyThatWasRefusedIsHeldAndNotResumed(t *testing.T) {
 		defer mine.Observe(c.hear)()
 		c.expect(t, mine, "nothing has happened")
 		time.Sleep(time.Second)
-		clear(s.keys)
+		s.lose()
 		mustAcquire(t, other).Refused(time.Minute)
 		c.expect(t, mine, "held", Event{Kind: EventHeld, Hold: time.Minute})
 	})

@@ -326,10 +326,10 @@ func TestExplainOfASharedBucket(t *testing.T) {
 			for _, b := range []*Bucket{shared, local} {
 				_, _ = b.Acquire(t.Context(), Cost{1})
 			}
-			before := store.trips
+			before := store.trips.Load()
 			is, want := explained(t, shared, Cost{1}), explained(t, local, Cost{1})
-			if store.trips != before+1 {
-				t.Errorf("%d trips", store.trips-before)
+			if n := store.trips.Load() - before; n != 1 {
+				t.Errorf("%d trips", n)
 			}
 			if is.Wait != want.Wait || is.Because != want.Because || is.Limit != want.Limit {
 				t.Errorf("step %d:\n%v\nwant\n%v", i, is, want)

@@ -5,19 +5,33 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
+var errNotWritten = errors.New("not written")
+
 // unwritten is a store that computes with Apply, and may then fail to write.
 type unwritten struct {
+	mu   sync.Mutex
 	row  []byte
 	fail error
 }
 
+// fails has all writes from now on fail with err, or none if it is nil. It returns what was set before.
+func (u *unwritten) fails(err error) (was error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	was, u.fail = u.fail, err
+	return was
+}
+
 func (u *unwritten) Update(_ context.Context, _ string, op *store.Op) (store.Reply, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	var s store.Stored
 	if len(u.row) > 0 {
 		if err := json.Unmarshal(u.row, &s); err != nil {
@@ -38,12 +52,11 @@ func TestAWriteThatFailsLeavesTheCallsAsTheyWere(t *testing.T) {
 	another := func(b *Bucket) []Ticket {
 		k := BookRequest{Costs: []Cost{{1}}, Wait: time.Hour}
 		u := b.slowPath().shared.store.(*unwritten)
-		was := u.fail
-		u.fail = nil
+		was := u.fails(nil)
 		if err := b.Book(ctx, &k); err != nil {
 			t.Fatal(err)
 		}
-		u.fail = was
+		u.fails(was)
 		return k.Tickets
 	}
 	for name, c := range map[string]struct {
@@ -63,11 +76,11 @@ func TestAWriteThatFailsLeavesTheCallsAsTheyWere(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := k.Tickets[0].Permit()
-		u.fail = errors.New("not written")
+		u.fails(errNotWritten)
 		if err := c.fails(b, &p); err == nil {
 			t.Errorf("%s did not fail", name)
 		}
-		u.fail = nil
+		u.fails(nil)
 		p.Settle(Cost{9})
 		if s, err := b.State(ctx); err != nil || math.Abs(s.Level-c.want) > 0.01 {
 			t.Errorf("after %s that failed, a call of 4 is settled to 9: level %v, %v; want %v", name, s.Level, err, c.want)
@@ -84,11 +97,11 @@ func TestAPlaceWhoseMoveFailsDoesNotGoBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	ticket := k.Tickets[0]
-	u.fail = errors.New("not written")
-	if err := b.Book(ctx, &BookRequest{Move: ticket, Costs: []Cost{{4}}, Wait: time.Hour}); !errors.Is(err, u.fail) {
+	u.fails(errNotWritten)
+	if err := b.Book(ctx, &BookRequest{Move: ticket, Costs: []Cost{{4}}, Wait: time.Hour}); !errors.Is(err, errNotWritten) {
 		t.Fatal(err)
 	}
-	u.fail = nil
+	u.fails(nil)
 	if err := b.Book(ctx, &BookRequest{Back: []Ticket{ticket}}); err != nil {
 		t.Fatal(err)
 	}

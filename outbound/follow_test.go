@@ -3,6 +3,7 @@ package outbound_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -62,16 +63,16 @@ func TestBucket_NewestReleaseCounts(t *testing.T) {
 		ten, five, window := outbound.PerSecond(10), outbound.PerSecond(5), outbound.Window(100, time.Minute).Of(1, "")
 		old := start(ten)
 		admit(old, "10 per 1s;")
-		var heard []outbound.Event
-		defer old.Observe(func(e outbound.Event) { heard = append(heard, e) })()
+		heard := make(chan outbound.Event, 10)
+		defer old.Observe(func(e outbound.Event) { heard <- e })()
 		admit(old, "10 per 1s;")
 		young := start(five, window)
 		admit(young, "5 per 1s;(unit 1): 100 in any 1m;")
 		admit(old, "5 per 1s;(unit 1): 100 in any 1m;")
 		admit(young, "5 per 1s;(unit 1): 100 in any 1m;")
 		synctest.Wait()
-		if len(heard) != 1 || heard[0].Kind != outbound.EventLimits || heard[0].Before != "10 per 1s" || heard[0].Limits == heard[0].Before {
-			t.Errorf("heard %+v", heard)
+		if n, e := len(heard), <-heard; n != 1 || e.Kind != outbound.EventLimits || e.Before != "10 per 1s" || e.Limits == e.Before {
+			t.Errorf("heard %d changes, the first is %+v", n, e)
 		}
 		if n := changes.Load(); n != 1 {
 			t.Errorf("%d changes of two releases", n)
@@ -105,11 +106,14 @@ func TestBucket_SetLimitsMovesNoReservation(t *testing.T) {
 				b = outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "api", outbound.PerSecond(10)))
 			}
 			q, begin := queue.New(b, queue.Config{}), time.Now()
+			var mu sync.Mutex
 			var went []time.Duration
 			for range 301 {
 				go func() {
 					if _, err := q.Acquire(background, outbound.Cost{1}); err == nil {
+						mu.Lock()
 						went = append(went, time.Since(begin))
+						mu.Unlock()
 					}
 				}()
 				synctest.Wait()

@@ -122,13 +122,13 @@ func TestWhatIsLeftOfAWindowConcernsTheBucketWhenItIsLittle(t *testing.T) {
 		b := Must(NewSharedBucket(m, "github", PerSecond(10), Window(5_000, time.Hour), Daily(50_000, time.UTC)))
 		for _, c := range []struct {
 			left  float64
-			trips int
+			trips int64
 		}{{4_000, 0}, {30, 0}, {2, 1}, {0, 1}} {
 			p := mustAcquire(t, b)
 			time.Sleep(200 * time.Millisecond)
-			before := m.trips
+			before := m.trips.Load()
 			p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{c.left, -1, -1, -1}, Wait: time.Hour})
-			if got := m.trips - before; got != c.trips {
+			if got := m.trips.Load() - before; got != c.trips {
 				t.Errorf("%v left: %d trips, want %d", c.left, got, c.trips)
 			}
 		}

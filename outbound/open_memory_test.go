@@ -28,3 +28,17 @@ func (m *openMemory) Update(_ context.Context, key string, op *store.Op) (store.
 	m.until[key] = later(now(), r.Expire)
 	return r, nil
 }
+
+// lose takes all keys away.
+func (m *openMemory) lose() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.keys)
+}
+
+// lasts returns when the key may be forgotten.
+func (m *openMemory) lasts(key string) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.until[key]
+}

@@ -2,6 +2,7 @@ package outbound_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,11 +15,11 @@ import (
 // countingStore counts its trips.
 type countingStore struct {
 	store.Store
-	trips int
+	trips atomic.Int64
 }
 
 func (s *countingStore) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	s.trips++
+	s.trips.Add(1)
 	return s.Store.Update(ctx, key, op)
 }
 
@@ -51,7 +52,7 @@ func TestPermit_StateIsThatOfTheDecision(t *testing.T) {
 				}
 				time.Sleep(2 * time.Second)
 			}
-			trips := store.trips
+			trips := store.trips.Load()
 			for i, level := range []float64{3, 6, 7, 10} { // 2 have leaked before the third
 				s := all[i].State()
 				if s.Limit.Capacity != 10 || s.Level != level || s.Remaining != 10-level || s.EmptyIn != time.Duration(level)*time.Second || s.Speed != 1 || s.HeldFor != 0 {
@@ -62,15 +63,15 @@ func TestPermit_StateIsThatOfTheDecision(t *testing.T) {
 					t.Errorf("%s, call %d: settled, it is %v", name, i, s.Level)
 				}
 			}
-			if name != "shared" && store.trips != trips {
-				t.Errorf("%s: %d trips", name, store.trips-trips)
+			if name != "shared" && store.trips.Load() != trips {
+				t.Errorf("%s: %d trips", name, store.trips.Load()-trips)
 			}
 		}
-		store.trips = 0
+		store.trips.Store(0)
 		shared := outbound.Must(outbound.NewSharedBucket(store, "trips", ten))
 		p, err := shared.Acquire(background, outbound.Cost{4})
-		if s := p.State(); err != nil || s.Remaining != 6 || store.trips != 1 {
-			t.Errorf("%+v, %v, after %d trips, want 1", s, err, store.trips)
+		if s := p.State(); err != nil || s.Remaining != 6 || store.trips.Load() != 1 {
+			t.Errorf("%+v, %v, after %d trips, want 1", s, err, store.trips.Load())
 		}
 		if p, err = shared.Acquire(background, outbound.Cost{outbound.Free}); err != nil || p.State().Level != 4 {
 			t.Errorf("a free call: %+v, %v", p.State(), err)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,18 +26,18 @@ func TestACallThatGivesUpTakesNoSettleWithIt(t *testing.T) {
 			}
 			defer b.Waiting(func() {})()
 			p.Settle(Cost{used})
-			s.away = errors.New("who knows")
+			s.fails(errWhoKnows, false)
 			short, cancel := context.WithTimeout(ctx, time.Millisecond)
 			defer cancel()
 			if _, err := b.Acquire(short, Cost{1}); !errors.Is(err, context.DeadlineExceeded) {
 				t.Error(err)
 			}
 			for _, err := range []error{b.SetLimits(ctx, PerSecond(1)), b.Resume(ctx)} {
-				if !errors.Is(err, s.away) {
+				if !errors.Is(err, errWhoKnows) {
 					t.Error(err)
 				}
 			}
-			s.away = nil
+			s.fails(nil, false)
 			if _, err := b.State(ctx); err != nil { // then the bucket knows that the store is back
 				t.Fatal(err)
 			}
@@ -64,15 +66,15 @@ func TestWhatIsChargedBeyondTheCostOutlastsAnOutage(t *testing.T) {
 				if watched {
 					defer b.Waiting(func() {})()
 				}
-				s.away, s.carries = errors.New("who knows"), carried
+				s.fails(errWhoKnows, carried)
 				p.Settle(Cost{500, 20})
 				for range 10 {
-					if err := b.Book(ctx, &BookRequest{}); !errors.Is(err, s.away) {
+					if err := b.Book(ctx, &BookRequest{}); !errors.Is(err, errWhoKnows) {
 						t.Error(err)
 					}
-					s.carries = false
+					s.fails(errWhoKnows, false)
 				}
-				s.away = nil
+				s.fails(nil, false)
 				_, _ = b.State(ctx)
 				synctest.Wait()
 				time.Sleep(time.Second)
@@ -105,8 +107,8 @@ func TestASuccessWhoseTripFailsIsSentAgain(t *testing.T) {
 			time.Sleep(2 * time.Second)
 		}
 		call(func(p *Permit) { p.Refused(time.Second) })
-		call(func(*Permit) { s.away = errors.New("away") })
-		s.away = nil
+		call(func(*Permit) { s.fails(errWhoKnows, false) })
+		s.fails(nil, false)
 		call(func(*Permit) {})
 		call(func(p *Permit) { p.Refused(time.Millisecond) })
 		if s, err := b.State(ctx); err != nil || s.Speed == 1 {
@@ -115,12 +117,22 @@ func TestASuccessWhoseTripFailsIsSentAgain(t *testing.T) {
 	})
 }
 
+var errWhoKnows = errors.New("who knows")
+
 // slowly is a store whose trips take a moment. While away is set they fail, with or without
 // being carried out.
 type slowly struct {
 	store.Store
+	mu      sync.Mutex // protects what follows
 	away    error
 	carries bool
+}
+
+// fails has all trips from now on fail with err, or none if it is nil.
+func (s *slowly) fails(err error, carries bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.away, s.carries = err, carries
 }
 
 func (s *slowly) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
@@ -129,12 +141,15 @@ func (s *slowly) Update(ctx context.Context, key string, op *store.Op) (store.Re
 	case <-ctx.Done():
 		return store.Reply{}, ctx.Err()
 	}
-	if s.away != nil && !s.carries {
-		return store.Reply{}, s.away
+	s.mu.Lock()
+	away, carries := s.away, s.carries
+	s.mu.Unlock()
+	if away != nil && !carries {
+		return store.Reply{}, away
 	}
 	r, err := s.Store.Update(ctx, key, op)
-	if s.away != nil {
-		return store.Reply{}, s.away
+	if away != nil {
+		return store.Reply{}, away
 	}
 	return r, err
 }
@@ -142,11 +157,11 @@ func (s *slowly) Update(ctx context.Context, key string, op *store.Op) (store.Re
 // delivers is a store that has sent the reports of an operation on a trip of their own, before the one that fails.
 type delivers struct {
 	store.Store
-	fail error
+	fails atomic.Bool
 }
 
 func (d *delivers) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	if d.fail == nil {
+	if !d.fails.Load() {
 		return d.Store.Update(ctx, key, op)
 	}
 	reports := *op
@@ -154,7 +169,7 @@ func (d *delivers) Update(ctx context.Context, key string, op *store.Op) (store.
 	if _, err := d.Store.Update(ctx, key, &reports); err != nil {
 		return store.Reply{}, err
 	}
-	return store.Reply{Reported: true}, d.fail
+	return store.Reply{Reported: true}, errWhoKnows
 }
 
 func TestASettleThatTheStoreHasIsNotSentAgain(t *testing.T) {
@@ -167,11 +182,11 @@ func TestASettleThatTheStoreHasIsNotSentAgain(t *testing.T) {
 		}
 		defer b.Waiting(func() {})() // the settle rides on the booking
 		p.Settle(Cost{150})
-		s.fail = errors.New("away")
-		if err := b.Book(ctx, &BookRequest{Costs: []Cost{{1}}, Wait: time.Hour}); !errors.Is(err, s.fail) {
+		s.fails.Store(true)
+		if err := b.Book(ctx, &BookRequest{Costs: []Cost{{1}}, Wait: time.Hour}); !errors.Is(err, errWhoKnows) {
 			t.Fatal(err)
 		}
-		s.fail = nil
+		s.fails.Store(false)
 		for range 2 {
 			if is, err := b.State(ctx); err != nil || math.Abs(is.Level-150) > 0.1 {
 				t.Errorf("level %v, %v; want 150", is.Level, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"reflect"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -197,10 +198,10 @@ func TestTheFirstSuccessAfterAHoldIsToldAtOnceAndOnlyOnce(t *testing.T) {
 		p.Refused(0)
 		time.Sleep(time.Minute)
 		p, q, r := acquire(one), acquire(one), acquire(other)
-		trips := store.trips
+		trips := store.trips.Load()
 		p.Done()
 		q.Done()
-		if n := store.trips - trips; n != 1 {
+		if n := store.trips.Load() - trips; n != 1 {
 			t.Errorf("two successes have made %d trips, want 1", n)
 		}
 		r.Refused(0)
@@ -210,10 +211,10 @@ func TestTheFirstSuccessAfterAHoldIsToldAtOnceAndOnlyOnce(t *testing.T) {
 		time.Sleep(time.Minute)
 		s := acquire(other)
 		s.Done()
-		trips = store.trips
+		trips = store.trips.Load()
 		u := acquire(one)
 		u.Done() // known already
-		if n := store.trips - trips; n != 1 {
+		if n := store.trips.Load() - trips; n != 1 {
 			t.Errorf("a success that was known has made %d trips beside the booking's", n-1)
 		}
 	})
@@ -222,11 +223,11 @@ func TestTheFirstSuccessAfterAHoldIsToldAtOnceAndOnlyOnce(t *testing.T) {
 // counting counts its trips.
 type counting struct {
 	store.Store
-	trips int
+	trips atomic.Int64
 }
 
 func (c *counting) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	c.trips++
+	c.trips.Add(1)
 	return c.Store.Update(ctx, key, op)
 }
 
@@ -276,12 +277,12 @@ func TestABucketIsNotIdleForAnHourAfterARefusal(t *testing.T) {
 		}
 		for range 2 {
 			time.Sleep(29 * time.Minute)
-			if own.Idle() || memory.until["shared"] <= now() {
+			if own.Idle() || memory.lasts("shared") <= now() {
 				t.Error("forgotten within an hour")
 			}
 		}
 		time.Sleep(2*time.Minute + time.Second)
-		if !own.Idle() || memory.until["shared"] > now() {
+		if !own.Idle() || memory.lasts("shared") > now() {
 			t.Error("not forgotten after an hour")
 		}
 	})

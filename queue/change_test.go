@@ -242,28 +242,6 @@ func TestAQueueHearsOfAResumeElsewhere(t *testing.T) {
 	})
 }
 
-// A trip that only asks for news may fail without harm.
-func TestAnOutageWhileAPlaceIsFarAwayFailsNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &far{Store: store.NewMemory(), way: ms}
-		q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 0.01}), Config{})
-		begin := time.Now()
-		time.AfterFunc(5*time.Second, func() { s.away.Store(true) })
-		time.AfterFunc(95*time.Second, func() { s.away.Store(false) })
-		for range 3 {
-			go func() {
-				if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
-					t.Errorf("%v after %v", err, time.Since(begin))
-				}
-			}()
-		}
-		pass(10 * time.Minute)
-		if trips := s.trips.Load(); trips > 70 {
-			t.Errorf("%d trips for three calls in 200 s", trips)
-		}
-	})
-}
-
 // The longest possible MaxWait does not overflow.
 func TestTheLongestMaxWaitAdmitsCallsThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -57,24 +57,6 @@ func TestTheLineGoesWhenAFixedWindowIsOver(t *testing.T) {
 	}
 }
 
-// Who comes to an empty line shortly before a window is over goes when it is.
-func TestWhoComesShortlyBeforeAFixedWindowIsOverGoesThen(t *testing.T) {
-	for name, of := range buckets(outbound.FixedWindow(10, time.Second)) {
-		synctest.Test(t, func(t *testing.T) {
-			b, begin := of(), time.Now()
-			for range 2 {
-				if _, err := b.Acquire(bg, outbound.Cost{5}); err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(475 * ms)
-			}
-			if _, err := New(b, Config{}).Acquire(bg, outbound.Cost{1}); err != nil || time.Since(begin) != time.Second+slack {
-				t.Errorf("%s: after %v, %v", name, time.Since(begin), err)
-			}
-		})
-	}
-}
-
 // The line pauses until its first call can go. If that one gives up, the next may go sooner.
 func TestWhoWaitsForAFixedWindowKeepsNobodyBackWhenItGivesUp(t *testing.T) {
 	for name, of := range buckets(outbound.FixedWindow(10, time.Minute)) {

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,41 +53,5 @@ func TestACallWaitsForAWindowThatIsAboveItsBrim(t *testing.T) {
 			}
 			pass(3 * time.Minute)
 		})
-	}
-}
-
-// The place that is booked for the first in line is no reason to let the others hope.
-func TestWhoCannotGoBeforeAWindowIsOverTwiceIsRefusedAtOnce(t *testing.T) {
-	for _, n := range []int{1, 3} {
-		for _, memory := range []bool{true, false} {
-			if n > 1 && !memory { // a store does not report when each unit of a window comes back
-				continue
-			}
-			synctest.Test(t, func(t *testing.T) {
-				b := bucket(t, outbound.Window(float64(n), time.Minute))
-				if !memory {
-					b = shared(t, store.NewMemory(), outbound.Window(float64(n), time.Minute))
-				}
-				if _, err := b.Acquire(bg, outbound.Cost{float64(n)}); err != nil {
-					t.Fatal(err)
-				}
-				q := New(b, Config{MaxWait: 90 * time.Second})
-				for range n {
-					go func() {
-						if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
-							t.Error(err)
-						}
-					}()
-					synctest.Wait()
-				}
-				begin := time.Now()
-				_, err := q.Acquire(bg, outbound.Cost{1})
-				var full *outbound.ThrottledError
-				if !errors.As(err, &full) || full.RetryAfter < 2*time.Minute || time.Since(begin) > 0 {
-					t.Errorf("%d, in memory %v: after %v: %v", n, memory, time.Since(begin), err)
-				}
-				pass(2 * time.Minute)
-			})
-		}
 	}
 }

@@ -108,26 +108,6 @@ func TestASmallCallNeverOvertakesALargeOne(t *testing.T) {
 	}
 }
 
-func TestALargeCallIsNotStarved(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := line{q: New(bucket(t, outbound.Limit{Capacity: 10, LeakRate: 10}), Config{})}
-		for i := range 10 {
-			l.arrive(bg, i, outbound.Cost{1}, nil)
-		}
-		begin := time.Now()
-		var waited time.Duration
-		l.arrive(bg, 10, outbound.Cost{10}, func(*outbound.Permit) { waited = time.Since(begin) })
-		for i := range 60 {
-			l.arrive(bg, 11+i, outbound.Cost{1}, nil)
-			time.Sleep(50 * time.Millisecond)
-		}
-		if waited != time.Second {
-			t.Errorf("the large call waited %v behind small ones, want 1s", waited)
-		}
-		pass(time.Minute)
-	})
-}
-
 // The next call uses the place of a call that cancels. If that was booked for another cost
 // it goes back, and the next call books its own.
 func TestACancelledHeadGivesItsPlaceToTheNext(t *testing.T) {
@@ -148,34 +128,6 @@ func TestACancelledHeadGivesItsPlaceToTheNext(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Several places are booked ahead, and a call in the middle cancels. The calls behind it
-// only use places that were booked for their cost.
-func TestAPlaceIsOnlyUsedByACallOfItsCost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		limit := outbound.Limit{Capacity: 10, LeakRate: 2000}
-		b := bucket(t, limit)
-		l := line{q: New(b, Config{})}
-		var h outboundtest.History
-		l.arrive(bg, 0, outbound.Cost{10}, func(*outbound.Permit) { h.Add(time.Now(), 10) })
-		for i := 1; i <= 20; i++ {
-			c := outbound.Cost{float64(1 + i%5)}
-			ctx, cancel := context.WithCancel(bg)
-			defer cancel()
-			l.arrive(ctx, i, c, func(*outbound.Permit) { h.Add(time.Now(), c[0]) })
-			if i%3 == 0 {
-				time.AfterFunc(3*time.Millisecond, cancel)
-			}
-		}
-		pass(time.Second)
-		if len(l.order) < 15 || !l.sorted() {
-			t.Errorf("order %v", l.order)
-		}
-		if err := h.Check(limit.Capacity, limit.LeakRate, 0); err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 func TestSeveralQueuesShareABucket(t *testing.T) {
@@ -209,36 +161,4 @@ func TestSeveralQueuesShareABucket(t *testing.T) {
 			t.Errorf("%v of the quota used", use)
 		}
 	})
-}
-
-// When a call cancels, the places of the calls behind it go back with its own. Each of them
-// waits no longer than if it had never come, and the queue comes to rest.
-func TestPlacesOfOtherCostsBehindACancelledCallAreBookedAnew(t *testing.T) {
-	for _, costs := range [][]float64{{5, 3, 2}, {5, 5, 2}, {2, 5, 2}, {1, 2, 3, 4}, {4, 1, 1, 1}} {
-		synctest.Test(t, func(t *testing.T) {
-			l := line{q: New(bucket(t, outbound.Limit{Capacity: 10, LeakRate: 1000}), Config{})}
-			l.arrive(bg, 0, outbound.Cost{10}, nil)
-			begin := time.Now()
-			ctx, cancel := context.WithCancel(bg)
-			for i, c := range costs {
-				if i > 0 {
-					ctx = bg
-				}
-				l.arrive(ctx, i+1, outbound.Cost{c}, nil)
-			}
-			time.Sleep(ms / 2)
-			cancel()
-			pass(time.Second)
-			var want time.Duration
-			for i, c := range costs[1:] {
-				want += time.Duration(c) * ms
-				if i+1 >= len(l.at) {
-					t.Fatalf("costs %v: %d went", costs, len(l.at))
-				}
-				if got := l.at[i+1].Sub(begin); got < want || got > want+time.Microsecond {
-					t.Errorf("costs %v, the first cancelled: call %d went after %v, want %v", costs, i+2, got, want)
-				}
-			}
-		})
-	}
 }

@@ -15,25 +15,6 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// A has a place, B waits, A cancels: B goes in A's place, and C after it.
-func TestThePlaceOfACancelledCallIsTheNextOnes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := line{q: New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{})}
-		begin := time.Now()
-		l.arrive(bg, 0, outbound.Cost{1}, nil)
-		ctx, cancel := context.WithCancel(bg)
-		l.arrive(ctx, 1, outbound.Cost{1}, nil)
-		l.arrive(bg, 2, outbound.Cost{1}, nil)
-		cancel()
-		synctest.Wait()
-		l.arrive(bg, 3, outbound.Cost{1}, nil)
-		pass(time.Minute)
-		if l.went() != 3 || l.at[1].Sub(begin) != time.Second || l.at[2].Sub(begin) != 2*time.Second {
-			t.Errorf("%v went at %v, from %v on", l.order, l.at, begin)
-		}
-	})
-}
-
 // booked is a store that sums up the costs of the places that did not go back.
 type booked struct {
 	store.Store
@@ -149,29 +130,6 @@ func TestACallThatIsAdmittedAtTheInstantOfItsCancelIsAdmitted(t *testing.T) {
 	if outcomes[0] == 0 || outcomes[1] == 0 {
 		t.Errorf("%d admitted, %d cancelled: the test proves nothing", outcomes[0], outcomes[1])
 	}
-}
-
-// A call that has cancelled counts no more in the forecast of those behind it.
-func TestAForecastDoesNotCountCallsThatHaveCancelled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 10}), Config{})
-		for range 4 { // one goes, one has a place, two stay in the line
-			go q.Acquire(bg, outbound.Cost{1})
-			synctest.Wait()
-		}
-		parent, cancel := context.WithCancel(bg)
-		for range 1000 {
-			go q.Acquire(parent, outbound.Cost{1})
-		}
-		synctest.Wait()
-		cancel()
-		synctest.Wait()
-		ctx, cancel := context.WithTimeout(bg, 500*ms)
-		defer cancel()
-		if _, err := q.Acquire(ctx, outbound.Cost{1}); err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 // No call goes before the last one that is booked, whatever units that takes. The forecast

@@ -65,59 +65,6 @@ func TestCallsGoAtTheLeakRateInOrderOfArrival(t *testing.T) {
 	})
 }
 
-func TestCancelledCallsDelayTheNextByNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 10}), Config{})
-		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(bg)
-		for range 1000 {
-			go func() {
-				if _, err := q.Acquire(ctx, outbound.Cost{1}); err != context.Canceled {
-					t.Errorf("cancelled call: %v", err)
-				}
-			}()
-		}
-		synctest.Wait()
-		if q.Len() != 1000 {
-			t.Fatalf("%d wait, want 1000", q.Len())
-		}
-		cancel()
-		synctest.Wait()
-		begin := time.Now()
-		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
-			t.Fatal(err)
-		}
-		if took := time.Since(begin); took > 100*time.Millisecond {
-			t.Errorf("waited %v behind 1000 cancelled calls, want at most 100ms", took)
-		}
-	})
-}
-
-// Several of them had places, and all cancel at one instant, in any order.
-func TestCallsCancelledTogetherGiveAllTheirPlacesBack(t *testing.T) {
-	for range 20 {
-		synctest.Test(t, func(t *testing.T) {
-			q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 200}), Config{})
-			begin := time.Now()
-			if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithCancel(bg)
-			for range 100 {
-				go q.Acquire(ctx, outbound.Cost{1})
-			}
-			synctest.Wait()
-			cancel()
-			synctest.Wait()
-			if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil || time.Since(begin) > 5*ms+time.Microsecond {
-				t.Errorf("%v after %v, want 5ms", err, time.Since(begin))
-			}
-		})
-	}
-}
-
 func TestACallThatCannotMakeItIsRefusedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{MaxWait: 3 * time.Second})

@@ -2,8 +2,6 @@ package queue
 
 import (
 	"context"
-	"errors"
-	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -37,38 +35,6 @@ func TestADoneBesideAWaiterDoesNotMakeTheQueueAskWithoutEnd(t *testing.T) {
 	})
 }
 
-func TestAForgottenPermitBehindAQueueGivesItsSlotBack(t *testing.T) {
-	b := bucket(t, outbound.InFlight(1))
-	q := New(b, Config{})
-	defer runtime.KeepAlive(q)
-	func() {
-		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
-			t.Fatal(err)
-		}
-	}()
-	for range 1000 {
-		runtime.GC()
-		if ok, err := b.AbleToAccept(bg, outbound.Cost{1}); ok || err != nil {
-			return
-		}
-	}
-	t.Error("the slot did not come back")
-}
-
-func TestAHoldRefusesACallWithAPlaceThatNowMissesItsDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1})
-		q := New(b, Config{MaxWait: 2 * time.Second})
-		q.Acquire(bg, outbound.Cost{1})
-		begin := time.Now()
-		time.AfterFunc(500*time.Millisecond, func() { b.Hold(bg, time.Hour) })
-		_, err := q.Acquire(bg, outbound.Cost{1})
-		if !errors.Is(err, outbound.ErrThrottled) || time.Since(begin) != 500*time.Millisecond {
-			t.Errorf("with a MaxWait of 2 s and a hold of 1 h: %v after %v", err, time.Since(begin))
-		}
-	})
-}
-
 func TestASettleThatAddsUnitsMovesNoPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.Limit{Capacity: 100, LeakRate: 10}), Config{MaxWait: 2 * time.Second})
@@ -80,24 +46,6 @@ func TestASettleThatAddsUnitsMovesNoPlace(t *testing.T) {
 		time.AfterFunc(100*time.Millisecond, func() { p.Settle(outbound.Cost{300}) })
 		if _, err := q.Acquire(bg, outbound.Cost{10}); err != nil || time.Since(begin) != time.Second {
 			t.Errorf("%v after %v, want its place at 1s", err, time.Since(begin))
-		}
-	})
-}
-
-func TestANewcomerAfterACancelIsNotBehindThePlaceThatGoesBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{})
-		q.Acquire(bg, outbound.Cost{1})
-		begin := time.Now()
-		for range 3 {
-			ctx, cancel := context.WithCancel(bg)
-			time.AfterFunc(5*time.Millisecond, cancel)
-			if _, err := q.Acquire(ctx, outbound.Cost{1}); err != context.Canceled {
-				t.Error(err)
-			}
-		}
-		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil || time.Since(begin) > time.Second+time.Microsecond {
-			t.Errorf("%v after %v, want 1s", err, time.Since(begin))
 		}
 	})
 }

@@ -273,6 +273,13 @@ type trip struct {
 	err   error
 }
 
+// fails makes all requests from now on fail with err, or none if it is nil.
+func (s *trip) fails(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
 func (s *trip) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	time.Sleep(time.Millisecond)
 	s.mu.Lock()

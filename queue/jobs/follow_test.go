@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -217,9 +218,9 @@ func TestReservations_HoldDuringALookStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kept := store.NewMemory()
 		other := New(shared(t, kept, "api", perSecond...), Config{})
-		places, trips := book(t, other, 30), 0
-		l := New(shared(t, &hung{kept, func(*store.Op) bool {
-			if trips++; trips == 2 { // the reservations, the bucket, the job's own
+		places, trips := book(t, other, 30), new(atomic.Int64)
+		l := New(shared(t, &hung{Memory: kept, hangs: func(*store.Op) bool {
+			if trips.Add(1) == 2 { // the reservations, the bucket, the job's own
 				if err := other.bucket.Hold(bg, time.Hour); err != nil {
 					t.Error(err)
 				}
@@ -228,8 +229,8 @@ func TestReservations_HoldDuringALookStays(t *testing.T) {
 			return false
 		}}, "api", perSecond...), Config{})
 		time.Sleep(6 * time.Second)
-		if later := sentBack(t, l, places[29].Ticket, one); later.Ticket != places[29].Ticket || later.In < time.Hour/2 || trips != 3 {
-			t.Errorf("after %d trips: %+v", trips, later)
+		if later := sentBack(t, l, places[29].Ticket, one); later.Ticket != places[29].Ticket || later.In < time.Hour/2 || trips.Load() != 3 {
+			t.Errorf("after %d trips: %+v", trips.Load(), later)
 		}
 	})
 }

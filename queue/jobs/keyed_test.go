@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -243,11 +244,11 @@ func booker(t *testing.T, l outbound.Limiter) Booker {
 // bookless is a store that is unavailable to those who book in it.
 type bookless struct {
 	contract.Store
-	denies bool
+	denies atomic.Bool
 }
 
 func (s *bookless) Update(ctx context.Context, key string, op *contract.Op) (contract.Reply, error) {
-	if s.denies && len(op.Costs) > 0 && strings.Contains(key, "reserved") {
+	if s.denies.Load() && len(op.Costs) > 0 && strings.Contains(key, "reserved") {
 		return contract.Reply{}, contract.ErrUnavailable
 	}
 	return s.Store.Update(ctx, key, op)
@@ -263,7 +264,7 @@ func TestScheduler_LateJobKeepsTicketWithoutStore(t *testing.T) {
 		if err := s.Bucket().Hold(bg, time.Minute); err != nil {
 			t.Fatal(err)
 		}
-		store.denies = true
+		store.denies.Store(true)
 		if later := sentBack(t, s, ticket, one); later.Ticket != ticket || !errors.Is(later, contract.ErrUnavailable) {
 			t.Errorf("%+v", later)
 		}

@@ -20,7 +20,7 @@ func TestOutage_UnavailableStoreFailsNoJob(t *testing.T) {
 		store := &trip{Memory: contract.NewMemory()}
 		l := New(shared(t, store, "api", perSecond...), Config{})
 		ticket := book(t, l, 5)[4].Ticket
-		store.err = fmt.Errorf("%w: down", contract.ErrUnavailable)
+		store.fails(fmt.Errorf("%w: down", contract.ErrUnavailable))
 		var first time.Duration
 		differ := false
 		for i := range 20 {
@@ -38,7 +38,7 @@ func TestOutage_UnavailableStoreFailsNoJob(t *testing.T) {
 		if _, err := l.Book(bg, one); !errors.Is(err, contract.ErrUnavailable) {
 			t.Errorf("Book: %v", err)
 		}
-		store.err = nil
+		store.fails(nil)
 		time.Sleep(4 * time.Second)
 		admitted(t, l, ticket, one)
 	})

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,11 +17,22 @@ import (
 // hung is a store that answers some operations only when their ctx ends.
 type hung struct {
 	*store.Memory
+	mu    sync.Mutex // held during hangs
 	hangs func(*store.Op) bool
 }
 
+// set has another function say what hangs.
+func (s *hung) set(hangs func(*store.Op) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hangs = hangs
+}
+
 func (s *hung) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	if s.hangs(op) {
+	s.mu.Lock()
+	hangs := s.hangs(op)
+	s.mu.Unlock()
+	if hangs {
 		<-ctx.Done()
 		return store.Reply{}, ctx.Err()
 	}
@@ -29,13 +42,13 @@ func (s *hung) Update(ctx context.Context, key string, op *store.Op) (store.Repl
 // The hold of the desk is no reason to keep a job whose ctx has ended.
 func TestScheduler_HungStoreKeepsCtx(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		kept := &hung{store.NewMemory(), func(*store.Op) bool { return false }}
+		kept := &hung{Memory: store.NewMemory(), hangs: func(*store.Op) bool { return false }}
 		l := New(shared(t, kept, "api", perSecond...), Config{})
 		ticket := book(t, l, 1)[0].Ticket
 		if err := l.bucket.Hold(bg, time.Minute); err != nil {
 			t.Fatal(err)
 		}
-		kept.hangs = func(op *store.Op) bool { return len(op.Reports) > 0 }
+		kept.set(func(op *store.Op) bool { return len(op.Reports) > 0 })
 		ctx, cancel := context.WithTimeout(WithTicket(bg, ticket), 3*time.Second)
 		defer cancel()
 		begin := time.Now()
@@ -50,16 +63,15 @@ func TestScheduler_HungStoreKeepsCtx(t *testing.T) {
 // unused.
 func TestBook_HungStoreEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		kept := &hung{Memory: store.NewMemory()}
-		trips := 0
-		kept.hangs = func(*store.Op) bool { trips++; return trips > 3 }
+		var trips atomic.Int64
+		kept := &hung{Memory: store.NewMemory(), hangs: func(*store.Op) bool { return trips.Add(1) > 3 }}
 		l := New(shared(t, kept, "api", perSecond...), Config{})
 		ctx, cancel := context.WithTimeout(bg, 3*time.Second)
 		defer cancel()
 		begin := time.Now()
 		places, err := l.Book(ctx, slices.Repeat([]outbound.Cost{one}, mostBooked+1)...)
-		if took := time.Since(begin); places != nil || !errors.Is(err, context.DeadlineExceeded) || took > 10*time.Second || trips != 5 {
-			t.Errorf("after %v and %d trips it has %d places, %v", took, trips, len(places), err)
+		if took := time.Since(begin); places != nil || !errors.Is(err, context.DeadlineExceeded) || took > 10*time.Second || trips.Load() != 5 {
+			t.Errorf("after %v and %d trips it has %d places, %v", took, trips.Load(), len(places), err)
 		}
 	})
 }
@@ -68,7 +80,7 @@ func TestBook_HungStoreEndsInTime(t *testing.T) {
 func TestBook_ReturnsReservationsAfterAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var back []int
-		store := &hung{store.NewMemory(), func(op *store.Op) bool {
+		store := &hung{Memory: store.NewMemory(), hangs: func(op *store.Op) bool {
 			if len(op.Back) > 0 {
 				back = append(back, len(op.Back))
 			}

@@ -35,9 +35,7 @@ func TestScheduler_WorksWithAFallbackShare(t *testing.T) {
 		l := New(shared(t, &fallback.Store{Store: store, Share: 0.5}, "api", outbound.Limit{Capacity: 1, LeakRate: 2}), Config{})
 		s := &punctual{t: t}
 		places := book(t, l, 10)
-		store.mu.Lock()
-		store.err = fmt.Errorf("%w: down", contract.ErrUnavailable)
-		store.mu.Unlock()
+		store.fails(fmt.Errorf("%w: down", contract.ErrUnavailable))
 		for i, p := range places {
 			s.start(fmt.Sprint(i), l, p.Ticket, one)
 		}
@@ -46,9 +44,7 @@ func TestScheduler_WorksWithAFallbackShare(t *testing.T) {
 		if took := time.Since(begin); took < 9*time.Second || took > 20*time.Second || s.sum() > 40 {
 			t.Errorf("they take %v, and %d runs", took, s.sum())
 		}
-		store.mu.Lock()
-		store.err = nil
-		store.mu.Unlock()
+		store.fails(nil)
 		time.Sleep(time.Minute)
 		s.start("back", l, places[0].Ticket, one)
 		s.jobs.Wait()
@@ -67,14 +63,9 @@ func TestScheduler_WorksWhileReservationsCannotFollow(t *testing.T) {
 		if err := l.bucket.SetLimits(bg, outbound.Limit{Capacity: 1, LeakRate: 4}); err != nil {
 			t.Fatal(err)
 		}
-		away := func(err error) {
-			store.mu.Lock()
-			defer store.mu.Unlock()
-			store.err = err
-		}
-		away(fmt.Errorf("%w: down", contract.ErrUnavailable))
+		store.fails(fmt.Errorf("%w: down", contract.ErrUnavailable))
 		begin := time.Now()
-		time.AfterFunc(10*time.Minute, func() { away(nil) })
+		time.AfterFunc(10*time.Minute, func() { store.fails(nil) })
 		for i := range 10 {
 			s.start(fmt.Sprint(i), l, "", one)
 		}
