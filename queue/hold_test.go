@@ -91,6 +91,10 @@ func TestQueue_RefusalInHold(t *testing.T) {
 			time.Sleep(100 * ms)
 			_, err = q.Acquire(bg, outbound.Cost{1})
 			errs <- err
+			pass(0)
+			if len(errs) != n+1 { // the one with a reservation as well
+				t.Errorf("shared %v: %d of %d calls are refused in the hold", shared, len(errs), n+1)
+			}
 			for i := range n + 1 {
 				full, ok := errors.AsType[*outbound.ThrottledError](<-errs)
 				if !ok || !full.Held || full.Reason != "rate" || full.RetryAfter < 50*time.Second {
