@@ -131,8 +131,11 @@ func retriesOf(ctx context.Context) int {
 
 // prepare is the PrepareRetry.
 func prepare(req *http.Request) error {
-	ctx := req.Context()
-	*req = *req.WithContext(&retried{ctx, retriesOf(ctx) + 1})
+	ctx, n := req.Context(), 1
+	if c, ok := ctx.(*retried); ok {
+		ctx, n = c.Context, c.retries+1
+	}
+	*req = *req.WithContext(&retried{ctx, n})
 	return nil
 }
 
