@@ -101,8 +101,8 @@ package queue
 // some. If more than three requests in a row bring no usable reservation, the queue pauses for 20
 // ms to 640 ms between them.
 //
-// A process that is further from the store catches up with reservations that are due up to 100 ms
-// after its first, or up to 4 times as long after it as the first is away.
+// A process that is further from the store catches up. It reserves up to 100 ms after its first
+// reservation, or up to 4 times as long after that as it is away.
 //
 //	config.go    Config and what is wrong with one
 //	errors.go    the errors to compare with
