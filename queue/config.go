@@ -19,9 +19,9 @@ type Config struct {
 	MaxLen int
 	// MaxWait is the longest that a call waits. The queue refuses a call that would have to wait
 	// longer: with one limit immediately, else after MaxWait at the latest. With a store that is
-	// far away a shorter MaxWait counts as two requests and the latency of a reply. If MaxWait is zero,
-	// only the deadline of the call's ctx bounds the wait, and a call without one waits for a day
-	// at most: see [ErrFar].
+	// far away a shorter MaxWait counts as two requests and the latency of a reply. If MaxWait is
+	// zero, only the deadline of the call's ctx bounds the wait, and a call without one waits for a
+	// day at most: see [ErrFar].
 	MaxWait time.Duration
 	// Tolerance is how late a call may use its reservation. A later call reserves again, so that a
 	// process that was paused does not let all calls leave together that came due meanwhile. Up to
@@ -33,8 +33,8 @@ type Config struct {
 	// 5 ms with these and with limits made by [outbound.Per], PerSecond and so on. Otherwise it is a
 	// tenth of the time that a unit takes to leak, at least 5 ms and at most 50 ms.
 	Tolerance time.Duration
-	// Weight is the queue's share of the bucket while calls wait in several queues around it, in one
-	// or more processes. A queue of weight 9 leaves a tenth to one of weight 1. If calls wait in one
+	// Weight is the queue's share while calls wait in several queues around its bucket, in one or
+	// more processes. A queue of weight 9 leaves a tenth to one of weight 1. If calls wait in one
 	// queue only, it has the whole rate. If Weight is zero, it is 1.
 	Weight float64
 	// Behind is another queue of this process, such as that of users. While calls wait there, this

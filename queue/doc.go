@@ -49,7 +49,7 @@
 //
 // The reservation of a cancelled call goes to the next call, or else back to the bucket, and frees
 // its units if no later reservation exists. A process that crashes loses its reservations: one or
-// two, and above 100 calls per second those of about 15 ms and a round trip. While it catches up
+// two, and above 100 calls per second those of about 15 ms and a request. While it catches up
 // with other processes, those of the 100 ms after its first, or of 4 times as long as that is away.
 //
 // # Shares
@@ -87,13 +87,13 @@
 //
 // Put a limit of calls in flight outside and a limit per time inside, next to the call: then a call
 // leaves when its inner queue admits it. If both count the same calls, one bucket with both limits
-// is simpler. Two limits per time belong into one bucket.
+// is simpler. Two limits per time belong in one bucket.
 package queue
 
-// How it works. The queue books a reservation, as package outbound calls it, for its first call at
-// once. For the calls behind it the queue books when its last reservation is due within a few
-// milliseconds and a request, and then as many as are due soon. Its only timer is set for the next
-// thing to do.
+// How it works. The queue books a reservation, as package outbound calls it, for its first call
+// immediately. For the calls behind it the queue books when its last reservation is due within a
+// few milliseconds and a request, and then as many as are due soon. Its only timer is set for the
+// next thing to do.
 //
 // If replies take longer than half the tolerance, the queue reserves no time before the reply
 // arrives, and MaxWait is at least two requests and the latency of a reply. Units that leak until

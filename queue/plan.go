@@ -25,22 +25,22 @@ const (
 	slotCheck = time.Second
 
 	// newsCheck is how often the queue asks a store while its first reservation is far away.
-	// Another worker may have changed the limits or ended a hold.
+	// Another process may have changed the limits or ended a hold.
 	newsCheck = 10 * time.Second
 
-	// mostWasted is how many requests in a row may bring no reservation in time before the queue pauses
-	// between them. Fewer pause it enough by themselves.
+	// mostWasted is how many requests in a row may bring no reservation in time before the queue
+	// pauses between them. Fewer pause it enough by themselves.
 	mostWasted = 3
 
 	// retry is how long the queue pauses at least if a calendar books no further ahead, or until a
-	// call can go if that is sooner.
+	// call can leave if that is sooner.
 	retry = 100 * time.Millisecond
 
 	// farthest is how long a call waits without a MaxWait and a deadline. If some fault made a level
-	// wrong, the queue would stand still for years.
+	// wrong, the queue would block for years.
 	farthest = 24 * time.Hour
 
-	// rounding is how much later than its deadline a call may go. Stores round waits up, some
+	// rounding is how much later than its deadline a call may leave. Stores round waits up, some
 	// to the microsecond, and each reservation counts from the one before.
 	rounding = 10 * time.Microsecond
 
@@ -61,7 +61,7 @@ func (q *Queue) tolerance() time.Duration { return q.clock.Tolerance(q.config.To
 // dueIn is how long until the reservation is due.
 func (q *Queue) dueIn(t outbound.Ticket, now time.Time) time.Duration { return q.clock.Due(t).Sub(now) }
 
-// firstIn is how long until the first call goes, as [Stats.NextIn] has it.
+// firstIn is how long until the first call leaves, as [Stats.NextIn] has it.
 func (q *Queue) firstIn(now time.Time) time.Duration {
 	if t := q.line.tickets; len(t) > 0 {
 		return max(0, q.dueIn(t[0], now))
@@ -106,7 +106,7 @@ func (q *Queue) toBook(now time.Time) (first *waiter) {
 	if q.wasted > 1 && q.shared { // the store reports too short a latency; a whole request is longer
 		k.After = max(k.After, q.trips.mean)
 	}
-	// By Claim, workers with a backlog have equal shares. Without it the workers close to the store
+	// By Claim, processes with a backlog have equal shares. Without it those close to the store
 	// would have most of a busy bucket. One call is no backlog.
 	if k.Claim = cmp.Or(k.Claim, math.Inf(1)); len(k.Costs) == 1 {
 		k.Claim = 0
@@ -123,9 +123,9 @@ func (q *Queue) bookAt(now time.Time) time.Time {
 }
 
 // hearIn is how long until the first reservation is due, or until the queue must read the clock
-// again for a later reservation. With a store that is far away the first reservation that needs
-// that is hardly ever the first of all. While the first reservation is far away, the queue asks a
-// store for news; a bucket in this process tells of changes by itself.
+// again for a later reservation. With a store that is far away, that is rarely
+// the first reservation of all. While the first reservation is far away, the queue asks a store for
+// changes; a bucket in this process reports them by itself.
 func (q *Queue) hearIn(now time.Time) time.Duration {
 	t := q.line.tickets
 	if len(t) == 0 {
@@ -158,7 +158,7 @@ func (q *Queue) nextIn(now time.Time) time.Duration {
 // long. A calendar books it only after its period, if w waits for the one after the next, and a
 // fixed window after its end.
 func (q *Queue) bookableAt(w *waiter, after time.Duration, now time.Time) time.Time {
-	at := now.Add(newsCheck) // another worker may have changed the limits
+	at := now.Add(newsCheck) // another process may have changed the limits
 	if q.clock.Known() {
 		if opens, _, _ := q.clock.Earliest(&w.cost, new(outbound.Cost)); opens.Before(at) {
 			at = opens
@@ -211,8 +211,8 @@ func (q *Queue) admitLocked(w *waiter, now time.Time) error {
 // judge returns why a call behind all that the sums count must not wait. It also finds out whether
 // the call surely leaves in time: only such calls count against later ones.
 func (q *Queue) judge(w *waiter, now time.Time) error {
-	// If all cost the same, one of w and the calls ahead goes by the next reservation, though perhaps
-	// not w itself.
+	// If all cost the same, one of w and the calls ahead leaves by the next reservation, though
+	// perhaps not w itself.
 	l, by := &q.line, q.expires(w).Add(rounding)
 	ahead, alike := &l.all, !l.mixed && (l.unplaced == &l.end || l.unplaced.cost == w.cost)
 	if alike {
@@ -228,8 +228,8 @@ func (q *Queue) judge(w *waiter, now time.Time) error {
 	return err
 }
 
-// earliest returns a lower bound of the time at which a call of this cost goes behind all that the
-// sums count, or zero while it is unknown.
+// earliest returns a lower bound of the time at which a call of this cost leaves behind all that
+// the sums count, or zero while it is unknown.
 func (q *Queue) earliest(c *outbound.Cost) (at time.Time, err error) {
 	if q.known() {
 		at, _, err = q.clock.Earliest(c, &q.line.sure)

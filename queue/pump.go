@@ -28,7 +28,7 @@ func (q *Queue) pump() {
 }
 
 // stepLocked lets due calls go, refuses those that have waited for too long, judges some again, and
-// makes a request to the bucket if necessary. It reports whether there may be more to do at once.
+// makes a request to the bucket if necessary. It reports whether there may be more to do now.
 // During the request, and after each piece of a long line, it unlocks mu.
 func (q *Queue) stepLocked() bool {
 	now, l, k := time.Now(), &q.line, &q.booking
@@ -58,12 +58,12 @@ func (q *Queue) stepLocked() bool {
 	case err != nil:
 		q.refusedLocked(first, moving, err)
 	case moving && len(places) > 0:
-		l.takePlaces() // there is one in its stead
+		l.takePlaces() // another reservation replaces it
 	case first != nil && !moving:
 		q.granted = max(3*len(places), q.granted/2)
 		nothing = len(places) == 0 && !first.gone
 	}
-	if len(l.unused) > l.late { // calls have cancelled, and what goes back would come too late for those behind
+	if len(l.unused) > l.late { // calls were cancelled, and their units would return too late for the calls behind
 		l.unused, places = append(l.unused, places...), nil
 	}
 	if !q.clock.Same(&before) {
@@ -109,7 +109,7 @@ func (q *Queue) countLocked(now time.Time) (some bool) {
 // before it frees its lock.
 const looks, piece = 32, 2048
 
-// tripLocked carries the booking out, returns the unused reservations, and measures the request. It
+// tripLocked carries the request out, returns the unused reservations, and measures the request. It
 // unlocks mu meanwhile. now is when calls were let go.
 func (q *Queue) tripLocked(now time.Time) error {
 	k := &q.booking
@@ -156,8 +156,8 @@ func (q *Queue) refusedLocked(first *waiter, moving bool, err error) {
 		q.failLocked(first, err)
 	case first == nil || first.gone:
 	case throttled && full.RetryAfter < q.booking.Wait:
-		// It can make it, but is bookable only later: in a calendar after this period, and in a fixed
-		// window after its end.
+		// The call can leave in time, but can be booked only later: in a calendar after this
+		// period, and in a fixed window after its end.
 		q.head = head{soonest: now.Add(full.RetryAfter), until: q.bookableAt(first, full.RetryAfter, now)}
 		q.line.uncount()
 	default:

@@ -89,14 +89,14 @@ func (q *Queue) invalid() error {
 // Acquire admits the call when the bucket has capacity for it and for all calls ahead. If the call
 // would wait beyond MaxWait or ctx's deadline, or if MaxLen calls wait, Acquire returns
 // immediately: an [*outbound.ThrottledError] with the time until the call could leave. For a cost
-// that can never go it returns an [*outbound.CostError], and if the store fails an
+// above a capacity it returns an [*outbound.CostError], and if the store fails an
 // [*outbound.StoreError]. If ctx is cancelled during the wait it returns ctx.Err() itself. If ctx's
 // deadline passes during the wait, the error is an [*outbound.ThrottledError] too, with a
 // RetryAfter of 0, and it is [context.DeadlineExceeded]. The next call gets the reservation. No
 // error leaves a charge behind, except a StoreError whose reply was lost.
 //
 // In an execution trace, such as that of a [runtime/trace.FlightRecorder], a wait is a region of
-// the name "dripfeed: wait for a turn".
+// the name "dripfeed: wait in a queue".
 func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit, err error) {
 	// The call waits in this frame. It is small, and all that comes before is in other
 	// frames, so that the first 2 KiB of a goroutine's stack are enough.
@@ -132,7 +132,7 @@ func (w *waiter) result(p *outbound.Permit) error {
 // traced is a wait that an execution trace shows. It is no part of Acquire, because a call would
 // wait with 4 KiB of stack then.
 func traced(ctx context.Context, ready <-chan struct{}) {
-	defer trace.StartRegion(ctx, "dripfeed: wait for a turn").End()
+	defer trace.StartRegion(ctx, "dripfeed: wait in a queue").End()
 	select {
 	case <-ready:
 	case <-ctx.Done():
@@ -172,8 +172,8 @@ func (q *Queue) ask(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (
 	return q.askLocked(ctx, c, p)
 }
 
-// askLocked is ask, in a frame of its own because that is large. Inside, the bucket may tell other
-// queues of a change. They cannot be waiting for this queue, which is unregistered now.
+// askLocked is ask, in a frame of its own because that is large. Inside, the bucket may notify
+// other queues of a change. They cannot be waiting for this queue, which is unregistered now.
 func (q *Queue) askLocked(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (done bool, err error) {
 	if *p, err = q.bucket.Acquire(context.Background(), *c); err == nil {
 		q.stats.Admitted++

@@ -37,7 +37,7 @@ func TestAWaitIsARegionOfTheTrace(t *testing.T) {
 		p.Done()
 		cancel()
 		trace.Stop()
-		if told := bytes.Contains(out.Bytes(), []byte("dripfeed: wait for a turn")); told != waits || errors.Is(err, context.Canceled) != waits {
+		if told := bytes.Contains(out.Bytes(), []byte("dripfeed: wait in a queue")); told != waits || errors.Is(err, context.Canceled) != waits {
 			t.Errorf("waits %v, told %v: %v", waits, told, err)
 		}
 	}

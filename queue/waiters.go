@@ -16,7 +16,7 @@ type waiter struct {
 	seq        uint64        // order of arrival
 	came       time.Duration // when, since start
 	cost       outbound.Cost
-	deadline   time.Time // the call is refused rather than let go later
+	deadline   time.Time // the call is refused instead of leaving later
 	gone       bool      // admitted, refused or cancelled
 	sure       bool      // it goes in time, if nothing changes
 	onlyTrip   bool      // so far it has waited for one request to the store and nothing else
@@ -39,7 +39,7 @@ type waiters struct {
 	waits     atomic.Bool // n > 0, for queues behind this one
 	seq       uint64
 	all       outbound.Cost // the sum of the calls without a reservation
-	sure      outbound.Cost // what of that surely goes
+	sure      outbound.Cost // the part of that whose calls surely leave in time
 	mixed     bool          // they may cost differently
 
 	tickets []outbound.Ticket // the reservations
@@ -95,8 +95,8 @@ func (l *waiters) unlink(w *waiter) {
 	}
 }
 
-// leave takes w out of the calls without a reservation. One that has a reservation now is among
-// what surely went, sure or not.
+// leave takes w out of the calls without a reservation. One that has a reservation now
+// counts among those that surely leave, sure or not.
 func (l *waiters) leave(w *waiter, sure bool) {
 	switch {
 	case w.seq < l.uncounted.seq:

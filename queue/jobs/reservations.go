@@ -21,7 +21,7 @@ type Run struct {
 	Ticket string
 }
 
-// visit is what is known of a job while it is here.
+// visit is one run of a job in the Scheduler.
 type visit struct {
 	ticket string
 	cost   outbound.Cost
@@ -47,7 +47,7 @@ func (s *Scheduler) reservations(ctx context.Context) (*outbound.Bucket, error) 
 	}
 	states, err := book.States(ctx) // first, so that a hold which begins between the two requests is seen
 	at := time.Now()
-	var k outbound.BookRequest // with no costs it only asks
+	var k outbound.BookRequest // without costs it only reads the clock
 	if err == nil {
 		err = s.bucket.Book(ctx, &k)
 	}
@@ -66,7 +66,7 @@ func (s *Scheduler) reservations(ctx context.Context) (*outbound.Bucket, error) 
 // find finds the job's reservation, or books one.
 func (s *Scheduler) find(ctx context.Context, v *visit) error {
 	if v.ticket != "" {
-		var k outbound.BookRequest // with no costs it only asks
+		var k outbound.BookRequest // without costs it only reads the clock
 		if err := s.book(ctx, &k); err != nil {
 			return err
 		}
@@ -157,7 +157,7 @@ func (s *Scheduler) giveBack(ctx context.Context, booked []outbound.Ticket) {
 // again.
 func (s *Scheduler) behind(ctx context.Context, full *outbound.ThrottledError, v *visit) error {
 	in := full.RetryAfter
-	var k outbound.BookRequest // with no costs it only asks
+	var k outbound.BookRequest // without costs it only reads the clock
 	if s.bucket.Book(ctx, &k) == nil {
 		s.hold(ctx, in-max(0, time.Until(v.due))-k.Clock.Reopens(&v.cost), k.Clock.Speed())
 	}
@@ -172,8 +172,7 @@ func (s *Scheduler) behind(ctx context.Context, full *outbound.ThrottledError, v
 
 // hold moves the reservations by d, if that is more than a head start. It slows them down if the
 // bucket has slowed down, so that their times stay true. It reports a refusal, as the bucket has
-// had one. That of a call which was admitted before another process has reported its own is no
-// news.
+// had one. If another process has reported one since this call was admitted, that has no effect.
 func (s *Scheduler) hold(ctx context.Context, d time.Duration, speed float64) {
 	book, k := s.bucket.Reservations(), outbound.BookRequest{}
 	free := outbound.Cost{outbound.Free, outbound.Free, outbound.Free, outbound.Free}
@@ -222,7 +221,7 @@ type user interface {
 	Use(f func(outbound.Limiter) error) error
 }
 
-// ofKey is the Scheduler of a key, whichever that is.
+// ofKey is the Booker of a key of a Keyed.
 type ofKey struct{ user }
 
 func (k ofKey) Book(ctx context.Context, costs ...outbound.Cost) (all []Run, err error) {
