@@ -26,7 +26,7 @@ func (w within) Done() { w.Permit.Done() }
 
 // A refusal slows the clock only after a success: before any it says nothing. So a call
 // without an answer is to leave it unslowed, whichever way its permit goes.
-func TestACallWithoutAnAnswerIsNoSuccessWhicheverWayItGoes(t *testing.T) {
+func TestPermit_CallWithoutAnswerIsNoSuccess(t *testing.T) {
 	one := Limit{Capacity: 10, LeakRate: 1}
 	buckets := map[string]func() *Bucket{
 		"one limit":          func() *Bucket { return Must(NewBucket("k", one)) },
@@ -100,7 +100,7 @@ func TestACallWithoutAnAnswerIsNoSuccessWhicheverWayItGoes(t *testing.T) {
 }
 
 // Everything that an answer says reaches the bucket whichever way its permit goes.
-func TestAnAnswerArrivesWhole(t *testing.T) {
+func TestAnswer_ReachesTheBucketWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
 		a := around{p: mustAcquire(t, b)}
@@ -125,7 +125,7 @@ func TestAnAnswerArrivesWhole(t *testing.T) {
 	})
 }
 
-func TestAnObservedCallWithoutAnAnswerHasNotSucceeded(t *testing.T) {
+func TestObserve_CallWithoutAnswerHasNotSucceeded(t *testing.T) {
 	var h heard
 	l := Observe(Unlimited{}, "n", h.hear)
 	for _, succeeded := range []bool{false, true} {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestAsFindsALimiterInOthers(t *testing.T) {
+func TestAs_FindsALimiterInOthers(t *testing.T) {
 	hear := func(context.Context, Event) {}
 	b := Must(NewBucket("b", PerSecond(1)))
 	inner := Observe(b, "inner", hear)
@@ -31,7 +31,7 @@ func TestAsFindsALimiterInOthers(t *testing.T) {
 }
 
 // A handle may be kept for longer than its limiter lives, so nobody gets at that but for the time of a call.
-func TestAHandleHasItsKeysLimiterUsed(t *testing.T) {
+func TestKeyed_HandleUsesItsKeysLimiter(t *testing.T) {
 	made := 0
 	tenants := &Keyed[string]{New: func(key string) (Limiter, error) {
 		made++

@@ -13,7 +13,7 @@ import (
 
 // Places that are given back in one step are undone from the latest to the first,
 // in whatever order they are named.
-func TestPlacesGivenBackTogetherAreAsIfNeverBooked(t *testing.T) {
+func TestBook_ReturnedTogetherIsAsIfNeverBooked(t *testing.T) {
 	for name, shuffle := range map[string]func(tickets []Ticket){
 		"as booked": func([]Ticket) {},
 		"reversed": func(tickets []Ticket) {
@@ -55,7 +55,7 @@ func TestPlacesGivenBackTogetherAreAsIfNeverBooked(t *testing.T) {
 
 // Several places for one time are undone, too: what was booked first of them is
 // known by the order of booking alone.
-func TestPlacesForOneTimeAreUndoneInTheirOrder(t *testing.T) {
+func TestBook_ReservationsOfOneTimeAreUndoneInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("k", Limit{Capacity: 5, LeakRate: 5, Name: "calls"}, Limit{Capacity: 1, LeakRate: 1, Unit: 1, Name: "rows"}))
 		k := BookRequest{Costs: []Cost{{1, 1}, {1, 1}, {1}, {1}, {1}}, Wait: time.Hour, Horizon: time.Hour}
@@ -79,7 +79,7 @@ func TestPlacesForOneTimeAreUndoneInTheirOrder(t *testing.T) {
 
 // A booking that was given back is no booking: a hold after it takes no call for on its
 // way.
-func TestAHoldAfterABookingThatWasGivenBackIsAsWithoutIt(t *testing.T) {
+func TestBook_ReturnedReservationChangesNoHold(t *testing.T) {
 	for _, before := range []time.Duration{-1, 0, 50 * time.Millisecond, 150 * time.Millisecond} {
 		for _, kept := range []time.Duration{0, 20 * time.Millisecond} {
 			for _, shared := range []bool{false, true} {
@@ -128,7 +128,7 @@ func TestAHoldAfterABookingThatWasGivenBackIsAsWithoutIt(t *testing.T) {
 
 // A settle that was to ride on the next booking of a queue is not lost when the queue
 // stops waiting.
-func TestASettleOutlivesTheCallerThatWaited(t *testing.T) {
+func TestSettle_OutlivesTheQueueThatWaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, limit := store.NewMemory(), Limit{Capacity: 10, LeakRate: 0.001}
 		b := Must(NewSharedBucket(m, "k", limit))
@@ -146,7 +146,7 @@ func TestASettleOutlivesTheCallerThatWaited(t *testing.T) {
 	})
 }
 
-func TestABadCostInABookingLosesNoTicketThatGoesBack(t *testing.T) {
+func TestBook_InvalidCostLosesNoReturnedTicket(t *testing.T) {
 	b := Must(NewBucket("k", Limit{Capacity: 5, LeakRate: 0.001}))
 	k := BookRequest{Costs: []Cost{{5}}, Wait: time.Hour}
 	if err := b.Book(ctx, &k); err != nil {

@@ -20,7 +20,7 @@ func at(begin time.Time, d time.Duration) { time.Sleep(time.Until(begin.Add(d)))
 func ms(n float64) time.Duration { return time.Duration(n * float64(time.Millisecond)) }
 
 // The published example of a meter: capacity 3, leak 1.5 per second.
-func TestMeterFillsUpToTheBrim(t *testing.T) {
+func TestFillup_FillsUpToTheCapacity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("meter", Limit{Capacity: 3, LeakRate: 1.5}))
 		begin := time.Now()
@@ -39,7 +39,7 @@ func TestMeterFillsUpToTheBrim(t *testing.T) {
 
 // 0.1 is not a tenth in binary: what ten of them lack of one is no room. The cell
 // counts in ns, and lacks nothing.
-func TestAMeterIsFullButForRounding(t *testing.T) {
+func TestFillup_IsFullDespiteRounding(t *testing.T) {
 	for name, limits := range map[string][]Limit{"cell": {{Capacity: 1, LeakRate: 1}}, "local state": {{Capacity: 1, LeakRate: 1}, InFlight(5)}} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("meter", limits...))
@@ -54,7 +54,7 @@ func TestAMeterIsFullButForRounding(t *testing.T) {
 
 // The generic cell rate algorithm says when a cell conforms: not before its
 // theoretical arrival time less the tolerance, allow at = TAT + T - (burst)*T.
-func TestRefusalsNameTheTimesAtWhichGCRAAllows(t *testing.T) {
+func TestBucket_RetryAfterIsThatOfGCRA(t *testing.T) {
 	for _, limits := range [][]Limit{
 		{{Capacity: 5, LeakRate: 10}},
 		{{Capacity: 5, LeakRate: 10}, {Capacity: 1e9, LeakRate: 1e6, Name: "never full"}},
@@ -91,7 +91,7 @@ func TestRefusalsNameTheTimesAtWhichGCRAAllows(t *testing.T) {
 
 // A lone caller that comes back early is refused, and one that comes back on time is
 // admitted.
-func TestRetryAfterIsExact(t *testing.T) {
+func TestBucket_RetryAfterIsExact(t *testing.T) {
 	for _, limits := range [][]Limit{
 		{PerSecond(10)}, {Limit{Capacity: 2, LeakRate: 1}}, {Limit{Capacity: 3, LeakRate: 7}}, {Limit{Capacity: 1, LeakRate: 1e7 / 3}},
 		{PerSecond(10), PerMinute(100).Burst(10).Of(0, "minute")},
@@ -124,7 +124,7 @@ func TestRetryAfterIsExact(t *testing.T) {
 	}
 }
 
-func TestTheErrorOfATooLargeCostNamesItsCure(t *testing.T) {
+func TestCostError_NamesTheCure(t *testing.T) {
 	for _, c := range []struct {
 		cost   float64
 		cure   string
@@ -145,7 +145,7 @@ func TestTheErrorOfATooLargeCostNamesItsCure(t *testing.T) {
 }
 
 // No bucket knows whether an API or an operator holds it, so its refusals blame neither.
-func TestARefusalInAHoldBlamesNobody(t *testing.T) {
+func TestThrottledError_HoldHasNoCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("weather", PerSecond(10)))
 		if err := b.Hold(ctx, time.Minute); err != nil {
@@ -158,7 +158,7 @@ func TestARefusalInAHoldBlamesNobody(t *testing.T) {
 	})
 }
 
-func TestABucketThatNobodyHasMadeIsAnErrorAndNoPanic(t *testing.T) {
+func TestBucket_UnmadeIsAnError(t *testing.T) {
 	for _, b := range []*Bucket{nil, new(Bucket)} {
 		for name, do := range map[string]func() error{
 			"Acquire":      func() error { _, err := b.Acquire(ctx, Cost{1}); return err },

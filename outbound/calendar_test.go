@@ -28,7 +28,7 @@ func until(t *testing.T, when string) {
 	time.Sleep(time.Until(at))
 }
 
-func TestADayIsANewOneAtMidnightOfItsZone(t *testing.T) {
+func TestCalendar_DayBeginsAtMidnightOfItsZone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("youtube", Daily(10, pacific)))
 		until(t, "2024-03-10T00:00:01-08:00") // of 23 hours
@@ -60,7 +60,7 @@ func TestCalendar_ShutsAroundReset(t *testing.T) {
 	})
 }
 
-func TestAMonthIsABudget(t *testing.T) {
+func TestCalendar_MonthIsABudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("spend", Monthly(100, time.UTC)))
 		until(t, "2024-02-29T12:00:00Z")
@@ -85,7 +85,7 @@ func TestAMonthIsABudget(t *testing.T) {
 
 // EmptyIn of a calendar is the reset, also where nothing is used, and where calls around it
 // count in the next period as well.
-func TestAStateOfACalendarTellsTheReset(t *testing.T) {
+func TestCalendar_StateHasTheReset(t *testing.T) {
 	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
 		if err := mine.SetLimits(ctx, Monthly(100, time.UTC), Window(1000, time.Hour)); err != nil {
 			t.Fatal(err)
@@ -116,7 +116,7 @@ func TestAStateOfACalendarTellsTheReset(t *testing.T) {
 }
 
 // Resume ends holds. The API goes on counting.
-func TestAResumeGivesNoCalendarUnitsBack(t *testing.T) {
+func TestCalendar_ResumeReturnsNoUnits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Minute)
 		b := Must(NewBucket("k", Hourly(10), Window(5, time.Minute)))

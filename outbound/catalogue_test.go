@@ -78,7 +78,7 @@ func refuses(t *testing.T, what string, want error, do func(b *Bucket) error) {
 	})
 }
 
-func TestABadCostIsRefusedByEveryEntryAndChangesNothing(t *testing.T) {
+func TestBucket_InvalidCostChangesNothing(t *testing.T) {
 	type entry struct {
 		name  string
 		meter bool // takes any finite cost
@@ -130,7 +130,7 @@ func TestABadCostIsRefusedByEveryEntryAndChangesNothing(t *testing.T) {
 
 // What is too small to tell from nothing still counts: a billionth of the
 // capacity.
-func TestADenormalCostIsCharged(t *testing.T) {
+func TestCost_DenormalIsCharged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, b := range []*Bucket{Must(NewBucket("fast", Limit{Capacity: 1e9, LeakRate: 1})), Must(NewBucket("two", Limit{Capacity: 1e9, LeakRate: 1}, Limit{Capacity: 1e9, LeakRate: 1, Unit: 1}))} {
 			if _, err := b.Acquire(ctx, Cost{denormal}); err != nil {
@@ -143,7 +143,7 @@ func TestADenormalCostIsCharged(t *testing.T) {
 	})
 }
 
-func TestAMeterTakesAnyFiniteCostUpToTheBrim(t *testing.T) {
+func TestFillup_TakesAnyFiniteCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, b := range buckets(t) {
 			for _, n := range append([]float64{0, denormal, 10}, huge...) {
@@ -156,7 +156,7 @@ func TestAMeterTakesAnyFiniteCostUpToTheBrim(t *testing.T) {
 	})
 }
 
-func TestABadDurationIsRefusedByEveryEntryAndChangesNothing(t *testing.T) {
+func TestBucket_InvalidDurationChangesNothing(t *testing.T) {
 	for _, d := range append([]time.Duration{0}, noSpans...) {
 		refuses(t, fmt.Sprintf("Hold(%d)", d), ErrInvalid, func(b *Bucket) error { return b.Hold(ctx, d) })
 		if d == 0 {
@@ -175,7 +175,7 @@ func TestABadDurationIsRefusedByEveryEntryAndChangesNothing(t *testing.T) {
 }
 
 // What returns no error ignores what makes no sense.
-func TestAPermitIgnoresBadNumbers(t *testing.T) {
+func TestPermit_IgnoresInvalidNumbers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, b := range buckets(t) {
 			if name == "held" {
@@ -208,7 +208,7 @@ func TestAPermitIgnoresBadNumbers(t *testing.T) {
 	})
 }
 
-func TestTheLongestDurationsNeitherOverflowNorOpenTheBucket(t *testing.T) {
+func TestBucket_LongestDurationsDoNotOverflow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, b := range buckets(t) {
 			p, _ := b.Acquire(ctx, Cost{1, 1})
@@ -248,7 +248,7 @@ func TestTheLongestDurationsNeitherOverflowNorOpenTheBucket(t *testing.T) {
 	})
 }
 
-func TestABadLimitIsRefusedByAllThatTakeOne(t *testing.T) {
+func TestLimit_InvalidIsRefusedEverywhere(t *testing.T) {
 	good := Limit{Capacity: 1, LeakRate: 1}
 	bad := map[string]Limit{"zero": {}, "unit": good.Of(-1, ""), "unit 4": good.Of(units, ""), "name": good.Of(0, "a\xff"), "literal burst": good.Burst(1),
 		"at once 0": InFlight(0), "at once -1": InFlight(-1), "at once min": InFlight(math.MinInt), "at once max": InFlight(math.MaxInt),
@@ -293,7 +293,7 @@ func TestABadLimitIsRefusedByAllThatTakeOne(t *testing.T) {
 }
 
 // A limit at the edge of what is valid admits its capacity and no more.
-func TestTheOddestLimitsAdmitTheirCapacityOnce(t *testing.T) {
+func TestLimit_ExtremesAdmitTheirCapacityOnce(t *testing.T) {
 	for _, l := range []Limit{{Capacity: 0.1, LeakRate: 1e-10}, {Capacity: 1e-300, LeakRate: 1e-305}, {Capacity: 1e12, LeakRate: 1e12},
 		{Capacity: 1e12, LeakRate: 320}, {Capacity: 1, LeakRate: 3.2e-10}, {Capacity: 3, LeakRate: 1e9 / 3}, {Capacity: 1, LeakRate: 1e9}, Per(1e9, time.Second)} {
 		synctest.Test(t, func(t *testing.T) {
@@ -315,7 +315,7 @@ func TestTheOddestLimitsAdmitTheirCapacityOnce(t *testing.T) {
 
 // The time of a process may be anything, also long before its start, as in the
 // bubbles of testing/synctest.
-func TestAMemoryForgetsNoDebtHoweverManyKeysCome(t *testing.T) {
+func TestMemory_KeepsUsedKeysAmongMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := store.NewMemory()
 		debtor := Must(NewSharedBucket(store, "debtor", PerHour(1)))
@@ -341,7 +341,7 @@ func TestAMemoryForgetsNoDebtHoweverManyKeysCome(t *testing.T) {
 	})
 }
 
-func TestAnyKeyWorks(t *testing.T) {
+func TestBucket_AnyKeyWorks(t *testing.T) {
 	keys := []string{"", "\x00", "a\x00b", "\xff\xfe\xc0", "*?[]{}", "a\nb", strings.Repeat("k", 10<<20)}
 	synctest.Test(t, func(t *testing.T) {
 		store := store.NewMemory()

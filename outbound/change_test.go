@@ -70,7 +70,7 @@ func eachBucket(t *testing.T, f func(t *testing.T, mine, other *Bucket)) {
 	}
 }
 
-func TestChangesTellOfHoldsOfEveryCause(t *testing.T) {
+func TestBucketObserve_ReportsHolds(t *testing.T) {
 	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
 		var c changes
 		defer mine.Observe(c.hear)()
@@ -105,7 +105,7 @@ func TestChangesTellOfHoldsOfEveryCause(t *testing.T) {
 	})
 }
 
-func TestChangesTellOfRefusals(t *testing.T) {
+func TestBucketObserve_ReportsRefusals(t *testing.T) {
 	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
 		var c changes
 		defer mine.Observe(c.hear)()
@@ -126,7 +126,7 @@ func TestChangesTellOfRefusals(t *testing.T) {
 	})
 }
 
-func TestChangesTellOfWhatRemains(t *testing.T) {
+func TestBucketObserve_ReportsExhaustion(t *testing.T) {
 	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
 		var c changes
 		defer mine.Observe(c.hear)()
@@ -141,7 +141,7 @@ func TestChangesTellOfWhatRemains(t *testing.T) {
 	})
 }
 
-func TestChangesTellOfLimits(t *testing.T) {
+func TestBucketObserve_ReportsLimits(t *testing.T) {
 	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
 		var c changes
 		defer mine.Observe(c.hear)()
@@ -160,7 +160,7 @@ func TestChangesTellOfLimits(t *testing.T) {
 	})
 }
 
-func TestChangesTellOfWhatIsInForceAlready(t *testing.T) {
+func TestBucketObserve_ReportsWhatIsInForce(t *testing.T) {
 	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
 		p := mustAcquire(t, other)
 		p.Done()
@@ -180,7 +180,7 @@ func TestChangesTellOfWhatIsInForceAlready(t *testing.T) {
 	})
 }
 
-func TestALostKeyThatWasRefusedIsHeldAndNotResumed(t *testing.T) {
+func TestBucketObserve_LostKeyIsNotResumed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := new(openMemory)
 		mine, other := Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 1})), Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 1}))
@@ -195,7 +195,7 @@ func TestALostKeyThatWasRefusedIsHeldAndNotResumed(t *testing.T) {
 }
 
 // A slow listener holds no call up, and may use the bucket.
-func TestAListenerMayBlockAndUseTheBucket(t *testing.T) {
+func TestBucketObserve_FunctionMayBlockAndUseTheBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
 		var c changes
@@ -219,7 +219,7 @@ func TestAListenerMayBlockAndUseTheBucket(t *testing.T) {
 	})
 }
 
-func TestNoListenerCostsNothing(t *testing.T) {
+func TestBucketObserve_NilCostsNothing(t *testing.T) {
 	b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
 	b.Observe(nil)()
 	if b.slow.Load() != nil {
@@ -231,7 +231,7 @@ func TestNoListenerCostsNothing(t *testing.T) {
 	}
 }
 
-func TestChangesTellOfForgottenCalls(t *testing.T) {
+func TestBucketObserve_ReportsForgottenCalls(t *testing.T) {
 	b := Must(NewBucket("k", InFlight(2)))
 	heard := make(chan Event, 10)
 	defer b.Observe(func(c Event) { heard <- c })()

@@ -44,7 +44,7 @@ func (h *herald) booked(t *testing.T) (b *Bucket, k *BookRequest) {
 	return b, k
 }
 
-func TestAPlaceIsDueByTheTimeAtWhichTheReplyWasTrue(t *testing.T) {
+func TestClock_DueCountsFromWhenTheReplyWasTrue(t *testing.T) {
 	const ms = time.Millisecond
 	for name, c := range map[string]struct {
 		herald
@@ -84,7 +84,7 @@ func TestAPlaceIsDueByTheTimeAtWhichTheReplyWasTrue(t *testing.T) {
 
 // The 25 ms count from the arrival of the reply: on a slow network no reply would count
 // otherwise.
-func TestAClockIsFreshFor25MillisecondsOrATrip(t *testing.T) {
+func TestClock_IsFreshFor25MillisecondsOrARequest(t *testing.T) {
 	const ms = time.Millisecond
 	for way, fresh := range map[time.Duration]time.Duration{ms: 25 * ms, 10 * ms: 25 * ms, 20 * ms: 40 * ms, 100 * ms: 200 * ms, 600 * ms: time.Second} {
 		for _, delay := range []time.Duration{0, 500 * ms} {
@@ -123,7 +123,7 @@ func (s *repeater) Update(ctx context.Context, key string, op *store.Op) (store.
 	return r, err
 }
 
-func TestAnAnswerThatIsGivenAgainIsLate(t *testing.T) {
+func TestAcquire_RepeatedReplyIsLate(t *testing.T) {
 	const ms = time.Millisecond
 	for _, c := range []struct {
 		lost  int
@@ -162,7 +162,7 @@ func TestAnAnswerThatIsGivenAgainIsLate(t *testing.T) {
 	}
 }
 
-func TestATicketThatIsGrantedAgainIsLate(t *testing.T) {
+func TestClock_RepeatedTicketIsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewSharedBucket(&repeater{Memory: store.NewMemory(), lost: 1, after: time.Second}, "k", Limit{Capacity: 10, LeakRate: 1}))
 		k := &BookRequest{Costs: []Cost{{1}}}
@@ -175,7 +175,7 @@ func TestATicketThatIsGrantedAgainIsLate(t *testing.T) {
 	})
 }
 
-func TestAClockTellsHowLongAFullWindowMayBeTheReason(t *testing.T) {
+func TestClock_Reopens(t *testing.T) {
 	for name, c := range map[string]struct {
 		limit    Limit
 		from, to time.Duration // that it reopens in, 10 s after it was filled

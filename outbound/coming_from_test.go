@@ -51,7 +51,7 @@ func comingFromProgram(t *testing.T, code []string) (text string, calls int, unk
 	return text, calls, unknown
 }
 
-func TestComingFromSaysWhatDripfeedHas(t *testing.T) {
+func TestComingFrom_NamesExist(t *testing.T) {
 	page, err := os.ReadFile(comingFrom)
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func TestComingFromSaysWhatDripfeedHas(t *testing.T) {
 }
 
 // The check of the page must be able to fail.
-func TestComingFromIsReadByItsSecondColumnAndCanFail(t *testing.T) {
+func TestComingFrom_CheckCanFail(t *testing.T) {
 	const page = "| `theirs()` | `bucket.State(ctx)` and `State.Left`, `Permit.Settle` | `notes()` |\n| a | `Nothing`, `queue.Nothing`, `nothing`, `ErrThrottled` |\n"
 	code := ourCode(page)
 	text, calls, unknown := comingFromProgram(t, code)

@@ -11,7 +11,7 @@ import (
 )
 
 // What ten tenths add up to is not always one: the last bits of a cost are rounding.
-func TestACostThatIsAboveTheCapacityByRoundingTakesAllOfIt(t *testing.T) {
+func TestCost_AboveCapacityByRoundingTakesAll(t *testing.T) {
 	const capacity = 0.7
 	two := math.Nextafter(math.Nextafter(capacity, 1), 1)
 	wide := Limit{Capacity: 100, LeakRate: 100, Name: "wide"}
@@ -69,7 +69,7 @@ func TestACostThatIsAboveTheCapacityByRoundingTakesAllOfIt(t *testing.T) {
 
 // Health checks and answers from a cache cost nothing, and are not to wait for those
 // that do. A hold is another thing: the API has asked for silence.
-func TestACallThatCostsNothingGoesUnlessAHoldLasts(t *testing.T) {
+func TestCostFree_LeavesUnlessHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := Limit{Capacity: 10, LeakRate: 1}
 		for name, b := range map[string]*Bucket{
@@ -109,7 +109,7 @@ func TestACallThatCostsNothingGoesUnlessAHoldLasts(t *testing.T) {
 }
 
 // It takes a place among the calls at once, for which others are booked.
-func TestACallThatCostsNothingIsOneOfTheCallsAtOnce(t *testing.T) {
+func TestCostFree_TakesASlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := Limit{Capacity: 1, LeakRate: 1}
 		for name, of := range map[string]func(slots Limit) *Bucket{
@@ -159,7 +159,7 @@ func TestACallThatCostsNothingIsOneOfTheCallsAtOnce(t *testing.T) {
 }
 
 // Nor does it cost the bucket its size.
-func TestACallThatCostsNothingLeavesABucketSmall(t *testing.T) {
+func TestCostFree_LeavesTheBucketSmall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, succeeds := range []bool{true, false} {
 			b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))

@@ -35,7 +35,7 @@ func ours(path string) bool { return path == module || strings.HasPrefix(path, m
 
 // Users of these packages get nothing else into their builds, and nothing else
 // to trust.
-func TestCoreImportsOnlyTheStandardLibrary(t *testing.T) {
+func TestDeps_CoreImportsOnlyTheStandardLibrary(t *testing.T) {
 	core := []string{"./outbound", "./outbound/fallback", "./outbound/store", "./queue", "./queue/jobs", "./transport"}
 	seen := map[string]bool{}
 	for _, line := range listed(t, append([]string{"-deps", "-test", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}"}, core...)...) {
@@ -55,7 +55,7 @@ func TestCoreImportsOnlyTheStandardLibrary(t *testing.T) {
 }
 
 // One example shows it.
-func TestOnlyXrateImportsTheRateLimiter(t *testing.T) {
+func TestDeps_OnlyXrateImportsXTime(t *testing.T) {
 	found := false
 	for _, line := range listed(t, "-f", "{{.ImportPath}}: {{.Imports}}", "./...") {
 		path, imports, _ := strings.Cut(line, ":")
@@ -74,7 +74,7 @@ func TestOnlyXrateImportsTheRateLimiter(t *testing.T) {
 
 // What asynq, River, Temporal and OpenTelemetry need is in modules of their own. If it came into this module's go.mod,
 // each user's go.sum would grow, and versions of what he has would rise.
-func TestUsersGetNoJobSystemAndNoTelemetry(t *testing.T) {
+func TestDeps_UsersGetNoJobSystemAndNoTelemetry(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("..")
 	if err != nil {

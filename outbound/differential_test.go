@@ -106,7 +106,7 @@ func (w *twin) change(l Limit) {
 
 // The same schedule through a bucket and through the arithmetic: the cell
 // is an optimization, and no caller can tell.
-func TestTheCellDecidesAsTheArithmeticDoes(t *testing.T) {
+func TestCell_DecidesAsTheLawDoes(t *testing.T) {
 	rounds := 400
 	if raced || testing.Short() {
 		rounds = 60

@@ -23,7 +23,7 @@ func count(n int) iter.Seq[int] {
 	}
 }
 
-func TestEachYieldsEveryItemOnceWithItsResult(t *testing.T) {
+func TestEach_YieldsEveryItemOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		odd := errors.New("odd")
 		for _, workers := range []int{7, math.MaxInt} { // however many workers cost nothing
@@ -50,7 +50,7 @@ func TestEachYieldsEveryItemOnceWithItsResult(t *testing.T) {
 	})
 }
 
-func TestEachRunsAsManyJobsAsItHasWorkersAndTakesNoMoreItems(t *testing.T) {
+func TestEach_BoundsJobsAndItems(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const workers = 5
 		var taken, yielded, running, most atomic.Int32
@@ -83,7 +83,7 @@ func TestEachRunsAsManyJobsAsItHasWorkersAndTakesNoMoreItems(t *testing.T) {
 	})
 }
 
-func TestJobsOfEachWithoutRoomAreYieldedWithTheTimeToComeBack(t *testing.T) {
+func TestEach_YieldsRefusalsWithRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("each", Limit{Capacity: 2, LeakRate: 1}))
 		ran, refused := 0, 0
@@ -131,7 +131,7 @@ func leaving(t *testing.T, how string, leave func()) {
 	})
 }
 
-func TestLeavingTheLoopWaitsForRunningJobsAndLeavesNothingBehind(t *testing.T) {
+func TestEach_LeavingTheLoopWaitsForRunningJobs(t *testing.T) {
 	leaving(t, "break", nil)
 	leaving(t, "panic", func() { panic("body") })
 	leaving(t, "goexit", runtime.Goexit)
@@ -164,7 +164,7 @@ func TestEach_PanicInJobGoesOnWhenAllJobsHaveEnded(t *testing.T) {
 	})
 }
 
-func TestGoexitInAJobOrInItemsEndsTheGoroutineThatRanges(t *testing.T) {
+func TestEach_GoexitEndsTheLoopsGoroutine(t *testing.T) {
 	exits := func(context.Context, int) error { runtime.Goexit(); return nil }
 	fine := func(context.Context, int) error { return nil }
 	for what, each := range map[string]iter.Seq2[int, error]{
@@ -187,7 +187,7 @@ func TestGoexitInAJobOrInItemsEndsTheGoroutineThatRanges(t *testing.T) {
 	}
 }
 
-func TestPanicInItemsReachesTheGoroutineThatRanges(t *testing.T) {
+func TestEach_PanicInItemsGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := 0
 		defer func() {
@@ -208,7 +208,7 @@ func TestPanicInItemsReachesTheGoroutineThatRanges(t *testing.T) {
 	})
 }
 
-func TestPanicOfAJobThatRunsDuringABreakIsNotLost(t *testing.T) {
+func TestEach_PanicDuringBreakGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		defer func() {
 			if v := recover(); v != "late" {
@@ -228,7 +228,7 @@ func TestPanicOfAJobThatRunsDuringABreakIsNotLost(t *testing.T) {
 	})
 }
 
-func TestDoneContextStopsHandingOutAndRunningJobsGoOn(t *testing.T) {
+func TestEach_EndedCtxTakesNoMoreItems(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		outer, cancel := context.WithCancel(ctx)
 		yielded := 0
@@ -278,7 +278,7 @@ func TestEach_TakenItemIsYieldedWithTheErrorOfCtx(t *testing.T) {
 	}
 }
 
-func TestResultsAreYieldedWhileItemsBlock(t *testing.T) {
+func TestEach_YieldsWhileItemsBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := make(chan int, 1)
 		from <- 0
@@ -296,7 +296,7 @@ func TestResultsAreYieldedWhileItemsBlock(t *testing.T) {
 	})
 }
 
-func TestReceiveEndsWithItsContextAndLosesNothing(t *testing.T) {
+func TestReceive_EndsWithItsCtxAndLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for range 20 { // what is ready is chosen by lot
 			from := make(chan int, 10)
@@ -328,7 +328,7 @@ func TestReceiveEndsWithItsContextAndLosesNothing(t *testing.T) {
 	})
 }
 
-func TestBreakAfterCancellingEndsItemsThatBlock(t *testing.T) {
+func TestReceive_BreakAfterCancelEndsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := make(chan int, 1)
 		from <- 1
@@ -341,7 +341,7 @@ func TestBreakAfterCancellingEndsItemsThatBlock(t *testing.T) {
 	})
 }
 
-func TestEachOfBadArgumentsYieldsOneError(t *testing.T) {
+func TestEach_InvalidArgumentsYieldOneError(t *testing.T) {
 	fine := func(context.Context, int) error { t.Error("ran"); return nil }
 	none := func(func(int) bool) { t.Error("took an item") }
 	for what, c := range map[string]struct {

@@ -81,7 +81,7 @@ func ExampleMonthly() {
 }
 
 // They go by the time of day, and so they run at noon of 1 January 2000.
-func TestTheExamplesOfTheCalendarPrintWhatTheySay(t *testing.T) {
+func TestExamples_OfTheCalendarPrintTheirOutput(t *testing.T) {
 	page, err := os.ReadFile("example_window_test.go")
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 
 // While calls are booked behind a window, the window is what they wait for, and not the limit beside it that their
 // places fill.
-func TestExplainNamesTheLimitForWhoseSakeCallsAreBooked(t *testing.T) {
+func TestExplain_NamesTheLimitBehindReservations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("key", PerSecond(10), Window(20, 10*time.Minute)))
 		for range 20 {
@@ -45,7 +45,7 @@ func TestExplainNamesTheLimitForWhoseSakeCallsAreBooked(t *testing.T) {
 }
 
 // A call that cost more than it was charged fills a limit above its brim. That books nobody.
-func TestAboveTheBrimIsNotAlwaysBooked(t *testing.T) {
+func TestExplain_AboveTheCapacityIsNotBooked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("api", Limit{Capacity: 10, LeakRate: 1, Name: "units"}))
 		p, err := b.Acquire(t.Context(), Cost{1})

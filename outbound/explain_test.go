@@ -27,7 +27,7 @@ func explained(t *testing.T, b *Bucket, c Cost) Explanation {
 
 // A call that is alone goes after the wait that Explain tells, to the nanosecond. While nobody is booked, the
 // limit that it names is the first of those that alone make the call wait longest.
-func TestACallGoesWhenExplainSays(t *testing.T) {
+func TestExplain_WaitIsExact(t *testing.T) {
 	berlin, _ := time.LoadLocation("Europe/Berlin")
 	all := []Limit{
 		PerSecond(3), Per(20, time.Minute).Of(1, "tokens"), Per(5, time.Second).Burst(3).Of(0, "burst"), Window(4, 2*time.Second), FixedWindow(5, 3*time.Second),
@@ -101,7 +101,7 @@ func TestACallGoesWhenExplainSays(t *testing.T) {
 }
 
 // Explain changes nothing, however often it looks, at a slow clock too.
-func TestExplainChangesNothing(t *testing.T) {
+func TestExplain_ChangesNothing(t *testing.T) {
 	var states [2]string
 	for i := range states {
 		synctest.Test(t, func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestExplainChangesNothing(t *testing.T) {
 	})
 }
 
-func TestExplainInWords(t *testing.T) {
+func TestExplanation_String(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		second, hour := Limit{Capacity: 10, LeakRate: 10, Name: "per second"}, Limit{Capacity: 50, LeakRate: 0.0139, Name: "per hour"}
 		b := Must(NewBucket("github", second, hour))
@@ -194,7 +194,7 @@ func TestExplainInWords(t *testing.T) {
 }
 
 // Of a limit that spaces calls evenly a level says nothing. Text, log and JSON say how far apart it keeps them.
-func TestExplainSaysHowFarApartALimitKeepsCalls(t *testing.T) {
+func TestExplanation_SpacingOfCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("api", PerSecond(5), Limit{Capacity: 1, LeakRate: 4, Name: "own"}, PerMinute(60).Burst(2), Per(90, time.Minute).Of(1, "rows")))
 		for range 3 { // one goes, and two are booked
@@ -237,7 +237,7 @@ func TestExplainSaysHowFarApartALimitKeepsCalls(t *testing.T) {
 }
 
 // While the bucket's clock is slowed, its calls go further apart.
-func TestExplainSaysHowFarApartASlowedLimitKeepsCalls(t *testing.T) {
+func TestExplanation_SpacingAtALowerSpeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("api", Limit{Capacity: 1, LeakRate: 9}))
 		mustAcquire(t, b).Done() // a success before
@@ -255,7 +255,7 @@ func TestExplainSaysHowFarApartASlowedLimitKeepsCalls(t *testing.T) {
 }
 
 // An explanation is a value for logs and for JSON, of a key of any bytes.
-func TestAnExplanationIsAValue(t *testing.T) {
+func TestExplanation_InLogsAndJSON(t *testing.T) {
 	b := Must(NewBucket("key\n<img>", Window(2, time.Hour)))
 	e := explained(t, b, Cost{3})
 	if e.Because != "never" || !errors.Is(e.Err, ErrTooLarge) || e.Wait >= 0 || e.States[0].Wait >= 0 {
@@ -291,7 +291,7 @@ func TestAnExplanationIsAValue(t *testing.T) {
 }
 
 // Of what makes a call wait Explain tells the longest part, and of equal limits the first.
-func TestExplainTellsTheLongestPart(t *testing.T) {
+func TestExplain_NamesTheLongestPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("key", Limit{Capacity: 2, LeakRate: 1, Name: "first"}, Limit{Capacity: 2, LeakRate: 1, Name: "second"}))
 		is := func(c Cost, because string, limit string, wait time.Duration) {
@@ -317,7 +317,7 @@ func TestExplainTellsTheLongestPart(t *testing.T) {
 
 // Of a shared bucket Explain is one trip, and tells what a call of one unit waits for as that of a bucket
 // in this process does.
-func TestExplainOfASharedBucket(t *testing.T) {
+func TestExplain_SharedBucketTakesOneRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &counting{Store: store.NewMemory()}
 		limits := []Limit{PerSecond(2), Window(3, time.Minute), Daily(5, time.UTC)}

@@ -47,7 +47,7 @@ func (u *unwritten) Update(_ context.Context, _ string, op *store.Op) (store.Rep
 	return r, err
 }
 
-func TestAWriteThatFailsLeavesTheCallsAsTheyWere(t *testing.T) {
+func TestStore_FailedWriteLeavesCharges(t *testing.T) {
 	limit := Limit{Capacity: 100, LeakRate: 1e-6}
 	another := func(b *Bucket) []Ticket {
 		k := BookRequest{Costs: []Cost{{1}}, Wait: time.Hour}
@@ -89,7 +89,7 @@ func TestAWriteThatFailsLeavesTheCallsAsTheyWere(t *testing.T) {
 }
 
 // Nobody knows whether a place was moved whose trip has failed: it goes back no more.
-func TestAPlaceWhoseMoveFailsDoesNotGoBack(t *testing.T) {
+func TestBook_FailedMoveReturnsNothing(t *testing.T) {
 	u := new(unwritten)
 	b := Must(NewSharedBucket(u, "key", Limit{Capacity: 100, LeakRate: 1e-6}))
 	k := BookRequest{Costs: []Cost{{4}}, Wait: time.Hour}

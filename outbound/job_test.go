@@ -42,7 +42,7 @@ func ending(f func()) {
 	wg.Wait()
 }
 
-func TestDoRunsTheJobOnceAndReturnsItsError(t *testing.T) {
+func TestDo_RunsTheJobOnce(t *testing.T) {
 	var c calls
 	failed := errors.New("failed")
 	for _, want := range []error{nil, failed} {
@@ -56,7 +56,7 @@ func TestDoRunsTheJobOnceAndReturnsItsError(t *testing.T) {
 	}
 }
 
-func TestJobWithoutRoomDoesNotRunAndHearsWhenToComeBack(t *testing.T) {
+func TestWrap_RefusedJobDoesNotRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("jobs", Limit{Capacity: 1, LeakRate: 2}))
 		ran := 0
@@ -76,7 +76,7 @@ func TestJobWithoutRoomDoesNotRunAndHearsWhenToComeBack(t *testing.T) {
 	})
 }
 
-func TestPanicOfAJobGoesOnAndEndsItsPermit(t *testing.T) {
+func TestDo_PanicEndsThePermit(t *testing.T) {
 	var c calls
 	func() {
 		defer func() {
@@ -92,7 +92,7 @@ func TestPanicOfAJobGoesOnAndEndsItsPermit(t *testing.T) {
 	}
 }
 
-func TestJobSettlesThroughItsContext(t *testing.T) {
+func TestPermitFrom_SettlesTheJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("settle", Limit{Capacity: 10, LeakRate: 1}))
 		type key struct{}
@@ -112,7 +112,7 @@ func TestJobSettlesThroughItsContext(t *testing.T) {
 	})
 }
 
-func TestPermitFromOutsideOfAJobHasNothingToDo(t *testing.T) {
+func TestPermitFrom_OutsideOfAJob(t *testing.T) {
 	p := PermitFrom(ctx)
 	if p == nil || *p != (Permit{}) || p == PermitFrom(ctx) {
 		t.Fatalf("PermitFrom gave %v, want a zero permit of its own", p)
@@ -123,7 +123,7 @@ func TestPermitFromOutsideOfAJobHasNothingToDo(t *testing.T) {
 	p.Done()
 }
 
-func TestNestedJobsSeeTheirOwnPermits(t *testing.T) {
+func TestPermitFrom_NestedJobs(t *testing.T) {
 	var outer, inner calls
 	_ = Do(ctx, &outer, Cost{1}, func(ctx context.Context) error {
 		_ = Do(ctx, &inner, Cost{1}, func(ctx context.Context) error {

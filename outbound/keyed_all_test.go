@@ -12,7 +12,7 @@ import (
 type tenantID string
 
 // All tells of every key and its limiter, whatever kind the key and the limiter are of.
-func TestAllTellsOfEveryKey(t *testing.T) {
+func TestKeyed_AllYieldsEachKey(t *testing.T) {
 	var none *Keyed[int]
 	for range none.All() {
 		t.Error("nil has a key")
@@ -66,7 +66,7 @@ func TestAllTellsOfEveryKey(t *testing.T) {
 }
 
 // Beside calls that make and drop limiters All tells of keys that stay, but for those that move at that moment.
-func TestAllBesideChanges(t *testing.T) {
+func TestKeyed_AllDuringChanges(t *testing.T) {
 	k := &Keyed[string]{Max: 200, New: func(key string) (Limiter, error) { return NewBucket(key, PerSecond(10)) }}
 	var stop atomic.Bool
 	var all sync.WaitGroup

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-func TestIdleLimiterMakesRoomAndOneInUseDoesNot(t *testing.T) {
+func TestKeyed_DropsIdleLimiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := 0
 		k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) { made++; return perTenant(key) }}
@@ -42,7 +42,7 @@ func TestIdleLimiterMakesRoomAndOneInUseDoesNot(t *testing.T) {
 	})
 }
 
-func TestForgottenDoneKeepsAnIdleLimiterForFiveMinutes(t *testing.T) {
+func TestKeyed_ForgottenDoneKeepsALimiterFiveMinutes(t *testing.T) {
 	for name, limits := range map[string][]Limit{
 		"cell":       {PerSecond(10)},
 		"two limits": {PerSecond(10), PerMinute(500).Of(0, "minute")},
@@ -69,7 +69,7 @@ func TestForgottenDoneKeepsAnIdleLimiterForFiveMinutes(t *testing.T) {
 	}
 }
 
-func TestIdleLimitersLingerAMinuteAndThenMakeWayForOthers(t *testing.T) {
+func TestKeyed_IdleLimitersLingerAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &Keyed[int]{New: func(i int) (Limiter, error) { return perTenant(strconv.Itoa(i)) }}
 		for i := range 1000 {
@@ -89,7 +89,7 @@ func TestIdleLimitersLingerAMinuteAndThenMakeWayForOthers(t *testing.T) {
 	})
 }
 
-func TestLimiterThatCannotTellIsKept(t *testing.T) {
+func TestKeyed_LimiterWithoutIdleIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &Keyed[int]{Max: 3, New: func(int) (Limiter, error) {
 			return limiterFunc(func(context.Context, Cost) (Permit, error) { return Permit{}, nil }), nil
@@ -196,7 +196,7 @@ func TestKeyed_LastLimiterKeepsABusyBucket(t *testing.T) {
 
 // A limiter that is dropped at every chance: two of one key never have permits
 // out at the same time.
-func TestDroppedLimiterNeverLivesBesideItsSuccessor(t *testing.T) {
+func TestKeyed_NoTwoLimitersOfAKeyAreInUse(t *testing.T) {
 	k := &Keyed[int]{Max: 3, New: func(int) (Limiter, error) { return &numbered{}, nil }}
 	const keys = 6
 	var mu [keys]sync.Mutex
@@ -236,7 +236,7 @@ func TestDroppedLimiterNeverLivesBesideItsSuccessor(t *testing.T) {
 }
 
 // Whatever is dropped and made again, each key's calls obey its limit.
-func TestCallsOfAKeyObeyItsLimitWhileKeysComeAndGo(t *testing.T) {
+func TestKeyed_KeysKeepTheirLimitsWhileOthersCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := Limit{Capacity: 2, LeakRate: 4}
 		var made atomic.Int32
@@ -288,7 +288,7 @@ func TestCallsOfAKeyObeyItsLimitWhileKeysComeAndGo(t *testing.T) {
 
 // What a tenant has spent of a day is not forgotten before the day is over, however long
 // nobody calls. Then its limiter makes room.
-func TestADayOfATenantIsKeptUntilMidnight(t *testing.T) {
+func TestKeyed_DayIsKeptUntilMidnight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) { return NewBucket(key, Daily(2, time.UTC)) }}
 		until(t, "2024-02-29T06:00:00Z")

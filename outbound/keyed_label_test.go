@@ -22,7 +22,7 @@ func (cutOff) Update(context.Context, string, *store.Op) (store.Reply, error) {
 	return store.Reply{}, errCut
 }
 
-func TestErrorsOfAKeyedNameALabel(t *testing.T) {
+func TestKeyedLabel_StandsInErrorsAndEvents(t *testing.T) {
 	const secret, tenant = "sk-live-0123456789", "the first tenant"
 	away := cutOff{}
 	hour, second := outbound.PerHour(1), outbound.PerSecond(9).Of(0, "second")
@@ -79,7 +79,7 @@ func (w wrapping) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit
 	return p, err
 }
 
-func TestAWrappedErrorOfAKeyedNamesTheLabelAlone(t *testing.T) {
+func TestKeyedLabel_HidesTheKeyInWrappedErrors(t *testing.T) {
 	const secret, tenant = "sk-live-0123456789", "the first tenant"
 	hour := outbound.PerHour(1)
 	away := cutOff{}
@@ -123,7 +123,7 @@ func TestAWrappedErrorOfAKeyedNamesTheLabelAlone(t *testing.T) {
 }
 
 // An error without a bucket's key stays as New has made it.
-func TestAnErrorOfNewWithoutAKeyStays(t *testing.T) {
+func TestKeyedLabel_ErrorWithoutAKeyStays(t *testing.T) {
 	keyed := &outbound.Keyed[string]{
 		Label: func(string) string { return "label" },
 		New:   func(string) (outbound.Limiter, error) { return nil, errTenant },
@@ -133,7 +133,7 @@ func TestAnErrorOfNewWithoutAKeyStays(t *testing.T) {
 	}
 }
 
-func TestAnErrorShows64BytesOfAKey(t *testing.T) {
+func TestThrottledError_Shows64BytesOfAKey(t *testing.T) {
 	for key, want := range map[string]string{
 		strings.Repeat("x", 64):             `"` + strings.Repeat("x", 64) + `"`,
 		strings.Repeat("x", 65):             `"` + strings.Repeat("x", 64) + `"…`,
@@ -158,7 +158,7 @@ type embedding struct {
 	hints []string
 }
 
-func TestALabelledErrorHidesTheKeyOfWhatItWrapsAndIsStillItself(t *testing.T) {
+func TestKeyedLabel_ProgramFindsItsOwnError(t *testing.T) {
 	refusal := &outbound.ThrottledError{Key: "secret"}
 	own := embedding{refusal, []string{"later"}}
 	for name, err := range map[string]error{
@@ -189,7 +189,7 @@ func TestALabelledErrorHidesTheKeyOfWhatItWrapsAndIsStillItself(t *testing.T) {
 	}
 }
 
-func TestARefusalWithoutALabelCostsAKeyedNothing(t *testing.T) {
+func TestKeyedLabel_NoneAllocatesNothing(t *testing.T) {
 	err := error(&outbound.ThrottledError{Key: "key"})
 	keyed := &outbound.Keyed[string]{New: func(string) (outbound.Limiter, error) { return failing{err}, nil }}
 	if n := testing.AllocsPerRun(1000, func() { _, _ = keyed.Acquire(background, "key", outbound.Cost{1}) }); n > 0 {
@@ -198,7 +198,7 @@ func TestARefusalWithoutALabelCostsAKeyedNothing(t *testing.T) {
 }
 
 // An error of what uses the limiter, such as that of a booking, is one of the limiter's.
-func TestALabelStandsInTheErrorsOfUse(t *testing.T) {
+func TestKeyedLabel_StandsInErrorsOfUse(t *testing.T) {
 	k := &outbound.Keyed[string]{Label: func(string) string { return "label" }, New: func(key string) (outbound.Limiter, error) {
 		return outbound.NewBucket(key, outbound.Limit{Capacity: 1, LeakRate: 1})
 	}}

@@ -18,7 +18,7 @@ import (
 
 func unlimited[K any](K) (Limiter, error) { return Unlimited{}, nil }
 
-func TestEachKeyHasALimiterOfItsOwn(t *testing.T) {
+func TestKeyed_EachKeyHasItsLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &Keyed[string]{New: perTenant}
 		for _, key := range []string{"a", "b", "", "a\x00", "\xff"} {
@@ -35,7 +35,7 @@ func TestEachKeyHasALimiterOfItsOwn(t *testing.T) {
 	})
 }
 
-func TestKeysNeedNotBeTheNamesOfTheirBuckets(t *testing.T) {
+func TestKeyed_KeysOfAnyType(t *testing.T) {
 	named := &Keyed[string]{New: func(string) (Limiter, error) { return NewBucket("one name", PerHour(1)) }}
 	numbers := &Keyed[int]{New: func(int) (Limiter, error) { return NewBucket("7", PerHour(1)) }}
 	any7 := &Keyed[any]{New: func(key any) (Limiter, error) { return NewBucket(fmt.Sprint(key), PerHour(1)) }}
@@ -52,7 +52,7 @@ func TestKeysNeedNotBeTheNamesOfTheirBuckets(t *testing.T) {
 	}
 }
 
-func TestRacingFirstCallsShareOneLimiter(t *testing.T) {
+func TestKeyed_ConcurrentFirstCallsShareALimiter(t *testing.T) {
 	for range 50 {
 		k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) {
 			runtime.Gosched()
@@ -77,7 +77,7 @@ func TestRacingFirstCallsShareOneLimiter(t *testing.T) {
 	}
 }
 
-func TestAFullKeyedRefusesOrOverflows(t *testing.T) {
+func TestKeyed_FullRefusesOrOverflows(t *testing.T) {
 	k := &Keyed[string]{New: perTenant, Max: 2}
 	defer mustAcquire(t, k.For("a")).Done()
 	defer mustAcquire(t, k.For("b")).Done()
@@ -97,7 +97,7 @@ func TestAFullKeyedRefusesOrOverflows(t *testing.T) {
 	}
 }
 
-func TestManyStrangersStayWithinMax(t *testing.T) {
+func TestKeyed_ManyNewKeysStayWithinMax(t *testing.T) {
 	k := &Keyed[uint64]{Max: 1000, New: unlimited[uint64]}
 	busy := &Keyed[uint64]{Max: 100, New: func(uint64) (Limiter, error) { return NewBucket("", PerHour(1)) }}
 	strangers := 200_000
@@ -134,7 +134,7 @@ func TestManyStrangersStayWithinMax(t *testing.T) {
 	}
 }
 
-func TestKeyThatDoesNotEqualItselfIsRefused(t *testing.T) {
+func TestKeyed_NaNIsRefused(t *testing.T) {
 	floats := &Keyed[float64]{New: unlimited[float64], Overflow: Unlimited{}}
 	type pair struct {
 		name string
@@ -154,7 +154,7 @@ func TestKeyThatDoesNotEqualItselfIsRefused(t *testing.T) {
 	}
 }
 
-func TestNothingIsKeptOfANewThatFails(t *testing.T) {
+func TestKeyed_FailedNewKeepsNothing(t *testing.T) {
 	failed := errors.New("failed")
 	var none *Bucket
 	for what, c := range map[string]struct {
@@ -180,7 +180,7 @@ func TestNothingIsKeptOfANewThatFails(t *testing.T) {
 	}
 }
 
-func TestPanicInNewGoesOnAndLeavesTheKeyedUsable(t *testing.T) {
+func TestKeyed_PanicInNewGoesOn(t *testing.T) {
 	ready := false
 	k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) {
 		if !ready {
@@ -200,7 +200,7 @@ func TestPanicInNewGoesOnAndLeavesTheKeyedUsable(t *testing.T) {
 	mustAcquire(t, k.For("key")).Done()
 }
 
-func TestDoneContextMakesNoLimiter(t *testing.T) {
+func TestKeyed_EndedCtxMakesNoLimiter(t *testing.T) {
 	k := &Keyed[string]{New: func(string) (Limiter, error) { t.Error("made"); return Unlimited{}, nil }}
 	done, cancel := context.WithCancel(ctx)
 	cancel()
@@ -209,7 +209,7 @@ func TestDoneContextMakesNoLimiter(t *testing.T) {
 	}
 }
 
-func TestKeyedInAKeyedCountsPermitsInBoth(t *testing.T) {
+func TestKeyed_NestedCountsPermitsInBoth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := &Keyed[string]{Max: 1, New: perTenant}
 		outer := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) { return inner.For(key), nil }}
@@ -227,7 +227,7 @@ func TestKeyedInAKeyedCountsPermitsInBoth(t *testing.T) {
 	})
 }
 
-func TestOneBucketUnderManyKeysStaysWhatItIs(t *testing.T) {
+func TestKeyed_OneBucketOfManyKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plan := Must(NewBucket("plan", Limit{Capacity: 1, LeakRate: 10}))
 		k := &Keyed[int]{Max: 2, New: func(int) (Limiter, error) { return plan, nil }}
@@ -245,7 +245,7 @@ func TestOneBucketUnderManyKeysStaysWhatItIs(t *testing.T) {
 	})
 }
 
-func TestBucketOfOneLimitTakes96Bytes(t *testing.T) {
+func TestBucket_Takes96Bytes(t *testing.T) {
 	if n := unsafe.Sizeof(Bucket{}); n != 96 {
 		t.Errorf("%d bytes", n)
 	}
@@ -257,7 +257,7 @@ func TestKeyed_KeyTakesAtMost190Bytes(t *testing.T) {
 	}
 }
 
-func TestKeyedAcquireDoesNotAllocate(t *testing.T) {
+func TestKeyed_AcquireAllocatesNothing(t *testing.T) {
 	k := &Keyed[string]{New: fast}
 	mustAcquire(t, k.For("key")).Done()
 	if n := testing.AllocsPerRun(100, func() {
@@ -268,7 +268,7 @@ func TestKeyedAcquireDoesNotAllocate(t *testing.T) {
 	}
 }
 
-func TestOneKeysBucketCanBeHeldAndChanged(t *testing.T) {
+func TestKeyed_Use(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := 0
 		k := &Keyed[string]{Max: 2, Overflow: Unlimited{}, New: func(key string) (Limiter, error) {

@@ -16,7 +16,7 @@ import (
 
 // Who comes back at RetryAfter is admitted, whatever limits there are beside each other, and
 // through holds and slow-downs.
-func TestACallThatComesBackAtRetryAfterIsAdmittedWhateverTheKinds(t *testing.T) {
+func TestBucket_RetryAfterIsEnoughForAllKinds(t *testing.T) {
 	all := []Limit{Window(5, time.Second), Window(40, time.Minute), FixedWindow(7, 3*time.Second), FixedWindow(60, 2*time.Minute), Hourly(90),
 		Daily(400, pacific), Monthly(5_000, pacific), PerSecond(3), PerMinute(60).Burst(20), {Capacity: 6, LeakRate: 1. / 3}}
 	for seed := range uint64(60) {
@@ -81,7 +81,7 @@ func (s *awry) Update(_ context.Context, _ string, op *store.Op) (store.Reply, e
 }
 
 // A store's time of day counts, and not the worker's: it is learned in one more trip.
-func TestASharedBucketLearnsTheTimeOfDayOfItsStore(t *testing.T) {
+func TestCalendar_CountsByTheStoresTimeOfDay(t *testing.T) {
 	for _, ahead := range []time.Duration{0, time.Minute, -time.Minute, 5 * time.Hour, -5 * time.Hour, 72 * time.Hour, -72 * time.Hour, 40 * 365 * 24 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			time.Sleep(12 * time.Hour)
@@ -115,7 +115,7 @@ func TestASharedBucketLearnsTheTimeOfDayOfItsStore(t *testing.T) {
 
 // An answer that tells what is left of a window concerns the bucket only where the calls
 // since can have used it up: by the limit under which the fewest can have gone.
-func TestWhatIsLeftOfAWindowConcernsTheBucketWhenItIsLittle(t *testing.T) {
+func TestAnswerRemaining_OfAWindowHoldsWhenLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Minute)
 		m := &counting{Store: store.NewMemory()}

@@ -41,7 +41,7 @@ func (s *tardy) Update(ctx context.Context, key string, op *store.Op) (store.Rep
 
 // An Acquire whose answers come late ends with its ctx, or with its second answer or the first after a
 // second, whichever is later, and leaves nothing charged.
-func TestAnAcquireEndsInTimeThoughAnswersComeLate(t *testing.T) {
+func TestAcquire_EndsInTimeWithLateReplies(t *testing.T) {
 	for name, c := range map[string]struct {
 		takes, ctx time.Duration // 0: the ctx does not end
 		most       time.Duration

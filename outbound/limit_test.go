@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestABurstOfOneChangesNothing(t *testing.T) {
+func TestBurst_OfOneChangesNothing(t *testing.T) {
 	for _, n := range []float64{1e-3, 0.1, 0.5, 1, 1.7, 10, 1e6} {
 		for name, l := range map[string]Limit{"once": PerSecond(n).Burst(1), "twice": PerSecond(n).Burst(1).Burst(1)} {
 			if l != PerSecond(n) {
@@ -23,7 +23,7 @@ func TestABurstOfOneChangesNothing(t *testing.T) {
 	}
 }
 
-func TestABurstIsAtMostWhatAWindowHolds(t *testing.T) {
+func TestBurst_IsAtMostTheLimitsNumber(t *testing.T) {
 	for _, n := range []float64{0.5, 1, 2, 2.5, 10, 1000} {
 		for _, b := range []float64{math.Nextafter(n, 2*n), n + 0.5, n + 1, 2 * n} {
 			if _, err := NewBucket("k", PerMinute(n).Burst(b)); (err == nil) != (b == 1) {
@@ -37,7 +37,7 @@ func TestABurstIsAtMostWhatAWindowHolds(t *testing.T) {
 }
 
 // A caller takes all that there is room for, and after each pause the burst again.
-func TestNoWindowSeesMoreThanItsNumberWhateverTheBurst(t *testing.T) {
+func TestBurst_KeepsTheWindow(t *testing.T) {
 	const window = time.Second
 	for _, n := range []int{2, 3, 7, 20} {
 		for b := 1; b <= n; b++ {
@@ -79,7 +79,7 @@ func TestNoWindowSeesMoreThanItsNumberWhateverTheBurst(t *testing.T) {
 	}
 }
 
-func TestABucketHasOneLimitOnCallsAtOnceWhateverItsName(t *testing.T) {
+func TestNewBucket_OneInFlightOnly(t *testing.T) {
 	_, err := NewBucket("k", InFlight(1).Of(0, "a"), PerSecond(1), InFlight(2).Of(1, "b"))
 	var bad *LimitError
 	if !errors.As(err, &bad) || bad.Key != "k" {
@@ -91,7 +91,7 @@ func TestABucketHasOneLimitOnCallsAtOnceWhateverItsName(t *testing.T) {
 	}
 }
 
-func TestALimitDrainsInNoLessThanANanosecond(t *testing.T) {
+func TestLimit_DrainsInNoLessThanANanosecond(t *testing.T) {
 	for _, c := range []struct {
 		limit Limit
 		ok    bool
@@ -107,7 +107,7 @@ func TestALimitDrainsInNoLessThanANanosecond(t *testing.T) {
 
 // A rate of which a unit takes no whole ns is not rounded to one of which it does,
 // but by as little as a hundred-thousandth.
-func TestABucketIsAsFastAsItsRateSays(t *testing.T) {
+func TestLimit_RateIsExact(t *testing.T) {
 	for _, rate := range []float64{1e-3, 0.7, 3, 61, 1e4 / 3, 1e6 / 7, 3e6, 7e6, 1e8, 3e8, 2e9 / 3, 7e8, 1e9, 3e9, 1e11} {
 		synctest.Test(t, func(t *testing.T) {
 			// More than a window holds, so that nothing is lost while time passes.
@@ -124,7 +124,7 @@ func TestABucketIsAsFastAsItsRateSays(t *testing.T) {
 	}
 }
 
-func TestLimitsWithoutNamesHaveLabels(t *testing.T) {
+func TestLimit_WithoutNameHasALabel(t *testing.T) {
 	limits := []Limit{PerSecond(10), PerHour(5_000), Per(1_000_000, 90*time.Minute).Burst(2), Per(0.5, 1500*time.Millisecond), {Capacity: 40, LeakRate: 2},
 		PerMinute(30_000).Of(1, ""), PerMinute(7).Of(0, "mine"), InFlight(3)}
 	b, err := NewBucket("k", limits...)
@@ -159,7 +159,7 @@ func TestLimitsWithoutNamesHaveLabels(t *testing.T) {
 	}
 }
 
-func TestABurstAboveThePerWindowOffersTheBucketThatIsMeant(t *testing.T) {
+func TestBurst_ErrorOffersALimit(t *testing.T) {
 	for l, want := range map[Limit]string{
 		PerSecond(10).Burst(20): "write Limit{Capacity: 20, LeakRate: 10}",
 		PerMinute(30).Burst(60): "write Limit{Capacity: 60, LeakRate: 0.5}",
@@ -175,7 +175,7 @@ func TestABurstAboveThePerWindowOffersTheBucketThatIsMeant(t *testing.T) {
 	}
 }
 
-func TestEachTellsWhatALimitLetsGoInAWindow(t *testing.T) {
+func TestLimit_Each(t *testing.T) {
 	for _, l := range []struct {
 		Limit
 		n      float64

@@ -140,7 +140,7 @@ func TestParseLimit_ReadsWhatPeopleWrite(t *testing.T) {
 }
 
 // A bucket tells of the limit that it was given, also where it is the only one.
-func TestTheLimitOfAStateIsTheOneThatWasGiven(t *testing.T) {
+func TestState_LimitIsTheOneGiven(t *testing.T) {
 	for _, l := range someLimits {
 		given := [][]Limit{{l}}
 		if !l.inFlight {

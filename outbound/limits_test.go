@@ -22,7 +22,7 @@ func level(t *testing.T, b *Bucket, i int) float64 {
 
 // What a call has cost beyond its cost counts in limits that it was not booked
 // under, too, and nothing comes back from them.
-func TestACallThatCostMoreIsChargedUnderLimitsThatItDoesNotKnow(t *testing.T) {
+func TestSettle_AddsUnderLimitsSetSince(t *testing.T) {
 	calls, tokens := Limit{Capacity: 100, LeakRate: 1e-6}, Limit{Capacity: 100, LeakRate: 1e-6, Unit: 1}
 	for name, c := range map[string]struct{ used, want float64 }{"more": {35, 50}, "the same": {20, 35}, "less": {5, 35}} {
 		for _, changes := range []int{1, 2, 3} {
@@ -78,7 +78,7 @@ func TestLimits_AlignCharge(t *testing.T) {
 	}
 }
 
-func TestATicketThatCouldNotMoveIsSettledAsIfNobodyHadTried(t *testing.T) {
+func TestBook_RefusedMoveChangesNoSettle(t *testing.T) {
 	for _, tried := range []bool{false, true} {
 		calls, tokens := Limit{Capacity: 10, LeakRate: 1e-6}, Limit{Capacity: 10, LeakRate: 1e-6, Unit: 1}
 		b := Must(NewSharedBucket(store.NewMemory(), "k", calls))
@@ -105,7 +105,7 @@ func TestATicketThatCouldNotMoveIsSettledAsIfNobodyHadTried(t *testing.T) {
 }
 
 // Under other limits the new place could be a later one, and the call had one already.
-func TestNoPlaceMovesUnderOtherLimits(t *testing.T) {
+func TestBook_NoMoveUnderOtherLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for kind, b := range map[string]*Bucket{
 			"of its own": Must(NewBucket("api", Limit{Capacity: 1, LeakRate: 2})),
@@ -131,7 +131,7 @@ func TestNoPlaceMovesUnderOtherLimits(t *testing.T) {
 	})
 }
 
-func TestAPlaceWhoseCallCanNeverGoIsNotUndone(t *testing.T) {
+func TestBook_MoveOfATooLargeCostUndoesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for kind, b := range map[string]*Bucket{
 			"of its own": Must(NewBucket("api", Limit{Capacity: 5, LeakRate: 10})),
@@ -164,7 +164,7 @@ func TestAPlaceWhoseCallCanNeverGoIsNotUndone(t *testing.T) {
 	})
 }
 
-func TestTheFirstCallIsNotRefusedForWhatTheSecondCosts(t *testing.T) {
+func TestBook_FirstCallIsIndependentOfTheSecond(t *testing.T) {
 	for _, b := range []*Bucket{
 		Must(NewBucket("api", Limit{Capacity: 2, LeakRate: 1e-3})),
 		Must(NewSharedBucket(store.NewMemory(), "api", Limit{Capacity: 2, LeakRate: 1e-3})),
@@ -185,7 +185,7 @@ func TestTheFirstCallIsNotRefusedForWhatTheSecondCosts(t *testing.T) {
 	}
 }
 
-func TestLimitsOfLongAgoAreNotKept(t *testing.T) {
+func TestSetLimits_KeepsNoMemoryOfChanges(t *testing.T) {
 	for _, b := range []*Bucket{Must(NewBucket("k", Limit{Capacity: 1, LeakRate: 1})), Must(NewSharedBucket(store.NewMemory(), "k", Limit{Capacity: 1, LeakRate: 1}))} {
 		heap := func() uint64 {
 			runtime.GC()
@@ -229,7 +229,7 @@ type flipping struct {
 	busy  bool
 }
 
-func TestLimitsThatChangeFasterThanTheyAreHeardOfAreAnError(t *testing.T) {
+func TestSetLimits_EndlessChangesAreAnError(t *testing.T) {
 	memory := store.NewMemory()
 	f := &flipping{Store: memory, other: Must(NewSharedBucket(memory, "k", Limit{Capacity: 10, LeakRate: 1}))}
 	b := Must(NewSharedBucket(f, "k", Limit{Capacity: 10, LeakRate: 1}))
@@ -256,7 +256,7 @@ func (f *flipping) Update(c context.Context, key string, op *store.Op) (store.Re
 	return f.Store.Update(c, key, op)
 }
 
-func TestLimitsThatNoBucketTakesAreAStoresError(t *testing.T) {
+func TestSetLimits_InvalidOnesInAStoreAreAStoreError(t *testing.T) {
 	refused := func(name string, l liar) {
 		b := Must(NewSharedBucket(l, "k", Limit{Capacity: 10, LeakRate: 1}))
 		var failed *StoreError
@@ -293,7 +293,7 @@ func (l liar) Update(context.Context, string, *store.Op) (store.Reply, error) {
 	return store.Reply{Stale: true, Number: l.number, Limits: l.limits}, nil
 }
 
-func TestStatesBesideSetLimitsAreOfOneMoment(t *testing.T) {
+func TestSetLimits_StatesAreOfOneMoment(t *testing.T) {
 	a := Limit{Capacity: 1, LeakRate: 1}
 	b := Must(NewBucket("k", a))
 	var wg sync.WaitGroup
@@ -313,7 +313,7 @@ func TestStatesBesideSetLimitsAreOfOneMoment(t *testing.T) {
 }
 
 // A window that is made shorter refills nothing: the calls of its last moments count for as long as the new one is.
-func TestAShorterWindowForgetsNoCall(t *testing.T) {
+func TestSetLimits_ShorterWindowForgetsNoCall(t *testing.T) {
 	for name, window := range map[string]func(float64, time.Duration) Limit{"moving": Window, "fixed": FixedWindow} {
 		for _, shared := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
@@ -340,7 +340,7 @@ func TestAShorterWindowForgetsNoCall(t *testing.T) {
 	}
 }
 
-func TestALimitThatComesAgainGivesNothingBackToCallsFromBefore(t *testing.T) {
+func TestSetLimits_ReturningLimitReturnsNoOldUnits(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			first, second := Limit{Capacity: 10, LeakRate: 1, Name: "first"}, Limit{Capacity: 10, LeakRate: 1, Name: "second"}

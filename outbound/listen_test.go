@@ -22,7 +22,7 @@ func (a *answers) expect(t *testing.T, want ...Answer) {
 }
 
 // What a listener hears has its effect as well, and the permit has no more to free.
-func TestAListenerHearsEachAnswerWhateverThePermitIs(t *testing.T) {
+func TestListen_ReportsEachAnswer(t *testing.T) {
 	one := Limit{Capacity: 10, LeakRate: 1}
 	for name, limits := range map[string][]Limit{"cell": {one}, "call": {one, one.Of(1, "other")}} {
 		for _, wrapped := range []bool{false, true} {
@@ -67,7 +67,7 @@ func TestAListenerHearsEachAnswerWhateverThePermitIs(t *testing.T) {
 	heard.expect(t, Answer{Kind: AnswerHold, Wait: time.Second})
 }
 
-func TestListeningAllocatesNothing(t *testing.T) {
+func TestListen_AllocatesNothing(t *testing.T) {
 	b := Must(NewBucket("b", Limit{Capacity: 1e9, LeakRate: 1e9}))
 	l := new(answers)
 	if n := testing.AllocsPerRun(100, func() {
@@ -80,7 +80,7 @@ func TestListeningAllocatesNothing(t *testing.T) {
 }
 
 // What a quota looks like is an event, and neither a success nor the end of one.
-func TestObserverHearsWhatTheAPITells(t *testing.T) {
+func TestObserve_ReportsQuotas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h heard
 		budget := Budget{Policy: "core", Unit: "requests", Limit: 60, Remaining: 59, Reset: time.Hour, Window: time.Hour}
@@ -96,7 +96,7 @@ func TestObserverHearsWhatTheAPITells(t *testing.T) {
 }
 
 // The contexts of later events have the call's values and do not end.
-func TestAnEventsContextDoesNotEndAndAllocatesNothing(t *testing.T) {
+func TestObserve_CtxOfLaterEventsDoesNotEnd(t *testing.T) {
 	outer, cancel := context.WithTimeout(context.WithValue(ctx, heardKey{}, "trace"), time.Hour)
 	ended := 0
 	l := Observe(Must(NewBucket("b", Limit{Capacity: 1e9, LeakRate: 1e9})), "api", func(ctx context.Context, e Event) {

@@ -29,7 +29,7 @@ func BenchmarkObserve(b *testing.B) {
 }
 
 // What a bucket decides at one moment is told with that moment, so that nobody reads the clock once more for it.
-func TestWhatABucketDecidesAtOnceTakesNoTime(t *testing.T) {
+func TestObserve_ImmediateDecisionWaitsZero(t *testing.T) {
 	var events []Event
 	b := Must(NewBucket("b", Limit{Capacity: 1, LeakRate: 1e-3}))
 	l := Observe(b, "api", func(_ context.Context, e Event) { events = append(events, e) })

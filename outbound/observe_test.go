@@ -66,14 +66,14 @@ func expect(t *testing.T, h *heard, want ...Event) {
 	h.events = nil
 }
 
-func TestNilObserverCostsNothing(t *testing.T) {
+func TestObserve_NilFunctionIsNoLimiter(t *testing.T) {
 	b := Must(NewBucket("b", PerSecond(1)))
 	if l := Observe(b, "api", nil); l != Limiter(b) {
 		t.Errorf("Observe with nil returned %T", l)
 	}
 }
 
-func TestObserverHearsWhatBecomesOfACall(t *testing.T) {
+func TestObserve_ReportsWhatBecomesOfACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h heard
 		b := Must(NewBucket("secret", Limit{Capacity: 10, LeakRate: 1}))
@@ -164,7 +164,7 @@ type ownAnswered struct {
 
 func (o *ownAnswered) Answered(Answer) { o.heard++ }
 
-func TestObserverHandsWhatRemainsOnToACallOfSomebodyElse(t *testing.T) {
+func TestObserve_PassesAnswersToForeignCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h heard
 		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
@@ -178,7 +178,7 @@ func TestObserverHandsWhatRemainsOnToACallOfSomebodyElse(t *testing.T) {
 	})
 }
 
-func TestObserverHearsHowLongACallWaited(t *testing.T) {
+func TestObserve_ReportsWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h heard
 		outer, cancel := context.WithTimeout(context.WithValue(ctx, heardKey{}, "trace"), 5*time.Second)
@@ -212,7 +212,7 @@ func TestObserverHearsHowLongACallWaited(t *testing.T) {
 	})
 }
 
-func TestObserverThatPanicsAtAdmissionLeavesNothingCharged(t *testing.T) {
+func TestObserve_PanicAtAdmissionChargesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, at := range []string{EventAdmitted} {
 			for how, end := range map[string]func(){"panic": func() { panic("f") }, "goexit": runtime.Goexit} {
@@ -236,7 +236,7 @@ func TestObserverThatPanicsAtAdmissionLeavesNothingCharged(t *testing.T) {
 	})
 }
 
-func TestObserverThatPanicsLaterHasLostNoReport(t *testing.T) {
+func TestObserve_LaterPanicLosesNoReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("b", Limit{Capacity: 4, LeakRate: 1}, InFlight(1)))
 		p := mustAcquire(t, Observe(b, "api", func(_ context.Context, e Event) {
@@ -286,7 +286,7 @@ func TestObserve_WaitsAddUpToTheTimeWaited(t *testing.T) {
 	})
 }
 
-func TestObservedLimiterIsIdleAsItsInnerOneIs(t *testing.T) {
+func TestObserve_IdleIsThatOfTheLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hear := func(context.Context, Event) {}
 		b := Must(NewBucket("b", Limit{Capacity: 1, LeakRate: 1}))
@@ -310,7 +310,7 @@ func TestObservedLimiterIsIdleAsItsInnerOneIs(t *testing.T) {
 	})
 }
 
-func TestObservedNilLimiterIsAnError(t *testing.T) {
+func TestObserve_NilLimiterIsAnError(t *testing.T) {
 	var h heard
 	_, err := Observe(nil, "api", h.hear).Acquire(ctx, Cost{1})
 	if !errors.Is(err, ErrInvalid) {
@@ -320,7 +320,7 @@ func TestObservedNilLimiterIsAnError(t *testing.T) {
 }
 
 // f is called with no lock held, so it may use the bucket that it hears of.
-func TestAnObserverMayUseTheBucket(t *testing.T) {
+func TestObserve_FunctionMayUseTheBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("b", Limit{Capacity: 4, LeakRate: 1}, InFlight(2)))
 		heard := map[string]int{}

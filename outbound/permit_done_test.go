@@ -31,7 +31,7 @@ func admit(t *testing.T, b *Bucket, n float64) Permit {
 	return p
 }
 
-func TestSettleGivesBackBeforeDone(t *testing.T) {
+func TestSettle_ReturnsBeforeDone(t *testing.T) {
 	bothPaths(t, func(t *testing.T, b *Bucket) {
 		p := admit(t, b, 10)
 		p.Settle(Cost{4})
@@ -42,7 +42,7 @@ func TestSettleGivesBackBeforeDone(t *testing.T) {
 	})
 }
 
-func TestSettleCountsOnceAfterDone(t *testing.T) {
+func TestSettle_CountsOnceAfterDone(t *testing.T) {
 	bothPaths(t, func(t *testing.T, b *Bucket) {
 		p := admit(t, b, 10)
 		p.Done()
@@ -57,7 +57,7 @@ func TestSettleCountsOnceAfterDone(t *testing.T) {
 	})
 }
 
-func TestSettleAfterDoneAddsWhatTheCallCostMore(t *testing.T) {
+func TestSettle_AddsAfterDone(t *testing.T) {
 	bothPaths(t, func(t *testing.T, b *Bucket) {
 		p := admit(t, b, 1)
 		p.Done()
@@ -69,7 +69,7 @@ func TestSettleAfterDoneAddsWhatTheCallCostMore(t *testing.T) {
 	})
 }
 
-func TestRefusedAndHoldCountAfterDone(t *testing.T) {
+func TestPermit_RefusedAndHoldCountAfterDone(t *testing.T) {
 	for name, hold := range map[string]func(*Permit){
 		"Refused": func(p *Permit) { p.Refused(time.Minute) },
 		"Hold":    func(p *Permit) { p.Hold(time.Minute) },
@@ -102,7 +102,7 @@ func TestHold_RefusedCallThatIsSettledIsNotBooked(t *testing.T) {
 	})
 }
 
-func TestTicketThatWasGivenBackSettlesNothing(t *testing.T) {
+func TestTicket_ReturnedOneSettlesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("ticket", Limit{Capacity: 10, LeakRate: 1}))
 		k := BookRequest{Costs: []Cost{{10}}}
@@ -127,7 +127,7 @@ func TestTicketThatWasGivenBackSettlesNothing(t *testing.T) {
 	})
 }
 
-func TestTicketOfACallThatIsDoneIsNotGivenBack(t *testing.T) {
+func TestTicket_OfADoneCallIsNotReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("ticket", Limit{Capacity: 10, LeakRate: 1}))
 		k := BookRequest{Costs: []Cost{{10}}}
@@ -149,7 +149,7 @@ type silent struct{ *Permit }
 
 func (silent) Done() {}
 
-func TestPendingTellsWhetherDoneFreesSomething(t *testing.T) {
+func TestPermit_Pending(t *testing.T) {
 	ours := Permit{}
 	pinned := Permit{pin: new(atomic.Int64)}
 	pinned.pin.Store(1)
@@ -175,7 +175,7 @@ func TestPendingTellsWhetherDoneFreesSomething(t *testing.T) {
 	}
 }
 
-func TestALimitThatACallDoesNotFillDoesNotHoldItUp(t *testing.T) {
+func TestAcquire_WaitsOnlyForLimitsOfItsUnits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("k", Limit{Capacity: 1, LeakRate: 1. / 3600, Name: "reports"}, Limit{Capacity: 100, LeakRate: 10, Unit: 1, Name: "rows"}))
 		p, err := b.Acquire(ctx, Cost{1, 1})

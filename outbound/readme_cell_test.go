@@ -159,7 +159,7 @@ func runCells(t *testing.T, text string) (output string, err error) {
 }
 
 // The bucket of the table was once an error, because its two limits bore one name.
-func TestCodeInTheTablesOfThePagesCompilesAndReturnsNoError(t *testing.T) {
+func TestReadme_CodeInTablesRuns(t *testing.T) {
 	var code []string
 	for _, page := range pages {
 		text, err := os.ReadFile(page)
@@ -185,7 +185,7 @@ func TestCodeInTheTablesOfThePagesCompilesAndReturnsNoError(t *testing.T) {
 }
 
 // The check of the cells must be able to fail.
-func TestCodeInTablesIsFoundAndCanFail(t *testing.T) {
+func TestReadme_CheckOfTablesCanFail(t *testing.T) {
 	const page = "Not `here()`.\n\n| `NewBucket(key, …)` or `queue.ErrClosed` | `outbound.Missing` |\n|---|---|\n| `outbound.Must(NewBucket(key, PerSecond(1), …))` | `*outbound.Bucket` |\n"
 	code := cellCode(page)
 	want := []string{"NewBucket(key, …)", "queue.ErrClosed", "outbound.Missing", "outbound.Must(NewBucket(key, PerSecond(1), …))", "*outbound.Bucket"}

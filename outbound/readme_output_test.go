@@ -60,7 +60,7 @@ func TestProgram(t *testing.T) {
 	return string(out), err
 }
 
-func TestFirstProgramOfTheReadmePrintsWhatThePageSays(t *testing.T) {
+func TestReadme_FirstProgramPrintsItsOutput(t *testing.T) {
 	text, err := os.ReadFile(readme)
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func TestFirstProgramOfTheReadmePrintsWhatThePageSays(t *testing.T) {
 }
 
 // The check of the output must be able to find another output, or none.
-func TestOutputOfAProgramIsWhatIsSaidBehindIt(t *testing.T) {
+func TestReadme_CheckOfOutputCanFail(t *testing.T) {
 	const page = "It prints `before`\n\n```go\npackage main\n```\n\nIt prints `one two`. More.\n"
 	if got, want := outputBehind(page, goBlocks(t, page)[0]), "one two"; got != want {
 		t.Errorf("found %q, want %q", got, want)

@@ -176,7 +176,7 @@ func use(stmts string) string {
 	return uses.String()
 }
 
-func TestGoBlocksOfTheReadmeCompile(t *testing.T) {
+func TestReadme_BlocksCompile(t *testing.T) {
 	page, err := os.ReadFile(readme)
 	if err != nil {
 		t.Fatal(err)
@@ -197,7 +197,7 @@ func TestGoBlocksOfTheReadmeCompile(t *testing.T) {
 }
 
 // The reader who has a minute sees a program, and how to try it.
-func TestReadmeIsShortAndShowsCodeFirst(t *testing.T) {
+func TestReadme_IsShortAndShowsCodeFirst(t *testing.T) {
 	page, err := os.ReadFile(readme)
 	if err != nil {
 		t.Fatal(err)
@@ -218,7 +218,7 @@ func TestReadmeIsShortAndShowsCodeFirst(t *testing.T) {
 
 // Each link of the pages has a target, and each page but the one for those who come from
 // other libraries links every example.
-func TestLinksOfThePagesLeadSomewhere(t *testing.T) {
+func TestReadme_LinksHaveTargets(t *testing.T) {
 	examples, err := filepath.Glob("../examples/*/main.go")
 	if err != nil || len(examples) == 0 {
 		t.Fatalf("no examples: %v", err)
@@ -246,7 +246,7 @@ func TestLinksOfThePagesLeadSomewhere(t *testing.T) {
 }
 
 // The compilation of the README must be able to fail.
-func TestGoBlocksAreCompiledByTheirForm(t *testing.T) {
+func TestReadme_CheckOfBlocksCanFail(t *testing.T) {
 	const imports = "import (\n\t\"fmt\"\n\tout \"github.com/dripfeed/dripfeed/outbound\"\n)\n"
 	for _, c := range []struct {
 		name   string

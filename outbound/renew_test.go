@@ -35,7 +35,7 @@ var leavings = map[string]func(b *Bucket, p *Permit) error{
 // forLong is longer than any memory of a refusal, and any slow-down.
 const forLong = 3 * time.Hour
 
-func TestABucketThatIsEmptyAgainIsBackInItsCell(t *testing.T) {
+func TestCell_EmptyBucketReturnsToIt(t *testing.T) {
 	for name, leave := range leavings {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestABucketThatIsEmptyAgainIsBackInItsCell(t *testing.T) {
 	}
 }
 
-func TestABucketStaysInItsLocalStateWhileItRemembers(t *testing.T) {
+func TestCell_BucketThatRemembersStaysOut(t *testing.T) {
 	for name, leave := range leavings {
 		if name == "Fillup" || name == "places" { // which leave nothing but a level
 			continue
@@ -96,7 +96,7 @@ func TestABucketStaysInItsLocalStateWhileItRemembers(t *testing.T) {
 	}
 }
 
-func TestACallOfALifeThatIsOverGivesNothingBack(t *testing.T) {
+func TestCell_OldCallReturnsNothing(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
@@ -167,7 +167,7 @@ func TestRefused_LongCallCountsUnlessAnotherWasRefused(t *testing.T) {
 	}
 }
 
-func TestASuccessOfBeforeARefusalIsNoneOfTheLifeAfterIt(t *testing.T) {
+func TestCell_OldSuccessDoesNotCount(t *testing.T) {
 	for _, young := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
@@ -193,7 +193,7 @@ func TestASuccessOfBeforeARefusalIsNoneOfTheLifeAfterIt(t *testing.T) {
 
 // After a Resume no call counts as on its way, so a hold after it lets the leak run on,
 // however lately a call went.
-func TestAHoldAfterAResumeTakesNobodyForBooked(t *testing.T) {
+func TestHold_AfterResumeCountsNoReservation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
 		p := admit(t, b, 5)
@@ -215,7 +215,7 @@ func TestAHoldAfterAResumeTakesNobodyForBooked(t *testing.T) {
 
 // A program that looks at a million keys, as for metrics, does not pay for each with a
 // slowPath.
-func TestLookingAtABucketLeavesItAsItWas(t *testing.T) {
+func TestState_ChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := PerSecond(100).Burst(7).Of(1, "some")
 		cost := Cost{1: 3}

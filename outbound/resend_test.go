@@ -15,7 +15,7 @@ import (
 
 // A queue waits, so that settles ride on its next booking. Another call gives up while its
 // trip is under way.
-func TestACallThatGivesUpTakesNoSettleWithIt(t *testing.T) {
+func TestResend_EndedCallLosesNoSettle(t *testing.T) {
 	for _, used := range []float64{40, 500} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &slowly{Store: store.NewMemory()}
@@ -53,7 +53,7 @@ func TestACallThatGivesUpTakesNoSettleWithIt(t *testing.T) {
 
 // The bucket sends what a call has cost beyond its cost until the store has it, once in
 // each outage. Units that would come back are lost.
-func TestWhatIsChargedBeyondTheCostOutlastsAnOutage(t *testing.T) {
+func TestResend_AddedUnitsOutlastAnOutage(t *testing.T) {
 	for _, carried := range []bool{false, true} {
 		for _, watched := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestWhatIsChargedBeyondTheCostOutlastsAnOutage(t *testing.T) {
 	}
 }
 
-func TestASuccessWhoseTripFailsIsSentAgain(t *testing.T) {
+func TestResend_FailedSuccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slowly{Store: store.NewMemory()}
 		b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1000}))
@@ -172,7 +172,7 @@ func (d *delivers) Update(ctx context.Context, key string, op *store.Op) (store.
 	return store.Reply{Reported: true}, errWhoKnows
 }
 
-func TestASettleThatTheStoreHasIsNotSentAgain(t *testing.T) {
+func TestResend_DeliveredSettleIsNotSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &delivers{Store: store.NewMemory()}
 		b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1e-6}))

@@ -62,7 +62,7 @@ func tooEarly(wait time.Duration, l *Limit) time.Duration {
 	return wait - 3 - time.Duration(4e-15*l.Capacity/l.LeakRate*1e9)
 }
 
-func TestACallThatComesBackToACellAtRetryAfterIsAdmitted(t *testing.T) {
+func TestCell_RetryAfterIsEnough(t *testing.T) {
 	fast := 0
 	everyShape(t, 2000, func(l Limit, r *rand.Rand) {
 		b := Must(NewBucket("k", l))
@@ -99,7 +99,7 @@ func TestACallThatComesBackToACellAtRetryAfterIsAdmitted(t *testing.T) {
 	t.Log(fast, "limits")
 }
 
-func TestACallThatComesBackToALocalStateAtRetryAfterIsAdmitted(t *testing.T) {
+func TestLocalState_RetryAfterIsEnough(t *testing.T) {
 	everyShape(t, 2000, func(l Limit, r *rand.Rand) {
 		limits := []Limit{l}
 		for range r.IntN(3) { // of the same order, or no cost would fit all
@@ -162,7 +162,7 @@ func TestACallThatComesBackToALocalStateAtRetryAfterIsAdmitted(t *testing.T) {
 
 // Any number of whole costs that add up to the capacity fits, whatever the units
 // are worth in time.
-func TestWholeCostsFillTheCapacityOfACell(t *testing.T) {
+func TestCell_WholeCostsFillTheCapacity(t *testing.T) {
 	everyShape(t, 500, func(l Limit, r *rand.Rand) {
 		l.Capacity = math.Ceil(l.Capacity)
 		if l.Capacity > 1000 || l.check() != "" {

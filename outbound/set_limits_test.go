@@ -12,7 +12,7 @@ import (
 )
 
 // A name that was given is never taken from its limit, and no two limits get one.
-func TestALimitWithANameInheritsNone(t *testing.T) {
+func TestSetLimits_NamedLimitKeepsItsName(t *testing.T) {
 	b := outbound.Must(outbound.NewBucket("k", outbound.PerSecond(10), outbound.PerHour(100)))
 	limits := []outbound.Limit{outbound.PerSecond(10), outbound.PerHour(9).Of(0, "100 per 1h")}
 	for range 2 {
@@ -27,7 +27,7 @@ func TestALimitWithANameInheritsNone(t *testing.T) {
 }
 
 // Which of several limits stays is not guessed: those without a window need names.
-func TestLiteralsOfOneUnitNeedNames(t *testing.T) {
+func TestNewBucket_LiteralsOfOneUnitNeedNames(t *testing.T) {
 	limits := []outbound.Limit{{Capacity: 10, LeakRate: 1}, {Capacity: 20, LeakRate: 0.5}}
 	if _, err := outbound.NewBucket("k", limits...); !errors.Is(err, outbound.ErrInvalid) || !strings.Contains(err.Error(), "different names") {
 		t.Error(err)

@@ -278,7 +278,7 @@ func (s *simulation) lawful() {
 
 // Hundreds of hours of traffic: no departure is too many, and hardly any room
 // stays unused.
-func TestHundredsOfHoursOfTrafficKeepTheLimitsAndUseThem(t *testing.T) {
+func TestSimulation_KeepsAndUsesTheLimits(t *testing.T) {
 	one := func(r *rand.Rand) Cost { return Cost{float64(1 + r.IntN(3))} }
 	two := func(r *rand.Rand) Cost { return Cost{1, float64(1 + r.IntN(10))} }
 	runs := []struct {

@@ -15,7 +15,7 @@ import (
 
 var notTold = Cost{-1, -1, -1, -1}
 
-func TestWhatDoesNotTellWhatRemainsChangesNothing(t *testing.T) {
+func TestAnswerRemaining_InvalidChangesNothing(t *testing.T) {
 	type said struct {
 		left  Cost
 		reset time.Duration
@@ -51,7 +51,7 @@ func TestWhatDoesNotTellWhatRemainsChangesNothing(t *testing.T) {
 }
 
 // The longest reset that there is neither overflows nor shuts the bucket for good.
-func TestAnEndlessResetHoldsUntilResume(t *testing.T) {
+func TestAnswerRemaining_EndlessResetHoldsUntilResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, b := range buckets(t) {
 			p, err := b.Acquire(ctx, Cost{1, 1, 0, 1})
@@ -77,7 +77,7 @@ func TestAnEndlessResetHoldsUntilResume(t *testing.T) {
 	})
 }
 
-func TestWhatRemainsOfEachUnitIsHeldAgainstItsOwnLimits(t *testing.T) {
+func TestAnswerRemaining_CountsEachUnit(t *testing.T) {
 	limits := []Limit{{Capacity: 100, LeakRate: 1e-4}, {Capacity: 10, LeakRate: 1, Name: "short"}, {Capacity: 1000, LeakRate: 1e-3, Unit: 1}}
 	for name, c := range map[string]struct {
 		calls int // since the one that is answered, with 10 of unit 1 each
@@ -122,7 +122,7 @@ func TestWhatRemainsOfEachUnitIsHeldAgainstItsOwnLimits(t *testing.T) {
 }
 
 // Answers overtake each other: an old one tells more than there is, a new one less.
-func TestWhatRemainsMayBeToldInAnyOrder(t *testing.T) {
+func TestAnswerRemaining_InAnyOrder(t *testing.T) {
 	for name, order := range map[string][]int{"in order": {0, 1, 2}, "reversed": {2, 1, 0}, "mixed": {1, 2, 0}} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("api", Limit{Capacity: 10, LeakRate: 1e-4}))
@@ -149,7 +149,7 @@ func TestWhatRemainsMayBeToldInAnyOrder(t *testing.T) {
 	}
 }
 
-func TestTheReasonIsTheLongestHoldsAndAnyByteIsHarmless(t *testing.T) {
+func TestAnswer_ReasonIsThatOfTheLongestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for kind, b := range buckets(t) {
 			if kind == "held" {
@@ -182,7 +182,7 @@ func TestTheReasonIsTheLongestHoldsAndAnyByteIsHarmless(t *testing.T) {
 
 // A worker's next turn may be far away: until the store hears of a success, every
 // refusal doubles the hold.
-func TestTheFirstSuccessAfterAHoldIsToldAtOnceAndOnlyOnce(t *testing.T) {
+func TestDone_FirstSuccessAfterAHoldIsSentOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &counting{Store: store.NewMemory()}
 		limit := Limit{Capacity: 10, LeakRate: 10}
@@ -231,7 +231,7 @@ func (c *counting) Update(ctx context.Context, key string, op *store.Op) (store.
 	return c.Store.Update(ctx, key, op)
 }
 
-func TestATicketBookedBeforeAHoldLeavesWithTheKnowledgeOfIt(t *testing.T) {
+func TestTicket_KnowsOfLaterHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for kind, b := range map[string]*Bucket{
 			"of its own": Must(NewBucket("api", PerSecond(1))),
@@ -264,7 +264,7 @@ func TestATicketBookedBeforeAHoldLeavesWithTheKnowledgeOfIt(t *testing.T) {
 	})
 }
 
-func TestABucketIsNotIdleForAnHourAfterARefusal(t *testing.T) {
+func TestIdle_NotForAnHourAfterARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own, memory := Must(NewBucket("own", PerSecond(10))), new(openMemory)
 		shared := Must(NewSharedBucket(memory, "shared", PerSecond(10)))

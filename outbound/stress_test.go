@@ -12,7 +12,7 @@ import (
 )
 
 // At one instant 50 callers with 20 calls each get exactly the capacity.
-func TestManyCallersAtOnceGetExactlyTheCapacity(t *testing.T) {
+func TestStress_CallersGetExactlyTheCapacity(t *testing.T) {
 	for name, limits := range map[string][]Limit{
 		"fast":    {{Capacity: 613, LeakRate: 2}},
 		"several": {{Capacity: 613, LeakRate: 2}, {Capacity: 1000, LeakRate: 1, Name: "b"}},
@@ -58,7 +58,7 @@ func century(capacity float64) Limit {
 
 // However often the cell and the local state hand over to each other, no unit is lost
 // between them, and none is counted twice.
-func TestNoUnitIsLostBetweenTheCellAndTheLocalState(t *testing.T) {
+func TestStress_CellLosesNoUnit(t *testing.T) {
 	rounds := 20_000
 	if raced || testing.Short() {
 		rounds = 2_000
@@ -108,7 +108,7 @@ func TestNoUnitIsLostBetweenTheCellAndTheLocalState(t *testing.T) {
 
 // With holds, refusals and returns the level is not so simple, but what has
 // left still fits: nothing leaks while this runs.
-func TestNoMoreThanTheCapacityLeavesWhateverComesTogether(t *testing.T) {
+func TestStress_NoMoreThanTheCapacityLeaves(t *testing.T) {
 	rounds := 30
 	if raced || testing.Short() {
 		rounds = 5
@@ -159,7 +159,7 @@ func TestNoMoreThanTheCapacityLeavesWhateverComesTogether(t *testing.T) {
 }
 
 // A caller that looks at a slowed clock every nanosecond does not stop it.
-func TestLooksDoNotHoldASlowedClockBack(t *testing.T) {
+func TestState_LooksDoNotStopASlowedClock(t *testing.T) {
 	for name, look := range map[string]func(*Bucket){
 		"Acquire":      func(b *Bucket) { _, _ = b.Acquire(ctx, Cost{1}) },
 		"State":        func(b *Bucket) { _, _ = b.State(ctx) },

@@ -86,7 +86,7 @@ func TestTicket_TextSaysWhenItIsDue(t *testing.T) {
 
 // A place that had passed when a hold began is as much before the end of the hold, and none is before one that was
 // booked before it.
-func TestAHoldMovesPlacesThatHavePassed(t *testing.T) {
+func TestTicket_HoldMovesPassedReservations(t *testing.T) {
 	bothWays(t, func(t *testing.T, b *Bucket) {
 		tickets, due := places(t, b, 10)
 		time.Sleep(5 * time.Second)

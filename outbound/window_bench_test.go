@@ -13,7 +13,7 @@ var wide = map[string][]Limit{
 	"calendar": {Daily(1e12, time.UTC), {Capacity: 1e9, LeakRate: 1e9, Name: "second"}},
 }
 
-func TestADecisionByAWindowAllocatesNoMoreThanALeakyOne(t *testing.T) {
+func TestWindow_AllocatesNoMoreThanALeakyLimit(t *testing.T) {
 	allocs := func(name string) float64 {
 		b := Must(NewBucket("k", wide[name]...))
 		for begin := time.Now(); time.Since(begin) < 100*time.Millisecond; { // until the log has grown

@@ -35,7 +35,7 @@ func went(t *testing.T, b *Bucket, n int) (at []time.Time) {
 	return at
 }
 
-func TestAWindowLetsAsManyGoAtOnceAsThereIsRoomFor(t *testing.T) {
+func TestWindow_AllLeaveImmediately(t *testing.T) {
 	const n, window = 20, time.Second
 	for _, l := range []Limit{Window(n, window), FixedWindow(n, window)} {
 		synctest.Test(t, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestAWindowLetsAsManyGoAtOnceAsThereIsRoomFor(t *testing.T) {
 }
 
 // Callers come and go, ask for more or less than they use, and no window sees more than n.
-func TestNoWindowSeesMoreThanItsNumber(t *testing.T) {
+func TestWindow_KeepsItsNumber(t *testing.T) {
 	const n, window = 7, time.Second
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestNoWindowSeesMoreThanItsNumber(t *testing.T) {
 	}
 }
 
-func TestWhatACallDidNotUseOfAWindowIsThereAtOnce(t *testing.T) {
+func TestWindow_ReturnedUnitsAreFreeImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("k", Window(100, time.Minute)))
 		p, err := b.Acquire(ctx, Cost{100})
@@ -120,7 +120,7 @@ func TestWhatACallDidNotUseOfAWindowIsThereAtOnce(t *testing.T) {
 
 // What issue trackers of other libraries ask for: as fast as one limit allows, until another
 // one's window is full.
-func TestAFastLimitBesideAnHourIsAsFastAsItSays(t *testing.T) {
+func TestWindow_FastLimitNextToAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("github", PerSecond(10), Window(5_000, time.Hour)))
 		at := went(t, b, 300)
@@ -134,7 +134,7 @@ func TestAFastLimitBesideAnHourIsAsFastAsItSays(t *testing.T) {
 	})
 }
 
-func TestTheStateOfAWindowTellsWhatItsUnitsDo(t *testing.T) {
+func TestWindow_State(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("k", Window(10, time.Minute)))
 		admit(t, b, 4)
@@ -164,7 +164,7 @@ func TestTheStateOfAWindowTellsWhatItsUnitsDo(t *testing.T) {
 	})
 }
 
-func TestAMeterFillsAWindow(t *testing.T) {
+func TestWindow_Fillup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("errors", Window(10, time.Minute)))
 		for i := range 12 {
@@ -181,7 +181,7 @@ func TestAMeterFillsAWindow(t *testing.T) {
 }
 
 // A limit that is no leaky one is invalid where it is made, and says what would work.
-func TestABadWindowIsToldWithWhatWouldWork(t *testing.T) {
+func TestWindow_InvalidErrorSaysWhatWorks(t *testing.T) {
 	hand := time.FixedZone("Europe/Berlin", 3600)
 	for _, c := range []struct {
 		limit Limit
@@ -222,7 +222,7 @@ func TestABadWindowIsToldWithWhatWouldWork(t *testing.T) {
 	}
 }
 
-func TestWindowsAndCalendarsSayWhatTheyAre(t *testing.T) {
+func TestWindow_StringAndLabel(t *testing.T) {
 	for _, c := range []struct {
 		limit          Limit
 		says, describe string
@@ -293,7 +293,7 @@ func TestWindow_HoldUntilReset(t *testing.T) {
 }
 
 // Who comes back at RetryAfter finds all of a fixed window, and is told of that before.
-func TestAllOfAFixedWindowIsToldToComeBackAtOnce(t *testing.T) {
+func TestFixedWindow_AllRetryAtItsEnd(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("k", FixedWindow(10, time.Minute)))

@@ -12,7 +12,7 @@ import (
 
 func contextWithCancel() (context.Context, context.CancelFunc) { return context.WithCancel(bg) }
 
-func TestShutdownRefusesNewcomersAndLetsTheRestGo(t *testing.T) {
+func TestShutdown_RefusesNewCallsAndDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := line{q: New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{})}
 		for i := range 5 {
@@ -40,7 +40,7 @@ func TestShutdownRefusesNewcomersAndLetsTheRestGo(t *testing.T) {
 	})
 }
 
-func TestCloseRefusesAllAndGivesTheirPlacesBack(t *testing.T) {
+func TestClose_RefusesAllAndReturnsReservations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1})
 		q := New(b, Config{})
@@ -68,7 +68,7 @@ func TestCloseRefusesAllAndGivesTheirPlacesBack(t *testing.T) {
 	})
 }
 
-func TestOneMoreThanMaxLenIsRefusedWithTheTime(t *testing.T) {
+func TestConfig_MaxLenRefusesWithTheRetryTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := line{q: New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{MaxLen: 3})}
 		for i := range 4 {
@@ -83,7 +83,7 @@ func TestOneMoreThanMaxLenIsRefusedWithTheTime(t *testing.T) {
 	})
 }
 
-func TestBadConfigurationIsAnErrorOfEveryCall(t *testing.T) {
+func TestConfig_InvalidIsAnErrorOfEachCall(t *testing.T) {
 	b := bucket(t, outbound.PerSecond(1))
 	for _, c := range []Config{{MaxLen: -1}, {MaxWait: -1}, {Tolerance: -1}, {Tolerance: time.Second}} {
 		if _, err := New(b, c).Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrInvalid) {

@@ -14,7 +14,7 @@ import (
 
 // If a fault makes a level wrong, or a limit takes months, the queue refuses a call without a
 // deadline: it would wait for ever.
-func TestNobodyWaitsForMoreThanADayUnlessAsked(t *testing.T) {
+func TestQueue_RefusesBeyondADayUnlessAsked(t *testing.T) {
 	const day = 24 * time.Hour
 	month := outbound.Limit{Capacity: 10, LeakRate: 10 / (30 * day).Seconds()}
 	for name, of := range map[string]func() *outbound.Bucket{
@@ -102,7 +102,7 @@ func TestQueue_CallWithoutDeadlineWaitsForADayAtMost(t *testing.T) {
 }
 
 // Only calls that take as much as the refused one are as far away.
-func TestACallThatIsTooFarAwayTakesNoCallWithItThatCouldGo(t *testing.T) {
+func TestQueue_RefusalBeyondADayIsOfThatCallAlone(t *testing.T) {
 	const day = 24 * time.Hour
 	limits := []outbound.Limit{outbound.PerSecond(10).Burst(1), {Capacity: 2, LeakRate: 1 / (2 * day).Seconds(), Unit: 1}}
 	for name, of := range map[string]func() *outbound.Bucket{

@@ -51,7 +51,7 @@ func delayed(t *testing.T, limit outbound.Limit, waiters, n int, late time.Durat
 	return h, use
 }
 
-func TestADelayedReplyShiftsNoTicket(t *testing.T) {
+func TestQueue_DelayedReplyShiftsNoReservation(t *testing.T) {
 	for _, rate := range []float64{50, 200, 1000} {
 		if raced && rate > 50 {
 			continue
@@ -82,7 +82,7 @@ func TestADelayedReplyShiftsNoTicket(t *testing.T) {
 }
 
 // A call that is late because its process was paused is late, however far the store.
-func TestAPauseFarFromTheStoreLetsNobodyGoInABunch(t *testing.T) {
+func TestQueue_PauseFarFromTheStoreBunchesNoCalls(t *testing.T) {
 	for _, way := range []time.Duration{ms / 10, ms} {
 		synctest.Test(t, func(t *testing.T) {
 			l := outbound.Limit{Capacity: 1, LeakRate: 200}
@@ -115,7 +115,7 @@ func TestAPauseFarFromTheStoreLetsNobodyGoInABunch(t *testing.T) {
 	}
 }
 
-func TestAQueueHearsOfAHoldBeforeMoreThanOneCallGoesIntoIt(t *testing.T) {
+func TestQueue_AtMostOneCallLeavesIntoAHold(t *testing.T) {
 	for rate, way := range map[float64]time.Duration{10: ms, 100: ms, 101: 10 * ms, 1000: ms, 50: 25 * ms} {
 		synctest.Test(t, func(t *testing.T) {
 			limit := outbound.Limit{Capacity: 1, LeakRate: rate}

@@ -120,7 +120,7 @@ func (a apart) lawful(t *testing.T, o *shares, second float64) {
 // This holds from the first call on and after each pause. Before this rule, a call whose
 // place was due before the reply came went when the reply was there, beside the calls after
 // it.
-func TestAFarStoreKeepsTheLawAndUsesTheRate(t *testing.T) {
+func TestQueue_FarStoreKeepsTheLimitAndUsesTheRate(t *testing.T) {
 	for _, c := range []struct {
 		trips     []time.Duration
 		use, jain float64
@@ -156,7 +156,7 @@ func TestAFarStoreKeepsTheLawAndUsesTheRate(t *testing.T) {
 	}
 }
 
-func TestSingleCallsToAFarStoreKeepTheLaw(t *testing.T) {
+func TestQueue_SingleCallsToAFarStoreKeepTheLimit(t *testing.T) {
 	for _, trips := range [][]time.Duration{{ms}, {20 * ms}, {100 * ms}, {200 * ms}, {2 * ms, 200 * ms}} {
 		for _, workers := range []int{2, 10} {
 			a := apart{trips: trips, workers: workers, limit: outbound.PerSecond(100), times: 3, work: 4 * time.Second}
@@ -166,7 +166,7 @@ func TestSingleCallsToAFarStoreKeepTheLaw(t *testing.T) {
 }
 
 // A call that comes while nobody waits goes when its reply arrives, and not long after.
-func TestACallAloneWaitsForLittleMoreThanItsTrip(t *testing.T) {
+func TestQueue_SingleCallWaitsForItsRequest(t *testing.T) {
 	for _, trip := range []time.Duration{ms, 20 * ms, 200 * ms} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &far{Store: store.NewMemory(), way: trip / 2}
@@ -194,7 +194,7 @@ func TestACallAloneWaitsForLittleMoreThanItsTrip(t *testing.T) {
 
 // MaxWait bounds the wait for room and does not count the store's distance. The deadline of
 // a ctx counts all.
-func TestAMaxWaitShorterThanATripRefusesNoCallThatHasRoom(t *testing.T) {
+func TestMaxWait_ShorterThanARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(shared(t, &far{Store: store.NewMemory(), way: 50 * ms}, outbound.PerSecond(100)), Config{MaxWait: 10 * ms})
 		for range 5 {

@@ -7,7 +7,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-func TestNextInTellsWhenThereIsSomethingToDo(t *testing.T) {
+func TestPump_NextInIsTheNextTimeToAct(t *testing.T) {
 	noSlot := func(s *Queue, _ *outbound.Bucket) {
 		s.head.full, s.head.until = new(outbound.ThrottledError), time.Now().Add(slotCheck)
 	}

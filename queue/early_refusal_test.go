@@ -83,7 +83,7 @@ func TestQueue_UnforeseenCallIsRefusedAfterTheRequest(t *testing.T) {
 
 // A call that cancels during the trip leaves a place that fits nobody. It goes back, and does not count
 // for a call that has come meanwhile.
-func TestAPlaceThatGoesBackCountsForNoUntoldCall(t *testing.T) {
+func TestQueue_ReturnedReservationRefusesNoNewCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(shared(t, &far{Store: store.NewMemory(), way: 20 * ms}, outbound.Limit{Capacity: 10, LeakRate: 1}), Config{})
 		p, err := q.Acquire(bg, outbound.Cost{10})
@@ -110,7 +110,7 @@ func TestAPlaceThatGoesBackCountsForNoUntoldCall(t *testing.T) {
 }
 
 // In the step that books for a call of an invalid cost there is no trip, and nothing is heard.
-func TestNoTripTellsNothingOfUntoldCalls(t *testing.T) {
+func TestQueue_StepWithoutARequestRefusesNoNewCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(shared(t, &far{Store: store.NewMemory(), way: 20 * ms}, outbound.Limit{Capacity: 10, LeakRate: 1}), Config{})
 		var used [2]outbound.Permit
@@ -148,7 +148,7 @@ func TestNoTripTellsNothingOfUntoldCalls(t *testing.T) {
 
 // A look at those in a long line for one that is untold takes nothing of what the queue foretells
 // newcomers by: those that come next are refused at once.
-func TestALookForUntoldCallsLetsNobodyIn(t *testing.T) {
+func TestQueue_CountingAgainAdmitsNoMoreCalls(t *testing.T) {
 	for _, rate := range []float64{100, 20000} { // of 20 000 per second many have places
 		synctest.Test(t, func(t *testing.T) {
 			q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: rate}), Config{MaxWait: time.Duration(1000 / rate * 1e9)})
@@ -166,6 +166,139 @@ func TestALookForUntoldCallsLetsNobodyIn(t *testing.T) {
 				}
 			}
 			_ = q.Close()
+		})
+	}
+}
+
+// No call goes before the last one that is booked, whatever units that takes. The forecast
+// for a newcomer counts that.
+func TestQueue_RefusesEarlyBehindTheLastReservation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(bucket(t, outbound.Limit{Capacity: 100, LeakRate: 100}, outbound.Limit{Capacity: 10, LeakRate: 1, Unit: 1}), Config{})
+		for range 2 {
+			go q.Acquire(bg, outbound.Cost{1, 10})
+			synctest.Wait()
+		}
+		ctx, cancel := context.WithTimeout(bg, time.Second)
+		defer cancel()
+		begin := time.Now()
+		var full *outbound.ThrottledError
+		_, err := q.Acquire(ctx, outbound.Cost{1})
+		if !errors.As(err, &full) || full.RetryAfter != 10*time.Second || time.Since(begin) != 0 {
+			t.Errorf("%v after %v", err, time.Since(begin))
+		}
+		pass(time.Minute)
+	})
+}
+
+// While nobody waits the queue does not listen to the bucket, and forgets what it knew.
+func TestQueue_EmptyQueueForgetsItsClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &far{Store: store.NewMemory(), way: 10 * time.Millisecond}
+		b, err := outbound.NewSharedBucket(s, "k", outbound.Limit{Capacity: 10, LeakRate: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := New(b, Config{})
+		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Minute)
+		if err := b.SetLimits(bg, outbound.Limit{Capacity: 1000, LeakRate: 1000}); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // the second comes during the trip of the first
+			go func() {
+				if _, err := q.Acquire(bg, outbound.Cost{50}); err != nil {
+					t.Error(err)
+				}
+			}()
+			synctest.Wait()
+		}
+		pass(time.Minute)
+	})
+}
+
+// Until a trip that brings units back has ended, the clock still counts them. A call that comes
+// before that is not refused for them.
+func TestQueue_CallDuringRequestCountsReturnedUnits(t *testing.T) {
+	for name, change := range map[string]func(p *outbound.Permit, cancel func()){
+		"a cancel": func(_ *outbound.Permit, cancel func()) { cancel() },
+		"a settle": func(p *outbound.Permit, _ func()) { p.Settle(outbound.Cost{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &far{Store: store.NewMemory(), way: 10 * ms}
+				q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{})
+				p, err := q.Acquire(bg, outbound.Cost{1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(bg)
+				defer cancel()
+				go func() { _, _ = q.Acquire(ctx, outbound.Cost{1}) }()
+				pass(100 * ms)
+				change(&p, cancel)
+				for range 6 { // at once, while the trip is under way, and after it
+					synctest.Wait()
+					soon, stop := context.WithTimeout(bg, 980*ms)
+					go func() {
+						defer stop()
+						if _, err := q.Acquire(soon, outbound.Cost{0.01}); err != nil {
+							t.Error(err)
+						}
+					}()
+					time.Sleep(5 * ms)
+				}
+				cancel()
+				pass(5 * time.Second)
+			})
+		})
+	}
+}
+
+// A window that is above its brim, because it was lowered, comes back as a whole. Who can wait
+// for that is not refused, and who cannot is refused at once.
+func TestQueue_WaitsForAWindowAboveItsCapacity(t *testing.T) {
+	for _, memory := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			b := bucket(t, outbound.Window(100, time.Minute))
+			if !memory {
+				b = shared(t, store.NewMemory(), outbound.Window(100, time.Minute))
+			}
+			if _, err := b.Acquire(bg, outbound.Cost{100}); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.SetLimits(bg, outbound.Window(10, time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+			q, begin := New(b, Config{}), time.Now()
+			ask := func(wait time.Duration) (time.Duration, error) {
+				ctx, cancel := context.WithTimeout(bg, wait)
+				defer cancel()
+				_, err := q.Acquire(ctx, outbound.Cost{1})
+				return time.Since(begin), err
+			}
+			for range 9 {
+				go func() {
+					if after, err := ask(2 * time.Minute); err != nil || after > 62*time.Second {
+						t.Errorf("in memory %v: after %v: %v", memory, after, err)
+					}
+				}()
+			}
+			time.Sleep(time.Second)
+			if after, err := ask(100 * time.Second); err != nil || after > 62*time.Second {
+				t.Errorf("in memory %v: the last of ten, after %v: %v", memory, after, err)
+			}
+			for range 10 {
+				go ask(2 * time.Minute)
+			}
+			synctest.Wait()
+			begin = time.Now()
+			if after, err := ask(30 * time.Second); err == nil || after > time.Second {
+				t.Errorf("in memory %v: hopeless, after %v: %v", memory, after, err)
+			}
+			pass(3 * time.Minute)
 		})
 	}
 }

@@ -43,7 +43,7 @@ func ExampleQueue_Explain() {
 }
 
 // README.md shows what a queue explains while its bucket is held.
-func TestReadmeShowsWhatAQueueExplains(t *testing.T) {
+func TestReadme_ShowsWhatAQueueExplains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		bucket := outbound.Must(outbound.NewBucket("github", outbound.PerSecond(10), outbound.Window(5000, time.Hour)))

@@ -15,7 +15,7 @@ import (
 
 // A queue explains with the calls that wait before, of which the bucket knows nothing yet, and the call then
 // goes when it was told.
-func TestExplainCountsThoseWhoWait(t *testing.T) {
+func TestExplain_CountsWaitingCalls(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		for _, limit := range []outbound.Limit{outbound.PerSecond(10), outbound.Window(3, time.Second), {Capacity: 2, LeakRate: 1}} {
 			synctest.Test(t, func(t *testing.T) {
@@ -59,7 +59,7 @@ func TestExplainCountsThoseWhoWait(t *testing.T) {
 }
 
 // However many wait, and whether or not they have deadlines, each look tells when a call would go that came now.
-func TestExplainCountsThousandsWhoWait(t *testing.T) {
+func TestExplain_CountsThousandsOfWaitingCalls(t *testing.T) {
 	for name, within := range map[string]time.Duration{"without deadlines": 0, "with deadlines": time.Hour, "with deadlines that half of them miss": 155 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			b := outbound.Must(outbound.NewBucket("key", outbound.Limit{Capacity: 1, LeakRate: 10}))
@@ -90,7 +90,7 @@ func TestExplainCountsThousandsWhoWait(t *testing.T) {
 	}
 }
 
-func TestExplainOfAQueueThatCannotBe(t *testing.T) {
+func TestExplain_InvalidQueueIsAnError(t *testing.T) {
 	var none *queue.Queue
 	if _, err := none.Explain(t.Context(), outbound.Cost{1}); !errors.Is(err, outbound.ErrInvalid) {
 		t.Error(err)

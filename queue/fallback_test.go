@@ -15,7 +15,7 @@ import (
 )
 
 // Four workers, whose calls wait all the time, lose their store and find it again.
-func TestAQueueOverAFallbackGoesOnWithItsShareAndComesBack(t *testing.T) {
+func TestFallback_QueueUsesItsShareAndReturns(t *testing.T) {
 	for _, limit := range []outbound.Limit{{Capacity: 8, LeakRate: 100}, {Capacity: 40, LeakRate: 4}, outbound.PerSecond(20)} {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestAQueueOverAFallbackGoesOnWithItsShareAndComesBack(t *testing.T) {
 }
 
 // No call waits for a store that hangs.
-func TestAQueueDoesNotWaitForAStoreThatHangs(t *testing.T) {
+func TestFallback_NoCallWaitsForAHungStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &hung{Store: store.NewMemory()}
 		b, err := outbound.NewSharedBucket(&fallback.Store{Store: s, Share: 0.5}, "k", outbound.Limit{Capacity: 2, LeakRate: 100})

@@ -12,7 +12,7 @@ import (
 
 // The calls of a line go when a fixed window is over, all that it has room for, and not when single calls of
 // the last one are a window ago. A bucket that is shared books their places, of which none counts on that.
-func TestTheLineGoesWhenAFixedWindowIsOver(t *testing.T) {
+func TestFixedWindow_AllLeaveWhenItEnds(t *testing.T) {
 	const n, window = 10, time.Second + slack
 	for name, of := range buckets(outbound.FixedWindow(n, time.Second)) {
 		for _, first := range []time.Duration{0, 90 * ms} { // from one call of the first window to the next
@@ -58,7 +58,7 @@ func TestTheLineGoesWhenAFixedWindowIsOver(t *testing.T) {
 }
 
 // The line pauses until its first call can go. If that one gives up, the next may go sooner.
-func TestWhoWaitsForAFixedWindowKeepsNobodyBackWhenItGivesUp(t *testing.T) {
+func TestFixedWindow_CancelledHeadDelaysNoOther(t *testing.T) {
 	for name, of := range buckets(outbound.FixedWindow(10, time.Minute)) {
 		synctest.Test(t, func(t *testing.T) {
 			b := of()
@@ -90,7 +90,7 @@ func TestWhoWaitsForAFixedWindowKeepsNobodyBackWhenItGivesUp(t *testing.T) {
 
 // Calls that come straight to the bucket may be first at the end of a fixed window, because nobody
 // can reserve in the next one. What they leave goes to the line, at each end.
-func TestTheLineTakesWhatOthersLeaveOfEachFixedWindow(t *testing.T) {
+func TestFixedWindow_QueueUsesWhatOthersLeave(t *testing.T) {
 	const n, window = 10, time.Second + slack
 	for name, of := range buckets(outbound.FixedWindow(n, time.Second)) {
 		synctest.Test(t, func(t *testing.T) {

@@ -134,7 +134,7 @@ func (f fleet) expect(t *testing.T, o outcome) {
 	}
 }
 
-func TestAFleetSharesABucketEqually(t *testing.T) {
+func TestFleet_SharesABucketEqually(t *testing.T) {
 	for _, f := range []fleet{
 		{workers: 1, rate: 1000, capacity: 1, waiters: 100, near: 2 * ms, far: 2 * ms},
 		{workers: 2, rate: 50, capacity: 1, waiters: 2, near: 2 * ms, far: 20 * ms},
@@ -160,7 +160,7 @@ func TestAFleetSharesABucketEqually(t *testing.T) {
 }
 
 // Without claims the workers close to the store have most of the rate.
-func TestAFleetWithoutClaimsIsNotFair(t *testing.T) {
+func TestFleet_IsUnfairWithoutClaims(t *testing.T) {
 	f := fleet{workers: 2, rate: 1000, capacity: 1, waiters: 200, near: 2 * ms, far: 20 * ms, unclaims: true}
 	if o := f.run(t, 6*time.Second); o.jain > 0.7 || o.law != nil {
 		t.Errorf("%v: %v; want it unfair, or the other test proves nothing", f, o)
@@ -169,7 +169,7 @@ func TestAFleetWithoutClaimsIsNotFair(t *testing.T) {
 
 // A worker without a backlog claims nothing. Its claim would raise the lead, and the others
 // would book more than their shares to catch up with it.
-func TestAWorkerClaimsOnlyWhileItHasABacklog(t *testing.T) {
+func TestFleet_ClaimsOnlyWithABacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &claimed{Store: store.NewMemory()}
 		q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 10}), Config{})
@@ -206,35 +206,7 @@ func (s *claimed) Update(ctx context.Context, key string, op *store.Op) (store.R
 	return s.Store.Update(ctx, key, op)
 }
 
-// A settle takes one trip of its own at most. The queue whose trip has carried it does not
-// take the news of it for a change.
-func TestASettleCostsAtMostOneTrip(t *testing.T) {
-	for _, rate := range []float64{5, 50, 1000} {
-		synctest.Test(t, func(t *testing.T) {
-			s := &far{Store: store.NewMemory(), way: ms}
-			q := New(shared(t, s, outbound.Limit{Capacity: 10, LeakRate: rate}), Config{})
-			for range 2000 {
-				go func() {
-					p, err := q.Acquire(bg, outbound.Cost{1})
-					if err != nil && err != ErrClosed {
-						t.Error(err)
-					}
-					p.Settle(outbound.Cost{0.9})
-					p.Done()
-				}()
-			}
-			pass(20 * time.Second)
-			calls := q.Stats().Admitted
-			if trips := float64(s.trips.Load()) / float64(calls); trips > 2.1 {
-				t.Errorf("%v/s: %.2f trips a call", rate, trips)
-			}
-			q.Close()
-			pass(time.Second)
-		})
-	}
-}
-
-func TestAllFleets(t *testing.T) {
+func TestFleet_All(t *testing.T) {
 	if !*all {
 		t.Skip("only with -fleets")
 	}

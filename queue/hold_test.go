@@ -1,12 +1,14 @@
 package queue
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -103,4 +105,149 @@ func TestQueue_RefusalInHold(t *testing.T) {
 			}
 		})
 	}
+}
+
+// between is a store that does something once, while a reply is on its way.
+type between struct {
+	store.Store
+	then func()
+}
+
+func (s *between) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+	r, err := s.Store.Update(ctx, key, op)
+	if then := s.then; then != nil && op.Action == store.Book {
+		s.then = nil
+		then()
+	}
+	return r, err
+}
+
+// The bucket has answered, and the queue does not listen to it yet.
+func TestHold_ResumeDuringTheFirstRequestCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &between{Store: store.NewMemory()}
+		b, err := outbound.NewSharedBucket(s, "k", outbound.Limit{Capacity: 1, LeakRate: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := New(b, Config{})
+		b.Hold(bg, time.Hour)
+		s.then = func() { b.Resume(bg) }
+		begin := time.Now()
+		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil || time.Since(begin) > 3*time.Second {
+			t.Errorf("%v after %v, want soon after the Resume", err, time.Since(begin))
+		}
+	})
+}
+
+func TestHold_NoCallLeavesAndThenTheyDrip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.Limit{Capacity: 5, LeakRate: 10})
+		l := line{q: New(b, Config{})}
+		begin := time.Now()
+		for i := range 40 {
+			l.arrive(bg, i, outbound.Cost{1}, nil)
+		}
+		time.Sleep(time.Second)
+		if err := b.Hold(bg, 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Minute)
+		for i, at := range l.at {
+			switch d := at.Sub(begin); {
+			case d > time.Second && d < 6*time.Second:
+				t.Errorf("call %d went at %v, in the hold", i, d)
+			case i > 0 && d > 6*time.Second && at.Sub(l.at[i-1]) < 99*time.Millisecond && l.at[i-1].Sub(begin) >= 6*time.Second:
+				t.Errorf("call %d went %v after the one before it, want a drip", i, at.Sub(l.at[i-1]))
+			}
+		}
+		if len(l.at) != 40 || !l.sorted() {
+			t.Errorf("order %v", l.order)
+		}
+	})
+}
+
+func TestHold_RefusesCallsThatMissTheirDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1})
+		q := New(b, Config{})
+		results := make(chan error, 10)
+		for i := range 10 {
+			ctx, cancel := context.WithTimeout(bg, time.Duration(i)*time.Second+500*time.Millisecond)
+			defer cancel()
+			go func() {
+				_, err := q.Acquire(ctx, outbound.Cost{1})
+				results <- err
+			}()
+			synctest.Wait()
+		}
+		if len(results) != 1 {
+			t.Fatalf("%d answered, want 1", len(results))
+		}
+		time.Sleep(time.Millisecond)
+		b.Hold(bg, time.Hour)
+		synctest.Wait()
+		// The second call has a place: the queue refuses it when it looks at the place, or its ctx ends.
+		if len(results) < 9 {
+			t.Errorf("%d answered at the hold, want all who cannot make it", len(results))
+		}
+		<-results
+		for len(results) > 0 {
+			if err := <-results; !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+		}
+		pass(time.Minute)
+	})
+}
+
+func TestHold_ResumeBooksAgainInOrder(t *testing.T) {
+	for _, rate := range []float64{1, 1000} {
+		synctest.Test(t, func(t *testing.T) {
+			b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: rate})
+			l := line{q: New(b, Config{})}
+			var h outboundtest.History
+			for i := range 50 {
+				l.arrive(bg, i, outbound.Cost{1}, func(*outbound.Permit) { h.Add(time.Now(), 1) })
+			}
+			b.Hold(bg, time.Hour)
+			time.Sleep(10 * time.Second)
+			if l.went() != 1 {
+				t.Errorf("%d went, want 1", l.went())
+			}
+			b.Resume(bg)
+			// Calls that do not wait come as well: the places booked before are void.
+			for range 100 {
+				if _, err := b.Acquire(bg, outbound.Cost{1}); err == nil {
+					h.Add(time.Now(), 1)
+				}
+				time.Sleep(100 * time.Microsecond)
+			}
+			pass(time.Hour)
+			if len(l.order) != 50 || !l.sorted() {
+				t.Errorf("order %v", l.order)
+			}
+			if err := h.Check(1, rate, 0); err != nil {
+				t.Errorf("at %v/s: %v", rate, err)
+			}
+		})
+	}
+}
+
+// The queue hears of it when another worker ends a hold.
+func TestHold_ResumeByAnotherProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := store.NewMemory()
+		limit := outbound.Limit{Capacity: 1, LeakRate: 10}
+		q := New(shared(t, m, limit), Config{})
+		other := shared(t, m, limit)
+		if err := other.Hold(bg, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		time.AfterFunc(time.Minute+time.Second, func() { _ = other.Resume(bg) })
+		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil || time.Since(begin) > time.Minute+newsCheck+2*time.Second {
+			t.Errorf("%v after %v", err, time.Since(begin))
+		}
+	})
 }

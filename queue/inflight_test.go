@@ -11,7 +11,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-func TestACallThatIsAdmittedAtOnceAllocatesNothing(t *testing.T) {
+func TestQueue_ImmediateCallAllocatesNothing(t *testing.T) {
 	if raced {
 		t.Skip("the race detector allocates")
 	}
@@ -29,7 +29,7 @@ func TestACallThatIsAdmittedAtOnceAllocatesNothing(t *testing.T) {
 }
 
 // The bucket has refused a call, and has room again before the call stands in line.
-func TestNobodyOvertakesACallOnItsWayIntoTheLine(t *testing.T) {
+func TestQueue_NewcomerOvertakesNoCallThatJoins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.Limit{Capacity: 2, LeakRate: 0.001})
 		q := New(b, Config{})
@@ -73,7 +73,7 @@ func TestNobodyOvertakesACallOnItsWayIntoTheLine(t *testing.T) {
 }
 
 // The clock that the queue has heard counts the place that goes back.
-func TestANewcomerIsNotRefusedForAPlaceThatGoesBack(t *testing.T) {
+func TestQueue_NewcomerIgnoresReturnedReservations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{MaxWait: time.Second})
 		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
@@ -106,7 +106,7 @@ func TestANewcomerIsNotRefusedForAPlaceThatGoesBack(t *testing.T) {
 
 // The permit of a call that was admitted at once settles, ends and counts as in use, as the
 // permit of one that has waited.
-func TestAPermitIsTheSameWhetherTheCallHasWaited(t *testing.T) {
+func TestQueue_PermitIsTheSameAfterAWait(t *testing.T) {
 	for _, limits := range [][]outbound.Limit{
 		{{Capacity: 10, LeakRate: 1}},
 		{{Capacity: 10, LeakRate: 1}, outbound.InFlight(1)},
@@ -134,7 +134,7 @@ func TestAPermitIsTheSameWhetherTheCallHasWaited(t *testing.T) {
 
 // Each queue asks the bucket with its own lock held, and the bucket tells the others of
 // what has changed before it returns.
-func TestQueuesOfOneBucketDoNotHoldEachOtherUp(t *testing.T) {
+func TestQueue_QueuesOfOneBucketDoNotDeadlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.Limit{Capacity: 10, LeakRate: 1000}, outbound.InFlight(3))
 		var all sync.WaitGroup

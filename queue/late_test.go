@@ -32,7 +32,7 @@ func pause(q *Queue, d time.Duration) {
 	q.mu.Unlock()
 }
 
-func TestAPauseLetsNobodyGoInABunch(t *testing.T) {
+func TestLate_PauseOfTheProcessBunchesNoCalls(t *testing.T) {
 	for _, l := range []outbound.Limit{{Capacity: 1, LeakRate: 200}, {Capacity: 10, LeakRate: 200}, {Capacity: 1, LeakRate: 2}} {
 		synctest.Test(t, func(t *testing.T) {
 			q := New(bucket(t, l), Config{})
@@ -71,7 +71,7 @@ func TestAPauseLetsNobodyGoInABunch(t *testing.T) {
 	}
 }
 
-func TestLatenessWithinTheToleranceCostsNoThroughput(t *testing.T) {
+func TestLate_WithinToleranceCostsNoThroughput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := outbound.Limit{Capacity: 1, LeakRate: 100}
 		q := New(bucket(t, l), Config{})
@@ -100,7 +100,7 @@ func TestLatenessWithinTheToleranceCostsNoThroughput(t *testing.T) {
 	})
 }
 
-func TestToleranceCanBeSet(t *testing.T) {
+func TestLate_ToleranceCanBeSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 100}), Config{Tolerance: 20 * time.Millisecond})
 		for range 100 {
@@ -122,7 +122,7 @@ func TestToleranceCanBeSet(t *testing.T) {
 
 // PerMinute promises what the API sees in any minute, with 10 ms to spare. If a call leaves
 // later than that, the calls after it must not be on time.
-func TestLatenessDoesNotBreakThePromiseOfAWindow(t *testing.T) {
+func TestLate_PerMinuteKeepsItsWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.PerMinute(10)), Config{})
 		var h outboundtest.History
@@ -144,7 +144,7 @@ func TestLatenessDoesNotBreakThePromiseOfAWindow(t *testing.T) {
 
 // All of a window may leave together, so a tolerance of more than a window has to spare counts
 // as 5 ms.
-func TestNoToleranceBreaksThePromiseOfAWindow(t *testing.T) {
+func TestLate_NoToleranceBreaksAWindow(t *testing.T) {
 	for _, l := range []outbound.Limit{outbound.Window(10, time.Second), outbound.FixedWindow(10, time.Second)} {
 		synctest.Test(t, func(t *testing.T) {
 			q := New(bucket(t, outbound.PerSecond(1000), l), Config{Tolerance: maxTolerance})
@@ -174,7 +174,7 @@ func TestNoToleranceBreaksThePromiseOfAWindow(t *testing.T) {
 }
 
 // The bucket tells of as many late places as Stats.Late counts.
-func TestTheBucketTellsOfLatePlacesUnderAnyTolerance(t *testing.T) {
+func TestLate_EventsCountWhatStatsCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const tolerance = 100 * time.Microsecond
 		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 100}), Config{Tolerance: tolerance})
@@ -196,7 +196,7 @@ func TestTheBucketTellsOfLatePlacesUnderAnyTolerance(t *testing.T) {
 	})
 }
 
-func TestAPlaceThatNoCallWantsIsNotLate(t *testing.T) {
+func TestLate_UnwantedReservationIsNotLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(shared(t, store.NewMemory(), outbound.Limit{Capacity: 1, LeakRate: 100}), Config{})
 		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
@@ -224,4 +224,24 @@ func TestAPlaceThatNoCallWantsIsNotLate(t *testing.T) {
 			t.Errorf("of %d that went back %d told, %d counted", back, told, late)
 		}
 	})
+}
+
+// At slow limits a call may be as late as 50 ms, and no later.
+func TestLate_ToleranceIsAtMost50Milliseconds(t *testing.T) {
+	for late, want := range map[time.Duration]uint64{49 * ms: 0, 51 * ms: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 0.1}), Config{})
+			for range 2 {
+				go q.Acquire(bg, outbound.Cost{1})
+				synctest.Wait()
+			}
+			time.Sleep(9 * time.Second)
+			pause(q, time.Second+late)
+			synctest.Wait()
+			if s := q.Stats(); s.Late != want {
+				t.Errorf("late by %v: %+v", late, s)
+			}
+			pass(time.Minute)
+		})
+	}
 }

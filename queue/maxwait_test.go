@@ -14,7 +14,7 @@ import (
 
 // A MaxWait of a whole number of intervals admits the call that goes exactly at its end,
 // however the intervals are rounded.
-func TestMaxWaitAdmitsACallThatGoesExactlyAtItsEnd(t *testing.T) {
+func TestMaxWait_AdmitsACallExactlyAtItsEnd(t *testing.T) {
 	for _, l := range []outbound.Limit{{Capacity: 1, LeakRate: 10}, {Capacity: 1, LeakRate: 3}, {Capacity: 2, LeakRate: 0.7}, {Capacity: 1, LeakRate: 1e4 / 7}, outbound.PerMinute(17)} {
 		for _, memory := range []bool{true, false} {
 			for _, intervals := range []float64{1, 3, 70} {
@@ -51,7 +51,7 @@ func TestMaxWaitAdmitsACallThatGoesExactlyAtItsEnd(t *testing.T) {
 
 // A queue that catches up with another worker books places far behind its first. A call that would
 // wait longer than its MaxWait for one of those is refused then, and keeps nobody else from it.
-func TestNoCallWaitsLongerThanMaxWaitWhereTheQueueCatchesUp(t *testing.T) {
+func TestMaxWait_HoldsWhileTheQueueCatchesUp(t *testing.T) {
 	for _, memory := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			l := outbound.Limit{Capacity: 1, LeakRate: 1}
@@ -97,7 +97,7 @@ func TestNoCallWaitsLongerThanMaxWaitWhereTheQueueCatchesUp(t *testing.T) {
 
 // A call whose place was lost, because the process was late, gets the next one. If that is after its MaxWait, the
 // call is refused at once, and the next in line has the place.
-func TestACallThatLosesItsPlaceWaitsNoLongerThanMaxWait(t *testing.T) {
+func TestMaxWait_HoldsForALostReservation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 1500 * ms
 		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{MaxWait: most})
@@ -143,6 +143,18 @@ func TestQueue_RefusalHasTheLabelOfTheLimit(t *testing.T) {
 		var full *outbound.ThrottledError
 		if _, err := q.Acquire(bg, outbound.Cost{1}); !errors.As(err, &full) || full.Limit != "60 per 1m" || full.RetryAfter == 0 {
 			t.Errorf("%v", err)
+		}
+	})
+}
+
+// The longest possible MaxWait does not overflow.
+func TestMaxWait_LongestDoesNotOverflow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(bucket(t, outbound.PerSecond(10)), Config{MaxWait: 1<<63 - 1})
+		for range 3 {
+			if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 }

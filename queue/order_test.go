@@ -55,7 +55,7 @@ func (l *line) sorted() bool {
 	return true
 }
 
-func TestNobodyIsOvertakenAtAnyRate(t *testing.T) {
+func TestOrder_IsThatOfArrivalAtAnyRate(t *testing.T) {
 	for _, rate := range []float64{1000, 20_000, 200_000} {
 		for range 30 {
 			synctest.Test(t, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestNobodyIsOvertakenAtAnyRate(t *testing.T) {
 }
 
 // This holds whatever the others cost and whichever of them cancel.
-func TestASmallCallNeverOvertakesALargeOne(t *testing.T) {
+func TestOrder_SmallCallOvertakesNoLargeOne(t *testing.T) {
 	for seed := range uint64(30) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
@@ -110,7 +110,7 @@ func TestASmallCallNeverOvertakesALargeOne(t *testing.T) {
 
 // The next call uses the place of a call that cancels. If that was booked for another cost
 // it goes back, and the next call books its own.
-func TestACancelledHeadGivesItsPlaceToTheNext(t *testing.T) {
+func TestOrder_CancelledHeadLeavesItsReservation(t *testing.T) {
 	for _, next := range []float64{3, 1, 10} {
 		synctest.Test(t, func(t *testing.T) {
 			l := line{q: New(bucket(t, outbound.Limit{Capacity: 10, LeakRate: 1}), Config{})}
@@ -130,7 +130,7 @@ func TestACancelledHeadGivesItsPlaceToTheNext(t *testing.T) {
 	}
 }
 
-func TestSeveralQueuesShareABucket(t *testing.T) {
+func TestOrder_QueuesOfOneBucketShareIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := outbound.Limit{Capacity: 2, LeakRate: 100}
 		b := bucket(t, limit)

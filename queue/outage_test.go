@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,7 +47,7 @@ func (a *answers) expect(went, failed int) {
 }
 
 // The first trip to a store that is away answers all calls.
-func TestOneErrorAnswersAllCallsWithoutAPlace(t *testing.T) {
+func TestOutage_OneErrorAnswersCallsWithoutReservation(t *testing.T) {
 	for _, rate := range []float64{0.5, 10, 1000} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &far{Store: store.NewMemory(), way: ms, hangs: time.Second}
@@ -81,7 +82,7 @@ func TestOneErrorAnswersAllCallsWithoutAPlace(t *testing.T) {
 }
 
 // One call goes, one has a place after 20 s, two have none.
-func TestAPlaceOutlastsAnOutageThatEndsBeforeIt(t *testing.T) {
+func TestOutage_ReservationOutlastsAShortOne(t *testing.T) {
 	for _, c := range []struct {
 		outage time.Duration
 		moves  bool // the first trip that fails was to book the place anew
@@ -116,7 +117,7 @@ func TestAPlaceOutlastsAnOutageThatEndsBeforeIt(t *testing.T) {
 }
 
 // A call uses its place if the queue has heard the clock lately, whatever has failed since.
-func TestAPlaceIsUsedThoughTheNextBookingFails(t *testing.T) {
+func TestOutage_ReservationIsUsedIfTheClockIsFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &far{Store: store.NewMemory(), way: ms}
 		q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 100}), Config{})
@@ -134,7 +135,7 @@ func TestAPlaceIsUsedThoughTheNextBookingFails(t *testing.T) {
 	})
 }
 
-func TestAnErrorAnswersTheCallsThatCameDuringTheTrip(t *testing.T) {
+func TestOutage_ErrorAnswersCallsOfTheSameRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &far{Store: store.NewMemory(), way: 500 * ms}
 		s.away.Store(true)
@@ -149,4 +150,52 @@ func TestAnErrorAnswersTheCallsThatCameDuringTheTrip(t *testing.T) {
 			t.Errorf("%d trips, want one for all", n)
 		}
 	})
+}
+
+// generous is a store that books further ahead than the booking asks, as a store does for a
+// worker that catches up, and then fails at once.
+type generous struct {
+	store.Store
+	fails atomic.Bool
+	trips atomic.Int64
+}
+
+func (g *generous) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+	if n := g.trips.Add(1); g.fails.Load() && n < 5000 {
+		return store.Reply{}, errAway
+	}
+	op.Horizon = 100 * ms
+	return g.Store.Update(ctx, key, op)
+}
+
+// A place that was too old to use stayed behind one that was not, and the queue asked the
+// store without a pause until that one was due.
+func TestOutage_StoreIsNotAskedWithoutPause(t *testing.T) {
+	for after := ms; after < 60*ms; after += ms {
+		synctest.Test(t, func(t *testing.T) {
+			g := &generous{Store: store.NewMemory()}
+			q := New(shared(t, g, outbound.Limit{Capacity: 1, LeakRate: 500}), Config{})
+			went, failed := 0, 0
+			done := make(chan error, 400)
+			for range 400 {
+				go func() {
+					_, err := q.Acquire(bg, outbound.Cost{1})
+					done <- err
+				}()
+			}
+			time.Sleep(after)
+			g.fails.Store(true)
+			pass(time.Second)
+			for range 400 {
+				if err := <-done; err == nil {
+					went++
+				} else {
+					failed++
+				}
+			}
+			if n := g.trips.Load(); n > 100 {
+				t.Errorf("%d went, %d failed, %d trips", went, failed, n)
+			}
+		})
+	}
 }

@@ -75,7 +75,7 @@ func (m moment) run(t *testing.T, f func(s *Queue, calls []*waiter, now time.Tim
 	})
 }
 
-func TestToBookDecidesWhatToBook(t *testing.T) {
+func TestPlan_ToBookDecidesWhatToBook(t *testing.T) {
 	many := make([]float64, 5000)
 	for i := range many {
 		many[i] = 1

@@ -27,7 +27,7 @@ func bucket(t testing.TB, limits ...outbound.Limit) *outbound.Bucket {
 	return b
 }
 
-func TestCallsGoAtTheLeakRateInOrderOfArrival(t *testing.T) {
+func TestQueue_LeavesAtTheRateInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.Limit{Capacity: 2, LeakRate: 10}), Config{})
 		begin := time.Now()
@@ -65,7 +65,7 @@ func TestCallsGoAtTheLeakRateInOrderOfArrival(t *testing.T) {
 	})
 }
 
-func TestACallThatCannotMakeItIsRefusedAtOnce(t *testing.T) {
+func TestQueue_RefusesEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{MaxWait: 3 * time.Second})
 		begin := time.Now()

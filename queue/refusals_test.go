@@ -47,7 +47,7 @@ func (m moment) expect(t *testing.T, calls []*waiter, all []refusal, want ...ref
 	}
 }
 
-func TestAdmitRefusesCallsThatNeedNotWait(t *testing.T) {
+func TestPlan_AdmitRefusesCallsThatNeedNotWait(t *testing.T) {
 	five := []float64{1, 1, 1, 1, 1}
 	for _, c := range []struct {
 		moment // the last of calls is the new one
@@ -106,7 +106,7 @@ func allRefused(calls []*waiter) (all []refusal) {
 	return all
 }
 
-func TestHopelessCallsAfterAChange(t *testing.T) {
+func TestPlan_HopelessCallsAfterAChange(t *testing.T) {
 	hold := func(s *Queue, b *outbound.Bucket) {
 		if err := b.Hold(bg, time.Second); err != nil {
 			t.Error(err)
@@ -149,7 +149,7 @@ func TestHopelessCallsAfterAChange(t *testing.T) {
 	}
 }
 
-func TestExpiredCalls(t *testing.T) {
+func TestPlan_ExpiredCalls(t *testing.T) {
 	noSlot := func(s *Queue, _ *outbound.Bucket) {
 		s.head.full = &outbound.ThrottledError{Limit: "slots", InProgress: 3, Oldest: time.Minute}
 	}
@@ -184,7 +184,7 @@ func TestExpiredCalls(t *testing.T) {
 
 // A call that comes while no other waits is refused by the bucket, with the reason why it does not
 // wait longer.
-func TestARefusalOfTheBucketSaysWhyTheCallDoesNotWait(t *testing.T) {
+func TestQueue_RefusalOfTheBucketHasTheReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1.0 / (48 * 3600)})
 		if _, err := b.Acquire(bg, outbound.Cost{1}); err != nil {

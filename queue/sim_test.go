@@ -99,7 +99,7 @@ func (s *simulation) disturb(q *Queue) {
 // long makes simulations longer than in CI.
 var long = os.Getenv("DRIPFEED_LONG") != ""
 
-func TestSimulatedTrafficKeepsTheLaw(t *testing.T) {
+func TestSimulation_KeepsTheLimits(t *testing.T) {
 	seeds, calls := uint64(9), 2000
 	switch {
 	case raced || testing.Short():
@@ -144,7 +144,7 @@ func TestSimulatedTrafficKeepsTheLaw(t *testing.T) {
 }
 
 // As long as calls wait, and there is neither hold nor pause, they use the leak rate.
-func TestDemandUsesTheLeakRate(t *testing.T) {
+func TestSimulation_DemandUsesTheRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := outbound.Limit{Capacity: 3, LeakRate: 0.5}
 		q := New(bucket(t, l), Config{})

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -12,7 +13,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-func TestAFirstCallWithoutASlotWaitsForADone(t *testing.T) {
+func TestSlot_WaitsForADone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.InFlight(2), outbound.Limit{Capacity: 100, LeakRate: 100})
 		l := line{q: New(b, Config{})}
@@ -40,7 +41,7 @@ func TestAFirstCallWithoutASlotWaitsForADone(t *testing.T) {
 	})
 }
 
-func TestMaxWaitEndsTheWaitForASlot(t *testing.T) {
+func TestSlot_MaxWaitEndsTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.InFlight(1).Of(0, "sockets")), Config{MaxWait: 5 * time.Second})
 		p, err := q.Acquire(bg, outbound.Cost{1})
@@ -74,7 +75,7 @@ func TestMaxWaitEndsTheWaitForASlot(t *testing.T) {
 	})
 }
 
-func TestTheSlotOfATicketThatNoCallUsesComesBack(t *testing.T) {
+func TestSlot_OfAnUnusedReservationIsReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.InFlight(2), outbound.Limit{Capacity: 1, LeakRate: 1})
 		l := line{q: New(b, Config{})}
@@ -116,6 +117,90 @@ func TestQueue_RefusalDuringATripSaysWhatIsInFlight(t *testing.T) {
 		pass(time.Minute)
 		if refused.Load() != 30 {
 			t.Errorf("%d were refused", refused.Load())
+		}
+	})
+}
+
+// A place that is booked anew keeps its slot.
+func TestSlot_MovedReservationKeepsIts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(bucket(t, outbound.InFlight(2), outbound.Limit{Capacity: 10, LeakRate: 1, Unit: 1}), Config{})
+		begin := time.Now()
+		p, err := q.Acquire(bg, outbound.Cost{1, 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var waited time.Duration
+		go func() {
+			if _, err := q.Acquire(bg, outbound.Cost{1, 10}); err != nil {
+				t.Error(err)
+			}
+			waited = time.Since(begin)
+		}()
+		synctest.Wait()
+		time.Sleep(time.Second)
+		p.Settle(outbound.Cost{1, 4})
+		pass(time.Minute)
+		if waited != 4*time.Second {
+			t.Errorf("waited %v, want 4s", waited)
+		}
+		p.Done()
+	})
+}
+
+// The garbage collector frees the slot of a permit that was dropped without Done. The queue
+// asks for that by itself.
+func TestSlot_DroppedPermitFreesIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(bucket(t, outbound.InFlight(1)), Config{})
+		func() {
+			if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
+				t.Fatal(err)
+			}
+		}()
+		went := make(chan error, 1)
+		go func() {
+			_, err := q.Acquire(bg, outbound.Cost{1})
+			went <- err
+		}()
+		synctest.Wait()
+		for range 2000 { // the collector does not run in the bubble
+			runtime.GC()
+			pass(slotCheck)
+			if len(went) > 0 {
+				break
+			}
+		}
+		if len(went) == 0 {
+			q.Close()
+			t.Error("still waits")
+		}
+		if err := <-went; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestSlot_DoneMakesNoEndlessRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 0.5}, outbound.InFlight(5))
+		q := New(b, Config{})
+		p, err := q.Acquire(bg, outbound.Cost{1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var told atomic.Int32
+		defer b.Waiting(func() { told.Add(1) })()
+		go q.Acquire(bg, outbound.Cost{1})
+		synctest.Wait()
+		p.Done()
+		pass(time.Second)
+		if n := told.Load(); n > 3 {
+			t.Errorf("one Done has told of %d changes", n)
+		}
+		pass(2 * time.Second)
+		if q.Len() != 0 {
+			t.Error("the other call still waits")
 		}
 	})
 }

@@ -24,7 +24,7 @@ func wantWaits(t *testing.T, when string, q *Queue, want seen) {
 	}
 }
 
-func TestStatsTellWhoWaitsAndForHowLong(t *testing.T) {
+func TestStats_CountWaitingCalls(t *testing.T) {
 	limit := outbound.Limit{Capacity: 1, LeakRate: 1}
 	for name, of := range map[string]func() *outbound.Bucket{
 		"in memory": func() *outbound.Bucket { return bucket(t, limit) },
@@ -72,7 +72,7 @@ func TestStatsTellWhoWaitsAndForHowLong(t *testing.T) {
 	}
 }
 
-func TestStatsSayWhenNobodyKnowsWhoGoesNext(t *testing.T) {
+func TestStats_UnknownNextIn(t *testing.T) {
 	t.Run("a slot", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			q := New(bucket(t, outbound.InFlight(1)), Config{})

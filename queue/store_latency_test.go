@@ -14,7 +14,7 @@ import (
 
 // The queue asked for ever for places that were due before their replies came, if nothing
 // that it said made the store book later ones.
-func TestAStoreThatTellsLessServesAll(t *testing.T) {
+func TestStore_WithoutTimesServesAll(t *testing.T) {
 	for name, s := range map[string]*far{
 		"it does not tell of its way back":   {unheard: true},
 		"its replies are later than it says": {late: func(int) time.Duration { return 100 * ms }},
@@ -69,7 +69,7 @@ func (v *useless) Update(ctx context.Context, key string, op *store.Op) (store.R
 
 // The queue asks a broken store with growing pauses. A call waits for that no longer than
 // MaxWait.
-func TestAStoreWithoutAnyUsablePlaceIsAskedWithPauses(t *testing.T) {
+func TestStore_UselessOneIsAskedWithPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &useless{Store: store.NewMemory()}
 		q := New(shared(t, v, outbound.PerSecond(1000)), Config{MaxWait: 10 * time.Second})

@@ -11,7 +11,7 @@ import (
 
 // Under the race detector, timers of no time in several goroutines of a bubble crash the
 // program.
-func TestQueuesOfOneBubbleMayAllActAtOneInstant(t *testing.T) {
+func TestQueue_TimersOfOneInstantDoNotCrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := outbound.Limit{Capacity: 1e6, LeakRate: 1e6}
 		var wg sync.WaitGroup

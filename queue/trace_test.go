@@ -14,7 +14,7 @@ import (
 )
 
 // An execution trace tells of a wait, and not of a call that goes at once.
-func TestAWaitIsARegionOfTheTrace(t *testing.T) {
+func TestTrace_HasARegionForAWait(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		q := queue.New(outbound.Must(outbound.NewBucket("key", outbound.Limit{Capacity: 2, LeakRate: 1})), queue.Config{})
 		var out bytes.Buffer

@@ -31,7 +31,7 @@ func (m moment) check(t *testing.T, l *waiters, n, unplaced, unused int) {
 	}
 }
 
-func TestACallThatLeavesTheLineLeavesItsPlaceToTheNext(t *testing.T) {
+func TestWaiters_RemoveLeavesTheReservation(t *testing.T) {
 	for i, unplaced := range []int{1, 1, 1, 1} {
 		m := moment{name: "four calls, two places", calls: []float64{1, 1, 1, 1}, places: 2}
 		m.run(t, func(s *Queue, calls []*waiter, _ time.Time) {
@@ -50,7 +50,7 @@ func TestACallThatLeavesTheLineLeavesItsPlaceToTheNext(t *testing.T) {
 	})
 }
 
-func TestPlacesThatDoNotFitGoBack(t *testing.T) {
+func TestWaiters_UnfitReservationsAreReturned(t *testing.T) {
 	for _, c := range []struct {
 		moment
 		unplaced, unused int
@@ -85,7 +85,7 @@ func TestPlacesThatDoNotFitGoBack(t *testing.T) {
 	}
 }
 
-func TestTripsAreMeasured(t *testing.T) {
+func TestTrips_AreMeasured(t *testing.T) {
 	for _, c := range []struct {
 		name                     string
 		was                      trips
@@ -112,7 +112,7 @@ func TestTripsAreMeasured(t *testing.T) {
 	}
 }
 
-func TestTheLongestWaitThatEndsByADeadline(t *testing.T) {
+func TestPlan_LongestWaitUntilADeadline(t *testing.T) {
 	now := time.Now()
 	for in, want := range map[time.Duration]time.Duration{-time.Hour: rounding, 0: rounding, ms: ms + rounding, forever: forever} {
 		if got := within(now.Add(in), now); got != want {

@@ -60,7 +60,7 @@ func buckets(limits ...outbound.Limit) map[string]func() *outbound.Bucket {
 	}
 }
 
-func TestAWindowWithABacklogIsUsedWholly(t *testing.T) {
+func TestWindow_IsUsedWholly(t *testing.T) {
 	const n, window, windows = 300, time.Minute, 20
 	for name, of := range buckets(outbound.Window(n, window)) {
 		synctest.Test(t, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestAWindowWithABacklogIsUsedWholly(t *testing.T) {
 
 // Callers that come at random, at 95 % of the limit, wait hardly longer than for a limit that
 // remembers each call.
-func TestAtRandomArrivalsAWindowKeepsCallersWaitingBriefly(t *testing.T) {
+func TestWindow_RandomArrivalsWaitBriefly(t *testing.T) {
 	const n, window, load = 1000, time.Minute, 0.95
 	calls := 100_000
 	if raced {
@@ -133,7 +133,7 @@ func TestAtRandomArrivalsAWindowKeepsCallersWaitingBriefly(t *testing.T) {
 }
 
 // Traffic of calls that cancel, settle, and come in bursts, with holds, around midnight.
-func TestEveryKindBesideTheOthersKeepsItsPromise(t *testing.T) {
+func TestWindow_AllKindsTogetherKeepTheirLimits(t *testing.T) {
 	const day, inFlight = 600, 12
 	limits := []outbound.Limit{outbound.Window(30, time.Second), outbound.Window(200, 20*time.Second), outbound.PerSecond(25).Burst(5),
 		outbound.InFlight(inFlight), outbound.Daily(day, time.UTC)}
@@ -218,7 +218,7 @@ func TestEveryKindBesideTheOthersKeepsItsPromise(t *testing.T) {
 }
 
 // Who waits for the period after the next stays in line: nobody books so far ahead yet.
-func TestALongLineWaitsForOnePeriodAfterTheOther(t *testing.T) {
+func TestCalendar_LongQueueWaitsPeriodByPeriod(t *testing.T) {
 	const n = 10
 	for name, of := range buckets(outbound.Hourly(n)) {
 		synctest.Test(t, func(t *testing.T) {
@@ -265,7 +265,7 @@ func TestALongLineWaitsForOnePeriodAfterTheOther(t *testing.T) {
 
 // A hold moves places over midnight. Those are booked anew: the new day has not more calls
 // than it may, and the old one gets back what was booked in it.
-func TestAPlaceThatAHoldMovesToAnotherDayIsBookedAnew(t *testing.T) {
+func TestCalendar_ReservationMovedToAnotherDayIsVoid(t *testing.T) {
 	pacific, err := time.LoadLocation("America/Los_Angeles")
 	if err != nil {
 		t.Fatal(err)

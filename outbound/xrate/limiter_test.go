@@ -56,7 +56,7 @@ func TestLimiter_BurstThenEvenly(t *testing.T) {
 
 // Whoever comes back as told is admitted, and whoever comes two nanoseconds
 // before that is not: also at rates and bursts at which floats lose digits.
-func TestRetryAfterIsExact(t *testing.T) {
+func TestLimiter_RetryAfterIsExact(t *testing.T) {
 	for _, shape := range []struct {
 		rate  rate.Limit
 		burst int

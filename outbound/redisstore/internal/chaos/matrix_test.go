@@ -47,7 +47,7 @@ var matrix = []struct {
 		"TestAWorkerThatIsCutOffGoesOnWithItsShare",
 		"TestWorkersWhoAreAllCutOffKeepTheLimitTogether",
 		"TestStore_SharesStayWithinTheLimit",
-		"TestAQueueOverAFallbackGoesOnWithItsShareAndComesBack",
+		"TestFallback_QueueUsesItsShareAndReturns",
 		"TestStore_InFlightOfAProcessThatIsCutOff",
 		"TestInFlight_AProcessThatIsCutOffLosesItsSlots",
 	}},
@@ -57,20 +57,20 @@ var matrix = []struct {
 	{6, "the store is slow", "r*d, if replies to some are usually d late and to others are not", []string{
 		"TestASlowStoreDelaysCallsAndChangesNoLimit",
 		"TestADecisionTakesNoLongerThanItsTime",
-		"TestADelayedReplyShiftsNoTicket",
+		"TestQueue_DelayedReplyShiftsNoReservation",
 	}},
 	{7, "the store hangs, and goes on", "0", []string{
 		"TestAServerThatHangsChargesOnlyAdmittedCallsAndCallsInDoubt",
 		"TestARequestThatComesAfterItsSuccessorChargesNothing",
 		"TestStore_ChargesOnceOnABadLine",
 		"TestStore_OperationEndsAtItsTimeout",
-		"TestAQueueDoesNotWaitForAStoreThatHangs",
+		"TestFallback_NoCallWaitsForAHungStore",
 		"TestCluster_MasterHangsAndReplicaIsPromoted",
 	}},
 	{8, "a worker stands still, and goes on", "0", []string{
 		"TestAWorkerThatIsPausedDoesNotCatchUp",
-		"TestAPauseLetsNobodyGoInABunch",
-		"TestAPauseFarFromTheStoreLetsNobodyGoInABunch",
+		"TestLate_PauseOfTheProcessBunchesNoCalls",
+		"TestQueue_PauseFarFromTheStoreBunchesNoCalls",
 		"TestInFlight_AProcessIsStopped",
 	}},
 	{9, "a worker's wall clock is set", "0", []string{
@@ -109,21 +109,21 @@ var matrix = []struct {
 		"TestStore_KeyOfAnotherTypeBeginsFull",
 	}},
 	{18, "keys are huge, binary or empty", "0", []string{
-		"TestAnyKeyWorks",
+		"TestBucket_AnyKeyWorks",
 		"TestTheExam", // "keys of any bytes are keys of their own"
 	}},
 	{19, "calls are cancelled by the thousand", "0", []string{
-		"TestCancelledCallsDelayTheNextByNothing",
-		"TestSimulatedTrafficKeepsTheLaw",
+		"TestQueue_NoCallWaitsForCancelledOnes",
+		"TestSimulation_KeepsTheLimits",
 	}},
 	{20, "a hundred thousand wait for one key", "0", []string{
-		"TestOneMoreThanMaxLenIsRefusedWithTheTime",
+		"TestConfig_MaxLenRefusesWithTheRetryTime",
 		"BenchmarkWaiters",
 	}},
 	{21, "what users wrote panics", "0", []string{
-		"TestPanicOfAJobGoesOnAndEndsItsPermit",
-		"TestObserverThatPanicsAtAdmissionLeavesNothingCharged",
-		"TestObserverThatPanicsLaterHasLostNoReport",
+		"TestDo_PanicEndsThePermit",
+		"TestObserve_PanicAtAdmissionChargesNothing",
+		"TestObserve_LaterPanicLosesNoReport",
 		"TestPanicPassesOnAndEndsTheCall",
 	}},
 	{22, "a request is refused, or cancelled, with a body", "0", []string{
@@ -141,19 +141,19 @@ var matrix = []struct {
 		"FuzzRead",
 	}},
 	{25, "costs, limits and durations mean nothing", "0", []string{
-		"TestABadCostIsRefusedByEveryEntryAndChangesNothing",
-		"TestABadLimitIsRefusedByAllThatTakeOne",
-		"TestABadDurationIsRefusedByEveryEntryAndChangesNothing",
-		"TestBadConfigurationIsAnErrorOfEveryCall",
+		"TestBucket_InvalidCostChangesNothing",
+		"TestLimit_InvalidIsRefusedEverywhere",
+		"TestBucket_InvalidDurationChangesNothing",
+		"TestConfig_InvalidIsAnErrorOfEachCall",
 	}},
 	{26, "numbers overflow", "0", []string{
-		"TestTheLongestDurationsNeitherOverflowNorOpenTheBucket",
-		"TestTheOddestLimitsAdmitTheirCapacityOnce",
+		"TestBucket_LongestDurationsDoNotOverflow",
+		"TestLimit_ExtremesAdmitTheirCapacityOnce",
 	}},
 	{27, "limits are changed under load", "what was in the bucket above the new C, once", []string{
 		"TestLimitsThatAreChangedUnderLoadCountForAll",
 		"TestLimitsThatAreChangedOftenRefillNothing",
-		"TestLoweredLimitsRefuseWhatNoLongerFits",
+		"TestSetLimits_RefusesWhatNoLongerFits",
 	}},
 	{28, "workers have different limits for one key", "0: the newest release's limits count for all", []string{
 		"TestBucket_NewestReleaseCounts",
@@ -164,17 +164,17 @@ var matrix = []struct {
 	}},
 	{30, "some cannot wait as long as others", "0", []string{
 		"TestACallThatCannotMakeItsDeadlineIsRefusedAtOnceAndChargedNothing",
-		"TestACallThatCannotMakeItIsRefusedAtOnce",
+		"TestQueue_RefusesEarly",
 	}},
 	{31, "a queue is closed while calls wait", "0", []string{
 		"TestCloseEndsAllCallsThatWaitForAStore",
-		"TestCloseRefusesAllAndGivesTheirPlacesBack",
-		"TestShutdownRefusesNewcomersAndLetsTheRestGo",
+		"TestClose_RefusesAllAndReturnsReservations",
+		"TestShutdown_RefusesNewCallsAndDrains",
 	}},
 	{32, "the clocks of worker, store and API differ where a calendar's period ends", "0 for up to 1 s, the way of a call included; C for each time that the server's clock is set ahead over an end", []string{
 		"TestAServersClockThatIsSetOverTheEndOfAPeriodGivesEachPeriodItsCalls",
 		"TestNoHistoryBreaksACalendar",
-		"TestAStrictAPIRefusesNoCallOfALimitThatMatches",
+		"TestStrictAPI_RefusesNoCallOfTheSameLimit",
 		"TestPeriodsThatAreNotOfTheTimeDoNothing",
 		"TestTheExam", // "a call that goes within Slack of the end counts in both periods"
 	}},

@@ -11,7 +11,7 @@ import (
 
 // A job system polls every 5 s. It has 1 000 jobs for an API of 10 per second, and puts a
 // job back when it is refused.
-func TestAQueueAsLongAsThePollIntervalSavesJobsTheirAttempts(t *testing.T) {
+func TestQueue_AsLongAsThePollIntervalSavesAttempts(t *testing.T) {
 	const jobs, poll = 1000, 5 * time.Second
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 10}), Config{MaxWait: poll})

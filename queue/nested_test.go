@@ -83,7 +83,7 @@ func flood(l outbound.Limiter) (failed, window, together int, took time.Duration
 	return failed, window, together, time.Since(begin)
 }
 
-func TestAQueueForCallsAtOnceGoesAroundTheOneForTheRate(t *testing.T) {
+func TestQueue_InFlightQueueGoesAroundTheRate(t *testing.T) {
 	rate, inFlight := outbound.PerSecond(50), outbound.InFlight(20)
 	of := func(limits ...outbound.Limit) *Queue {
 		return New(outbound.Must(outbound.NewBucket("row", limits...)), Config{})

@@ -12,7 +12,7 @@ import (
 )
 
 // A worker that has a quarter of a limit while the store is away foretells by the quarter.
-func TestAQueueOverAShareForetellsByTheShare(t *testing.T) {
+func TestFallback_QueueForecastsByTheShare(t *testing.T) {
 	for name, c := range map[string]struct {
 		limit    outbound.Limit
 		a, b     time.Duration // when the first two calls go
@@ -90,7 +90,7 @@ func TestAQueueOverAShareForetellsByTheShare(t *testing.T) {
 
 // A call that is more than the share has room for fails with the store's error, and not as one that can never go. It
 // fails alone.
-func TestACallThatIsLargerThanItsShareFailsWithTheStoresError(t *testing.T) {
+func TestFallback_CostAboveTheShareFailsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &far{Store: store.NewMemory()}
 		s.away.Store(true)

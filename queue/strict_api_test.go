@@ -86,7 +86,7 @@ func (s strict) run(t *testing.T, windows int) *outboundtest.API {
 	return api
 }
 
-func TestAStrictAPIRefusesNoCallOfALimitThatMatches(t *testing.T) {
+func TestStrictAPI_RefusesNoCallOfTheSameLimit(t *testing.T) {
 	const n, w, s = 20, 10 * time.Second, time.Second
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // When slowing down turns out not to help, the bucket's clock is at full speed again in one
 // step, and places come nearer than their workers have planned. No two calls go together, and
 // each worker loses one place at most.
-func TestASlowDownThatIsUndoneLetsNobodyGoTooEarly(t *testing.T) {
+func TestSlowDown_UndoneBunchesNoCalls(t *testing.T) {
 	const workers = 200
 	for _, rate := range []float64{1, 10} {
 		if raced && rate > 1 {
