@@ -25,9 +25,12 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 		return k, err
 	}
 	k := &call{core: b, cost: [1]Cost{c}}
-	end := time.Now().Add(patience)
+	var end time.Time
 	for again := false; ; again = true {
 		asked := time.Now()
+		if !again {
+			end = asked.Add(patience)
+		}
 		k.admitted = asked.Sub(start)
 		s, r, inTime := step{action: store.Book, costs: k.cost[:], into: k.charge[:0], inJob: b.inJob(ctx)}, replies.Get().(*reply), false
 		err := b.book(ctx, &s, r)

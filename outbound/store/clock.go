@@ -38,6 +38,9 @@ func realOf(v float64, y time.Duration) time.Duration {
 
 // recovery returns the real time in which a clock of speed v speeds up to 1.
 func recovery(v float64) time.Duration {
+	if v >= 1 {
+		return 0
+	}
 	return max(0, ceil(math.Log(1/v)/growth))
 }
 
