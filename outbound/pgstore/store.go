@@ -24,8 +24,7 @@ type Config struct {
 	PlainKeys bool
 	// Timeout is the longest that an operation takes before it fails, the wait for a connection
 	// included. The server ends a session that stops while it has a row for itself, after half of
-	// it. Above 1.3 s, a full disk makes each call wait for the Timeout, and no event reports it. If
-	// it is 0 or less, it is 1 s.
+	// it. If it is 0 or less, it is 1 s.
 	Timeout time.Duration
 	// Durable makes each decision wait for the disk, and for synchronous replicas, as the server's
 	// synchronous_commit says. Then a crash loses nothing. Without it the server may lose what was

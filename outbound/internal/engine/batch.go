@@ -166,10 +166,12 @@ func (b *batch) take(todo []Attempt, sent, arrived time.Time) {
 			}
 		default:
 			if v != Unasked && !a.Unasked {
-				q.cause = nil
 				sh.counts.trips.Add(a.Arrived.Sub(t.began))
-				if sh.pipe(q) == p {
-					sh.answered(q, v, a.Err, sent)
+				if v != Anew || !t.unserved { // else the server answers, but may be unable to write
+					q.cause = nil
+					if sh.pipe(q) == p {
+						sh.answered(q, v, a.Err, sent)
+					}
 				}
 			}
 			if a.Now != 0 {
@@ -207,6 +209,7 @@ func (sh *shard) failed(a *Attempt, now time.Time) {
 	sh.refresh()
 	if !errors.Is(a.Err, context.DeadlineExceeded) && !errors.Is(a.Err, context.Canceled) {
 		a.queue.cause, a.queue.caused = sh.config.Carrier.Unavailable(a.Err), now
+		a.unserved = errors.Is(a.queue.cause, store.ErrUnavailable)
 	}
 }
 

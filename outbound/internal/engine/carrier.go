@@ -82,17 +82,18 @@ type Trip struct {
 	// State is the carrier's. Compose sets it. What other goroutines read of it must not change.
 	State any
 
-	queue  *keyQueue
-	ops    []*pendingOp
-	gates  int            // how many of them ask for one of Op.Costs each
-	main   *pendingOp     // the operation that asks for all of Op.Costs, or for another action
-	acts   bool           // it may make a remembered refusal wrong
-	began  time.Time      // when it was first sent
-	until  time.Time      // when it has failed if it has no answer
-	sends  int            // attempts so far; the shard's lock protects it and the fields below
-	booked int            // charges of the answer
-	batch  *batch         // in which it goes; nil: it waits to be sent again
-	one    [1]store.Units // memory for Op.Costs of one gate
+	queue    *keyQueue
+	ops      []*pendingOp
+	gates    int            // how many of them ask for one of Op.Costs each
+	main     *pendingOp     // the operation that asks for all of Op.Costs, or for another action
+	acts     bool           // it may make a remembered refusal wrong
+	began    time.Time      // when it was first sent
+	until    time.Time      // when it has failed if it has no answer
+	sends    int            // attempts so far; the shard's lock protects it and the fields below
+	booked   int            // charges of the answer
+	unserved bool           // an attempt has found the server unavailable, and said why
+	batch    *batch         // in which it goes; nil: it waits to be sent again
+	one      [1]store.Units // memory for Op.Costs of one gate
 }
 
 // Attempt is one attempt at a trip.

@@ -33,8 +33,9 @@
 // that does not answer delays the keys of the node that it has left once, by a quarter of
 // Config.Timeout, until the client has learned that it has moved.
 //
-// A store that swaps keys refuses a step that is older than a second. So with a Timeout above 1.3 s
-// no event reports a server that only reads, and each call waits for its Timeout.
+// A store refuses a step that is older than a second, and its operations go with the next. If the
+// server could not serve the first one, both have the time of one, so that a server which answers
+// and cannot write is down after Config.Timeout as well.
 //
 // # The files
 //

@@ -18,6 +18,7 @@ type keyQueue struct {
 	fence   bool         // the result of the last trip is unknown
 	cause   error        // why the latest attempt that asked the store has no answer, or nil
 	caused  time.Time
+	until   time.Time // when the next trip has failed, if the server could not serve the one before, or zero
 	used    time.Time
 
 	refusal refusal
@@ -69,7 +70,7 @@ func (sh *shard) arrived(t *Trip) {
 	q := t.queue
 	t.leave()
 	clear(t.ops)
-	q.trip, q.spare, t.ops = nil, t.ops[:0], nil
+	q.trip, q.spare, t.ops, q.until = nil, t.ops[:0], nil, time.Time{}
 	if len(q.pending) > 0 {
 		sh.push(q)
 	}

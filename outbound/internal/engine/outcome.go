@@ -151,7 +151,7 @@ func (sh *shard) giveUp(v Verdict, a *Attempt) {
 func (sh *shard) anew(a *Attempt) {
 	t, q := a.Trip, a.queue
 	now := time.Now()
-	if !a.Unasked || sh.reason(q, now, 3) == nil {
+	if !a.Unasked && !t.unserved || sh.reason(q, now, 3) == nil {
 		q.cause, q.caused = a.Err, now
 	}
 	for _, w := range t.ops {
@@ -165,4 +165,7 @@ func (sh *shard) anew(a *Attempt) {
 	}
 	q.pending = slices.Concat(t.ops, q.pending)
 	sh.arrived(t)
+	if t.unserved { // else a server that answers, and cannot write, would never be down
+		q.until = t.until
+	}
 }

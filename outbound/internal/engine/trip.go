@@ -21,6 +21,9 @@ const MaxOps = 4096
 func (p *pipeline) compose(q *keyQueue, now time.Time) *Trip {
 	sh := p.shard
 	t := &Trip{Key: &q.Key, queue: q, ops: q.spare, began: now, until: now.Add(sh.config.forTrips())}
+	if !q.until.IsZero() {
+		t.until = q.until
+	}
 	taken, slots := 0, false
 	for _, w := range q.pending {
 		if w.op == nil { // its caller has gone
