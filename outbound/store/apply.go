@@ -148,10 +148,11 @@ type Taken struct {
 	Rem time.Duration
 }
 
-// Take books one call in place: it does what [Op.ApplyAt] does for an Op with this Number, these
-// Periods, the Wait most, and the only cost n. It asks for the charge to write to once it knows
-// that it books the call, so that a refusal needs none. It allocates memory only for slots of a
-// window. A refusal changes the key only if the store's clock steps back or a period begins.
+// Take books one call and copies nothing: it does what [Op.ApplyAt] does for an Op with this
+// Number, these Periods, the Wait most, and the only cost n. It asks for the charge to write to
+// once it knows that it books the call, so that a refusal needs none. It allocates memory only for
+// slots of a window. A refusal changes the key only if the store's clock steps back or a period
+// begins.
 func (s *Stored) Take(number int64, n *Units, periods []Period, most, now, unix time.Duration, charge func() *Charge) (t Taken) {
 	if !s.trusted || number != s.Number {
 		return t

@@ -48,8 +48,8 @@ func (s *State) Change(old, limits []Limit, number int64) {
 }
 
 // heirOf returns the index of the limit of old that l, one of limits, continues: the same limit, or
-// if the user gave both no name, and there is only one such of the unit and kind on either side, that
-// one. It returns -1 if there is none.
+// if the user gave both no name, and there is only one such of the unit and kind on either side,
+// that one. It returns -1 if there is none.
 func heirOf(old, limits []Limit, l *Limit) int {
 	like := func(m Limit) bool { return l.Unnamed && m.Unnamed && m.Unit == l.Unit && m.Kind == l.Kind }
 	only := func(all []Limit) int {
@@ -66,8 +66,8 @@ func heirOf(old, limits []Limit, l *Limit) int {
 }
 
 // Resume ends a hold and a slow-down, and begins a new life: reservations become void, and nothing
-// is returned to calls from before. The dial goes back by what the hold may have let leak ahead of
-// real time. A corrupt key keeps only what calls have taken since.
+// is returned to calls from before. The key's clock goes back by what the hold may have let leak
+// ahead of real time. A corrupt key keeps only what calls have taken since.
 func (s *State) Resume(limits []Limit) {
 	dial := max(-farthest, sub(s.Dial(), max(0, s.Rem)))
 	for i := range limits {

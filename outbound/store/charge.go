@@ -13,9 +13,9 @@ type Charge struct {
 	N        Units         // what the call has cost of each limit, as far as is known
 	Y        Units         // leaky: the level at the reservation, plus Ret. Others: what was filled so far
 	Up       Units         // by how much the joint rule raised a leaky limit, in addition to N
-	Place    time.Duration // dial time at which the call may leave
+	Place    time.Duration // when the call may leave, on the key's clock
 	Before   time.Duration // the reservation before
-	Free     time.Duration // dial time at which N, as it was booked, has leaked from the first limit
+	Free     time.Duration // when N, as it was booked, has leaked from the first limit, on the key's clock
 	Until    time.Duration // Unix time of the call's latest departure, or 0
 	Born     time.Duration // the life of the key
 	Epoch    int64         // the key's, when the call was booked
@@ -136,9 +136,9 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge, drips bool) {
 	s.look(limits, false)
 }
 
-// FreeBy returns the dial time at which c's units have leaked from the first limit: as c was
+// FreeBy returns when c's units have leaked from the first limit, on the key's clock: as c was
 // booked, or as it stands today, whichever is sooner. If c has cost more than was booked, or the
-// rate was lowered, today's time is later. In a hold the dial would run up to it, past the
+// rate was lowered, today's time is later. In a hold that clock would run up to it, past the
 // reservations behind c, and those calls would leave together.
 func (c *Charge) FreeBy(limits []Limit) time.Duration { return min(c.Free, c.freed(limits)) }
 
@@ -163,9 +163,9 @@ func shortest(limits []Limit) int {
 	return least
 }
 
-// Refused reports that the API has refused c, a call that knew of epoch when it left, and has asked
-// to wait d, or 0. A call that knew of an older epoch belongs to an episode that is known: its
-// refusal only extends the hold. Another begins a new episode. If a call had succeeded since the
+// Refused reports that the API has refused c, and has asked to wait d, or 0. With an epoch older
+// than the key's, the refusal belongs to a series that the key knows, and only extends the hold.
+// Otherwise it begins a new series. If a call had succeeded since the
 // last hold, the clock slows down, unless that was found not to help. Then the key is held only if
 // the API has asked to wait. If none had succeeded, the last hold was too short, and this one is at
 // least twice as long, up to most; 0, or more than MaxBack: up to MaxBack.
@@ -189,7 +189,7 @@ func (s *State) Refused(limits []Limit, epoch int64, d, most time.Duration, c *C
 	s.Hold(limits, d, c, true)
 }
 
-// Succeeded says that a call which knew of epoch has succeeded. Only the newest epoch counts.
+// Succeeded reports a call that has succeeded. It has no effect with an epoch older than the key's.
 func (s *State) Succeeded(epoch int64) {
 	if epoch == s.Epoch {
 		s.Fails = HasSucceeded

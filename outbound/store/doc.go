@@ -71,28 +71,28 @@
 //
 // Nothing leaks in the background. Each step first lets leak what has leaked since the last:
 //
-//	dial           At - Born - Skip
+//	Dial()         At - Born - Skip
 //	advance(now):  e = now - At;  At = now
 //	               e > 0:  x = max(0, e - max(0, Rem));  Rem = max(-10 s, Rem - e)
 //	                       x, Speed = dialOf(Speed, x);  Skip += e - x;  leak(x)
-//	               else:   Skip += e                            // the dial stands
+//	               else:   Skip += e                            // the clock stands
 //
 // Rem above 0 is what is left of a hold. Below 0 it is the time since the last hold ended. A clock
 // that steps back by at most [Wobble] may come forward again, and that does not count twice. The
-// dial runs as real time does, or slower after refusals, or stands in a hold. A reservation is a
-// time on the dial, so a hold and a slow-down move every reservation of all processes without
-// touching one. The reservations of a key with a window are void then if they are later than [Deaf]
-// after the hold: what left before it ages meanwhile.
+// key's clock runs as real time does, or slower after refusals, or stands in a hold. A
+// reservation is a time on it, so a hold and a slow-down move every reservation of all processes
+// without touching one. The reservations of a key with a window are void then if they are later
+// than [Deaf] after the hold: what left before it ages meanwhile.
 //
 // # The numbers of a key
 //
-// Born names a life of the key. A Resume and a corrupt key begin another: a charge of an earlier
-// life returns nothing. State.IDs is the number of the last booking ever, and Charge.ID that of the
-// call. State.Top is the number of the last booking while it can be undone. A settle that adds
-// units, a meter, a hold and a change of limits set it to 0. Undoing a booking sets it to the one
-// before, [Charge.Prev]. Number goes on whenever reservations become void: with each change of the
-// limits, and with a hold of a key with a window. Part.Since is the first
-// Number whose charges a limit can return. Epoch goes on with each episode of refusals.
+// Born names what the key has counted since it began. After a Resume or corrupt data it begins
+// again, and a charge from before returns nothing. State.IDs is the number of the last booking
+// ever, and Charge.ID that of the call. State.Top is the number of the last booking while it can be
+// undone. A settle that adds units, a meter, a hold and a change of limits set it to 0. Undoing a
+// booking sets it to the one before, [Charge.Prev]. Number goes on whenever reservations become
+// void: with each change of the limits, and with a hold of a key with a window. Part.Since is the
+// first Number whose charges a limit can return. State.Epoch counts series of refusals.
 //
 // # Slots of calls in flight
 //

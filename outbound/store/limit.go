@@ -100,9 +100,9 @@ func (l *Limit) Share(part float64) Limit {
 // too, so what has leaked counts. A window or a calendar has freed its units in the store as well.
 func (l *Limit) Owes(n, level float64, d time.Duration) float64 { return l.law().owes(l, n, level, d) }
 
-// Above returns the dial time in which a level leaks down to another. An error in the last bits of
-// the levels counts as zero. In a limit that takes weeks to drain it would be nanoseconds, and a
-// caller that retried in time would wait for them again and again.
+// Above returns the time on the key's clock in which a level leaks down to another. An error in the
+// last bits of the levels counts as zero. In a limit that takes weeks to drain it would be
+// nanoseconds, and a caller that retried in time would wait for them again and again.
 func (l *Limit) Above(level, to float64) time.Duration {
 	if level-to <= 2e-15*level {
 		return 0

@@ -40,12 +40,12 @@ type Holder struct {
 	Lease time.Duration
 }
 
-// Ask is what a process says of its slots, all of it each time: so the next ask makes up for a lost
-// one. Safety has four conditions. A process counts a returned slot as gone before the ask leaves,
-// and its asks are carried out in order. It starts no call later than half a lease after the last
-// answered ask was sent, and Keep is true. An ask which changes nothing is not written for a sixth
-// of a lease, and a step of the store's clock counts as a third of one at most: that is the other
-// half.
+// Ask is what a process reports of its slots, all of it each time. So the next ask makes up for a
+// lost one. Safety has four conditions. A process counts a returned slot as gone before the ask
+// leaves, and its asks are carried out in order. It starts no call later than half a lease after
+// the last answered ask was sent, and Keep is true. An ask which changes nothing is not written for
+// a sixth of a lease, and a step of the store's clock counts as a third of one at most: that is the
+// other half.
 type Ask struct {
 	ID    uint64        // random, of this process and bucket. If it is zero, the ask only looks
 	Keep  int           // the slots that it goes on with

@@ -32,18 +32,18 @@ const (
 // Units is one number for each limit, in the order of the limits.
 type Units [Max]float64
 
-// State is the clock of a key, and its levels. Levels leak by the key's dial, which shows
+// State is the clock of a key, and its levels. Levels leak by the key's clock, which shows
 // At - Born - Skip: real time, less what was lost to holds, slow-downs and steps back of the
-// store's clock. The dial never runs faster than real time. In one life it never goes back.
+// store's clock. It never runs faster than real time. Until Born changes it never goes back.
 type State struct {
 	At   time.Duration // the store's time at which this is true
-	Born time.Duration // when this life of the key began, which names it
-	Skip time.Duration // the real time of this life that the dial has not run
+	Born time.Duration // when the key began, or began again
+	Skip time.Duration // the real time since Born that the key's clock has not run
 	Rem  time.Duration // above 0: what is left of a hold; else minus the time since the last one ended, to -HoldMemory
-	Last time.Duration // the last reservation, as dial time from now, to -BookingGrace
-	// Speed of the dial, MinSpeed to 1.
+	Last time.Duration // the last reservation, from now on the key's clock, to -BookingGrace
+	// Speed of the key's clock, MinSpeed to 1.
 	Speed float64
-	Epoch int64 // episodes of refusals; it starts at Born, so that another life never matches
+	Epoch int64 // counts series of refusals, from Born on, so that none from before matches
 	Fails int   // refusals since the last success, from 0; or HasSucceeded, or NoRefusalYet
 	Why   uint8 // the reason of the last hold, for the key's user
 	// Corrupt is true if the key was found in a state that cannot be, and every limit was
@@ -64,8 +64,9 @@ type State struct {
 // Part is what a key keeps of one limit in addition to its level. Each kind uses some of the
 // fields.
 type Part struct {
-	// Ret is, of a leaky limit, the units that were returned or written off: Rate*dial + Ret has
-	// run past it in this life. Of other kinds it is the units that were filled in this life.
+	// Ret is, of a leaky limit, the units that were returned or written off: Rate times the key's
+	// clock, plus Ret, has run past it since Born. Of other kinds it is the units that were filled
+	// since Born.
 	Ret float64 `json:",omitzero"`
 	// Over is the larger capacity that a leaky limit had while its level may still exceed today's. If
 	// it is zero, at most today's capacity can be in it.
@@ -75,9 +76,9 @@ type Part struct {
 	Owed float64 `json:",omitzero"`
 	// Since is the Number of the limits from which on a charge can be returned.
 	Since int64 `json:",omitzero"`
-	// Begin and End are those of a calendar's period, as Unix times. For a fixed window Begin is the
-	// first call, and End is a window after the last, on the dial. A window returns nothing to calls
-	// before Begin.
+	// Begin and End are those of a calendar's period, as Unix times. For a fixed window Begin is
+	// the first call, and End is a window after the last, on the key's clock. A window returns
+	// nothing to calls before Begin.
 	Begin, End time.Duration `json:",omitzero"`
 	// Units is what has been filled in a fixed window.
 	Units float64 `json:",omitzero"`
@@ -88,7 +89,7 @@ type Part struct {
 	Slots []Slot        `json:",omitempty"` // of a window, in the order of their ends
 }
 
-// Slot is the units of a window that count until the dial shows End.
+// Slot is the units of a window that count until the key's clock shows End.
 type Slot struct {
 	End   time.Duration
 	Units float64
@@ -127,8 +128,8 @@ type law interface {
 	hold(s *State, l *Limit, i int, began, stands time.Duration, room float64)
 	// slides reports whether each call counts for a Window from when it left.
 	slides() bool
-	// behind returns a lower bound of the dial time, not before w, at which the last of calls that take
-	// n units in all can leave.
+	// behind returns a lower bound of the dial time, not before w, at which the last of calls that
+	// take n units in all can leave.
 	behind(s *State, l *Limit, i int, n float64, w time.Duration) time.Duration
 	// void takes out reservations later than Deaf. It reports whether charges from before can still
 	// be returned.
@@ -224,7 +225,7 @@ func (s *State) Keep(ahead time.Duration) {
 	s.Skip = add(s.Skip, ahead)
 }
 
-// Real returns the real time in which the dial advances by w from now on.
+// Real returns the real time in which the key's clock advances by w from now on.
 func (s *State) Real(w time.Duration) time.Duration {
 	return add(max(0, s.Rem), realOf(s.Speed, w))
 }
@@ -242,16 +243,16 @@ func (s *State) reach(x time.Duration) time.Duration {
 	return w
 }
 
-// Due returns the real time from this state until the dial shows place and no hold is left, and
-// how far the dial is past place already. A call may leave when in is 0.
-func (s *State) Due(place time.Duration) (in, late time.Duration) {
-	w := sub(place, s.Dial())
+// Due returns the real time from this state until the key's clock shows at and no hold is left, and
+// how far it is past at already. A call may leave when in is 0.
+func (s *State) Due(at time.Duration) (in, late time.Duration) {
+	w := sub(at, s.Dial())
 	return s.Real(max(0, w)), max(0, sub(0, w))
 }
 
-// Wait returns the dial time until a call of n could leave, after all reservations. It also returns
-// the index of the limit that it would wait for, or -1 for reservations only. If booked is false,
-// no call can be booked for that time: its caller must retry.
+// Wait returns the time on the key's clock until a call of n could leave, after all reservations.
+// It also returns the index of the limit that it would wait for, or -1 for reservations only. If
+// booked is false, no call can be booked for that time: its caller must retry.
 func (s *State) Wait(limits []Limit, n *Units) (w time.Duration, which int, booked bool) {
 	w, which, booked = max(0, s.Last), -1, true
 	for was := time.Duration(-1); w != was; {

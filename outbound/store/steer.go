@@ -18,7 +18,7 @@ const (
 
 // Row is what the latest refusals have taught. Refusals that come because the calls are too fast
 // become fewer when the clock slows down. Random ones do not, and slowing down for them only costs
-// speed. So the law counts refusals in rows of sixteen: from row to row the calls for each refusal
+// speed. So a key counts refusals in rows of sixteen: from row to row the calls for each refusal
 // must double before slowing down has cost too much of the speed. The zero Row says that nothing
 // was refused lately.
 type Row struct {

@@ -10,7 +10,7 @@ import (
 // Store keeps the state of keys, so that all buckets of a key, in one process or in many, are one.
 // [NewMemory] is the store of one process.
 //
-// Update changes the state of one key atomically, by the store's own clock, in one round trip. A
+// Update changes the state of one key atomically, by the store's own clock, in one request. A
 // store must do what [Op.Apply] computes from the state and the time, in whatever language. A store
 // that computes in Go calls Apply between reading and writing.
 //
@@ -19,11 +19,11 @@ import (
 // failed is carried out after a later Update of its key by the same store has returned. Update
 // changes nothing of op. When it has returned it keeps only op's limits, which never change.
 //
-// A key has one clock, and its times do not go back by more than a clock wavers. The time for Apply
-// is taken while the store has the key for itself: from the database's server once the row is
-// locked, for example, and neither when the transaction began nor from the process that happens to
-// call. Two keys are the same if all their bytes are: different case, blanks or compositions of
-// letters make different keys.
+// A key has one clock. Its times may go back by [Wobble], and further only if the clock is set. The
+// time for Apply is taken while the store has the key for itself: from the database's server once
+// the row is locked, for example, and neither when the transaction began nor from the process that
+// happens to call. Two keys are the same if all their bytes are: different case, blanks or
+// compositions of letters make different keys.
 //
 // Update ends by itself, within a second or a few, even if ctx has no end: a report of what a call
 // has cost comes with such a ctx. If ctx ends first, Update returns its error without delay. A
@@ -47,7 +47,7 @@ func (s Sentinel) Error() string { return string(s) }
 // RetryableError returns false.
 func (s Sentinel) RetryableError() bool { return false }
 
-// ErrUnavailable is the error of a [Store], beside its cause, while it can serve no key and a wait
+// ErrUnavailable is the error of a [Store], next to its cause, while it can serve no key and a wait
 // may cure that.
 const ErrUnavailable = Sentinel("outbound: the store is unavailable")
 
@@ -87,15 +87,14 @@ type Op struct {
 	// Claim gives processes that share a key and book ahead equal shares. It is the units of the
 	// first limit that this process has booked while calls waited in it. A process below
 	// [Stored.Lead] catches up: whatever Horizon says, it books after the first until it is level
-	// with the lead, if those calls are due at most 100 ms after the first, or as many times as long
-	// after it as the first is away as Weight says, and 4 times at least. So a process that asks less
-	// often, because it is further from the store, has its share. With a Claim above the lead, as
-	// +Inf is, a backlog begins: the process is level with the lead after this booking, and does not
-	// raise it. If it is NaN, zero or less, the booking does not count, as that of a caller that does
-	// not wait.
+	// with the lead, if those calls are due at most 100 ms after the first, or as many times as
+	// long after it as the first is away as Weight says, and 4 times at least. So a process that
+	// asks less often, because it is further from the store, has its share. With a Claim above the
+	// lead, as +Inf is, its calls begin to wait: the process is level with the lead after this
+	// booking, and does not raise it. If it is NaN, zero or less, the booking does not count, as
+	// that of a caller that does not wait.
 	Claim float64
-	// Weight is the process's share of the claims: a booking adds its units divided by Weight. If it
-	// is zero, it is 1.
+	// Weight divides the units that a booking adds to the Claim. If it is zero, it is 1.
 	Weight float64
 	// Back are bookings to return, in the order in which they were booked. The step undoes the
 	// latest, and settles earlier ones to nothing, which returns what is safe.
@@ -183,7 +182,7 @@ type Report struct {
 	// MaxWait is, with Refused, the longest hold to which consecutive refusals are doubled. If it
 	// is zero, or more than an hour, it is an hour.
 	MaxWait time.Duration
-	Epoch   int64 // Refused, Succeeded: the newest epoch of which the call knew when it left
+	Epoch   int64 // Refused, Succeeded: State.Epoch as the call knew it when it left
 	Reason  uint8 // Refused, Held, Paused, Remaining: State.Why keeps it for the key's user
 }
 
@@ -230,7 +229,7 @@ type Reply struct {
 	// Claim is the Op.Claim of the process's next booking, or 0 if this one booked or claimed
 	// nothing.
 	Claim float64
-	// Share are the limits that decided, each a share of that of the Op at its index, as while a
+	// Share are the limits that decided, each a part of that of the Op at its index, as while a
 	// store is unavailable. If it is nil, those in force decided.
 	Share []Limit
 	// Allotment is the answer to the Ask of an Allot.
