@@ -18,7 +18,7 @@ var (
 	noNumbers = []float64{nan, inf, -inf, -1, -1e308, 1e12 + 1, 1e300, math.MaxFloat64}
 )
 
-func TestAnEstimateLearnsWhatComesBeyondTheKnown(t *testing.T) {
+func TestEstimate_LearnsTheRest(t *testing.T) {
 	var e Average
 	known := outbound.Cost{1, 100}
 	if c := e.Cost(known); c != known {
@@ -47,7 +47,7 @@ func TestAnEstimateLearnsWhatComesBeyondTheKnown(t *testing.T) {
 	}
 }
 
-func TestAnEstimateIgnoresWhatIsNoCostAndStaysANumber(t *testing.T) {
+func TestEstimate_IgnoresInvalidCosts(t *testing.T) {
 	for _, weight := range []float64{0, -1, 2, nan, inf, -inf, 0.5} {
 		e := Average{Weight: weight}
 		var wg sync.WaitGroup
@@ -70,7 +70,7 @@ func TestAnEstimateIgnoresWhatIsNoCostAndStaysANumber(t *testing.T) {
 }
 
 // The documented use of it, where calls cost more than the bucket holds.
-func TestAnEstimateNeverStopsCallsThatTheBucketHoldsNoMore(t *testing.T) {
+func TestEstimate_NeverExceedsTheCapacity(t *testing.T) {
 	const calls, tokens = 0, 1
 	perMinute, perSecond := outbound.Limit{Capacity: 800, LeakRate: 500, Unit: tokens}, outbound.Limit{Capacity: 40, LeakRate: 20}
 	for _, name := range []string{"one", "two", "shared"} {
@@ -117,7 +117,7 @@ func TestAnEstimateNeverStopsCallsThatTheBucketHoldsNoMore(t *testing.T) {
 	}
 }
 
-func TestAnEstimateOfWhatIsNotKnownBeforeTheFirstCallLetsItGo(t *testing.T) {
+func TestEstimate_FirstCallIsAdmitted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const output = 2
 		b := outbound.Must(outbound.NewBucket("output", outbound.Limit{Capacity: 800, LeakRate: 500, Unit: output}))

@@ -13,7 +13,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-func TestEveryAnswerHasTheDateOfItsCallsArrival(t *testing.T) {
+func TestAPI_DateIsThatOfTheArrival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{SlidingLog(2, time.Hour)}, Latency: 3 * time.Second}
 		tell(t, api, "GET", "/", 0).want(t, 200, "Date: Sat, 01 Jan 2000 00:00:00 GMT")
@@ -23,7 +23,7 @@ func TestEveryAnswerHasTheDateOfItsCallsArrival(t *testing.T) {
 	})
 }
 
-func TestSkewMovesTheOneClockThatTheAPIShowsAndCountsBy(t *testing.T) {
+func TestAPI_SkewMovesItsClock(t *testing.T) {
 	for skew, want := range map[time.Duration][2]string{
 		0:                 {"Sat, 01 Jan 2000 00:59:50 GMT", "946688400"},
 		5 * time.Minute:   {"Sat, 01 Jan 2000 00:59:50 GMT", "946688400"},
@@ -45,7 +45,7 @@ func TestSkewMovesTheOneClockThatTheAPIShowsAndCountsBy(t *testing.T) {
 	}
 }
 
-func TestAHandlerMaySetADateOfItsOwn(t *testing.T) {
+func TestAPI_HandlerMaySetTheDate(t *testing.T) {
 	server := httptest.NewServer(&API{Skew: -time.Hour, Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/own" {
 			w.Header().Set("Date", "yesterday")
@@ -110,7 +110,7 @@ func compareRemaining(a, b string) int {
 	return x - y
 }
 
-func TestAnEndlessLatencyIsEndedByTheCallerOnly(t *testing.T) {
+func TestAPI_EndlessLatencyEndsWithTheCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Latency: 1<<63 - 1, Jitter: 1<<63 - 1}
 		client := &http.Client{Transport: api, Timeout: 24 * time.Hour}

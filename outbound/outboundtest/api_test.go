@@ -16,7 +16,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-func TestTheZeroAPIRefusesNothing(t *testing.T) {
+func TestAPI_ZeroRefusesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var api API
 		if api.Report() != (Report{}) || api.Arrivals().Len() != 0 {
@@ -34,7 +34,7 @@ func TestTheZeroAPIRefusesNothing(t *testing.T) {
 	})
 }
 
-func TestHistoriesHoldArrivalsAndAdmittedCalls(t *testing.T) {
+func TestAPI_HistoriesOfArrivalsAndAdmittedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{SlidingLog(2, time.Second)}}
 		begin := time.Now()
@@ -65,7 +65,7 @@ func TestHistoriesHoldArrivalsAndAdmittedCalls(t *testing.T) {
 	})
 }
 
-func TestLatencyDelaysAnswersAndRefusals(t *testing.T) {
+func TestAPI_LatencyDelaysAnswersAndRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{SlidingLog(1, time.Minute)}, Latency: 300 * time.Millisecond}
 		for _, want := range []int{200, 429} {
@@ -142,7 +142,7 @@ func TestRetryAfter_MissingWhileInFlightIsBroken(t *testing.T) {
 	})
 }
 
-func TestARefusalNamesEveryBrokenRule(t *testing.T) {
+func TestAPI_RefusalNamesEachBrokenRule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{SlidingLog(1, time.Second), LeakyBucket(9, 1), FixedWindow(1, time.Minute)}}
 		client := &http.Client{Transport: api}
@@ -159,7 +159,7 @@ func TestARefusalNamesEveryBrokenRule(t *testing.T) {
 	})
 }
 
-func TestNextAnswersOnlyAdmittedCalls(t *testing.T) {
+func TestAPI_NextAnswersOnlyAdmittedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
 		api := &API{
@@ -181,7 +181,7 @@ func TestNextAnswersOnlyAdmittedCalls(t *testing.T) {
 	})
 }
 
-func TestAPIPanicsOnMeaninglessRulesAndCosts(t *testing.T) {
+func TestAPI_PanicsOnInvalidRulesAndCosts(t *testing.T) {
 	for range 2 { // the first failure must not leave an API without rules behind
 		api := &API{Rules: []Rule{LeakyBucket(1, 1), {}}}
 		for range 2 {
@@ -246,7 +246,7 @@ func TestAPI_ConcurrentCallersGetTheLimit(t *testing.T) {
 	})
 }
 
-func TestTheHandlerKeepsItsRulesOnARealPort(t *testing.T) {
+func TestAPI_KeepsItsRulesOnARealPort(t *testing.T) {
 	api := &API{Rules: []Rule{SlidingLog(25, time.Hour), InFlight(25)}}
 	server := httptest.NewServer(api)
 	defer server.Close()
@@ -296,7 +296,7 @@ func TestAPI_GivenUpCallIsNotAnswered(t *testing.T) {
 	}
 }
 
-func TestAPanicOfNextEndsTheCall(t *testing.T) {
+func TestAPI_PanicOfNextEndsTheCall(t *testing.T) {
 	api := &API{
 		Rules: []Rule{InFlight(1)},
 		Next:  http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(errors.New("broken")) }),

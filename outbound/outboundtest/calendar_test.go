@@ -26,7 +26,7 @@ func zone(t *testing.T, name string) *time.Location {
 }
 
 // From one call to the next a day the rule tells how long its periods last.
-func TestACalendarWindowLastsAsLongAsTheZonesPeriod(t *testing.T) {
+func TestCalendarWindow_LastsAsLongAsThePeriod(t *testing.T) {
 	const h = time.Hour
 	for _, test := range []struct {
 		period Period
@@ -96,7 +96,7 @@ func TestACalendarWindowLastsAsLongAsTheZonesPeriod(t *testing.T) {
 }
 
 // A minute after midnight it was 23:01 again: that hour is of the new day.
-func TestADateThatComesAgainIsOver(t *testing.T) {
+func TestCalendarWindow_RepeatedDateIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Date(2008, 11, 2, 2, 30, 0, 0, time.UTC)
 		end := time.Date(2008, 11, 3, 3, 30, 0, 0, time.UTC)
@@ -109,7 +109,7 @@ func TestADateThatComesAgainIsOver(t *testing.T) {
 }
 
 // Each minute of a year is in the period of the latest date that the zone's clocks have shown.
-func TestPeriodsAgreeWithALookAtTheClockEachMinute(t *testing.T) {
+func TestCheckCalendar_AgreesWithTheClockEachMinute(t *testing.T) {
 	for name, year := range map[string]int{
 		"America/Sao_Paulo": 2018, "America/Havana": 2024, "America/St_Johns": 2008, "Pacific/Apia": 2011, "Asia/Beirut": 2022, "Africa/Cairo": 2023,
 	} {
@@ -146,7 +146,7 @@ func TestPeriodsAgreeWithALookAtTheClockEachMinute(t *testing.T) {
 	}
 }
 
-func TestACalendarWindowGoesByTheAPIsClock(t *testing.T) {
+func TestCalendarWindow_CountsByTheAPIsClock(t *testing.T) {
 	for _, skew := range []time.Duration{-time.Hour, -time.Second, 0, time.Second, 90 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			midnight := time.Now().Add(24 * time.Hour)
@@ -210,7 +210,7 @@ func TestCalendarWindow_CountsUnitsAndKeys(t *testing.T) {
 
 // Departures at random around a night in which midnight comes twice, against a count of each
 // period.
-func TestCheckCalendarAgreesWithCountingEachPeriod(t *testing.T) {
+func TestCheckCalendar_AgreesWithCountingEachPeriod(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	z := zone(t, "America/Havana")
 	utc := func(day, hour int) time.Time { return time.Date(2024, 11, day, hour, 0, 0, 0, time.UTC) }
@@ -264,7 +264,7 @@ func TestCheckCalendarAgreesWithCountingEachPeriod(t *testing.T) {
 	}
 }
 
-func TestCheckWindowFindsTheFullestWindow(t *testing.T) {
+func TestCheckWindow_FindsTheFullestWindow(t *testing.T) {
 	h := historyOf([]point{{0, 3}, {1_000_000, 2}, {1_999_999, 4}, {2_999_999, 5}})
 	for length, most := range map[time.Duration]float64{
 		time.Microsecond: 5, time.Second: 6, time.Second + 1: 9, 2 * time.Second: 11, 3 * time.Second: 14,
@@ -282,7 +282,7 @@ func TestCheckWindowFindsTheFullestWindow(t *testing.T) {
 	}
 }
 
-func TestAnExcessSaysWhichWindowOrPeriodItIsOf(t *testing.T) {
+func TestExcess_NamesItsWindowOrPeriod(t *testing.T) {
 	h := historyOf([]point{{0, 3}, {2_000_000, 2}})
 	for want, err := range map[string]error{
 		"outboundtest: 5 units left within 2s from 2000-01-01T12:00:00Z, 1 above the 4 of any 1m0s":                                         h.CheckWindow(4, time.Minute),
@@ -294,7 +294,7 @@ func TestAnExcessSaysWhichWindowOrPeriodItIsOf(t *testing.T) {
 	}
 }
 
-func TestChecksOfWindowsPanicOnMeaninglessNumbers(t *testing.T) {
+func TestCheckWindow_PanicsOnInvalidNumbers(t *testing.T) {
 	var h History
 	for _, bad := range []float64{math.NaN(), math.Inf(1), -1, 0} {
 		wantPanic(t, "limit of a window", func() { _ = h.CheckWindow(bad, time.Second) })

@@ -59,7 +59,7 @@ func TestBy_CountsCallsInFlight(t *testing.T) {
 	})
 }
 
-func TestSettleAdmitsByTheCostAndCountsWhatWasUsed(t *testing.T) {
+func TestSettle_CountsWhatWasUsed(t *testing.T) {
 	used := func(n float64) func(*http.Request) float64 { return func(*http.Request) float64 { return n } }
 	for name, rule := range map[string]Rule{
 		"LeakyBucket":     LeakyBucket(10, 0.001),

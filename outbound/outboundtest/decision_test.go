@@ -81,7 +81,7 @@ func TestDecision_HasTheStateOfEveryRule(t *testing.T) {
 	})
 }
 
-func TestTheRestAfterFractionsIsAWholeNumberDespiteRounding(t *testing.T) {
+func TestDecision_RemainingIsWholeDespiteRounding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := OpenAI(SlidingLog(2.3, time.Hour).Of("tokens", func(*http.Request) float64 { return 0.1 }))
 		for range 3 { // the sum is 0.30000000000000004
@@ -107,7 +107,7 @@ func TestDecision_LateAnswerIsOfTheArrival(t *testing.T) {
 	})
 }
 
-func TestAResetIsRoundedUp(t *testing.T) {
+func TestDecision_ResetIsRoundedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{LeakyBucket(10, 3)}}
 		api.Vendor = func(_ http.ResponseWriter, _ *http.Request, d *Decision, _ http.Handler) {

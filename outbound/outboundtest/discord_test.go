@@ -32,7 +32,7 @@ func TestDiscord_BucketsAreInEveryAnswer(t *testing.T) {
 	})
 }
 
-func TestDiscordsBucketsAreDiscoveredAndCountEachChannelApart(t *testing.T) {
+func TestDiscord_BucketsCountEachChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := Discord()
 		bucket := func(method, path, remaining string) string {
@@ -60,7 +60,7 @@ func TestDiscordsBucketsAreDiscoveredAndCountEachChannelApart(t *testing.T) {
 	})
 }
 
-func TestDiscordsGlobalAndSharedLimitsAreNotTheBuckets(t *testing.T) {
+func TestDiscord_GlobalAndSharedLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bucket := FirstCallWindow(10, time.Minute).By(func(*http.Request) string { return "abcd1234" })
 		api := Discord(bucket, FirstCallWindow(1, 64570*time.Millisecond).Of("global", nil))
@@ -75,7 +75,7 @@ func TestDiscordsGlobalAndSharedLimitsAreNotTheBuckets(t *testing.T) {
 	})
 }
 
-func TestDiscordBansACallerAfter10000InvalidCallsIn10Minutes(t *testing.T) {
+func TestDiscord_BansAfter10000InvalidCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := Discord()
 		api.Rules = append(api.Rules, SlidingLog(1, time.Hour).Of("shared", nil).By(func(r *http.Request) string {

@@ -35,7 +35,7 @@ func TestGitHub_PrimaryLimitHasNoRetryAfter(t *testing.T) {
 	})
 }
 
-func TestGitHubsSecondaryLimitsShowInTheBodyOnly(t *testing.T) {
+func TestGitHub_SecondaryLimitsShowInTheBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := GitHub()
 		for range 180 {
@@ -58,7 +58,7 @@ func TestGitHubsSecondaryLimitsShowInTheBodyOnly(t *testing.T) {
 	})
 }
 
-func TestGitHubCountsItsResourcesApart(t *testing.T) {
+func TestGitHub_CountsEachResource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := GitHub()
 		for range 30 {

@@ -15,7 +15,7 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-func TestLoadOfAFleetMakesEachCallOnce(t *testing.T) {
+func TestLoad_FleetMakesEachCallOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := store.NewMemory()
 		var workers []outbound.Limiter
@@ -42,7 +42,7 @@ func TestLoadOfAFleetMakesEachCallOnce(t *testing.T) {
 }
 
 // With one caller nothing waits for a limit, and all calls follow each other.
-func TestLoadIsNoFasterThanItsCallers(t *testing.T) {
+func TestLoad_IsNoFasterThanItsCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for callers, want := range map[int]time.Duration{0: time.Second, 1: time.Second, 2: 500 * time.Millisecond, 3: 400 * time.Millisecond, 100: 100 * time.Millisecond} {
 			r := outboundtest.Load{Calls: 10, Callers: callers, Latency: 100 * time.Millisecond}.Run(t.Context(), outbound.Unlimited{})

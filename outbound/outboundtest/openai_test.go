@@ -37,7 +37,7 @@ func TestOpenAI_HasRequestsAndTokens(t *testing.T) {
 	})
 }
 
-func TestOpenAIsDayAndQuotaAreNamed(t *testing.T) {
+func TestOpenAI_NamesDayAndQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := OpenAI(FixedWindow(1, 24*time.Hour), SlidingLog(2, 100*time.Hour).Of("quota", nil))
 		tell(t, api, "POST", "/", 0).want(t, 200, "X-RateLimit-Reset-Requests: 24h0m0s", "X-RateLimit-Limit-Quota")
@@ -49,7 +49,7 @@ func TestOpenAIsDayAndQuotaAreNamed(t *testing.T) {
 	})
 }
 
-func TestOpenAINamesTheLimitThatIsBrokenLongest(t *testing.T) {
+func TestOpenAI_NamesTheLimitThatIsBrokenLongest(t *testing.T) {
 	hour, minute := SlidingLog(1, time.Hour).Of("tokens", nil), SlidingLog(1, time.Minute)
 	for _, rules := range [][]Rule{{hour, minute}, {minute, hour}, {minute, hour, InFlight(1)}} {
 		synctest.Test(t, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-func TestAPenaltyShutsOutAfterTooManyOffencesInAWindow(t *testing.T) {
+func TestPenalty_AfterTooManyOffencesInAWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{SlidingLog(1, time.Second), Penalty(3, 10*time.Second, time.Minute, nil)}}
 		call := func(at time.Duration, status int, after string) {
@@ -37,7 +37,7 @@ func TestAPenaltyShutsOutAfterTooManyOffencesInAWindow(t *testing.T) {
 	})
 }
 
-func TestAPenaltyByKeyShutsOutNoOtherKey(t *testing.T) {
+func TestPenalty_ByKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := func(r *http.Request) string { return r.URL.Path }
 		teapot := func(status int, h http.Header) bool { return status == http.StatusTeapot && h.Get("X-Bad") == "yes" }
@@ -56,7 +56,7 @@ func TestAPenaltyByKeyShutsOutNoOtherKey(t *testing.T) {
 	})
 }
 
-func TestAPenaltyAndItsOffencesOutliveAChangeOfRules(t *testing.T) {
+func TestPenalty_OutlivesSetRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rules := []Rule{SlidingLog(1, time.Hour), Penalty(3, time.Minute, time.Hour, nil)}
 		api := &API{Rules: rules}
@@ -74,7 +74,7 @@ func TestAPenaltyAndItsOffencesOutliveAChangeOfRules(t *testing.T) {
 	})
 }
 
-func TestOffencesBeforeAPenaltyDoNotCountAfterIt(t *testing.T) {
+func TestPenalty_OffencesBeforeItDoNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{Penalty(2, time.Hour, time.Minute, func(int, http.Header) bool { return true })}}
 		for i := range 3 {
@@ -88,7 +88,7 @@ func TestOffencesBeforeAPenaltyDoNotCountAfterIt(t *testing.T) {
 	})
 }
 
-func TestAnInterimAnswerIsNotTheStatusOfAnOffence(t *testing.T) {
+func TestPenalty_InterimAnswerIsNoOffence(t *testing.T) {
 	server := httptest.NewServer(&API{
 		Rules: []Rule{Penalty(1, time.Hour, time.Hour, func(status int, _ http.Header) bool { return status < 200 })},
 		Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

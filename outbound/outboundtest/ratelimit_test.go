@@ -32,7 +32,7 @@ func TestRateLimitFields_HaveEveryPolicy(t *testing.T) {
 	})
 }
 
-func TestRateLimitFieldsAreWellFormed(t *testing.T) {
+func TestRateLimitFields_AreWellFormed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := RateLimitFields(
 			SlidingLog(5.5, time.Second),

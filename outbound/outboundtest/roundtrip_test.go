@@ -35,7 +35,7 @@ func mustURL(raw string) *url.URL {
 	return u
 }
 
-func TestTheRequestBodyIsClosedOnEveryPath(t *testing.T) {
+func TestRoundTrip_ClosesTheBodyOnEveryPath(t *testing.T) {
 	closing := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(w, r.Body)
 		r.Body.Close()
@@ -145,7 +145,7 @@ func (l lateDone) Done() <-chan struct{} {
 	return l.Context.Done()
 }
 
-func TestAnEndOfTheContextWinsOverAnAnswerOfTheSameInstant(t *testing.T) {
+func TestRoundTrip_EndOfCtxWinsOverAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for range 50 { // or a select would decide at random
 			ctx, cancel := context.WithCancel(t.Context())
@@ -158,7 +158,7 @@ func TestAnEndOfTheContextWinsOverAnAnswerOfTheSameInstant(t *testing.T) {
 	})
 }
 
-func TestTheBodyStaysOpenForAHandlerThatOutlivesItsCaller(t *testing.T) {
+func TestRoundTrip_BodyStaysOpenForTheHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		body := &countingBody{Reader: *strings.NewReader("hello")}
 		api := &API{Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -182,23 +182,7 @@ func TestTheBodyStaysOpenForAHandlerThatOutlivesItsCaller(t *testing.T) {
 	})
 }
 
-func TestAClientTimeoutEndsTheCall(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := &API{Latency: time.Minute}
-		client := &http.Client{Transport: api, Timeout: time.Second}
-		begin := time.Now()
-		_, err := client.Get("http://api.example.com/")
-		if !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != time.Second {
-			t.Errorf("got %v after %v, want a timeout after 1s", err, time.Since(begin))
-		}
-		synctest.Wait()
-		if r := api.Report(); r != (Report{Arrivals: 1, Admitted: 1, Peak: 1}) {
-			t.Errorf("report %+v, want a call that was not answered", r)
-		}
-	})
-}
-
-func TestAHandlerStaysInProgressAfterItsCallerGaveUp(t *testing.T) {
+func TestRoundTrip_HandlerStaysInProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{InFlight(1)}, Next: sleepy(time.Minute)}
 		client := &http.Client{Transport: api, Timeout: time.Second}
@@ -216,7 +200,7 @@ func TestAHandlerStaysInProgressAfterItsCallerGaveUp(t *testing.T) {
 	})
 }
 
-func TestTheRequestIsNotModified(t *testing.T) {
+func TestRoundTrip_DoesNotModifyTheRequest(t *testing.T) {
 	vandal := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Header.Set("X-Changed", "yes")
 		r.URL.Path = "/changed"
@@ -246,7 +230,7 @@ func TestTheRequestIsNotModified(t *testing.T) {
 	}
 }
 
-func TestTheHandlerSeesWhatAServerWouldSee(t *testing.T) {
+func TestRoundTrip_HandlerSeesAServersRequest(t *testing.T) {
 	var got *http.Request
 	var read string
 	api := &API{Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -270,7 +254,7 @@ func TestTheHandlerSeesWhatAServerWouldSee(t *testing.T) {
 	}
 }
 
-func TestTheResponseIsWhatAClientWouldSee(t *testing.T) {
+func TestRoundTrip_ResponseIsAClients(t *testing.T) {
 	answer := func(status int) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("X-Answer", "yes")
@@ -310,7 +294,7 @@ func TestTheResponseIsWhatAClientWouldSee(t *testing.T) {
 	}
 }
 
-func TestAPanicOfNextIsAnErrorOfTheCall(t *testing.T) {
+func TestRoundTrip_PanicOfNextIsAnError(t *testing.T) {
 	api := &API{Next: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("broken") })}
 	_, err := (&http.Client{Transport: api}).Get("http://api.example.com/")
 	if err == nil || !strings.Contains(err.Error(), "outboundtest: the handler panicked: broken") {

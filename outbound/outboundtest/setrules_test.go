@@ -23,7 +23,7 @@ func admits(t *testing.T, api *API) int {
 	return 1000
 }
 
-func TestSetRulesKeepsWhatWasCounted(t *testing.T) {
+func TestSetRules_KeepsWhatWasCounted(t *testing.T) {
 	const s = time.Second
 	unit := func(r Rule) Rule { return r.Of("units", byHeader) }
 	tests := []struct {
@@ -77,7 +77,7 @@ func TestSetRulesKeepsWhatWasCounted(t *testing.T) {
 	}
 }
 
-func TestSetRulesMatchesSeveralRulesOfAKind(t *testing.T) {
+func TestSetRules_MatchesSeveralRulesOfAKind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{SlidingLog(100, time.Second), SlidingLog(10, time.Hour), SlidingLog(50, time.Hour)}}
 		for range 8 {
@@ -91,7 +91,7 @@ func TestSetRulesMatchesSeveralRulesOfAKind(t *testing.T) {
 	})
 }
 
-func TestSetRulesKeepsKeysAndCallsInProgress(t *testing.T) {
+func TestSetRules_KeepsKeysAndCallsInProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := func(r *http.Request) string { return r.URL.Path }
 		rules := func(n int) []Rule {
@@ -123,7 +123,7 @@ func TestSetRulesKeepsKeysAndCallsInProgress(t *testing.T) {
 	})
 }
 
-func TestSetRulesBeforeTheFirstCallReplacesTheFirstOnes(t *testing.T) {
+func TestSetRules_BeforeTheFirstCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{{}}} // the zero Rule: the API must not look at it
 		api.SetRules(SlidingLog(3, time.Second))
@@ -133,7 +133,7 @@ func TestSetRulesBeforeTheFirstCallReplacesTheFirstOnes(t *testing.T) {
 	})
 }
 
-func TestSetRulesPanicsOnTheZeroRuleAndChangesNothing(t *testing.T) {
+func TestSetRules_PanicsOnTheZeroRule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{SlidingLog(3, time.Second)}}
 		callAPI(t, api, 1)

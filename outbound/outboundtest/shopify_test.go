@@ -63,7 +63,7 @@ func TestShopifyGraphQL_HasCostsInA200(t *testing.T) {
 	})
 }
 
-func TestShopifyGraphQLLeavesAnAnswerThatIsNoDataAsItIs(t *testing.T) {
+func TestShopifyGraphQL_LeavesOtherAnswersAsTheyAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := ShopifyGraphQL()
 		for body, status := range map[string]int{"broken": 502, "{}": 503, "ok": 200} {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestASlidingLogRemembersNoMoreThanTwoWindows(t *testing.T) {
+func TestSlidingLog_RemembersTwoWindowsAtMost(t *testing.T) {
 	s := slidingLog{limit: 100, window: 1000}
 	for now := int64(0); now < 1_000_000; now += 10 {
 		if w := s.wait(now, 0, 1); w != 0 {
@@ -22,7 +22,7 @@ func TestASlidingLogRemembersNoMoreThanTwoWindows(t *testing.T) {
 	}
 }
 
-func TestASlidingLogForgetsTheRoundingOfFractions(t *testing.T) {
+func TestSlidingLog_ForgetsTheRoundingOfFractions(t *testing.T) {
 	s := slidingLog{limit: 1, window: 10}
 	for now := range int64(1_000_000) {
 		if w := s.wait(now, 0, 0.1); w != 0 {
@@ -32,7 +32,7 @@ func TestASlidingLogForgetsTheRoundingOfFractions(t *testing.T) {
 	}
 }
 
-func TestWindowsBefore1970StartAtMultiplesToo(t *testing.T) {
+func TestFixedWindow_Before1970(t *testing.T) {
 	f := fixedWindow{limit: 1, window: 1000}
 	for now, want := range map[int64]int64{-1: -1000, -1000: -1000, -1001: -2000, 0: 0, 999: 0, 1000: 1000} {
 		if start := f.startOf(now); start != want {

@@ -32,7 +32,7 @@ func TestStripe_HasOnlyAReason(t *testing.T) {
 	}
 }
 
-func TestStripesLocksAreNoLimitOfTheAccount(t *testing.T) {
+func TestStripe_LocksAreNoLimitOfTheAccount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		object := func(r *http.Request) string { return r.URL.Path }
 		api := Stripe(InFlight(1).Of("lock", nil).By(object))
@@ -48,7 +48,7 @@ func TestStripesLocksAreNoLimitOfTheAccount(t *testing.T) {
 	})
 }
 
-func TestStripeLimitsEachEndpointToAQuarterOfTheAccount(t *testing.T) {
+func TestStripe_LimitsEachEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := Stripe()
 		for _, endpoint := range []string{"charges", "refunds", "customers", "payouts"} {

@@ -260,7 +260,7 @@ func each(t *testing.T, test func(t *testing.T, m manner, api *API)) {
 	}
 }
 
-func TestAClientThatFollowsAVendorsHeadersIsNeverRefused(t *testing.T) {
+func TestVendor_ClientThatFollowsHeadersIsNeverRefused(t *testing.T) {
 	each(t, func(t *testing.T, m manner, api *API) {
 		waited := false
 		calls := 1000
@@ -282,7 +282,7 @@ func TestAClientThatFollowsAVendorsHeadersIsNeverRefused(t *testing.T) {
 	})
 }
 
-func TestAClientThatIgnoresAVendorsHeadersIsRefused(t *testing.T) {
+func TestVendor_ClientThatIgnoresHeadersIsRefused(t *testing.T) {
 	each(t, func(t *testing.T, m manner, api *API) {
 		refused := 0
 		for range 1000 {
@@ -313,7 +313,7 @@ func TestVendor_RetryAfterIsEnough(t *testing.T) {
 	})
 }
 
-func TestAVendorWithoutRulesRefusesNothingMore(t *testing.T) {
+func TestVendor_WithoutRulesRefusesNothing(t *testing.T) {
 	each(t, func(t *testing.T, m manner, api *API) {
 		for !m.refused(m.call(t, api)) {
 		}

@@ -37,7 +37,7 @@ func exactDial(v float64, x time.Duration) float64 {
 	return sum + x.Seconds() - t
 }
 
-func TestTheDialShowsTheIntegralOfItsSpeed(t *testing.T) {
+func TestDial_IsTheIntegralOfItsSpeed(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 0))
 	for range 2000 {
 		v, x := someSpeeds(r), someSpan(r)
@@ -49,7 +49,7 @@ func TestTheDialShowsTheIntegralOfItsSpeed(t *testing.T) {
 	}
 }
 
-func TestTheDialNeverRunsFasterThanRealTimeAndNeverBack(t *testing.T) {
+func TestDial_NeverRunsFasterOrBack(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 1))
 	for range 200_000 {
 		v, x, z := someSpeeds(r), someSpan(r), someSpan(r)
@@ -67,7 +67,7 @@ func TestTheDialNeverRunsFasterThanRealTimeAndNeverBack(t *testing.T) {
 }
 
 // Two looks see what one look sees, but for a nanosecond each. That is lost, never gained.
-func TestTheDialDoesNotCareHowOftenItIsLookedAt(t *testing.T) {
+func TestDial_IgnoresHowOftenItIsRead(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 2))
 	for range 200_000 {
 		v, a, b := someSpeeds(r), someSpan(r), someSpan(r)
@@ -85,7 +85,7 @@ func TestTheDialDoesNotCareHowOftenItIsLookedAt(t *testing.T) {
 	}
 }
 
-func TestRealTimeIsTheInverseOfTheDial(t *testing.T) {
+func TestDial_RealTimeIsItsInverse(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	for range 200_000 {
 		v, y := someSpeeds(r), someSpan(r)
@@ -106,7 +106,7 @@ func TestRealTimeIsTheInverseOfTheDial(t *testing.T) {
 	}
 }
 
-func TestASlowedClockIsAtFullSpeedAfterItsRecovery(t *testing.T) {
+func TestDial_RecoversToFullSpeed(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 50_000 {
 		v := someSpeeds(r)
@@ -132,4 +132,94 @@ func TestASlowedClockIsAtFullSpeedAfterItsRecovery(t *testing.T) {
 			t.Errorf("realOf(%v, %v) = %v", MinSpeed, x, y)
 		}
 	}
+}
+
+// A store whose stamps waver admits what the limit allows, and loses nothing by it.
+func TestClock_WaveringStampsKeepTheLimit(t *testing.T) {
+	limit := []Limit{{Capacity: 10, Rate: 500}}
+	for name, stamp := range map[string]func(r *rand.Rand, at time.Duration) time.Duration{
+		"jitter of 5 ms":    func(r *rand.Rand, at time.Duration) time.Duration { return at + time.Duration(r.Int64N(5e6)) },
+		"clocks 1 ms apart": func(r *rand.Rand, at time.Duration) time.Duration { return at + time.Duration(r.Int64N(2)*1e6) },
+		"clocks 1 s apart":  func(r *rand.Rand, at time.Duration) time.Duration { return at + time.Duration(r.Int64N(2)*1e9) },
+	} {
+		r := rand.New(rand.NewPCG(1, 2))
+		var s Stored
+		admitted := 0
+		const all = 3 * time.Second
+		for at := time.Duration(0); at < all; at += 100 * time.Microsecond {
+			op := Op{Limits: limit, Action: Book, Costs: []Units{{1}}}
+			admitted += len(op.Apply(&s, 1000*time.Second+stamp(r, at)).Charges)
+		}
+		// A clock that is a second ahead adds what leaks in a second, once.
+		if most := 10 + 500*(all+time.Second).Seconds(); float64(admitted) > most || admitted < 500*int(all/time.Second) {
+			t.Errorf("%s: %d went in %v", name, admitted, all)
+		}
+	}
+}
+
+func TestClock_SmallStepBackIsTheLatestStamp(t *testing.T) {
+	limit := Limit{Capacity: 10, Rate: 1}
+	for _, c := range []struct {
+		back time.Duration
+		// how long a call of 10 waits after one of 10 and the step, and the level 5 s after the
+		// step
+		wait, level float64
+	}{
+		{0, 10, 5},
+		{time.Millisecond, 10.001, 5.001},
+		{time.Second, 11, 6},
+		{time.Second + 1, 10, 5},
+		{time.Hour, 10, 5},
+	} {
+		k := &storedKey{T: t}
+		at := 10_000.
+		k.book(at, 0, Units{10}, limit)
+		r := k.do(at-c.back.Seconds(), Op{Action: Book, Costs: []Units{{10}}}, limit)
+		if r.Wait != time.Duration(c.wait*1e9) {
+			t.Errorf("%v back: told to wait %v, want %vs", c.back, r.Wait, c.wait)
+		}
+		stepped := k.now
+		if r := k.do((stepped + 5*time.Second).Seconds(), Op{}, limit); r.State.Level[0] < c.level-1e-6 || r.State.Level[0] > c.level+1e-6 {
+			t.Errorf("%v back: level %v after 5s, want %v", c.back, r.State.Level[0], c.level)
+		}
+		if r := k.do((stepped + r.Wait).Seconds(), Op{Action: Book, Costs: []Units{{10}}}, limit); len(r.Charges) != 1 {
+			t.Errorf("%v back: not admitted after the %v that it was told, but after %v more", c.back, time.Duration(c.wait*1e9), r.Wait)
+		}
+	}
+}
+
+func TestClock_StepBackIsLostForRefusedCalls(t *testing.T) {
+	l := []Limit{{Capacity: 1, Rate: 1}}
+	var s Stored
+	book := func(now time.Duration) Reply {
+		op := Op{Limits: l, Action: Book, Costs: []Units{{1}}}
+		return op.Apply(&s, now)
+	}
+	if r := book(time.Hour); len(r.Charges) != 1 {
+		t.Fatal("the first was refused")
+	}
+	if r := book(0); !r.Refused || r.Wait != time.Second {
+		t.Errorf("just after the step: %+v", r)
+	}
+	if r := book(time.Second); r.Refused {
+		t.Errorf("a second after the step: wait %v", r.Wait)
+	}
+}
+
+func TestClock_StepBackLosesTheStepAlone(t *testing.T) {
+	l := newLife(t, Limit{Capacity: 1, Rate: 1})
+	l.book(Units{1}, 0)
+	a := l.book(Units{1}, 1)
+	l.at(0.5)
+	dial := l.Dial()
+	l.at(-5000)
+	if l.Dial() != dial {
+		t.Errorf("the dial went from %v to %v", dial, l.Dial())
+	}
+	if in, _ := l.Due(a.Place); in != sec(0.5) {
+		t.Errorf("due in %v, want 0.5 s", in)
+	}
+	l.book(Units{1}, 1.5)
+	l.at(-4998)
+	l.level(0, 0.5)
 }

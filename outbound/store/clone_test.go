@@ -71,7 +71,7 @@ func filled(t *testing.T) *Op {
 	return op
 }
 
-func TestACloneKeepsNothingThatItsOriginalCanChange(t *testing.T) {
+func TestClone_SharesNothingThatChanges(t *testing.T) {
 	op, want := filled(t), filled(t)
 	want.Into = nil
 	clone := op.Clone()
@@ -92,7 +92,7 @@ func TestACloneKeepsNothingThatItsOriginalCanChange(t *testing.T) {
 }
 
 // What an Op does not have its clone does not have, and a call of no charge stays one.
-func TestACloneOfLittleIsLittle(t *testing.T) {
+func TestClone_OfLittleIsLittle(t *testing.T) {
 	for _, op := range []*Op{{}, {Limits: []Limit{{}}}, {Reports: []Report{{Kind: Succeeded}}}, {Move: new(Charge)}, {Back: make([]Charge, 1)}} {
 		if clone := op.Clone(); !reflect.DeepEqual(clone, op) {
 			t.Errorf("the clone of %+v is %+v", op, clone)
@@ -100,7 +100,7 @@ func TestACloneOfLittleIsLittle(t *testing.T) {
 	}
 }
 
-func TestACloneIsFiveAllocationsAtMost(t *testing.T) {
+func TestClone_TakesFiveAllocationsAtMost(t *testing.T) {
 	var clone *Op
 	for _, c := range []struct {
 		op   *Op

@@ -51,7 +51,7 @@ func spoiled() map[string]func(*Stored) {
 
 // A key that cannot be is full, reports it once, and is neither open nor shut permanently: time
 // opens it, and so does a Resume.
-func TestACorruptKeyIsFullAndOpens(t *testing.T) {
+func TestCorrupt_KeyIsFullAndOpens(t *testing.T) {
 	for name, spoil := range spoiled() {
 		for _, resume := range []bool{false, true} {
 			limits := []Limit{{Name: "pace", Capacity: 10, Rate: 1}, moving(10, 10*time.Second), fixedWindow(10, 10*time.Second), {Name: "hour", Kind: Hourly, Capacity: 10}}
@@ -93,7 +93,7 @@ func TestACorruptKeyIsFullAndOpens(t *testing.T) {
 
 // A Resume empties a corrupt key, whatever its limits, except for what calls have taken since: after
 // it no more leaves than the limits allow for these and what follows.
-func TestResumeOfACorruptKeyKeepsWhatCallsHaveTaken(t *testing.T) {
+func TestCorrupt_ResumeKeepsWhatCallsHaveTaken(t *testing.T) {
 	for name, l := range map[string]Limit{
 		"leaky":  {Name: "a", Capacity: 10, Rate: 1},
 		"window": moving(10, 10*time.Second),
@@ -152,7 +152,7 @@ func TestResumeOfACorruptKeyKeepsWhatCallsHaveTaken(t *testing.T) {
 	}
 }
 
-func TestBytesThatAreNoKeyAreCorrupt(t *testing.T) {
+func TestCorrupt_BytesThatAreNoKey(t *testing.T) {
 	var s Stored
 	op := Op{Limits: []Limit{{Capacity: 1, Rate: 1}}, Action: Book, Costs: []Units{{1}}}
 	op.Apply(&s, time.Hour)

@@ -40,18 +40,6 @@ func TestLimit_Sound(t *testing.T) {
 	}
 }
 
-// A move is carried out in a step whose settles add nothing, and not in one whose settles add units.
-func TestMove_AndSettles(t *testing.T) {
-	for used, moved := range map[float64]bool{0: true, 1: true, 2: false} {
-		var s Stored
-		op := Op{Limits: one(3, 1), Action: Book, Costs: []Units{{1}, {3}}, Horizon: time.Hour}
-		r := op.Apply(&s, 0)
-		again := Op{
-			Limits: s.Limits, Number: s.Number, Action: Book, Costs: []Units{{2}}, Move: &r.Charges[1],
-			Reports: []Report{{Kind: Settled, Charge: &r.Charges[0], Used: Units{used}}},
-		}
-		if got := again.Apply(&s, 0); got.Moved != moved || len(got.Charges) == 1 != moved {
-			t.Errorf("a call of 1 that has cost %v: moved %v, %d charges; want %v", used, got.Moved, len(got.Charges), moved)
-		}
-	}
+func windowOf(n float64, of time.Duration) Limit {
+	return Limit{Kind: Window, Capacity: n, Rate: n / of.Seconds(), Window: of}
 }

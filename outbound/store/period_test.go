@@ -27,7 +27,7 @@ func (k *calendarKey) book(at float64, wait time.Duration, costs ...Units) Reply
 	return r
 }
 
-func TestAPeriodBeginsWithNothingInIt(t *testing.T) {
+func TestPeriod_BeginsEmpty(t *testing.T) {
 	k := &calendarKey{T: t, limits: []Limit{{Kind: Hourly, Capacity: 2}}}
 	k.book(7200, 0)
 	for hour := range 3 {
@@ -39,7 +39,7 @@ func TestAPeriodBeginsWithNothingInIt(t *testing.T) {
 }
 
 // Within a second of the end no call leaves, and none is booked beyond it.
-func TestNoCallLeavesAroundTheEndOfAPeriod(t *testing.T) {
+func TestPeriod_NoCallLeavesAroundItsEnd(t *testing.T) {
 	k := &calendarKey{T: t, limits: []Limit{{Kind: Hourly, Capacity: 100}, {Name: "pace", Capacity: 1, Rate: 1}}}
 	for _, c := range []struct {
 		at   float64
@@ -65,7 +65,7 @@ func TestNoCallLeavesAroundTheEndOfAPeriod(t *testing.T) {
 }
 
 // A hold moves a reservation past the end. It is void, and the period gets its units back.
-func TestAReservationThatAHoldMovesOutOfItsPeriodIsVoid(t *testing.T) {
+func TestPeriod_ReservationMovedOutIsVoid(t *testing.T) {
 	k := &calendarKey{T: t, limits: []Limit{{Kind: Hourly, Capacity: 100}, {Name: "pace", Capacity: 1, Rate: 1}}}
 	k.book(39500, 0, Units{1, 1})
 	c := k.book(39500, time.Minute, Units{1, 1}).Charges[0]
@@ -88,7 +88,7 @@ func TestAReservationThatAHoldMovesOutOfItsPeriodIsVoid(t *testing.T) {
 
 // A clock that goes back over the begin of a period, as that of another server, opens it no second
 // time.
-func TestAClockThatGoesBackOverTheBeginOfAPeriodLosesNothing(t *testing.T) {
+func TestPeriod_StepBackOverItsBegin(t *testing.T) {
 	for _, back := range []float64{0.5, 1.9, 3, 3000} {
 		k := &calendarKey{T: t, limits: []Limit{{Kind: Hourly, Capacity: 2}}}
 		k.book(3610, 0, Units{1}, Units{1})
@@ -108,7 +108,7 @@ func TestAClockThatGoesBackOverTheBeginOfAPeriodLosesNothing(t *testing.T) {
 }
 
 // A step that says other periods than the store's does nothing.
-func TestPeriodsThatAreNotOfTheTimeDoNothing(t *testing.T) {
+func TestPeriod_OtherPeriodsAreUntimely(t *testing.T) {
 	limits := []Limit{{Kind: Hourly, Capacity: 2}}
 	for name, periods := range map[string][]Period{
 		"none":           nil,

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestRefusalsInARowDoubleTheHold(t *testing.T) {
+func TestRefused_InARowDoublesTheHold(t *testing.T) {
 	l := newLife(t, Limit{Capacity: 1, Rate: 10})
 	for i := range 14 {
 		l.at(1e6 * float64(i+1))
@@ -38,7 +38,7 @@ func TestRefusalsInARowDoubleTheHold(t *testing.T) {
 
 // No call has left between the booking of c, before the hold, and its departure after it,
 // although the hold has filled the limit up.
-func TestAHoldIsNotTakenForCallsThatHaveLeft(t *testing.T) {
+func TestSince_HoldCountsAsNoCall(t *testing.T) {
 	l := newLife(t, Limit{Capacity: 5, Rate: 1})
 	var c *Charge
 	for i := range 8 {

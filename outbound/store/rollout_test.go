@@ -47,7 +47,7 @@ func (p *process) book(s *Stored, now time.Duration) bool {
 
 // In a rollout old and new processes run beside each other. The newest one's limits count from its
 // first call on, and all calls together keep the larger capacity and the higher rate.
-func TestARolloutKeepsTheLimitsOfTheNewestProcess(t *testing.T) {
+func TestRollout_NewestProcessCounts(t *testing.T) {
 	for _, c := range []struct{ old, new Limit }{
 		{Limit{Capacity: 10, Rate: 10}, Limit{Capacity: 5, Rate: 20}},
 		{Limit{Capacity: 5, Rate: 20}, Limit{Capacity: 10, Rate: 10}},
@@ -84,7 +84,7 @@ func TestARolloutKeepsTheLimitsOfTheNewestProcess(t *testing.T) {
 
 // Limits that an operator sets hold through restarts and scaling of the same program, and a new
 // release ends them.
-func TestLimitsThatAreSetHoldUntilTheProgramsOwnChange(t *testing.T) {
+func TestRollout_SetLimitsHoldUntilARelease(t *testing.T) {
 	own, set, next := Limit{Capacity: 10, Rate: 10}, Limit{Capacity: 3, Rate: 1}, Limit{Capacity: 7, Rate: 7}
 	var s Stored
 	now := time.Hour
@@ -116,7 +116,7 @@ func TestLimitsThatAreSetHoldUntilTheProgramsOwnChange(t *testing.T) {
 
 // A step by other limits than are in force does nothing, reports included, and says which those
 // are.
-func TestAStepByOtherLimitsDoesNothing(t *testing.T) {
+func TestRollout_StepByOtherLimitsDoesNothing(t *testing.T) {
 	mine, others := []Limit{{Capacity: 5, Rate: 1}}, []Limit{{Name: "other", Capacity: 5, Rate: 1}}
 	var s Stored
 	op := Op{Limits: mine, Base: 1, Age: time.Minute, Action: Book, Costs: []Units{{2}}}
@@ -148,7 +148,7 @@ func TestAStepByOtherLimitsDoesNothing(t *testing.T) {
 }
 
 // A tenant's bucket is made again and again in old and new processes: that changes no limits.
-func TestEvictionsChangeNoLimits(t *testing.T) {
+func TestRollout_EvictionsChangeNoLimits(t *testing.T) {
 	old, next := Limit{Capacity: 10, Rate: 10}, Limit{Capacity: 20, Rate: 20}
 	var s Stored
 	now, changes := time.Hour, 0

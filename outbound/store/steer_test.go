@@ -14,7 +14,7 @@ func (f *fleet) check(t *testing.T) {
 }
 
 // Refusals at random come at any speed, so slowing down gains nothing.
-func TestRefusalsAtRandomDoNotCollapseTheSpeed(t *testing.T) {
+func TestSteer_RandomRefusalsDoNotCollapseTheSpeed(t *testing.T) {
 	for _, c := range []struct {
 		rate, noise float64
 		hint        bool
@@ -48,7 +48,7 @@ func TestRefusalsAtRandomDoNotCollapseTheSpeed(t *testing.T) {
 }
 
 // Refusals that come because the pace is too fast end when it is slow enough.
-func TestALimitThatIsTooHighIsFound(t *testing.T) {
+func TestSteer_FindsALimitThatIsTooHigh(t *testing.T) {
 	for _, c := range []struct{ times, want float64 }{{2, 0.94}, {10, 0.93}} {
 		for _, hint := range []bool{true, false} {
 			a := &api{capacity: 10, rate: 25, hint: hint}
@@ -65,7 +65,7 @@ func TestALimitThatIsTooHighIsFound(t *testing.T) {
 	}
 }
 
-func TestTheRateIsBackWhenSheddingEnds(t *testing.T) {
+func TestSteer_RateReturnsWhenSheddingEnds(t *testing.T) {
 	seeds := 20
 	if raced || testing.Short() {
 		seeds = 4
@@ -92,7 +92,7 @@ func TestTheRateIsBackWhenSheddingEnds(t *testing.T) {
 	}
 }
 
-func TestAnAPIThatRefusesEverythingIsHardlyCalled(t *testing.T) {
+func TestSteer_RefusingAPIIsHardlyCalled(t *testing.T) {
 	a := &api{noise: 1, r: seeded(1)}
 	f := newFleet(20, Limit{Capacity: 1, Rate: 25}, a.answer)
 	if _, sent := f.run(time.Hour); sent > 45 {
@@ -144,7 +144,7 @@ func TestNoHistoryOfRefusalsBreaksALimitOrTheLawOfSteering(t *testing.T) {
 	}
 }
 
-func TestARowIsForgottenAnHourAfterTheLastRefusal(t *testing.T) {
+func TestSteer_RowIsForgottenAfterAnHour(t *testing.T) {
 	limits := one(10, 10)
 	s := New(0, 1)
 	if s.Refused(limits, s.Epoch, 0, 0, nil); s.Row.Refused != 1 {
@@ -182,7 +182,7 @@ func TestARowIsForgottenAnHourAfterTheLastRefusal(t *testing.T) {
 
 // Until a row is full the law has nothing to compare with: each refusal slows the clock
 // down, to half the speed at most.
-func TestARowOfRefusalsSlowsDownToHalfAtMost(t *testing.T) {
+func TestSteer_RowSlowsToHalfAtMost(t *testing.T) {
 	limits := one(10, 10)
 	s := New(0, 1)
 	want := 1.0
@@ -203,7 +203,7 @@ func TestARowOfRefusalsSlowsDownToHalfAtMost(t *testing.T) {
 	}
 }
 
-func TestWhereSlowingDownDoesNotHelpOnlyTheRefusedCallWaits(t *testing.T) {
+func TestSteer_UselessSlowDownEnds(t *testing.T) {
 	limits := one(10, 10)
 	s := New(0, 1)
 	refuse := func(d time.Duration) {
@@ -242,7 +242,7 @@ func TestWhereSlowingDownDoesNotHelpOnlyTheRefusedCallWaits(t *testing.T) {
 
 // Once slowing down has cost four tenths of the speed, three full rows in which it has not
 // helped are enough for the verdict.
-func TestFourTenthsOfTheSpeedWithNothingWonAreTheEndOfSlowingDown(t *testing.T) {
+func TestSteer_GivesUpAtFourTenths(t *testing.T) {
 	for _, c := range []struct {
 		trust   int64
 		v, next float64

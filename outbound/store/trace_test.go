@@ -184,7 +184,7 @@ func (s Stored) tidy() Stored {
 
 // A key survives its bytes and JSON after each step of random traces, and each step does on the
 // copy what it does on the key.
-func TestAKeySurvivesItsBytes(t *testing.T) {
+func TestStored_SurvivesItsBytes(t *testing.T) {
 	longest := 0
 	for seed := range uint64(10) {
 		tr := newTrace(seed, someWorkers()...)
@@ -226,7 +226,7 @@ func TestAKeySurvivesItsBytes(t *testing.T) {
 
 // A store need not write what has not changed: a key that is written at each step, and one that is
 // written only if it has changed, answer the same.
-func TestAStoreNeedNotWriteWhatHasNotChanged(t *testing.T) {
+func TestApply_UnchangedNeedsNoWrite(t *testing.T) {
 	left := 0
 	for seed := range uint64(20) {
 		traces := [2]*trace{newTrace(seed, someWorkers()...), newTrace(seed, someWorkers()...)}

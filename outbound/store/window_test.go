@@ -38,7 +38,7 @@ func mostInAnyWindow(places []time.Duration, window time.Duration) (most int) {
 }
 
 // Calls that come at random wait little longer than with a log of each call.
-func TestAWindowWaitsLittleLongerThanAnExactLog(t *testing.T) {
+func TestWindow_WaitsLittleLongerThanAnExactLog(t *testing.T) {
 	const n, window, calls = 1000, time.Minute + 10*time.Millisecond, 60_000
 	for _, share := range []float64{0.5, 0.9, 0.95} {
 		r := rand.New(rand.NewPCG(11, 0))
@@ -70,7 +70,7 @@ func TestAWindowWaitsLittleLongerThanAnExactLog(t *testing.T) {
 }
 
 // Calls that come faster than they may go use all of the quota.
-func TestAWindowIsUsedUp(t *testing.T) {
+func TestWindow_IsUsedWholly(t *testing.T) {
 	const n, windows = 1000, 50
 	for _, kind := range []Limit{moving(n, time.Minute)} {
 		for _, gap := range []time.Duration{0, 10 * time.Millisecond, 59 * time.Millisecond} {
@@ -97,7 +97,7 @@ func TestAWindowIsUsedUp(t *testing.T) {
 }
 
 // As many as there is room for go at once, then none for the window, and then as many again.
-func TestAllOfAWindowGoesAtOnce(t *testing.T) {
+func TestWindow_AllLeaveImmediately(t *testing.T) {
 	for _, l := range []Limit{moving(5, time.Second), fixedWindow(5, time.Second)} {
 		limits := []Limit{l}
 		s := New(0, len(limits))
@@ -115,7 +115,7 @@ func TestAllOfAWindowGoesAtOnce(t *testing.T) {
 }
 
 // However far ahead reservations go, a window keeps few slots, and no interval has more than n.
-func TestAWindowWithManyReservationsIsShortAndLosesNothing(t *testing.T) {
+func TestWindow_ManyReservationsTakeFewSlots(t *testing.T) {
 	r := rand.New(rand.NewPCG(12, 0))
 	limits := []Limit{moving(3, time.Second), {Capacity: 1, Rate: 2.5}}
 	s := New(0, 2)
@@ -147,7 +147,7 @@ func TestAWindowWithManyReservationsIsShortAndLosesNothing(t *testing.T) {
 }
 
 // What comes back of any call makes room at once.
-func TestWhatAWindowGetsBackIsThereAtOnce(t *testing.T) {
+func TestWindow_ReturnedUnitsAreFreeImmediately(t *testing.T) {
 	limits := []Limit{moving(4, time.Second)}
 	for back := range 4 {
 		s := New(0, len(limits))
@@ -168,7 +168,7 @@ func TestWhatAWindowGetsBackIsThereAtOnce(t *testing.T) {
 }
 
 // In a hold the API's window goes on: what had left when the hold began counts no longer for it.
-func TestAHoldMakesNoWindowLonger(t *testing.T) {
+func TestWindow_HoldMakesItNoLonger(t *testing.T) {
 	limits := []Limit{{Capacity: 1, Rate: 10}, moving(3, 10*time.Second)}
 	limits[0].Name = "pace"
 	s := New(0, 2)
@@ -191,7 +191,7 @@ func TestAHoldMakesNoWindowLonger(t *testing.T) {
 
 // An API's window ends up to 10 ms before the limit's. A call at the end of it could begin the
 // API's next one.
-func TestNoCallLeavesInTheLastMomentsOfAFixedWindow(t *testing.T) {
+func TestFixed_NoCallLeavesInItsLastMoments(t *testing.T) {
 	const n, window = 2, 10*time.Second + spread
 	op := Op{Limits: []Limit{{Kind: Fixed, Capacity: n, Rate: n / window.Seconds(), Window: window}}, Action: Book, Costs: []Units{{1}}}
 	for _, early := range []time.Duration{1, spread, 2 * spread} {
@@ -211,7 +211,7 @@ func TestNoCallLeavesInTheLastMomentsOfAFixedWindow(t *testing.T) {
 }
 
 // The first call of {2 per 1 s} is returned: the API's window begins with the second.
-func TestAFixedWindowMovesWhenItsFirstCallIsReturned(t *testing.T) {
+func TestFixed_ReturnedFirstCallMovesIt(t *testing.T) {
 	limits := []Limit{fixedWindow(2, time.Second)}
 	s := New(0, 1)
 	var first, c Charge

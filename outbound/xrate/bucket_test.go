@@ -94,13 +94,13 @@ func schedule(t *testing.T, random *rand.Rand, r float64, drift float64) (admitt
 
 // A unit leaks in a whole number of nanoseconds at these rates, so a bucket
 // rounds nothing.
-func TestBucketAndRateLimiterDecideAlike(t *testing.T) {
+func TestBucket_DecidesAsARateLimiter(t *testing.T) {
 	rates := []float64{0.1, 0.5, 1, 2, 4, 5, 8, 10, 16, 20, 25, 40, 50, 100, 500, 1000, 10000}
 	compare(t, rates, 0)
 }
 
 // At these rates a bucket rounds its leak rate down, by 1e-5 at most.
-func TestBucketAndRateLimiterDecideAlikeAtOddRates(t *testing.T) {
+func TestBucket_DecidesAsARateLimiterAtOddRates(t *testing.T) {
 	rates := []float64{0.3, 1.0 / 3600, 3, 7, 9.9, 33, 99.009, 333, 1234.5, 77777}
 	compare(t, rates, 1e-5)
 }

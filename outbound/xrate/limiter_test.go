@@ -114,7 +114,7 @@ func TestLimiter_RefusalsAreFree(t *testing.T) {
 	})
 }
 
-func TestConcurrentCallersShareTheBurst(t *testing.T) {
+func TestLimiter_ConcurrentCallersShareTheBurst(t *testing.T) {
 	l := &xrate.Limiter{Rate: rate.NewLimiter(1e-9, 100)} // nothing refills while the test runs
 	var admitted atomic.Int64
 	var wg sync.WaitGroup
@@ -147,7 +147,7 @@ func TestLimiter_OtherReservationsCount(t *testing.T) {
 	})
 }
 
-func TestFractionsAreRoundedUpToWholeTokens(t *testing.T) {
+func TestLimiter_RoundsFractionsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &xrate.Limiter{Rate: rate.NewLimiter(1, 4)}
 		require.NoError(t, acquire(l, 1.5))
@@ -158,7 +158,7 @@ func TestFractionsAreRoundedUpToWholeTokens(t *testing.T) {
 	})
 }
 
-func TestUnitSaysWhichNumberOfTheCostCounts(t *testing.T) {
+func TestLimiter_UnitIsTheNumberThatCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &xrate.Limiter{Rate: rate.NewLimiter(1, 100), Unit: 2}
 		_, err := l.Acquire(ctx, outbound.Cost{1e9, 7, 100})
@@ -170,7 +170,7 @@ func TestUnitSaysWhichNumberOfTheCostCounts(t *testing.T) {
 	})
 }
 
-func TestUnitThatDoesNotExistIsAnInvalidLimit(t *testing.T) {
+func TestLimiter_InvalidUnitIsAnError(t *testing.T) {
 	for _, unit := range []int{-1, len(outbound.Cost{}), math.MaxInt, math.MinInt} {
 		err := acquire(&xrate.Limiter{Rate: rate.NewLimiter(1, 1), Unit: unit}, 1)
 		require.ErrorIs(t, err, outbound.ErrInvalid)
@@ -180,7 +180,7 @@ func TestUnitThatDoesNotExistIsAnInvalidLimit(t *testing.T) {
 	}
 }
 
-func TestInvalidCostsAreRefusedAndChargeNothing(t *testing.T) {
+func TestLimiter_InvalidCostsChargeNothing(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	for _, r := range []rate.Limit{10, 0, rate.Inf} {
 		l := &xrate.Limiter{Rate: rate.NewLimiter(r, 3), Key: "k"}
@@ -195,7 +195,7 @@ func TestInvalidCostsAreRefusedAndChargeNothing(t *testing.T) {
 	}
 }
 
-func TestCostAboveTheBurstIsTooLarge(t *testing.T) {
+func TestLimiter_CostAboveTheBurstIsTooLarge(t *testing.T) {
 	for _, c := range []struct {
 		rate  rate.Limit
 		burst int
@@ -220,7 +220,7 @@ func TestCostAboveTheBurstIsTooLarge(t *testing.T) {
 	}
 }
 
-func TestInfiniteRateAdmitsEverythingAndIsIdle(t *testing.T) {
+func TestLimiter_InfiniteRateAdmitsAll(t *testing.T) {
 	l := &xrate.Limiter{Rate: rate.NewLimiter(rate.Inf, 0)}
 	for _, n := range []float64{1, 0.5, 1e9, math.MaxInt64, 1e300, math.MaxFloat64} {
 		require.NoError(t, acquire(l, n))
@@ -230,7 +230,7 @@ func TestInfiniteRateAdmitsEverythingAndIsIdle(t *testing.T) {
 
 // A rate of 0 lets the burst out and nothing after it: to come back is no use,
 // so the error must not be one that says when.
-func TestRateOfZeroNeverRefills(t *testing.T) {
+func TestLimiter_RateOfZeroNeverRefills(t *testing.T) {
 	for _, r := range []rate.Limit{0, -1, rate.Limit(math.Inf(-1))} {
 		synctest.Test(t, func(t *testing.T) {
 			l := &xrate.Limiter{Rate: rate.NewLimiter(r, 3), Key: "k"}
@@ -251,7 +251,7 @@ func TestRateOfZeroNeverRefills(t *testing.T) {
 }
 
 // With such a rate x/time admits everything, and goes on so after SetLimit.
-func TestRateThatIsNotANumberIsInvalid(t *testing.T) {
+func TestLimiter_NaNRateIsInvalid(t *testing.T) {
 	for _, r := range []float64{math.NaN(), math.Inf(1)} {
 		synctest.Test(t, func(t *testing.T) {
 			l := &xrate.Limiter{Rate: rate.NewLimiter(rate.Limit(r), 3)}
@@ -270,7 +270,7 @@ func TestRateThatIsNotANumberIsInvalid(t *testing.T) {
 	}
 }
 
-func TestWaitsBeyondDurationSaturate(t *testing.T) {
+func TestLimiter_LongestWaitsDoNotOverflow(t *testing.T) {
 	for _, r := range []rate.Limit{1e-10, 1e-300, math.SmallestNonzeroFloat64} {
 		l := &xrate.Limiter{Rate: rate.NewLimiter(r, math.MaxInt)}
 		require.NoError(t, acquire(l, math.MaxInt))
@@ -285,7 +285,7 @@ func TestNilLimiterIsAnError(t *testing.T) {
 	}
 }
 
-func TestCtxThatIsDoneChargesNothing(t *testing.T) {
+func TestLimiter_EndedCtxChargesNothing(t *testing.T) {
 	l := &xrate.Limiter{Rate: rate.NewLimiter(1, 3)}
 	done, cancel := context.WithCancel(ctx)
 	cancel()
@@ -314,7 +314,7 @@ func TestPermit_ReturnsAndHoldsNothing(t *testing.T) {
 	})
 }
 
-func TestLimiterIsIdleWhenAllTokensAreThere(t *testing.T) {
+func TestLimiter_Idle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &xrate.Limiter{Rate: rate.NewLimiter(10, 2)}
 		require.True(t, l.Idle())

@@ -20,7 +20,7 @@ func zone(name string) *time.Location {
 }
 
 // The periods of days and months that clocks change in, by what they are known to be.
-func TestPeriodsFollowTheClocksOfTheirZone(t *testing.T) {
+func TestCalendar_FollowsTheClocksOfItsZone(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, c := range []struct {
 		kind  store.Kind
@@ -81,7 +81,7 @@ func instant(t *testing.T, s string) int64 {
 // Whatever clocks do, each period begins where the one before ends, and holds the moment it
 // was asked for. Between two changes of the clocks, only the days of the first week and of the
 // last are looked at.
-func TestPeriodsFollowEachOtherWithoutAGap(t *testing.T) {
+func TestCalendar_HasNoGaps(t *testing.T) {
 	const week = 7 * 24 * 60 * 60
 	for _, name := range []string{"UTC", "America/Los_Angeles", "America/Havana", "America/St_Johns", "America/Sao_Paulo", "Pacific/Apia", "Pacific/Kwajalein",
 		"Africa/Cairo", "Africa/Casablanca", "Antarctica/Troll", "Asia/Manila", "America/Juneau", "Asia/Gaza", "Europe/Dublin"} {
@@ -108,7 +108,7 @@ func TestPeriodsFollowEachOtherWithoutAGap(t *testing.T) {
 	}
 }
 
-func TestADecisionByTheCalendarDoesNotAllocateForIt(t *testing.T) {
+func TestCalendar_AllocatesNothing(t *testing.T) {
 	c := New([]store.Limit{{}, {Kind: store.Daily, Zone: "America/Los_Angeles"}, {Kind: store.Hourly}})
 	at := Stamp(time.Now())
 	if n := testing.AllocsPerRun(100, func() { c.At(at) }); n != 0 {
@@ -120,7 +120,7 @@ func TestADecisionByTheCalendarDoesNotAllocateForIt(t *testing.T) {
 }
 
 // A machine's clock may be set to any time. The calendar then stands at its end.
-func TestAClockFarFromOurTimeBreaksNothing(t *testing.T) {
+func TestCalendar_FarTimes(t *testing.T) {
 	c := New([]store.Limit{{Kind: store.Daily, Zone: "America/Los_Angeles", Capacity: 1}, {Kind: store.Monthly, Zone: "UTC", Capacity: 1}, {Kind: store.Hourly, Capacity: 1}})
 	for _, at := range []time.Time{{}, time.Date(1600, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(9_151_000_000_000_000_000, 0).UTC()} {
 		op := store.Op{Limits: []store.Limit{{Kind: store.Daily, Zone: "America/Los_Angeles", Capacity: 1}, {Kind: store.Monthly, Zone: "UTC", Capacity: 1, Name: "month"}, {Kind: store.Hourly, Capacity: 1, Name: "hour"}},

@@ -82,8 +82,8 @@ var matrix = []struct {
 	}},
 	{11, "the server's clock steps back", "0", []string{
 		"TestAServersClockThatStepsBackMintsNothing",
-		"TestAClockThatStepsBackLosesTheStepAndNothingElse",
-		"TestAStepBackOfTheClockIsLostAlsoForWhoIsOnlyRefused",
+		"TestClock_StepBackLosesTheStepAlone",
+		"TestClock_StepBackIsLostForRefusedCalls",
 	}},
 	{12, "a new master has another clock", "as 3, and C + r*25 ms if it is ahead", []string{
 		"TestANewMastersClockIsTakenAsItIs",
@@ -175,7 +175,7 @@ var matrix = []struct {
 		"TestAServersClockThatIsSetOverTheEndOfAPeriodGivesEachPeriodItsCalls",
 		"TestNoHistoryBreaksACalendar",
 		"TestStrictAPI_RefusesNoCallOfTheSameLimit",
-		"TestPeriodsThatAreNotOfTheTimeDoNothing",
+		"TestPeriod_OtherPeriodsAreUntimely",
 		"TestTheExam", // "a call that goes within Slack of the end counts in both periods"
 	}},
 }
