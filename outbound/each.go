@@ -58,14 +58,14 @@ func Each[T any, C Cost | func(T) Cost](ctx context.Context, l Limiter, c C, wor
 			yield(none, bad)
 			return
 		}
+		more, stop := context.WithCancel(ctx)
 		e := &each[T]{
-			ctx: ctx, limiter: l, cost: cost, items: items, job: job,
+			ctx: ctx, more: more, limiter: l, cost: cost, items: items, job: job,
 			// Elements of no size: its length is the only cost.
 			taken:   make(chan struct{}, workers),
 			results: make(chan result[T]),
-			quit:    make(chan struct{}),
 		}
-		e.run(yield)
+		e.run(yield, stop)
 	}
 }
 
@@ -91,6 +91,7 @@ func Receive[T any](ctx context.Context, from <-chan T) iter.Seq[T] {
 // goroutine that ranges, which receives until all have come, whatever happens.
 type each[T any] struct {
 	ctx     context.Context
+	more    context.Context // ends with ctx, or earlier to take no more items
 	limiter Limiter
 	cost    func(T) Cost
 	items   iter.Seq[T]
@@ -98,55 +99,35 @@ type each[T any] struct {
 
 	taken   chan struct{} // one for each item that was taken and has not been received
 	results chan result[T]
-	quit    chan struct{} // closed to take no more items
 }
 
-// result is the result of an item or, without an item, how items broke.
+// result is how a function ended: that of an item, or items itself.
 type result[T any] struct {
 	item   T
 	isItem bool
 	err    error
-	broken
+	panic  any  // its value, or nil
+	exited bool // by runtime.Goexit
 }
 
-// broken is how a function ended that did not return.
-type broken struct {
-	panicked bool
-	value    any
-	exited   bool // by runtime.Goexit
-}
+// broken reports whether the function has not returned.
+func (r *result[T]) broken() bool { return r.panic != nil || r.exited }
 
-// brokenBy returns how a function ended, for its last defer.
-func brokenBy(returned bool, value any) broken {
-	return broken{panicked: value != nil, value: value, exited: !returned && value == nil}
-}
-
-func (b *broken) again() {
-	switch {
-	case b.panicked:
-		panic(b.value)
-	case b.exited:
-		runtime.Goexit()
-	}
-}
-
-func (e *each[T]) run(yield func(T, error) bool) {
+func (e *each[T]) run(yield func(T, error) bool, stop func()) {
 	go e.feed()
-	stop := sync.OnceFunc(func() { close(e.quit) })
 	defer func() { // a panic or Goexit of the loop's body goes on when the jobs have ended
 		stop()
 		for range e.results {
 		}
 	}()
-	var first broken
+	var first result[T] // the first that is broken
 	more := true
 	for r := range e.results {
 		if r.isItem {
 			<-e.taken
 		}
-		if (r.panicked || r.exited) && !first.panicked && !first.exited {
-			first = r.broken
-			more = false
+		if r.broken() && !first.broken() {
+			first, more = r, false
 		}
 		if more && r.isItem {
 			more = yield(r.item, r.err)
@@ -155,57 +136,58 @@ func (e *each[T]) run(yield func(T, error) bool) {
 			stop()
 		}
 	}
-	first.again()
+	switch {
+	case first.panic != nil:
+		panic(first.panic)
+	case first.exited:
+		runtime.Goexit()
+	}
 }
 
 // feed begins a job for each item, and waits for all of them.
 func (e *each[T]) feed() {
 	var jobs sync.WaitGroup
-	returned := false
 	defer func() {
-		if b := brokenBy(returned, recover()); b.panicked || b.exited {
-			e.results <- result[T]{broken: b}
-		}
 		jobs.Wait()
 		close(e.results)
 	}()
-	if e.next() {
+	e.do(result[T]{}, func(*result[T]) {
+		if !e.next() {
+			return
+		}
 		for item := range e.items {
-			jobs.Go(func() { e.do(item) })
+			jobs.Go(func() { e.do(result[T]{item: item, isItem: true}, e.work) })
 			if !e.next() {
 				break
 			}
 		}
-	}
-	returned = true
+	})
 }
 
 // next waits until one more item can be taken, and reports whether to take it.
 func (e *each[T]) next() bool {
 	select {
 	case e.taken <- struct{}{}:
-	case <-e.quit:
-		return false
-	case <-e.ctx.Done():
-		return false
+	case <-e.more.Done():
 	}
-	select { // the select above chooses by lot
-	case <-e.quit:
-		return false
-	default:
-		return e.ctx.Err() == nil
+	return e.more.Err() == nil // select chooses by lot
+}
+
+// work runs the job of an item.
+func (e *each[T]) work(r *result[T]) {
+	if r.err = e.ctx.Err(); r.err == nil {
+		r.err = Do(e.ctx, e.limiter, e.cost(r.item), func(ctx context.Context) error { return e.job(ctx, r.item) })
 	}
 }
 
-func (e *each[T]) do(item T) {
-	r := result[T]{item: item, isItem: true}
+// do runs f, and sends how it has ended.
+func (e *each[T]) do(r result[T], f func(*result[T])) {
 	returned := false
 	defer func() {
-		r.broken = brokenBy(returned, recover())
+		r.panic = recover()
+		r.exited = !returned && r.panic == nil
 		e.results <- r
 	}()
-	if r.err = e.ctx.Err(); r.err == nil {
-		r.err = Do(e.ctx, e.limiter, e.cost(item), func(ctx context.Context) error { return e.job(ctx, item) })
-	}
+	f(&r)
 	returned = true
 }
