@@ -82,7 +82,7 @@ func costOf[T any, C Cost | func(T) Cost](c C) func(T) Cost {
 // Do, Wrap and Each call its Done.
 func PermitFrom(ctx context.Context) *Permit {
 	if j, ok := ctx.Value(permitKey{}).(*jobContext); ok {
-		return j.job.handle()
+		return &Permit{call: &j.job}
 	}
 	return new(Permit)
 }
@@ -113,7 +113,7 @@ func (p *Permit) AcquireIn(ctx context.Context, l Limiter, c Cost) (err error) {
 			to = innermost(l)
 		}
 		b, _ := to.(*Bucket)
-		if b != nil && j.job.permit.bucket() == &b.core || same(innermost(j.limiter), to) {
+		if b != nil && j.job.bucket() == &b.core || same(innermost(j.limiter), to) {
 			mine, over := j.job.first(b, &c)
 			if !over && b != nil {
 				ctx = context.WithValue(ctx, withinKey{}, &b.core)
@@ -130,16 +130,10 @@ func (p *Permit) AcquireIn(ctx context.Context, l Limiter, c Cost) (err error) {
 
 // bucket returns what the permit is charged to, or nil if that is unknown.
 func (p *Permit) bucket() *core {
-	switch k := p.call.(type) {
-	case *call:
-		return k.core
-	case *observed:
-		return k.permit.bucket()
-	case *nestedCall:
-		return k.permit.bucket()
-	case *pooled:
-		return k.permit.bucket()
-	case *Permit:
+	if p == nil {
+		return nil
+	}
+	if k, ok := p.call.(interface{ bucket() *core }); ok {
 		return k.bucket()
 	}
 	return p.core
@@ -239,8 +233,7 @@ func (k *firstCall) Done() { k.extra.Done() } // the job ends its own
 // shared is the permit of a job, which the job and its first request may use at the same time.
 type shared struct {
 	guarded
-	shown  *Permit // what PermitFrom returns, or nil before it is called
-	served bool    // there was a first request, or the job has settled
+	served bool // there was a first request, or the job has settled
 	over   bool
 }
 
@@ -264,16 +257,6 @@ func (k *shared) returned() {
 	k.served = false
 }
 
-// handle returns the permit by which the job uses it.
-func (k *shared) handle() *Permit {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.shown == nil {
-		k.shown = &Permit{call: k}
-	}
-	return k.shown
-}
-
 func (k *shared) Settle(used Cost) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -285,12 +268,6 @@ func (k *shared) listen(l interface{ Answered(Answer) }) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.permit.Listen(l)
-}
-
-func (k *shared) pending() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.permit.Pending()
 }
 
 func (k *shared) Done() {

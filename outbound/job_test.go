@@ -190,3 +190,36 @@ func TestWrap_CostByPayload(t *testing.T) {
 		t.Errorf("7 + 3 rows of 10: %v", err)
 	}
 }
+
+// The requests of a job may run in parallel: one ends while the next is admitted.
+func TestAcquireIn_ParallelRequestsOfAJob(t *testing.T) {
+	b := Must(NewBucket("api", Limit{Capacity: 10, LeakRate: 1e-6}))
+	pool := &Pool{Members: []Limiter{b}}
+	observed := Observe(b, "api", func(context.Context, Event) {})
+	for name, l := range map[string]Limiter{"bucket": b, "pool": pool, "observer": observed, "tenant": Within(b, Unlimited{})} {
+		before, _ := b.State(ctx)
+		err := Do(ctx, l, Cost{1}, func(ctx context.Context) error {
+			var first, next Permit
+			if err := first.AcquireIn(ctx, b, Cost{1}); err != nil {
+				return err
+			}
+			var both sync.WaitGroup
+			both.Go(func() {
+				if err := next.AcquireIn(ctx, b, Cost{1}); err != nil {
+					t.Error(name, err)
+				}
+				next.Done()
+				if member := pool.Member(PermitFrom(ctx)); (member == 0) != (l == pool) {
+					t.Errorf("%s: admitted by member %d", name, member)
+				}
+			})
+			first.Settle(Cost{0.5})
+			first.Done()
+			both.Wait()
+			return nil
+		})
+		if s, _ := b.State(ctx); err != nil || s.Level-before.Level > 1.51 {
+			t.Errorf("%s: %v, two requests of 0.5 and 1 took %v", name, err, s.Level-before.Level)
+		}
+	}
+}

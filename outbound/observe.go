@@ -177,6 +177,8 @@ func (o *observed) Answered(a Answer) {
 	o.tell(e)
 }
 
+func (o *observed) pending() bool { return true } // Done reports the end
+
 func (o *observed) Done() {
 	succeeded := false
 	if o.once(flagDone, flagDone, func(p *Permit) {

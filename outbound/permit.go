@@ -274,6 +274,24 @@ func (g *guarded) Done() {
 	g.permit.Done()
 }
 
+func (g *guarded) pending() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.permit.Pending()
+}
+
+func (g *guarded) bucket() *core {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.permit.bucket()
+}
+
+func (g *guarded) member(of *Pool) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return of.Member(&g.permit)
+}
+
 func (g *guarded) State() State {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -352,6 +370,8 @@ func (k *call) State() State {
 	s.Remaining = max(0, s.Limit.Capacity-s.Level)
 	return s
 }
+
+func (k *call) bucket() *core { return k.core }
 
 // by returns the limits that the call was booked by.
 func (k *call) by() *limitSet {

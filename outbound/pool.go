@@ -218,27 +218,15 @@ func (p *Pool) ask(ctx context.Context, among []int, within time.Duration, c *Co
 // Member returns the index of the member that has admitted the call of this permit, even in a job
 // of [Do], [Wrap] or [Each]. It is -1 if no member of p has.
 func (p *Pool) Member(permit *Permit) int {
-	for permit != nil {
-		switch k := permit.call.(type) {
-		case *pooled:
-			if k.pool == p {
-				return k.member
-			}
-			permit = &k.permit
-		case *shared:
-			permit = &k.permit
-		case *observed:
-			permit = &k.permit
-		case *nestedCall:
-			permit = &k.permit
-		case *Permit:
-			permit = k
-		default:
-			return -1
+	if permit != nil {
+		if k, ok := permit.call.(interface{ member(*Pool) int }); ok {
+			return k.member(p)
 		}
 	}
 	return -1
 }
+
+func (p *Permit) member(of *Pool) int { return of.Member(p) }
 
 // Idle reports whether forgetting all members loses nothing.
 func (p *Pool) Idle() bool {
@@ -251,8 +239,13 @@ func (p *Pool) Idle() bool {
 // pooled is the permit of a member.
 type pooled struct {
 	guarded
-	pool   *Pool
-	member int
+	pool  *Pool
+	index int // of the member
 }
 
-func (k *pooled) pending() bool { return k.permit.Pending() }
+func (k *pooled) member(of *Pool) int {
+	if k.pool == of {
+		return k.index
+	}
+	return k.guarded.member(of)
+}

@@ -131,4 +131,4 @@ func (b *nestedCall) Done() {
 	b.total.Done()
 }
 
-func (b *nestedCall) pending() bool { return b.permit.Pending() || b.total.permit.Pending() }
+func (b *nestedCall) pending() bool { return b.guarded.pending() || b.total.pending() }
