@@ -345,8 +345,11 @@ var timeUnits = [...]timeUnit{{"/s", "second", time.Second}, {"/m", "minute", ti
 func leakRate(perSecond float64) string {
 	best := digits(perSecond) + "/s"
 	for _, u := range timeUnits[1:] {
+		if len(best) <= 8 {
+			break
+		}
 		n, _ := strconv.ParseFloat(strconv.FormatFloat(perSecond*u.Seconds(), 'g', 15, 64), 64)
-		if s := digits(n) + u.short; len(s) < len(best) && len(best) > 8 && n/u.Seconds() == perSecond {
+		if s := digits(n) + u.short; len(s) < len(best) && n/u.Seconds() == perSecond {
 			best = s
 		}
 	}

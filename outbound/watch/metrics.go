@@ -208,19 +208,22 @@ func (b *Board) Collect(ctx context.Context, f func(Sample)) {
 		r.read(at, false)
 	}
 	b.fill(ctx, rows)
-	stores := b.storesShown()
+	stores, names := b.storesShown(), make([]string, len(rows))
+	for i, r := range rows {
+		names[i] = clean(r.Name)
+	}
 	s := samples{f: f}
 	for i := range families {
 		of := &families[i]
 		s.Metric = &of.Metric
-		for _, r := range rows {
-			if s.values[0] = r.Name; of.limiter != nil {
+		for i, r := range rows {
+			if s.values[0] = names[i]; of.limiter != nil {
 				of.limiter(&r.Limiter, &s)
 			}
 		}
-		for j := range stores {
-			if s.values[0] = stores[j].Name; of.store != nil {
-				of.store(&stores[j], &s)
+		for i := range stores {
+			if s.values[0] = clean(stores[i].Name); of.store != nil {
+				of.store(&stores[i], &s)
 			}
 		}
 	}
@@ -235,11 +238,8 @@ type samples struct {
 
 // put passes a number on, with the values of the labels behind the first.
 func (s *samples) put(n float64, a, b string) {
-	s.values[1], s.values[2] = a, b
+	s.values[1], s.values[2] = clean(a), clean(b)
 	s.Values = s.values[:len(s.Labels)]
-	for i, v := range s.Values {
-		s.Values[i] = clean(v)
-	}
 	if s.Value = n; !math.IsNaN(n) && !math.IsInf(n, 0) {
 		s.f(s.Sample)
 	}

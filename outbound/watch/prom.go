@@ -1,12 +1,10 @@
 package watch
 
 import (
-	"bufio"
 	"context"
 	"io"
 	"net/http"
 	"strconv"
-	"strings"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
@@ -23,74 +21,83 @@ func (b *Board) Metrics() http.Handler {
 
 // prometheus writes what the Board has counted.
 func (b *Board) prometheus(ctx context.Context, w io.Writer) {
-	t := text{Writer: bufio.NewWriter(w)}
-	defer t.Flush() // an error means that the scraper has gone
+	t := text{buf: make([]byte, 0, 2*flushAt)}
 	var of *Metric
 	b.Collect(ctx, func(s Sample) {
 		if s.Metric != of {
 			of = s.Metric
 			t.name, t.labels = s.Prometheus()
-			t.WriteString("# HELP " + t.name + " " + s.Help + "\n# TYPE " + t.name + " " + s.Kind + "\n")
+			t.buf = append(t.buf, "# HELP "+t.name+" "+s.Help+"\n# TYPE "+t.name+" "+s.Kind+"\n"...)
 		}
-		if s.Times == nil {
-			t.line("", s.Values, "", s.Value)
-			return
+		t.sample(&s)
+		if len(t.buf) > flushAt {
+			_, _ = w.Write(t.buf) // an error means that the scraper has gone
+			t.buf = t.buf[:0]
 		}
-		within := uint64(0)
-		for i := range les {
-			within += s.Times.Within[i]
-			t.line("_bucket", s.Values, les[i], float64(within))
-		}
-		t.line("_bucket", s.Values, "+Inf", float64(s.Times.Count))
-		t.line("_sum", s.Values, "", s.Value)
-		t.line("_count", s.Values, "", float64(s.Times.Count))
 	})
+	_, _ = w.Write(t.buf)
 }
 
-// les are the store.TimeBounds in seconds.
-var les = func() (all [len(store.TimeBounds)]string) {
-	for i, bound := range store.TimeBounds {
-		all[i] = strconv.FormatFloat(bound.Seconds(), 'g', -1, 64)
+// les are the labels of the buckets of histograms: the store.TimeBounds in seconds, and no bound.
+var les = func() (all [len(store.TimeBounds) + 1]string) {
+	for i := range all {
+		bound := "+Inf"
+		if i < len(store.TimeBounds) {
+			bound = strconv.FormatFloat(store.TimeBounds[i].Seconds(), 'g', -1, 64)
+		}
+		all[i] = `,le="` + bound + `"`
 	}
 	return all
 }()
 
+const flushAt = 16 << 10 // bytes of text that are written together
+
 // text is Prometheus text on its way to the scraper.
 type text struct {
-	*bufio.Writer
+	buf    []byte
 	name   string // of the metric
 	labels []string
+	series []byte // the labels of the sample, without the last brace
 }
 
-// line writes the value of one series. If le is empty, the series has no such label.
-func (t *text) line(suffix string, values []string, le string, value float64) {
-	t.WriteString(t.name)
-	t.WriteString(suffix)
-	t.WriteByte('{')
-	for i, v := range values {
-		if i > 0 {
-			t.WriteByte(',')
+// sample writes the lines of one series, or of one histogram.
+func (t *text) sample(s *Sample) {
+	t.series = t.series[:0]
+	for i, v := range s.Values {
+		t.series = append(append(append(t.series, "{,,"[i]), t.labels[i]...), `="`...)
+		for _, c := range []byte(v) {
+			switch c {
+			case '\\', '"':
+				t.series = append(t.series, '\\')
+			case '\n':
+				t.series, c = append(t.series, '\\'), 'n'
+			}
+			t.series = append(t.series, c)
 		}
-		t.label(t.labels[i], v)
+		t.series = append(t.series, '"')
 	}
-	if le != "" {
-		t.WriteByte(',')
-		t.label("le", le)
+	if s.Times == nil {
+		t.line("", "", s.Value)
+		return
 	}
-	t.WriteString("} ")
-	if n := int64(value); n >= 0 && float64(n) == value { // as most are, and this is quicker
-		t.Write(strconv.AppendInt(t.AvailableBuffer(), n, 10))
-	} else {
-		t.Write(strconv.AppendFloat(t.AvailableBuffer(), value, 'g', -1, 64))
+	within := uint64(0)
+	for i := range s.Times.Within {
+		within += s.Times.Within[i]
+		t.line("_bucket", les[i], float64(within))
 	}
-	t.WriteByte('\n')
+	t.line("_bucket", les[len(store.TimeBounds)], float64(s.Times.Count))
+	t.line("_sum", "", s.Value)
+	t.line("_count", "", float64(s.Times.Count))
 }
 
-var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
-
-func (t *text) label(name, value string) {
-	t.WriteString(name)
-	t.WriteString(`="`)
-	escape.WriteString(t, value)
-	t.WriteByte('"')
+// line writes one number. le is the label of a histogram's bucket, or empty.
+func (t *text) line(suffix, le string, value float64) {
+	b := append(append(append(append(t.buf, t.name...), suffix...), t.series...), le...)
+	b = append(b, "} "...)
+	if n := int64(value); n >= 0 && float64(n) == value { // as most are, and this is quicker
+		b = strconv.AppendInt(b, n, 10)
+	} else {
+		b = strconv.AppendFloat(b, value, 'g', -1, 64)
+	}
+	t.buf = append(b, '\n')
 }

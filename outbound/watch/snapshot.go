@@ -145,7 +145,7 @@ type Store struct {
 	Name    string
 	Away    bool
 	AwayFor time.Duration
-	Err     string // why it is away
+	Err     string // why it is unavailable
 	Trouble []string
 	// Stats are what the store counts, without Outages. If it is nil, the store counts nothing.
 	Stats *store.StoreStats

@@ -23,7 +23,10 @@ const (
 	forgotten = time.Minute
 )
 
-var errBroken = errors.New("panic in Explain")
+var (
+	errBroken = errors.New("panic in Explain")
+	errLate   = errors.New("no answer within " + patience.String())
+)
 
 // cached is what was last known of a limiter.
 type cached struct {
@@ -51,8 +54,11 @@ func (c *cached) explain(ctx context.Context, x explainer, cost outbound.Cost) (
 	}()
 	c.err = errBroken
 	is, err := x.Explain(ctx, cost)
-	if c.err = err; err == nil {
+	switch c.err = err; {
+	case err == nil:
 		c.e = &is
+	case ctx.Err() != nil:
+		c.err = context.Cause(ctx)
 	}
 	return // as set above
 }
@@ -75,7 +81,7 @@ func (b *Board) cache(of *shown, bucket *outbound.Bucket) *cached {
 
 // fill fills in the states of rows, those of shared buckets at the same time.
 func (b *Board) fill(ctx context.Context, rows []*row) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), patience, errLate)
 	defer cancel()
 	var all sync.WaitGroup
 	for _, r := range rows {
@@ -111,7 +117,10 @@ func (b *Board) fill(ctx context.Context, rows []*row) {
 
 // explained fills in what a bucket has explained, with the row's name instead of its key.
 func (r *row) explained(of *outbound.Explanation, err error, key string) {
-	name := strings.TrimSpace(r.Name + " " + r.Label)
+	name := r.Name
+	if r.Label != "" {
+		name = strings.TrimSpace(name + " " + r.Label)
+	}
 	if err != nil {
 		r.Err = cmp.Or(named(err, key, name), "an error")
 	}
