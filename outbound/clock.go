@@ -214,7 +214,7 @@ func (k *Clock) Tolerance(asked time.Duration) time.Duration {
 		return min(asked, shortTolerance)
 	case asked > 0:
 		return asked
-	case k.whole == nil || len(k.whole.law) == 0:
+	case k.whole == nil:
 		return shortTolerance
 	}
 	limits := k.whole.law // also while a share decides: what is late comes on top of what all workers let go

@@ -70,10 +70,7 @@ func (b *core) init(key string, limits []Limit, in store.Store) {
 		b.said = sayingOf(first)
 		return
 	}
-	if in != nil {
-		limits = shareable(limits)
-	}
-	p := b.newSlowPath(limits)
+	p := b.newSlowPath(keyed(limits))
 	if in != nil {
 		if l := p.slots.limit.Load(); l != nil {
 			p.slots.fleet = newHolder(&p.slots, key, l, in, p.waiting.changed)
@@ -281,11 +278,7 @@ func (b *core) prepare(p *slowPath, s *step, t *trip, f *inForce) {
 		return
 	}
 	if t.op.Replacement, t.op.Own = p.made.law, len(s.limits) == 0; !t.op.Own {
-		limits := s.limits
-		if p.shared != nil {
-			limits = shareable(limits)
-		}
-		set := newLimitSet(limits)
+		set := newLimitSet(keyed(s.limits))
 		t.op.Replacement = set.law
 	}
 }

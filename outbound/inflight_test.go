@@ -371,3 +371,11 @@ func TestACostThatIsTooLargeIsNotRefusedForWantOfAPlace(t *testing.T) {
 		p.Done()
 	})
 }
+
+// A bucket whose only limit is an InFlight has sound data.
+func TestInFlight_AloneIsSound(t *testing.T) {
+	b := Must(NewBucket("k", InFlight(5)))
+	if e, err := b.Explain(ctx, Cost{1}); err != nil || e.Corrupt || e.Because != "" {
+		t.Errorf("%v, %v", e, err)
+	}
+}

@@ -51,7 +51,7 @@ type limitSet struct {
 	labels   []string           // of those without a name, once made
 	calendar *calendar.Calendar // nil without a calendar quota
 	parts    bool               // a limit needs State.Parts to say when it has capacity
-	open     bool               // no call fills it: it is of a shared bucket whose only limit is an InFlight
+	open     bool               // no call fills it: it is of a bucket whose only limit is an InFlight
 }
 
 // newLimitSet leaves an InFlight out, which package store does not count.
@@ -66,11 +66,11 @@ func newLimitSet(limits []Limit) (s limitSet) {
 	return s
 }
 
-// noLimit is the limit of a key in a store that counts only holds. No call fills it.
+// noLimit is the limit of a key that counts only holds. No call fills it.
 var noLimit = Limit{Capacity: maxCapacity, LeakRate: maxLeakRate, Name: "\x00none"}
 
-// shareable returns limits for a key in a store: with noLimit if there is none but an InFlight.
-func shareable(limits []Limit) []Limit {
+// keyed returns limits for a key: with noLimit if there is none but an InFlight.
+func keyed(limits []Limit) []Limit {
 	if len(limits) == 1 && limits[0].inFlight {
 		return []Limit{noLimit, limits[0]}
 	}

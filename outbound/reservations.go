@@ -18,9 +18,9 @@ func (b *Bucket) Reservations() *Bucket {
 	for {
 		f, old := p.force.Load(), p.reserved.Load()
 		switch {
-		case (len(f.law) == 0 || f.open) && old == nil:
+		case f.open && old == nil:
 			return nil
-		case len(f.law) == 0, f.open, old != nil && (old.limits == f || store.Equal(old.limits.law, f.law)):
+		case f.open, old != nil && (old.limits == f || store.Equal(old.limits.law, f.law)):
 			return old.bucket
 		}
 		next := new(Bucket)
