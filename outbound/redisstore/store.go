@@ -1,8 +1,10 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"reflect"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -48,24 +50,12 @@ var errNoClient = errors.New("redisstore: the client is nil")
 // The client's own timeouts and retries have no effect: operations end by Config.Timeout, and the
 // store disables retries.
 func New(rdb redis.UniversalClient, c Config) *Store {
-	if c.Prefix == "" {
-		c.Prefix = "dripfeed"
-	}
+	c.Prefix = cmp.Or(c.Prefix, "dripfeed")
 	if c.Timeout <= 0 {
 		c.Timeout = time.Second
 	}
-	switch c := rdb.(type) { // a nil pointer is no client, either
-	case *redis.Client:
-		if c == nil {
-			rdb = nil
-		}
-	case *redis.ClusterClient:
-		if c == nil {
-			rdb = nil
-		}
-	}
 	s := &Store{carrier: &carrier{rdb: rdb, config: c}}
-	if rdb == nil {
+	if v := reflect.ValueOf(rdb); rdb == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		return s
 	}
 	s.carrier.rename()

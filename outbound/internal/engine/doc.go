@@ -13,8 +13,8 @@
 //     the later one leaves a record, which stops the other.
 //   - The engine remembers a refusal for a second at most, and repeats it without a trip.
 //   - The engine translates each reply's time to this process's clock, by an estimate.
-//   - A server that does not answer is down: its operations fail immediately, and one of them at a
-//     time finds out whether it is up. Events report both.
+//   - A server that does not answer, or only reads, is down: its operations fail immediately, and
+//     one of them at a time finds out whether it is up. Events report both.
 //   - A key that has to wait for a lock goes next to the batches, so that no other key waits for
 //     it.
 //   - If the store has lost what it had on record, an event reports it, once. Charges from before
@@ -32,10 +32,6 @@
 // second after the promotion. The engine asks no replica meanwhile. A key that has moved to a node
 // that does not answer delays the keys of the node that it has left once, by a quarter of
 // Config.Timeout, until the client has learned that it has moved.
-//
-// A store refuses a step that is older than a second, and its operations go with the next. If the
-// server could not serve the first one, both have the time of one, so that a server which answers
-// and cannot write is down after Config.Timeout as well.
 //
 // # The files
 //

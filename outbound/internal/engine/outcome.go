@@ -165,7 +165,7 @@ func (sh *shard) anew(a *Attempt) {
 	}
 	q.pending = slices.Concat(t.ops, q.pending)
 	sh.arrived(t)
-	if t.unserved { // else a server that answers, and cannot write, would never be down
+	if t.unserved { // a server that only reads is down once the time of its first trip is up
 		q.until = t.until
 	}
 }
