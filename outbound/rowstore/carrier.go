@@ -90,12 +90,16 @@ func (c *carrier) swap(ctx context.Context, todo []engine.Attempt) error {
 		return err
 	}
 	defer leave()
-	slices.SortFunc(todo, func(a, b engine.Attempt) int {
+	ordered := make([]*engine.Attempt, len(todo)) // attempts are large
+	for i := range todo {
+		ordered[i] = &todo[i]
+	}
+	slices.SortFunc(ordered, func(a, b *engine.Attempt) int {
 		return bytes.Compare(a.State.(*step).name, b.State.(*step).name)
 	})
 	swaps := make([]Swap, len(todo))
-	for i := range todo {
-		s := todo[i].State.(*step)
+	for i, a := range ordered {
+		s := a.State.(*step)
 		if swaps[i] = s.swap(); !s.send() {
 			swaps[i].New = nil
 		}
@@ -104,8 +108,8 @@ func (c *carrier) swap(ctx context.Context, todo []engine.Attempt) error {
 		return err
 	}
 	arrived := time.Now()
-	for i := range todo {
-		a, sw := &todo[i], &swaps[i]
+	for i, a := range ordered {
+		sw := &swaps[i]
 		a.Arrived = arrived
 		if sw.Clock <= 0 {
 			a.Err = errNoClock
