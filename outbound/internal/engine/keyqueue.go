@@ -70,7 +70,7 @@ func (sh *shard) arrived(t *Trip) {
 	q := t.queue
 	t.leave()
 	clear(t.ops)
-	q.trip, q.spare, t.ops, q.until = nil, t.ops[:0], nil, time.Time{}
+	q.trip, q.spare, t.ops = nil, t.ops[:0], nil
 	if len(q.pending) > 0 {
 		sh.push(q)
 	}

@@ -22,7 +22,7 @@ func (p *pipeline) compose(q *keyQueue, now time.Time) *Trip {
 	sh := p.shard
 	t := &Trip{Key: &q.Key, queue: q, ops: q.spare, began: now, until: now.Add(sh.config.forTrips())}
 	if !q.until.IsZero() {
-		t.until = q.until
+		t.until, q.until = q.until, time.Time{}
 	}
 	taken, slots := 0, false
 	for _, w := range q.pending {
