@@ -69,8 +69,8 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 	}
 }
 
-// takeHere charges a call to the key in this process in place, if no other work is due. It reports
-// whether it has decided.
+// takeHere charges a call to the key in this process directly, if it has no other work. It
+// reports whether it has decided.
 func (b *core) takeHere(c *Cost) (admitted Call, done bool, err error) {
 	p := b.slow.Load()
 	if p == nil || b.unit != 0 || p.shared != nil || p.slots.most() > 0 || p.watches.Load() != nil || !p.waiting.quiet() {
@@ -134,7 +134,7 @@ func (b *core) giveBack(k *call) <-chan error {
 	return ended
 }
 
-// acquireNothing is acquire for a call that costs nothing. It goes unless a hold lasts, also
+// acquireNothing is acquire for a call that costs nothing. It is admitted unless a hold lasts, also
 // before calls that are booked.
 func (b *core) acquireNothing(ctx context.Context) (Call, error) {
 	k := &call{core: b, admitted: now()}
@@ -156,11 +156,11 @@ func (b *core) acquireNothing(ctx context.Context) (Call, error) {
 // store's timeout is long, an answer that was lost and is given again takes longer than that.
 const patience = store.Deaf
 
-var errLate = errors.New("answers come too late to be used")
+var errLate = errors.New("replies of the store come too late to be used")
 
 // inTime reports whether the reply that admits the call comes in time. A shared store may
-// have repeated the reply, or the network held it up. By then other calls may have followed
-// the call's place, and together with them it would be one too many.
+// have repeated the reply, or the network delayed it. By then other calls may have left after
+// the call's time, and together with them it would be one too many.
 func (r *reply) inTime(asked time.Time) bool {
 	if r.When.IsZero() {
 		return true

@@ -41,11 +41,11 @@ type BookRequest struct {
 	// InJob is true if the calls are further requests of jobs, as [Bucket.InJob] reports: an
 	// [InFlight] does not count them.
 	InJob bool
-	// Claim is what this worker has booked while it had a backlog, as [store.Op.Claim] says: +Inf
+	// Claim is what this process has booked while it had a backlog, as [store.Op.Claim] says: +Inf
 	// when a backlog begins, 0 while there is none. When Book has booked something, it sets Claim to
 	// that of the next booking.
 	Claim float64
-	// Weight is this worker's share of the claims, as [store.Op.Weight] says. If it is zero, it is 1.
+	// Weight is this process's weight, as [store.Op.Weight] says. If it is zero, it is 1.
 	Weight float64
 
 	// Tickets are the reservations, in order: at most one for each of Costs.
@@ -111,7 +111,7 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 	}
 	switch {
 	case s.move == nil:
-	case !heard: // a call that went by it all the same can still cost more
+	case !heard: // a call that has left by it can still cost more
 		k.Move.call.once(flagDone)
 		m.slots.free(k.Move.call.slot.drop())
 	case len(r.Charges) > 0: // the new ticket has the slot of the call in flight

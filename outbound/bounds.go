@@ -108,7 +108,7 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 			sum = later(sum, time.Duration(min((2*units/l.Capacity+2)*float64(l.Window), 4e18)))
 			slowest = false
 		default:
-			most := math.Floor(l.Capacity/cost*(1+1e-9)) * cost // goes in a window
+			most := math.Floor(l.Capacity/cost*(1+1e-9)) * cost // fits in a window
 			turns := math.Ceil(units / most)
 			// A log has 64 parts, and each part is freed with its last unit.
 			slack := time.Duration(min((turns+1)*float64(l.Window/64), 4e18))

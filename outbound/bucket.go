@@ -55,10 +55,11 @@ func NewBucket(key string, limits ...Limit) (*Bucket, error) {
 // their period and zone: those keep their levels. Another limit begins empty.
 //
 // NewSharedBucket does no I/O. A nil store is [ErrInvalid], because a bucket in memory would give
-// each of N workers the whole quota. An [InFlight] counts the calls of all processes. It may be the
-// only limit: NewSharedBucket(store, "erp", InFlight(50)). With other limits a call takes a slot
-// first, and then its cost. If InFlight is the only limit, a call with a slot learns of another
-// process's hold within 25 ms. If a request takes longer, it is the time of that, up to 1 s.
+// each of N processes the whole quota. An [InFlight] counts the calls of all processes. It may be
+// the only limit: NewSharedBucket(store, "erp", InFlight(50)). With other limits a call takes a
+// slot first, and then its cost. If InFlight is the only limit, a call with a slot learns of
+// another process's hold within 25 ms. If a request takes longer, it is the time of that, up to 1
+// s.
 func NewSharedBucket(s store.Store, key string, limits ...Limit) (*Bucket, error) {
 	if s == nil {
 		return nil, fmt.Errorf("%w: nil Store of %s", ErrInvalid, quote(key))
@@ -89,8 +90,8 @@ func (b *Bucket) Key() string {
 	return b.key
 }
 
-// Shared reports whether the bucket's state is in a store, so that each operation takes a round
-// trip. It is for packages that wait.
+// Shared reports whether the bucket's state is in a store, so that each operation is a request. It
+// is for packages that wait.
 func (b *Bucket) Shared() bool {
 	return b != nil && b.remote()
 }
@@ -113,7 +114,7 @@ func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 	return p, b.late(err)
 }
 
-// decide is the part of Acquire without a lock and a round trip. It reports whether it has decided.
+// decide is the part of Acquire without a lock and a request. It reports whether it has decided.
 func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (decided bool, err error) {
 	if err := b.ready(ctx); err != nil {
 		return true, b.late(err)
@@ -262,7 +263,7 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 }
 
 // Limits returns the limits in force, as far as this process knows: those of the last reply, with
-// an [InFlight] last. It makes no round trip.
+// an [InFlight] last. It makes no request.
 func (b *Bucket) Limits() []Limit {
 	if b.unmade() {
 		return nil

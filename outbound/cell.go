@@ -29,7 +29,7 @@ const (
 	busy = math.MaxInt64 // in the word: the state is not here
 	// good means, in info, that a call that was charged to the word has succeeded.
 	good = 1 << 8
-	// coarse is how exactly a cell knows when its last call went. It only has to know
+	// coarse is how exactly a cell knows when its last call left. It only has to know
 	// whether that was more than store.BookingGrace ago.
 	coarse = int64(time.Millisecond)
 )

@@ -53,7 +53,7 @@ func (a *watches) announceLate(places int, late time.Duration) {
 	}
 }
 
-// tell makes each watch note its news, and report them in a goroutine of its own.
+// tell makes each watch note events, and report them in a goroutine of its own.
 func (a *watches) tell(note func(*watch)) {
 	all := a.Load()
 	if all == nil {
@@ -102,11 +102,11 @@ const moved = time.Millisecond
 const outdated = 10 * time.Second
 
 // anew is by how much the epoch grows, at least, when a key has expired, or was lost, and begins
-// again. Its epoch starts with the time of its birth, in nanoseconds, or microseconds as in Redis.
-// A hold or a Resume adds one.
+// again. Its epoch starts with the time when it began, in nanoseconds, or microseconds as in
+// Redis. A hold or a Resume adds one.
 const anew = 100
 
-// run reports the news until there are none.
+// run reports events until there are none.
 func (w *watch) run() {
 	for {
 		w.mu.Lock()

@@ -59,8 +59,8 @@ func clamp(t, from, to time.Time) time.Time {
 	return t
 }
 
-// hearing is how long a worker relies on a reply from a shared store. The longer it does, the more
-// of its calls go into a hold. If a request normally takes longer, a reply counts for as long as
+// hearing is how long a process relies on a reply from a shared store. The longer it does, the more
+// of its calls leave in a hold. If a request normally takes longer, a reply counts for as long as
 // that, up to deaf. One request is in progress at a time, and a process without a recent reply
 // could use only a part of its reservations.
 const (
@@ -149,7 +149,7 @@ func (k *Clock) windows() bool {
 	return k.whole != nil && slices.ContainsFunc(k.whole.law, func(l store.Limit) bool { return l.Window > 0 && l.Parted() })
 }
 
-// Lacks reports whether a call of this cost exceeds the share of the limits that a fallback uses
+// Lacks reports whether a call of this cost exceeds the part of the limits that a fallback uses
 // while a store is unavailable. Such a call fails with the store's error.
 func (k *Clock) Lacks(c *Cost) bool {
 	return k.limits != nil && k.limits != k.whole && k.limits.lacks(c)
@@ -217,7 +217,7 @@ func (k *Clock) Tolerance(asked time.Duration) time.Duration {
 	case k.whole == nil:
 		return shortTolerance
 	}
-	limits := k.whole.law // also while a share decides: what is late comes on top of what all workers let go
+	limits := k.whole.law // also while a share decides: late calls come in addition to those of all processes
 	for i := range limits {
 		if limits[i].Window != 0 {
 			return shortTolerance

@@ -387,8 +387,8 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 	return refused
 }
 
-// throttled returns the refusal of a call that would go after a wait, while rem of a hold is left,
-// because of a limit of f; -1: because of none.
+// throttled returns the refusal of a call that would leave after a wait, while rem of a hold is
+// left, because of a limit of f; -1: because of none.
 func (b *core) throttled(f *inForce, wait, rem time.Duration, why uint8, limit int) *ThrottledError {
 	e := &ThrottledError{Key: b.key, RetryAfter: wait, Held: rem > 0}
 	if e.Held {

@@ -50,7 +50,7 @@
 // 10 ms and calendar limits 1 s. Beyond that a Window can admit up to 2n in its length: calls from
 // its end leave late, together with the next. So put a queue around a Window in a store.
 //
-// Units that Settle adds are not covered, and neither is a store whose clock jumps forward.
+// This does not cover units that Settle adds, and a store whose clock jumps forward.
 //
 // # Sharing a limit
 //

@@ -47,7 +47,7 @@ type Explanation struct {
 }
 
 // Explain returns when a call of this cost could leave if no other call came before, and why not
-// before. It changes nothing. It is one operation, and one round trip if the bucket is shared. It
+// before. It changes nothing. It is one operation, and one request if the bucket is shared. It
 // does not count calls that wait in a queue: ask the queue. A cost above a capacity is in the
 // Explanation's Err. An invalid cost is a [*CostError].
 func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {

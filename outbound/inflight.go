@@ -35,7 +35,7 @@ type holder struct {
 	sent     time.Time       // when the last answered ask was sent, or zero
 	last     store.Allotment // its answer
 	granted  time.Duration
-	idleFrom time.Duration // idle slots that no call here wants go back from then on
+	idleFrom time.Duration // idle slots are returned from then on
 	again    time.Duration // calls that wait do not ask before
 	pause    time.Duration // no ask leaves before
 	tries    time.Duration // the last pause
@@ -131,7 +131,7 @@ func (h *holder) forgo() {
 	h.of.mu.Unlock()
 }
 
-// freed notes that calls have ended, or have not gone. If refused is true, the next call may come
+// freed notes that calls have ended, or were not sent. If refused is true, the next call may come
 // soon.
 func (h *holder) freed(refused bool) {
 	if h.idleFrom = now(); refused || !h.last.Other {

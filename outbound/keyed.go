@@ -236,8 +236,8 @@ func (k *Keyed[K]) entry(ctx context.Context, key K) (*entry, error) {
 	return nil, &ThrottledError{Err: fmt.Errorf("%w: %d are in use", ErrFull, most)}
 }
 
-// put returns the limiter of a key, pinned. If the key has none, put stores own, unless that is
-// nil. It returns nil if there is none, or if the Keyed is full.
+// put returns the limiter of a key, pinned. If the key has none and own is not nil, put stores
+// own. It returns nil if there is none, or if the Keyed is full.
 func (k *Keyed[K]) put(s *keyShard[K], key K, own *entry, most int64) *entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -133,14 +133,14 @@ func (l Limit) Of(unit int, name string) Limit {
 //
 // In a shared bucket n counts the calls of all processes, even as the only limit. At most n are in
 // flight, plus those that were in flight in a process when it had not reached the store for most of
-// a lease. A process that has gone gives its slots up within a lease, which is 30 s: see
+// a lease. A process that has ended loses its slots within a lease, which is 30 s: see
 // [Limit.Lease]. RetryAfter of a refusal is when to ask again. A queue is granted slots as they
 // become free, and processes that wait have equal shares.
 //
 // This does not cover that calls end with the lease, nor a strict order between processes. Two more
 // cases are not covered. One is a store that loses its data, if a new process asks before one that
 // holds slots. The other is a store's clock that is set forward more than once in a lease while a
-// process is cut off. If a round trip takes more than a tenth of a call, and n is below the number
+// process is cut off. If a request takes more than a tenth of a call, and n is below the number
 // of processes, fewer than 0.9 n calls are in flight. A limit for this process alone is a bucket of
 // [NewBucket] with an InFlight, around which a call acquires first.
 //

@@ -9,8 +9,8 @@ import (
 )
 
 // localState is a key in this process. A bucket with one leaky limit uses it only while its cell
-// cannot hold the state: while calls are booked or held, or have returned units. Such a state goes
-// back to the cell with a new life, once it is as good as a new bucket's.
+// cannot hold the state: while calls are booked or held, or have returned units. Such a state
+// returns to the cell with a new life, once it is as good as a new bucket's.
 type localState struct {
 	mu     sync.Mutex // protects what follows
 	stored store.Stored
@@ -70,7 +70,7 @@ func (l *localState) openLocked(b *core, p *slowPath, op *store.Op) {
 	l.seen = c.seen.Load()
 	s := &l.stored.State
 	c.read(s, l.stored.Limits, word, l.seen, t)
-	if word == l.word { // no call has gone by the word
+	if word == l.word { // no call was charged to the word
 		return
 	}
 	s.Top = numberOf(word, l.born)
@@ -87,9 +87,9 @@ func numberOf(word int64, born time.Duration) int64 { return word - int64(born) 
 
 // renewLocked begins a new life, to which the word then belongs, if the state is as good as a
 // new one at time t. The life begins when that came to be so: no call of before is of it.
-// What was refused is forgotten with the life; if nothing was, a refusal of one of its calls
-// is still to be news, and so the epoch stays. While calls wait the life goes on: a
-// reservation that is late is known as late in it.
+// Refusals are forgotten with the life. If there were none, a refusal of one of its calls
+// still counts as a new one, and so the epoch stays. While calls wait the life goes on,
+// because it shows that a reservation is late.
 func (l *localState) renewLocked(c *cell, p *slowPath, t time.Duration) {
 	if l.stored.Number != firstNumber || t < l.idle || p.waiting.watched() {
 		return

@@ -59,7 +59,7 @@ func (o *observer) Acquire(ctx context.Context, c Cost) (Permit, error) {
 	p, admitted, wait, err := o.acquire(ctx, c)
 	told := false
 	defer func() {
-		if !told && err == nil { // f has panicked: the call never goes
+		if !told && err == nil { // f has panicked: the call is never sent
 			p.Settle(Cost{})
 			p.Done()
 		}

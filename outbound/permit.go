@@ -23,7 +23,7 @@ import (
 //
 // Its methods take no ctx and return no error, because the call's ctx is often over by then. If a
 // report fails, the call stays charged. A permit belongs to one call. Do not call its methods
-// concurrently. It is a value, which needs no allocation, but use it in place: settling through a
+// concurrently. It is a value, which needs no allocation, but do not copy it: settling through a
 // copy, too, would return units twice. The methods of the zero Permit have no effect.
 type Permit struct {
 	call Call

@@ -3,8 +3,8 @@ package outbound
 import "github.com/dripfeed/dripfeed/outbound/store"
 
 // Reservations returns the bucket in which a scheduler reserves times for calls that come later, as
-// package jobs does. It has the limits of b without an [InFlight], and its own levels and holds. It
-// lives where b does, in this process or in the same store, and names itself by b's key in errors.
+// package jobs does. It has the limits of b without an [InFlight], and its own levels and holds.
+// Its state is where b's is, in this process or in the same store. Errors name it by b's key.
 //
 // Reservations returns the same bucket until this process learns of other limits from a reply for
 // b. Then it returns one with those limits, and earlier reservations are void until b has their

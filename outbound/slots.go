@@ -44,7 +44,7 @@ func (p *slots) spare(most int) int {
 	return max(0, most-p.used)
 }
 
-// ended counts n calls less. If refused is true, they have not gone.
+// ended counts n calls less. If refused is true, they were not sent.
 func (p *slots) ended(n int, refused bool) {
 	if p.used -= n; n > 0 && p.fleet != nil {
 		p.fleet.freed(refused)
@@ -171,7 +171,7 @@ func (s *slot) end() bool {
 	return true
 }
 
-// drop ends the slot, and returns how many the caller has to free in its place: 1 or 0.
+// drop ends the slot, and returns how many the caller has to free: 1 or 0.
 func (s *slot) drop() int {
 	if s == nil || !s.end() {
 		return 0

@@ -19,9 +19,9 @@ type State struct {
 	Full bool
 	// Remaining is how many units fit now, at least 0.
 	Remaining float64
-	// EmptyIn is how long until the level is 0, if nothing is added. While a store is unavailable, and
-	// a fallback has a share of the limit, it is until that is empty, and NextIn counts by it too. For
-	// a calendar it is how long until calls can leave in the next period, used or not.
+	// EmptyIn is how long until the level is 0, if nothing is added. While a store is unavailable,
+	// and a fallback admits a part of the limit, it is until that is empty, and NextIn counts by it
+	// too. For a calendar it is how long until calls can leave in the next period, used or not.
 	EmptyIn time.Duration
 	// NextIn is how long until there is capacity for one more unit. If it is zero, there is now. For a
 	// limit of a capacity below one unit, it is until that is empty. In the State of a Permit both are

@@ -14,7 +14,7 @@ type waiting struct {
 
 	lastSuccess atomic.Int64 // the newest epoch in which a call has succeeded
 	reported    atomic.Int64 // the newest that was reported to the state
-	// The newest epoch in which the store has not heard of any success since the hold.
+	// The newest epoch of which the store knows no success since the hold.
 	unconfirmed atomic.Int64
 
 	hasKept atomic.Bool
@@ -122,7 +122,7 @@ func (w *waiting) quiet() bool {
 
 // requeue keeps some reports of a failed request, to send again once a request has succeeded: a
 // success, and what calls have cost beyond their cost. It is unknown whether the store has carried
-// the trip out. What it has added may be added twice, which costs capacity; what it may have
+// the request out. What it has added may be added twice, which costs capacity; what it may have
 // returned is not returned again.
 func (w *waiting) requeue(reports []report, reported int64) {
 	w.mu.Lock()

@@ -60,7 +60,7 @@ func TestBucketsWhoseSlotMovesChargeEachCallOnce(t *testing.T) {
 				wg.Go(func() {
 					for ctx.Err() == nil {
 						// On a busy machine an answer may come too late to be used: then the call goes back.
-						if err := clerk.acquire(); err != nil && !strings.Contains(err.Error(), "answers come too late") {
+						if err := clerk.acquire(); err != nil && !strings.Contains(err.Error(), "come too late") {
 							t.Error(err)
 							return
 						}
