@@ -29,7 +29,7 @@ type Bucket struct{ core }
 func NewBucket(key string, limits ...Limit) (*Bucket, error) {
 	if len(limits) != 1 {
 		var err error
-		if limits, err = checkLimits(key, limits); err != nil {
+		if limits, err = checkLimits(key, limits, false); err != nil {
 			return nil, err
 		}
 	} else if flaw := limits[0].check(); flaw != "" { // without a copy to the heap
@@ -64,7 +64,7 @@ func NewSharedBucket(s store.Store, key string, limits ...Limit) (*Bucket, error
 	if s == nil {
 		return nil, fmt.Errorf("%w: nil Store of %s", ErrInvalid, quote(key))
 	}
-	own, err := checkLimits(key, limits)
+	own, err := checkLimits(key, limits, true)
 	if err != nil {
 		return nil, err
 	}
@@ -242,7 +242,7 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 	var own []Limit
 	if len(limits) > 0 || !shared {
 		var err error
-		if own, err = checkLimits(b.key, limits); err != nil {
+		if own, err = checkLimits(b.key, limits, shared); err != nil {
 			return err
 		}
 	}
@@ -301,10 +301,10 @@ func (b *Bucket) States(ctx context.Context) ([]State, error) {
 
 // Idle reports whether forgetting the bucket would lose nothing. A [Keyed] asks it before it drops
 // a bucket, or a queue around one. A bucket is idle if it is empty and at full speed, its calls
-// have ended, its limits are those of its making, and its [Bucket.Reservations] are idle. A bucket
-// in a shared store is always idle: its state is in the store. A bucket with limiters of several
-// keys of a Keyed is always idle, too: the Keyed keeps one of them until the bucket is idle by
-// itself.
+// have ended, its limits are those of its making, and its [Bucket.Reservations] are idle. If an
+// Adaptive limit was halved, the bucket is idle an hour later. A bucket in a shared store is always
+// idle: its state is in the store. A bucket with limiters of several keys of a Keyed is always idle,
+// too: the Keyed keeps one of them until the bucket is idle by itself.
 func (b *Bucket) Idle() bool { return b.unmade() || b.keys.Load() > 1 || b.idle() }
 
 // Observe calls f with each change of the bucket's state from now on, beginning with a hold or a

@@ -86,6 +86,7 @@ func (b *core) newSlowPath(limits []Limit) *slowPath {
 	p.base = store.Hash(p.made.law)
 	p.force.Store(&inForce{limitSet: p.made, number: firstNumber})
 	p.slots.limit.Store(inFlightOf(limits))
+	p.slots.cut, p.slots.full = never, never
 	p.waiting.init()
 	p.local.init(b.born, &p.made, p.base)
 	return p

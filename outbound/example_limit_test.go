@@ -1,8 +1,10 @@
 package outbound_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
 )
@@ -31,4 +33,29 @@ func ExampleParseLimit() {
 	// 10000 per day Europe/Berlin
 	// tokens (unit 1): 30000 per 1m, 3000 burst
 	// outbound: invalid limit: "10 per day": a day needs its time zone, as in "10000 per day Europe/Berlin"
+}
+
+// It is unknown how many calls in flight an API takes. A refusal halves the limit. As many successes as
+// the limit admits raise it by one.
+func ExampleLimit_Adaptive() {
+	ctx := context.Background()
+	bucket := outbound.Must(outbound.NewBucket("api", outbound.InFlight(8).Adaptive()))
+	calls := make([]outbound.Permit, 8)
+	for i := range calls {
+		calls[i], _ = bucket.Acquire(ctx, outbound.Cost{1})
+	}
+	for i := range calls { // the API refuses the last four
+		if i >= 4 {
+			calls[i].Refused(time.Minute)
+		}
+		calls[i].Done()
+	}
+	e, _ := bucket.Explain(ctx, outbound.Cost{1})
+	fmt.Println(e)
+	// Output:
+	// "api": would wait 1m for the hold to end
+	//   held for 1m
+	//   the API has refused the latest call
+	//   slowed to 90 % after refusals
+	//   limit "8 in flight, adaptive": 0 of 4 calls in progress
 }

@@ -28,7 +28,7 @@ func TestBucket_RetryAfterIsEnoughForAllKinds(t *testing.T) {
 					limits = append(limits, l)
 				}
 			}
-			if _, err := checkLimits("", limits); err != nil {
+			if _, err := checkLimits("", limits, false); err != nil {
 				return
 			}
 			time.Sleep(time.Duration(r.Int64N(int64(100 * 24 * time.Hour))))

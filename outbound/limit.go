@@ -49,7 +49,7 @@ type Limit struct {
 	// two literals of one unit.
 	Name string
 
-	n        float64       // Per: so many
+	n        float64       // Per: so many; InFlight: the most of an Adaptive
 	window   time.Duration // in any window of this length
 	zone     string        // the name of a calendar's time zone
 	flaw     string        // what a method found wrong; NewBucket reports it
@@ -160,6 +160,8 @@ func (l Limit) Lease(d time.Duration) Limit {
 	case l.flaw != "":
 	case !l.inFlight:
 		l.flaw = "Lease is for InFlight"
+	case l.n != 0:
+		l.flaw = adaptiveHere
 	case d < store.MinLease || d > store.MaxLease:
 		l.flaw = fmt.Sprintf("a lease is 3 s to 1 h, not %v", d)
 	case d == store.DefaultLease:
@@ -169,6 +171,30 @@ func (l Limit) Lease(d time.Duration) Limit {
 	}
 	return l
 }
+
+// Adaptive returns the limit of [InFlight] as one that finds out how many calls in flight an API
+// takes, from 1 to n. It begins with n. A refusal halves it: each [Permit.Refused], as for a 429,
+// and each hold for the reason "concurrency". Refusals of calls that were admitted before the last
+// halving change nothing. After as many successes in sequence as there may be calls in flight, it
+// admits one more. A success counts if its call was admitted after the last halving, and all
+// capacity was in use meanwhile. [State] and [Bucket.Explain] have the limit in force as Capacity.
+//
+// A refusal holds the bucket, too. Adaptive is for a bucket in this process. In a shared one, with
+// Lease, and on any other limit it is invalid.
+func (l Limit) Adaptive() Limit {
+	switch {
+	case l.flaw != "":
+	case !l.inFlight:
+		l.flaw = "Adaptive is for InFlight"
+	case l.window != 0:
+		l.flaw = adaptiveHere
+	default:
+		l.n = l.Capacity
+	}
+	return l
+}
+
+const adaptiveHere = "Adaptive is for a bucket in this process, without a Lease"
 
 // Window returns a limit of n units in any window of this length, wherever the window begins. Up to
 // n leave in one burst, and each is free again when the window has passed since it left. It keeps
@@ -303,6 +329,8 @@ func (l Limit) String() string {
 func (l *Limit) spec() string {
 	n := digits(l.Capacity)
 	switch {
+	case l.inFlight && l.n != 0:
+		return digits(l.n) + " in flight, adaptive"
 	case l.inFlight && l.window != 0:
 		return n + " in flight, " + short(l.window) + " lease"
 	case l.inFlight:

@@ -23,6 +23,7 @@ import (
 //	10000 per day Europe/Berlin   Daily; also "per hour UTC", "per month UTC"
 //	5 in flight                   InFlight(5)
 //	5 in flight, 1m lease         InFlight(5).Lease(time.Minute)
+//	64 in flight, adaptive        InFlight(64).Adaptive()
 //
 // A burst above n, as in "40 burst, 2 per 1s", can only be the bucket that an API publishes, and is
 // read as "40 burst, 2/s". A name and a unit come first: "tokens (unit 1): 30000 per 1m". A name
@@ -50,6 +51,10 @@ func parseLimit(s string) (l Limit, flaw string) {
 			return l.Lease(d).Of(unit, name), more
 		}
 		return l, flaw
+	}
+	if front, ok := strings.CutSuffix(s, ", adaptive"); ok {
+		l, flaw := parseLimit(front)
+		return l.Adaptive().Of(unit, name), flaw
 	}
 	burst, rate := 0.0, s
 	if first, second, ok := strings.Cut(s, ","); ok {
@@ -203,6 +208,7 @@ type limitObject struct {
 	FixedWindow string  `json:"fixed_window"`
 	InFlight    float64 `json:"in_flight"`
 	Lease       string  `json:"lease"`
+	Adaptive    bool    `json:"adaptive"`
 	Burst       float64 `json:"burst"`
 	Capacity    float64 `json:"capacity"`
 	LeakRate    float64 `json:"leak_rate"`
@@ -229,6 +235,9 @@ func (o *limitObject) text() (text, flaw string) {
 	add(o.Capacity != 0 || o.LeakRate != 0, false, "%s burst, %s/s", digits(o.Capacity), digits(o.LeakRate))
 	if forms != 1 || !counts {
 		return "", `it has n with "per", "window" or "fixed_window", or else "in_flight", or "capacity" with "leak_rate"`
+	}
+	if o.Adaptive {
+		text += ", adaptive"
 	}
 	if o.Burst != 0 {
 		text += ", " + digits(o.Burst) + " burst"

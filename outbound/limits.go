@@ -9,8 +9,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// checkLimits validates a bucket's limits and copies them.
-func checkLimits(key string, limits []Limit) ([]Limit, error) {
+// checkLimits validates the limits of a bucket, which may be shared, and copies them.
+func checkLimits(key string, limits []Limit, shared bool) ([]Limit, error) {
 	if len(limits) == 0 || len(limits) > maxLimits {
 		return nil, &LimitError{Key: key, Reason: fmt.Sprintf("a bucket has 1 to %d limits, not %d", maxLimits, len(limits))}
 	}
@@ -20,7 +20,9 @@ func checkLimits(key string, limits []Limit) ([]Limit, error) {
 			return nil, &LimitError{Key: key, Limit: own[i], Reason: flaw}
 		}
 		if own[i].inFlight {
-			inFlight++
+			if inFlight++; shared && own[i].n != 0 {
+				return nil, &LimitError{Key: key, Limit: own[i], Reason: adaptiveHere}
+			}
 		}
 	}
 	if inFlight > 1 {
@@ -214,7 +216,7 @@ func (f *inForce) learn(r *store.Reply, mine *limitSet, shared bool) (*inForce, 
 				limits[i].flaw = "its numbers do not fit together"
 			}
 		}
-		named, err := checkLimits("", limits)
+		named, err := checkLimits("", limits, shared)
 		if err != nil {
 			return f, fmt.Errorf("limits in force: %w", err)
 		}

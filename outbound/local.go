@@ -49,10 +49,10 @@ func (b *core) updateHere(p *slowPath, s *step, op *store.Op, r *reply) {
 	r.Reply = op.ApplyAt(&l.stored, at, unix)
 	if s.action == store.Replace {
 		most := p.slots.most()
-		p.slots.limit.Store(inFlightOf(s.limits))
+		p.slots.set(inFlightOf(s.limits))
 		l.recast = l.recast || p.slots.most() != most
 	}
-	r.inFlight = p.slots.limit.Load()
+	r.inFlight = p.slots.inForce()
 	if b.unit != 0 {
 		l.idle = later(r.State.At, r.Expire)
 		l.shutLocked(&b.cell, p.slots.most())

@@ -364,7 +364,7 @@ func (k *call) State() State {
 	s := State{Level: k.level, EmptyIn: k.emptyIn, NextIn: k.nextIn, HeldFor: k.heldFor, Reason: reasonOf(k.why), Speed: float64(k.speed) / 1e9}
 	if k.nearest >= 0 {
 		s.Limit = limitOf(&k.force.law[k.nearest])
-	} else if f := k.core.slots().limit.Load(); f != nil {
+	} else if f := k.core.slots().inForce(); f != nil {
 		s.Limit = *f
 	}
 	s.Remaining = max(0, s.Limit.Capacity-s.Level)
@@ -426,6 +426,9 @@ func (k *call) Answered(a Answer) {
 	if a.fails() {
 		k.flags |= flagFailed
 	}
+	if a.Kind == AnswerRefused || a.Kind == AnswerHold && a.Reason == "concurrency" {
+		k.core.slots().adapt(k.admitted, true)
+	}
 	if a.concerns(k.core, now()-k.admitted) {
 		k.core.report(a.report(&k.charge[0], k.by()))
 	}
@@ -440,6 +443,7 @@ func (k *call) Done() {
 		return
 	}
 	if was&flagFailed == 0 {
+		k.core.slots().adapt(k.admitted, false)
 		k.core.succeeded(k.charge[0].Epoch)
 	}
 	k.leave()

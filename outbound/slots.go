@@ -14,15 +14,19 @@ import (
 // process counts its own calls. A shared one counts the slots that it holds among all processes.
 type slots struct {
 	limit     atomic.Pointer[Limit] // nil for any number of slots
+	adapted   atomic.Pointer[Limit] // the limit in force, if an Adaptive one has changed, or nil
 	collected atomic.Int64          // slots of permits that were dropped without Done, so far
 
 	fleet *holder // nil if all are this bucket's own
 
 	mu       sync.Mutex // protects what follows
 	used     int
-	reserved int       // of those in use, the ones with a request to a store in progress
-	missed   bool      // a call was refused because all were in use, some of them reserved
-	taken    list.List // the *slot of each call in progress, the oldest first
+	reserved int           // of those in use, the ones with a request to a store in progress
+	missed   bool          // a call was refused because all were in use, some of them reserved
+	taken    list.List     // the *slot of each call in progress, the oldest first
+	cut      time.Duration // when an Adaptive was halved
+	row      int           // successes in sequence since then, of calls during which all slots were in use
+	full     time.Duration // when all slots were in use last
 }
 
 // anyNumber are the slots of a bucket without an InFlight.
@@ -30,10 +34,53 @@ var anyNumber slots
 
 // most returns how many slots there are, or 0 for any number.
 func (p *slots) most() int {
-	if a := p.limit.Load(); a != nil {
+	if a := p.inForce(); a != nil {
 		return int(a.Capacity)
 	}
 	return 0
+}
+
+// inForce returns the limit with as many slots as there are now.
+func (p *slots) inForce() *Limit {
+	if a := p.adapted.Load(); a != nil {
+		return a
+	}
+	return p.limit.Load()
+}
+
+// set puts another limit in force.
+func (p *slots) set(l *Limit) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if was := p.limit.Swap(l); was == nil || l == nil || *was != *l {
+		p.adapted.Store(nil)
+	}
+}
+
+// adapt changes an Adaptive limit because of a refusal or a success of a call that was admitted
+// after the last cut.
+func (p *slots) adapt(admitted time.Duration, refused bool) {
+	if a := p.limit.Load(); a == nil || a.n == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	next := *p.inForce()
+	switch most := int(next.Capacity); {
+	case admitted <= p.cut:
+		return
+	case refused:
+		next.Capacity, p.cut, p.row = float64(max(1, most/2)), now(), 0
+	case admitted > p.full || next.Capacity >= next.n:
+		return
+	default:
+		if p.row++; p.row < most {
+			return
+		}
+		next.Capacity, p.row = float64(most+1), 0
+	}
+	next = next.intact()
+	p.adapted.Store(&next)
 }
 
 // spare returns how many calls may start, of at most so many.
@@ -61,11 +108,11 @@ func (p *slots) holds() bool {
 	return !p.fleet.lapsed()
 }
 
-// idle reports whether no call is in progress.
+// idle reports whether all calls have ended, and the last cut of an Adaptive limit is an hour ago.
 func (p *slots) idle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.used <= 0
+	return p.used <= 0 && now()-p.cut >= store.Remember
 }
 
 // crowded adds the calls in progress, which have taken all slots, to the error.
@@ -102,6 +149,9 @@ func (p *slots) reserve(s *step) (asked []Cost) {
 	p.missed = p.missed || n < len(asked) && p.reserved > 0
 	p.used += n
 	p.reserved += n
+	if p.used >= most {
+		p.full = now()
+	}
 	if p.fleet != nil && s.waits && n < len(asked) {
 		p.fleet.lacks(len(asked) - n)
 	}
