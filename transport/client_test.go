@@ -37,30 +37,6 @@ func TestTypedErrorsComeBackThroughTheClient(t *testing.T) {
 	})
 }
 
-func TestClientTimeoutCountsTheTimeInAQueueAndIsRefusedEarly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := &http.Client{Transport: &Transport{Base: answer(200, http.NoBody), Limiter: waiting(3 * time.Second)}, Timeout: 2 * time.Second}
-		begin := time.Now()
-		_, err := client.Get("https://api.example.com/")
-		var full *outbound.ThrottledError
-		var outer *url.Error
-		if !errors.As(err, &full) || full.RetryAfter != 3*time.Second || !errors.Is(err, context.DeadlineExceeded) || !errors.As(err, &outer) || !outer.Timeout() {
-			t.Errorf("%v", err)
-		}
-		if waited := time.Since(begin); waited != 0 {
-			t.Errorf("waited %v in vain", waited)
-		}
-
-		client.Timeout = 5 * time.Second
-		begin = time.Now()
-		resp, err := client.Get("https://api.example.com/")
-		if err != nil || time.Since(begin) != 3*time.Second {
-			t.Fatalf("%v after %v", err, time.Since(begin))
-		}
-		_ = resp.Body.Close() // stops the client's timer
-	})
-}
-
 func TestClientTimeoutEndsACallThatBaseNeverAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := slots(1)

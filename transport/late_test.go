@@ -1,11 +1,9 @@
 package transport
 
 import (
-	"context"
 	"io"
 	"math"
 	"net/http"
-	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -163,97 +161,6 @@ func TestARefusalWhoseBodyIsLateHoldsAllAsSoonAsItsHeadersAreThere(t *testing.T)
 						t.Errorf("closed %d times", body.closed)
 					}
 				})
-			})
-		}
-	}
-}
-
-// A program may go on reading a body that has stalled, and end that by closing it.
-func TestABodyThatStallsKeepsWhatHasComeAndCanBeClosed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		body := newLate(false, part{0, "{"}, part{time.Minute, `"a":1}`})
-		rt := &Transport{Limiter: slots(1), Profile: profile.GitHub, Base: base(func(req *http.Request) (*http.Response, error) {
-			resp, err := answer(429, body, "Content-Type", "application/json")(req)
-			resp.ContentLength = -1
-			return resp, err
-		})}
-		resp, err := rt.RoundTrip(newRequest(t, nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := make([]byte, 8)
-		if n, err := io.ReadFull(resp.Body, got[:7]); n != 7 || err != nil || string(got[:7]) != `{"a":1}` {
-			t.Errorf("read %q, %v", got[:n], err)
-		}
-		end := make(chan error)
-		go func() {
-			_, err := resp.Body.Read(got)
-			end <- err
-		}()
-		synctest.Wait()
-		closeResponse(resp)
-		if err := <-end; err == nil {
-			t.Error("the reader goes on")
-		}
-	})
-}
-
-// The same over real connections: the API sends the rest when the bucket is held, or after
-// the client has gone.
-func TestARefusalOverTheNetworkHoldsAllBeforeItsBodyIsThere(t *testing.T) {
-	for name, http2 := range map[string]bool{"HTTP/1": false, "HTTP/2": true} {
-		for _, cancels := range []bool{false, true} {
-			t.Run(name, func(t *testing.T) {
-				held, gone := make(chan struct{}), make(chan struct{})
-				s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-					w.Header().Set("Retry-After", "3600")
-					w.Header().Set("Content-Type", "application/json")
-					w.WriteHeader(http.StatusTooManyRequests)
-					_ = http.NewResponseController(w).Flush()
-					select {
-					case <-held:
-						_, _ = io.WriteString(w, `{"message":"slow down"}`)
-					case <-req.Context().Done():
-						close(gone)
-					}
-				}))
-				if s.EnableHTTP2 = http2; http2 {
-					s.StartTLS()
-				} else {
-					s.Start()
-				}
-				defer s.Close()
-				b := pool()
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				go func() {
-					for stateOf(t, b).HeldFor == 0 {
-						time.Sleep(time.Millisecond)
-					}
-					if cancels {
-						cancel()
-					} else {
-						close(held)
-					}
-				}()
-				req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				resp, err := (&Transport{Base: s.Client().Transport, Limiter: b, Profile: profile.GitHub}).RoundTrip(req)
-				if err != nil {
-					t.Fatal(err)
-				}
-				text, err := io.ReadAll(resp.Body)
-				closeResponse(resp)
-				if cancels {
-					<-gone
-					if err == nil {
-						t.Error("the body of a call that was given up has an end")
-					}
-				} else if string(text) != `{"message":"slow down"}` || err != nil {
-					t.Errorf("read %q, %v", text, err)
-				}
 			})
 		}
 	}

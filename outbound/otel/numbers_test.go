@@ -3,9 +3,7 @@ package otel
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -110,112 +107,6 @@ func busy(t testing.TB, b *watch.Board) {
 	time.Sleep(10 * time.Second)
 }
 
-// However many keys a Keyed has, there is one series of it, and no key is in any text.
-func TestManyKeysMakeOneSeries(t *testing.T) {
-	var b watch.Board
-	r := instrument(t, &b)
-	keys := &outbound.Keyed[string]{Max: 20_000, New: func(string) (outbound.Limiter, error) {
-		return outbound.NewBucket(secret, outbound.PerHour(1))
-	}}
-	of := watch.AddKeyed(&b, "tenants", keys, nil)
-	for i := range 10_000 {
-		acquire(t, bg, of("secret-"+strconv.Itoa(i)), 1)
-	}
-	for i := range 100 {
-		if _, err := of("secret-"+strconv.Itoa(i)).Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
-			t.Fatal(err)
-		}
-	}
-	all := collect(t, r)
-	for _, m := range all {
-		if h, ok := m.Data.(metricdata.Histogram[float64]); ok && len(h.DataPoints) != 1 {
-			t.Errorf("%d histograms", len(h.DataPoints))
-		}
-	}
-	values, _ := samples(t, all)
-	if len(values) > 30 || values[`dripfeed_calls_total{limiter="tenants",result="admitted"}`] != 10_000 ||
-		values[`dripfeed_calls_total{limiter="tenants",result="refused"}`] != 100 || values[`dripfeed_keys{limiter="tenants"}`] != 10_000 {
-		t.Errorf("%d series: %v", len(values), values)
-	}
-	if text := fmt.Sprint(values); strings.Contains(text, "secret") {
-		t.Error(text)
-	}
-}
-
-// A store that forgets is one whose data were lost.
-type forgetful struct{ atomic.Pointer[store.Memory] }
-
-func (f *forgetful) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	return f.Load().Update(ctx, key, op)
-}
-
-// Whatever happens, no counter is lower than before, and none is gone.
-func TestMetrics_CountersNeverDecrease(t *testing.T) {
-	for seed := range uint64(2) {
-		synctest.Test(t, func(t *testing.T) {
-			random := rand.New(rand.NewPCG(seed, 0))
-			var b watch.Board
-			r := instrument(t, &b)
-			kept := new(forgetful)
-			kept.Store(store.NewMemory())
-			shared, err := outbound.NewSharedBucket(kept, secret, outbound.PerSecond(5))
-			if err != nil {
-				t.Fatal(err)
-			}
-			var own *outbound.Bucket
-			var ofOwn outbound.Limiter
-			renew := func() {
-				own = bucket(t, outbound.PerSecond(20))
-				ofOwn = b.Add("own", queue.New(own, queue.Config{MaxWait: time.Second}))
-			}
-			renew()
-			ofShared := b.Add("shared", shared)
-			keys := &outbound.Keyed[int]{Max: 3, New: func(int) (outbound.Limiter, error) { return outbound.NewBucket(secret, outbound.PerSecond(1)) }}
-			of := watch.AddKeyed(&b, "keyed", keys, nil)
-			ask := func(l outbound.Limiter) {
-				refuse := random.IntN(8) == 0
-				go func() {
-					ctx, cancel := context.WithTimeout(bg, 300*time.Millisecond)
-					defer cancel()
-					if p, err := l.Acquire(ctx, outbound.Cost{1}); err == nil {
-						if refuse {
-							p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: 200 * time.Millisecond, Reason: "rate"})
-						}
-						p.Done()
-					}
-				}()
-			}
-			before, names := map[string]float64{}, []string{}
-			for i := 0; i < 150 && !t.Failed(); i++ {
-				switch random.IntN(12) {
-				case 0:
-					renew()
-				case 1:
-					_ = own.Hold(bg, time.Duration(random.IntN(1000))*time.Millisecond)
-				case 2:
-					_ = own.Resume(bg)
-				case 3:
-					kept.Store(store.NewMemory())
-				default:
-					ask([]outbound.Limiter{ofOwn, ofShared, of(random.IntN(10))}[random.IntN(3)])
-				}
-				time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)
-				now, counters := samples(t, collect(t, r))
-				for _, k := range names {
-					if v, ok := now[k]; !ok || v < before[k] {
-						t.Errorf("seed %d: %s was %v, and is %v (%v)", seed, k, before[k], v, ok)
-					}
-				}
-				before, names = now, counters
-			}
-			if before[`dripfeed_hold_time_seconds_total{limiter="own"}`] == 0 || before[`dripfeed_calls_total{limiter="keyed",result="refused"}`] == 0 {
-				t.Errorf("nothing has happened: %v", before)
-			}
-			time.Sleep(time.Minute)
-		})
-	}
-}
-
 // What an API calls its quotas may be anything, and what a limiter of the program's own admits, too.
 func TestHostileTextsAndNumbersAreReported(t *testing.T) {
 	for _, bad := range []string{"<img onerror>\"\n", "\xff\xfe", strings.Repeat("ä", 5000), "", "\x00"} {
@@ -277,32 +168,6 @@ type counting struct {
 func (c *counting) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	c.n.Add(1)
 	return c.Store.Update(ctx, key, op)
-}
-
-// Counts are of one process, and add up. The state of a shared bucket is of all workers, and does not.
-func TestCountsAreOfOneProcessAndLevelsOfAll(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := store.NewMemory()
-		var readers []sdkmetric.Reader
-		for range 2 {
-			b := new(watch.Board)
-			readers = append(readers, instrument(t, b))
-			shared, err := outbound.NewSharedBucket(store, secret, outbound.Limit{Capacity: 100, LeakRate: 0.001, Name: "fleet"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			l := b.Add("api", shared)
-			for range 3 {
-				acquire(t, bg, l, 1)
-			}
-		}
-		for _, r := range readers {
-			values, _ := samples(t, collect(t, r))
-			if calls, level := values[`dripfeed_calls_total{limiter="api",result="admitted"}`], values[`dripfeed_limit_level{limit="fleet",limiter="api"}`]; calls != 3 || level != 6 {
-				t.Errorf("%v calls and %v units", calls, level)
-			}
-		}
-	})
 }
 
 // There may be more names than a page shows.
