@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/rowstore"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
@@ -44,87 +43,6 @@ func TestAStepIsCarriedOutExactlyOnceOverABadLine(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestNoMoreCallsLeaveThanTheLimitAllowsOverABadLine(t *testing.T) {
-	for form := range forms(nil) {
-		t.Run(form, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				rows := newTable()
-				var left outboundtest.History
-				seed := dice(t).Uint64()
-				each(4, func(i int) {
-					line := &badRows{table: rows, lost: 0.05, unheard: 0.3, repeated: 0.1, delay: time.Millisecond, dice: rand.New(rand.NewPCG(seed, uint64(i)))}
-					bucket := shared(rowstore.New(forms(line)[form], rowstore.Config{Timeout: time.Minute}), 50, 50)
-					each(6, func(j int) {
-						for until := time.Now().Add(20 * time.Second); time.Now().Before(until); {
-							if bucket.acquire(t) {
-								left.Add(time.Now(), 1)
-							}
-							time.Sleep(time.Duration(i+j+1) * 10 * time.Millisecond)
-						}
-					})
-					line.wg.Wait()
-				})
-				require.Greater(t, left.Len(), 600)
-				late := 150 * time.Millisecond // the bound of a late answer, and a normal way back
-				require.NoError(t, left.Check(50, 50, 50*late.Seconds()))
-			})
-		})
-	}
-}
-
-// wavering are rows whose clock each worker sees elsewhere.
-type wavering struct {
-	*table
-	off func() time.Duration
-}
-
-func (w wavering) Swap(ctx context.Context, swaps []rowstore.Swap) error {
-	w.set(func() { w.ahead = w.off() })
-	return w.table.Swap(ctx, swaps)
-}
-
-func TestAClockThatWaversCountsNoTimeTwice(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		rows := newTable()
-		roll := dice(t)
-		var left outboundtest.History
-		each(4, func(i int) {
-			w := wavering{rows, func() time.Duration { return time.Duration(roll.Int64N(int64(100 * time.Millisecond))) }}
-			bucket := shared(rowstore.New(unlocked{w}, rowstore.Config{}), 10, 100)
-			for range 3000 {
-				if bucket.acquire(t) {
-					left.Add(time.Now(), 1)
-				}
-				time.Sleep(time.Duration(900+i) * time.Microsecond)
-			}
-		})
-		require.Greater(t, left.Len(), 200)
-		require.NoError(t, left.Check(10, 100, 100*0.1))
-	})
-}
-
-func TestAClockThatIsSetStopsNothing(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		rows := newTable()
-		var left outboundtest.History
-		bucket := shared(rows.store(), 5, 50)
-		for i := range 3000 {
-			switch i {
-			case 1000:
-				rows.set(func() { rows.ahead = -time.Hour })
-			case 2000:
-				rows.set(func() { rows.ahead = 0 })
-			}
-			if bucket.acquire(t) {
-				left.Add(time.Now(), 1)
-			}
-			time.Sleep(time.Millisecond)
-		}
-		require.Greater(t, left.Len(), 140)
-		require.NoError(t, left.Check(5, 50, 5), "the step forward is at most a capacity")
-	})
 }
 
 // A worker whose last step is on record no more cannot know whether a step was carried out whose

@@ -51,42 +51,6 @@ func TestALockedRowDelaysItsOwnKeyOnly(t *testing.T) {
 	require.InDelta(t, 2, x.level(t, "0"), 0.1)
 }
 
-// Somebody holds a row's lock, and the reply that tells so is lost: so nobody knows whether the row was written.
-func TestALockedRowInDoubtDelaysItsOwnKeyOnly(t *testing.T) {
-	x := newTables(t, theServer(t))
-	line := newProxy(t, x.server)
-	var told events
-	s := x.over(line.in(x.server).open(t, "", nil), func(c *pgstore.Config) { c.Timeout = 3 * time.Second }, told.observe)
-	ask := func(i int) error {
-		_, err := s.Update(bg, fmt.Sprint(i), calls(1))
-		return err
-	}
-	const keys = 40
-	each(keys, func(i int) { require.NoError(t, ask(i)) })
-	tx := x.lock(t, s.Key("0"))
-	_, _, before := line.counts()
-	line.set(faults{unheard: 1})
-	stuck := make(chan error, 1)
-	go func() { stuck <- ask(0) }()
-	require.Eventually(t, func() bool { _, _, lost := line.counts(); return lost > before }, patience, time.Millisecond)
-	line.set(faults{})
-	for rounds := 0; ; rounds++ {
-		each(keys-1, func(i int) { require.NoError(t, ask(1+i)) })
-		select {
-		case err := <-stuck:
-			require.Greater(t, rounds, 2, "the others wait for nobody")
-			require.ErrorContains(t, err, "keeps the row locked")
-			require.NotErrorIs(t, err, store.ErrUnavailable)
-			require.NoError(t, tx.Rollback())
-			require.NoError(t, ask(0))
-			require.Empty(t, told.of(store.EventDown))
-			require.InDelta(t, 2, x.level(t, "0"), 0.1)
-			return
-		default:
-		}
-	}
-}
-
 // A worker that stops while it has a row's lock is thrown out.
 func TestAWorkerThatStopsWithTheLock(t *testing.T) {
 	x := newTables(t, theServer(t))

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
 
@@ -100,28 +99,6 @@ func TestSlotsMoveBothWaysAtATime(t *testing.T) {
 	for tag, to := range tags {
 		require.Equal(t, to, c.Owner(t, tag))
 	}
-}
-
-func TestAReplicaIsPromotedWithoutLoss(t *testing.T) {
-	c := SharedCluster(t)
-	client := c.Client(t)
-	key := rand.Text()
-	require.NoError(t, client.Set(t.Context(), key, "v", 0).Err())
-	master := c.Owner(t, key)
-	replica := c.Replica(t, master)
-	c.Failover(t, replica)
-	require.Equal(t, replica, c.Owner(t, key))
-	require.Equal(t, master, c.Replica(t, replica))
-	require.Equal(t, "v", client.Get(t.Context(), key).Val())
-}
-
-func TestAClustersClientCanGoThroughProxies(t *testing.T) {
-	c := SharedCluster(t)
-	key := rand.Text()
-	p := NewProxy(t, c.Owner(t, key).Addr())
-	client := c.Client(t, func(o *redis.ClusterOptions) { o.Dialer = Through(p) })
-	require.NoError(t, client.Incr(t.Context(), key).Err())
-	require.Equal(t, 1, p.Counts().Commands["INCR"])
 }
 
 // This test breaks the shared cluster and mends it: a cluster of its own would

@@ -1,7 +1,6 @@
 package redistest
 
 import (
-	"context"
 	"maps"
 	"math/rand/v2"
 	"net"
@@ -124,23 +123,6 @@ func (p *Proxy) Counts() Counts {
 	c := p.counts
 	c.Commands = maps.Clone(c.Commands)
 	return c
-}
-
-// Through returns a dialer for clients that get addresses from a cluster or a
-// sentinel. To reach a server behind one of the proxies it dials that proxy. It
-// dials all other servers directly.
-func Through(proxies ...*Proxy) func(ctx context.Context, network, addr string) (net.Conn, error) {
-	way := map[string]string{}
-	for _, p := range proxies {
-		way[p.target] = p.Addr()
-	}
-	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		if through, ok := way[addr]; ok {
-			addr = through
-		}
-		var d net.Dialer
-		return d.DialContext(ctx, network, addr)
-	}
 }
 
 func (p *Proxy) end() {

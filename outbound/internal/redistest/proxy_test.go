@@ -2,7 +2,6 @@ package redistest
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -100,14 +99,6 @@ func TestADroppedReplyLeavesItsCommandDone(t *testing.T) {
 	counted(t, direct, "n", 1)
 	require.Equal(t, 1, p.Counts().Dropped)
 	require.Zero(t, p.Counts().Replies)
-}
-
-// A store must be safe from such retries: go-redis makes them by default.
-func TestAClientThatRetriesADroppedReplyDoesItAgain(t *testing.T) {
-	p, client, direct := throughProxy(t, func(o *redis.Options) { o.MaxRetries = 3; o.ReadTimeout = patience })
-	p.Set(Faults{DropReplies: 1})
-	require.Error(t, client.Incr(t.Context(), "n").Err())
-	counted(t, direct, "n", 4)
 }
 
 func TestADroppedRequestIsNeverDone(t *testing.T) {
@@ -324,39 +315,4 @@ func TestAProxysConnectionsEndWithItsServer(t *testing.T) {
 	require.Error(t, client.Ping(t.Context()).Err())
 	s.Restart(t)
 	require.NoError(t, client.Ping(t.Context()).Err())
-}
-
-func TestADialerGoesThroughTheProxyOfTheServerThatItDials(t *testing.T) {
-	one, other := Start(t), Start(t)
-	p := NewProxy(t, one.Addr())
-	dialer := func(o *redis.Options) { o.Dialer = Through(p) }
-	require.NoError(t, one.Client(t, dialer).Ping(t.Context()).Err())
-	require.NoError(t, other.Client(t, dialer).Echo(t.Context(), "x").Err())
-	require.Equal(t, map[string]int{"PING": 1}, p.Counts().Commands)
-	require.Equal(t, 1, p.Counts().Connections)
-}
-
-func TestAReplicaBehindAProxyCanBeCutOff(t *testing.T) {
-	need(t)
-	master := Start(t, "--repl-diskless-sync-delay", "0")
-	p := NewProxy(t, master.Addr())
-	_, port, err := net.SplitHostPort(p.Addr())
-	require.NoError(t, err)
-	replica := Start(t, "--replicaof", "127.0.0.1 "+port)
-	writer := master.Client(t)
-	require.NoError(t, poll(func() error { return online(master, 1) }))
-	require.NoError(t, writer.Set(t.Context(), "k", "seen", 0).Err())
-	require.NoError(t, poll(func() error {
-		if n, err := writer.Wait(t.Context(), 1, time.Second).Result(); err != nil || n != 1 {
-			return fmt.Errorf("%d replicas: %v", n, err)
-		}
-		return nil
-	}))
-	reader := replica.Client(t)
-	require.Equal(t, "seen", reader.Get(t.Context(), "k").Val())
-
-	p.Set(Faults{SwallowReplies: 1})
-	require.NoError(t, writer.Set(t.Context(), "k", "unseen", 0).Err())
-	require.Zero(t, writer.Wait(context.Background(), 1, 100*time.Millisecond).Val())
-	require.Equal(t, "seen", reader.Get(t.Context(), "k").Val())
 }

@@ -1,13 +1,11 @@
 package redistest
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"runtime"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -90,39 +88,6 @@ func list(reply any) []any {
 	return l
 }
 
-func TestAStoppedServerAnswersWhenItGoesOn(t *testing.T) {
-	need(t)
-	s := Start(t)
-	client := s.Client(t, func(o *redis.Options) { o.ReadTimeout = patience })
-	require.NoError(t, client.Ping(t.Context()).Err())
-	s.Stop(t)
-	answered := make(chan error, 1)
-	go func() { answered <- client.Incr(context.Background(), "n").Err() }()
-	select {
-	case err := <-answered:
-		t.Fatalf("a stopped server has answered: %v", err)
-	case <-time.After(50 * time.Millisecond):
-	}
-	s.Cont(t)
-	require.NoError(t, <-answered)
-}
-
-func TestARestartedServerKeepsItsPortAndIsEmpty(t *testing.T) {
-	for name, s := range map[string]*Server{"redis": Start(t), "miniredis": startMini(t)} {
-		client := s.Client(t, func(o *redis.Options) { o.MaxRetries = -1; o.DialerRetries = 1 })
-		require.NoError(t, client.Set(t.Context(), "k", "v", 0).Err(), name)
-		addr, pid := s.Addr(), s.Pid()
-		s.Kill(t)
-		require.Error(t, client.Ping(t.Context()).Err(), name)
-		s.Restart(t)
-		require.Equal(t, addr, s.Addr(), name)
-		require.ErrorIs(t, client.Get(t.Context(), "k").Err(), redis.Nil, name)
-		if s.Real() {
-			require.NotEqual(t, pid, s.Pid())
-		}
-	}
-}
-
 func TestARestartLoadsASaveOnce(t *testing.T) {
 	need(t)
 	s := Start(t)
@@ -143,11 +108,6 @@ func TestConfigLastsUntilARestart(t *testing.T) {
 	require.Equal(t, []any{"maxmemory-policy", "volatile-ttl"}, list(s.Do(t, "CONFIG", "GET", "maxmemory-policy")))
 	s.Restart(t)
 	require.Equal(t, []any{"maxmemory-policy", "noeviction"}, list(s.Do(t, "CONFIG", "GET", "maxmemory-policy")))
-}
-
-func TestDebugCommandsAreAllowed(t *testing.T) {
-	need(t)
-	require.Equal(t, "OK", Start(t).Do(t, "DEBUG", "SLEEP", "0"))
 }
 
 // Two binaries may look for a free port at the same time, and one of them is

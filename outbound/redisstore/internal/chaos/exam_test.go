@@ -12,13 +12,6 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-func TestTheExamOnACluster(t *testing.T) {
-	client := redistest.SharedCluster(t).Client(t)
-	outboundtest.TestStore(t, func(*testing.T) store.Store {
-		return redisstore.New(client, redisstore.Config{Timeout: time.Minute})
-	})
-}
-
 func TestTheExamBehindSentinels(t *testing.T) {
 	client := redistest.StartSentinel(t).Client(t)
 	outboundtest.TestStore(t, func(*testing.T) store.Store {

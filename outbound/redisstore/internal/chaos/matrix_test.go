@@ -45,7 +45,7 @@ var matrix = []struct {
 	{4, "workers are cut off from the store", "0; with a share s of its own, s*(C + r*W) in W without the store for a worker whom the others do not miss", []string{
 		"TestAWorkerThatIsCutOffFailsAndLeavesTheRateToTheOthers",
 		"TestAWorkerThatIsCutOffGoesOnWithItsShare",
-		"TestWorkersWhoAreAllCutOffKeepTheLimitTogether",
+		"TestStore_OutageForAllExceedsNothing",
 		"TestStore_SharesStayWithinTheLimit",
 		"TestFallback_QueueUsesItsShareAndReturns",
 		"TestStore_InFlightOfAProcessThatIsCutOff",
@@ -56,7 +56,7 @@ var matrix = []struct {
 	}},
 	{6, "the store is slow", "r*d, if replies to some are usually d late and to others are not", []string{
 		"TestASlowStoreDelaysCallsAndChangesNoLimit",
-		"TestADecisionTakesNoLongerThanItsTime",
+		"TestStore_OperationEndsAtItsTimeout",
 		"TestQueue_DelayedReplyShiftsNoReservation",
 	}},
 	{7, "the store hangs, and goes on", "0", []string{
@@ -163,11 +163,9 @@ var matrix = []struct {
 		"TestAnotherFormatsKeysAreNotTouched",
 	}},
 	{30, "some cannot wait as long as others", "0", []string{
-		"TestACallThatCannotMakeItsDeadlineIsRefusedAtOnceAndChargedNothing",
 		"TestQueue_RefusesEarly",
 	}},
 	{31, "a queue is closed while calls wait", "0", []string{
-		"TestCloseEndsAllCallsThatWaitForAStore",
 		"TestClose_RefusesAllAndReturnsReservations",
 		"TestShutdown_RefusesNewCallsAndDrains",
 	}},

@@ -95,36 +95,3 @@ func TestAWorkerThatIsCutOffGoesOnWithItsShare(t *testing.T) {
 	f.checkCalls(f.api.Arrivals(), p, own+leaked(hearing)(p))
 	require.Positive(t, f.heard(store.EventUp), "nobody was told that the store is back")
 }
-
-// All four workers are cut off, and each has a share of a quarter: together they
-// keep the limit.
-func TestWorkersWhoAreAllCutOffKeepTheLimitTogether(t *testing.T) {
-	t.Parallel()
-	d := newDice(t)
-	server := redistest.Start(t)
-	f := newFleet(t, outbound.Limit{Capacity: 8, LeakRate: 100})
-	var away atomic.Int32
-	ways := make([]*redistest.Proxy, 4)
-	for i := range ways {
-		ways[i] = redistest.NewProxy(t, server.Addr())
-		f.add(behind(t, server, ways[i]), role{timeout: busyTimeout, wrap: func(s store.Store) store.Store {
-			return &fallback.Store{Store: s, Share: 0.25, OnSwitch: func(yes bool, _ error) {
-				if yes {
-					away.Add(1)
-				}
-			}}
-		}})
-	}
-	f.goesOn(20)
-	require.Zero(t, away.Load(), "the store is there")
-	f.run(d.between(0, 200*time.Millisecond))
-	for _, w := range ways {
-		w.Set(blackHole)
-	}
-	eventually(t, "all find their store away", func() bool { return away.Load() == 4 })
-	for _, m := range f.members {
-		goesOn(t, &m.calls, 5)
-	}
-	f.run(d.between(300*time.Millisecond, 800*time.Millisecond))
-	f.checkBoth(nothing, leaked(hearing))
-}

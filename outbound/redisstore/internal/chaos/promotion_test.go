@@ -104,7 +104,10 @@ func TestAClusterGoesOnAfterItsFaults(t *testing.T) {
 	t.Run("SlotsAreKept", func(t *testing.T) {
 		f := rollouttest.StartCallers(t, slots, 3*lease, processesOf(3, client))
 		f.AllGoOn(t, 10)
-		c.Failover(t, c.Replica(t, c.Owner(t, redisstore.New(nil, redisstore.Config{}).Key(f.Key()))))
+		key := redisstore.New(nil, redisstore.Config{}).Key(f.Key())
+		replica := c.Replica(t, c.Owner(t, key))
+		c.Failover(t, replica)
+		require.Equal(t, replica, c.Owner(t, key))
 		f.AllAsk(t)
 		f.AllGoOn(t, 10)
 		f.Check(t)

@@ -206,25 +206,3 @@ func TestASlowStoreDelaysCallsAndChangesNoLimit(t *testing.T) {
 	// near it is not. So calls that are due at different times may come together.
 	f.checkBoth(nothing, leaked(far))
 }
-
-// If a store takes longer than an operation may take, each decision takes as long as an
-// operation may.
-func TestADecisionTakesNoLongerThanItsTime(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	way := redistest.NewProxy(t, server.Addr())
-	const timeout = 250 * time.Millisecond
-	c := newClerk(t, behind(t, server, way), "counter", timeout)
-	eventually(t, "the first call is admitted", func() bool { return c.acquire() == nil })
-	for _, delay := range []time.Duration{300 * time.Millisecond, 2 * time.Second, 6 * time.Second} {
-		way.Set(redistest.Faults{Delay: delay})
-		c.longest.Store(0)
-		for deadline := time.Now().Add(timeout + 100*time.Millisecond); time.Now().Before(deadline); {
-			require.ErrorIs(t, c.acquire(), store.ErrUnavailable)
-		}
-		t.Logf("replies %v late: the longest decision took %v of %v", delay, time.Duration(c.longest.Load()), timeout)
-		require.Less(t, time.Duration(c.longest.Load()), timeout+5*time.Second)
-	}
-	way.Set(redistest.Faults{})
-	eventually(t, "a call is admitted again", func() bool { return c.acquire() == nil })
-}
