@@ -39,8 +39,9 @@ type made struct {
 
 // make computes what the step makes of a row at a time. try is a result of one step.
 func (s *step) make(was *row, now time.Duration, try int) *made {
-	bucket := was.bucket.Clone()
-	m := &made{was: was, row: was, reply: s.trip.Op.Apply(&bucket, now)}
+	bucket, op := was.bucket.Clone(), s.trip.Op
+	op.Into = make([]store.Charge, 0, min(len(op.Costs), 128)) // one allocation is enough for most steps
+	m := &made{was: was, row: was, reply: op.Apply(&bucket, now)}
 	if !m.reply.Changed && !s.trip.Fence {
 		return m
 	}
