@@ -302,3 +302,30 @@ func TestQueue_WaitsForAWindowAboveItsCapacity(t *testing.T) {
 		})
 	}
 }
+
+// A call that comes while no other waits is refused by the bucket, with the reason why it does not
+// wait longer.
+func TestQueue_RefusalOfTheBucketHasTheReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1.0 / (48 * 3600)})
+		if _, err := b.Acquire(bg, outbound.Cost{1}); err != nil {
+			t.Fatal(err)
+		}
+		soon, stop := context.WithTimeout(bg, time.Minute)
+		defer stop()
+		for _, c := range []struct {
+			ctx     context.Context
+			maxWait time.Duration
+			want    error
+		}{
+			{bg, 0, ErrFar}, {bg, time.Hour, nil}, {soon, time.Hour, context.DeadlineExceeded}, {soon, 0, context.DeadlineExceeded},
+		} {
+			q := New(b, Config{MaxWait: c.maxWait})
+			_, err := q.Acquire(c.ctx, outbound.Cost{1})
+			full, ok := errors.AsType[*outbound.ThrottledError](err)
+			if !ok || full.Err != c.want || full.RetryAfter < 47*time.Hour || q.Stats() != (Stats{Refused: 1}) {
+				t.Errorf("%v (%+v), %+v, want %v", err, full, q.Stats(), c.want)
+			}
+		}
+	})
+}

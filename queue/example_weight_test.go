@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/queue"
@@ -17,7 +16,7 @@ func ExampleConfig_weight() {
 		"users": queue.New(bucket, queue.Config{Weight: 9}),
 		"batch": queue.New(bucket, queue.Config{Weight: 1}),
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -28,11 +27,13 @@ func ExampleConfig_weight() {
 				for {
 					permit, err := q.Acquire(ctx, outbound.Cost{1})
 					if err != nil {
-						return // refused: there is no capacity before the deadline
+						return // ctx has ended
 					}
 					permit.Done()
 					mu.Lock()
-					left[name]++
+					if left[name]++; left["users"]+left["batch"] == 200 {
+						cancel()
+					}
 					mu.Unlock()
 				}
 			})

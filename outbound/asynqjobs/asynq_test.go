@@ -18,7 +18,7 @@ var errBad = errors.New("bad")
 
 func fails(context.Context, *asynq.Task) error { return errBad }
 
-func TestAsynqArchivesALastTryAlsoIfItIsNoFailure(t *testing.T) {
+func TestAsynq_ArchivesALastTryThatIsNoFailure(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	info := w.enqueue(asynq.MaxRetry(0))
@@ -28,7 +28,7 @@ func TestAsynqArchivesALastTryAlsoIfItIsNoFailure(t *testing.T) {
 	w.await("the task is archived", func() bool { return w.info(info.ID).State == asynq.TaskStateArchived })
 }
 
-func TestAsynqCountsNoRetryIfItIsNoFailureButReportsIt(t *testing.T) {
+func TestAsynq_CountsNoRetryWithoutFailure(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	info := w.enqueue(asynq.MaxRetry(1))
@@ -50,7 +50,7 @@ func TestAsynqCountsNoRetryIfItIsNoFailureButReportsIt(t *testing.T) {
 
 // A time just before the end of a second becomes that second's begin, if the machine is not slower
 // than that.
-func TestAsynqCutsTimes(t *testing.T) {
+func TestAsynq_CutsTimes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	at := time.Now().Add(time.Hour).Truncate(time.Second)
@@ -91,7 +91,7 @@ func TestAsynqCutsTimes(t *testing.T) {
 	}
 }
 
-func TestAsynqsLockOfAUniqueTaskCountsFromProcessAt(t *testing.T) {
+func TestAsynq_UniqueLockCountsFromProcessAt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.enqueue(asynq.Unique(time.Minute), asynq.ProcessIn(time.Hour))
@@ -104,7 +104,7 @@ func TestAsynqsLockOfAUniqueTaskCountsFromProcessAt(t *testing.T) {
 	}
 }
 
-func TestAsynqPutsTasksOfAShutdownToTheHeadAndCountsNothing(t *testing.T) {
+func TestAsynq_ShutdownPutsTasksToTheHead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	first := w.enqueue(asynq.MaxRetry(0))
@@ -129,7 +129,7 @@ func TestAsynqPutsTasksOfAShutdownToTheHeadAndCountsNothing(t *testing.T) {
 }
 
 // A handler learns from its ctx what a Pacer goes by, also after retries.
-func TestAsynqTellsTheHandlerWhichTaskAndWhichTryItIs(t *testing.T) {
+func TestAsynq_HandlerKnowsTaskAndTry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	info := w.enqueue(asynq.MaxRetry(1))
@@ -155,7 +155,7 @@ func TestAsynqTellsTheHandlerWhichTaskAndWhichTryItIs(t *testing.T) {
 
 // A task on its last try may wait in its worker for long, and must not be handed out to another one
 // meanwhile.
-func TestAsynqKeepsTheLeaseOfATaskThatWaits(t *testing.T) {
+func TestAsynq_KeepsTheLeaseOfAWaitingTask(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	info := w.enqueue()
@@ -169,7 +169,7 @@ func TestAsynqKeepsTheLeaseOfATaskThatWaits(t *testing.T) {
 }
 
 // A Pacer can do nothing about that: its documentation says so.
-func TestAsynqArchivesTheLastTryOfAWorkerThatIsGone(t *testing.T) {
+func TestAsynq_ArchivesTheLastTryOfADeadWorker(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	last, other := w.enqueue(asynq.MaxRetry(0)), w.enqueue(asynq.MaxRetry(1))

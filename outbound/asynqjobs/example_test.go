@@ -61,7 +61,7 @@ func Example() {
 	}
 }
 
-func TestTheReadmeHasTheCodeOfTheExample(t *testing.T) {
+func TestReadme_HasTheCodeOfTheExample(t *testing.T) {
 	code, err := os.ReadFile("example_test.go")
 	if err != nil {
 		t.Fatal(err)

@@ -288,7 +288,7 @@ func TestPacer_NilLimiterIsAnError(t *testing.T) {
 	}
 }
 
-// A task is handed out again by a shutdown as it is by a crash: see TestAKilledWorkerLosesNoTask.
+// A task is handed out again by a shutdown as it is by a crash: see TestCrash_KilledWorkerLosesReservationsOnly.
 func TestShutdown_LosesNoWaitingTask(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -40,7 +40,7 @@ func connect(target string, options ...grpc.DialOption) (*grpc.ClientConn, error
 	// end
 }
 
-func TestTheREADMEShowsWhatIsCompiled(t *testing.T) {
+func TestReadme_ShowsWhatIsCompiled(t *testing.T) {
 	read := func(file, begin, end string) string {
 		text, err := os.ReadFile(file)
 		if err != nil {

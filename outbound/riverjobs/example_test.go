@@ -111,7 +111,7 @@ func Example_tenants() {
 	// <nil>
 }
 
-func TestTheREADMEShowsWhatIsCompiled(t *testing.T) {
+func TestReadme_ShowsWhatIsCompiled(t *testing.T) {
 	read := func(file, from, to string) (text string) {
 		all, err := os.ReadFile(file)
 		if err != nil {

@@ -27,7 +27,7 @@ func metadata(t testing.TB, j *rivertype.JobRow) (m map[string]any) {
 	return m
 }
 
-func TestRiverASnoozeIsNoAttemptAndNoFailure(t *testing.T) {
+func TestRiver_SnoozeIsNoAttempt(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	c := d.start(t, nil, nothing, middleware(func(ctx context.Context, j *rivertype.JobRow, doInner func(context.Context) error) error {
@@ -51,7 +51,7 @@ func TestRiverASnoozeIsNoAttemptAndNoFailure(t *testing.T) {
 	require.Zero(t, c.failures.calls.Load())
 }
 
-func TestRiverAThrottledErrorDiscardsAJobThatHasWaitedOnly(t *testing.T) {
+func TestRiver_ThrottledErrorDiscardsAJob(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	c := d.start(t, nil, func(context.Context, *river.Job[call]) error {
@@ -62,7 +62,7 @@ func TestRiverAThrottledErrorDiscardsAJobThatHasWaitedOnly(t *testing.T) {
 	require.EqualValues(t, 1, c.failures.calls.Load())
 }
 
-func TestRiverACancelIsForGoodAndCallsNoErrorHandler(t *testing.T) {
+func TestRiver_CancelIsPermanent(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	c := d.start(t, nil, nothing, middleware(func(context.Context, *rivertype.JobRow, func(context.Context) error) error {
@@ -74,7 +74,7 @@ func TestRiverACancelIsForGoodAndCallsNoErrorHandler(t *testing.T) {
 	require.Zero(t, c.failures.calls.Load())
 }
 
-func TestRiverItsJobTimeoutBeginsBehindTheMiddleware(t *testing.T) {
+func TestRiver_JobTimeoutBeginsBehindTheMiddleware(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	c := d.start(t, nil, func(ctx context.Context, _ *river.Job[call]) error {
@@ -91,7 +91,7 @@ func TestRiverItsJobTimeoutBeginsBehindTheMiddleware(t *testing.T) {
 	require.Empty(t, c.awaitState(t, c.add(t, 1, nil), rivertype.JobStateCompleted).Errors)
 }
 
-func TestRiverAStopWhileAJobWaitsIsNoFailure(t *testing.T) {
+func TestRiver_StopDuringAWaitIsNoFailure(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	waits := make(chan struct{})
@@ -112,7 +112,7 @@ func TestRiverAStopWhileAJobWaitsIsNoFailure(t *testing.T) {
 
 // A job that is away for more than 5 s is scheduled, and only the leader has it come back. One that
 // is away for less is available before it is due, and is not worked before.
-func TestRiverALeaderBringsBackWhatIsAwayForLong(t *testing.T) {
+func TestRiver_LeaderReturnsScheduledJobs(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	away := map[int]time.Duration{1: time.Second, 2: 5500 * time.Millisecond}
@@ -139,7 +139,7 @@ func TestRiverALeaderBringsBackWhatIsAwayForLong(t *testing.T) {
 	}
 }
 
-func TestRiverWithoutALeaderNothingComesBackFromFarAway(t *testing.T) {
+func TestRiver_WithoutALeaderNoScheduledJobReturns(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	c := d.start(t, nil, nothing, func(c *river.Config) { c.LeaderElectionDisabled = true })
@@ -172,7 +172,7 @@ func (p *inserts) InsertMany(ctx context.Context, params []*rivertype.JobInsertP
 	return doInner(ctx)
 }
 
-func TestRiverAnInsertMiddlewareMaySchedule(t *testing.T) {
+func TestRiver_InsertMiddlewareMaySchedule(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	p := new(inserts)
@@ -213,7 +213,9 @@ func TestRiverAnInsertMiddlewareMaySchedule(t *testing.T) {
 	require.GreaterOrEqual(t, (<-ran).Sub(begun), time.Second)
 
 	// Each way to insert jobs goes through it.
+	p.mu.Lock()
 	p.seen = nil
+	p.mu.Unlock()
 	many := []river.InsertManyParams{{Args: call{5}}}
 	_, err = c.InsertMany(t.Context(), many)
 	require.NoError(t, err)
@@ -230,7 +232,7 @@ func TestRiverAnInsertMiddlewareMaySchedule(t *testing.T) {
 }
 
 // A process that dies leaves its jobs running, those that only wait among them.
-func TestRiverARescueIsAnAttempt(t *testing.T) {
+func TestRiver_RescueIsAnAttempt(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	c, err := d.newClient(nil, nothing)

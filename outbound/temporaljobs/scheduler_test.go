@@ -73,7 +73,7 @@ func (p *paces) check(t *testing.T, n int, attempts float64) {
 }
 
 // An activity costs two attempts, or one if its workflow has booked, and the rate is used.
-func TestActivitiesOfAScheduler(t *testing.T) {
+func TestScheduler_TwoAttemptsAnActivity(t *testing.T) {
 	const n, rate = 60, 10
 	for name, c := range map[string]struct {
 		order
@@ -107,7 +107,7 @@ func TestActivitiesOfAScheduler(t *testing.T) {
 }
 
 // The API refuses a call. That attempt is lost, and no call goes before the pause is over.
-func TestActivitiesOfASchedulerThatIsHeld(t *testing.T) {
+func TestScheduler_Hold(t *testing.T) {
 	const n, hold = 30, 20 * time.Second
 	for _, await := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestActivitiesOfASchedulerThatIsHeld(t *testing.T) {
 }
 
 // A Resume makes all tickets void, those in headers, too.
-func TestActivitiesOfASchedulerThatIsResumed(t *testing.T) {
+func TestScheduler_ResumeVoidsTickets(t *testing.T) {
 	const n = 30
 	for _, tickets := range []Tickets{nil, &kept{}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -177,7 +177,7 @@ func TestScheduler_CostAboveCapacity(t *testing.T) {
 }
 
 // What no clock decides, on a server: all run once, and nothing is logged.
-func TestActivitiesOfASchedulerOnAServer(t *testing.T) {
+func TestScheduler_OnAServer(t *testing.T) {
 	address := serverAddress(t)
 	t.Parallel()
 	const n = 80

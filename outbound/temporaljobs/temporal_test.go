@@ -44,7 +44,7 @@ func (a *attempts) call(ctx context.Context) error {
 	return a.err
 }
 
-func TestTemporalTakesADelayOf0ForTheRetryPolicys(t *testing.T) {
+func TestTemporal_DelayOf0IsTheRetryPolicys(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		const policys = 1500 * time.Millisecond
 		a := &attempts{err: fails(0, benign), good: 2}
@@ -60,7 +60,7 @@ func TestTemporalTakesADelayOf0ForTheRetryPolicys(t *testing.T) {
 	})
 }
 
-func TestTemporalCountsEachAttempt(t *testing.T) {
+func TestTemporal_CountsEachAttempt(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		a := &attempts{err: fails(time.Millisecond, benign), good: 3}
 		_, err := run(&world{activities: call("Call", a.call)}, order{Activity: "Call", Attempts: 2})
@@ -71,7 +71,7 @@ func TestTemporalCountsEachAttempt(t *testing.T) {
 	})
 }
 
-func TestTemporalLogsNoBenignError(t *testing.T) {
+func TestTemporal_LogsNoBenignError(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		a := &attempts{err: fails(time.Millisecond, benign), good: 2}
 		w := &world{activities: call("Call", a.call)}
@@ -86,7 +86,7 @@ func TestTemporalLogsNoBenignError(t *testing.T) {
 }
 
 // So Laters are benign, and a wait that sends heartbeats sends the details along.
-func TestTemporalKeepsHeartbeatDetailsUntilTheNextHeartbeat(t *testing.T) {
+func TestTemporal_KeepsHeartbeatDetails(t *testing.T) {
 	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
 		var mu sync.Mutex
 		var seen []string
@@ -119,7 +119,7 @@ func TestTemporalKeepsHeartbeatDetailsUntilTheNextHeartbeat(t *testing.T) {
 }
 
 // An attempt without a heartbeat in time is given up, and another begins beside it.
-func TestTemporalGivesUpAnActivityWithoutHeartbeats(t *testing.T) {
+func TestTemporal_GivesUpWithoutHeartbeats(t *testing.T) {
 	address := serverAddress(t) // the testsuite makes no other attempt
 	t.Parallel()
 	second := make(chan struct{})
@@ -137,7 +137,7 @@ func TestTemporalGivesUpAnActivityWithoutHeartbeats(t *testing.T) {
 }
 
 // Without it no attempt could know that it is the last.
-func TestTemporalTellsTheRetryPolicy(t *testing.T) {
+func TestTemporal_HasTheRetryPolicy(t *testing.T) {
 	address := serverAddress(t)
 	t.Parallel()
 	var policy *temporal.RetryPolicy

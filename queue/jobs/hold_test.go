@@ -130,43 +130,6 @@ func TestHold_LateJobsDelayNoOtherJobs(t *testing.T) {
 	})
 }
 
-// A slow-down of the gate, after refusals, is followed by the desk.
-func TestHold_SlowsReservationsDown(t *testing.T) {
-	bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 10}}, func(t *testing.T, line func() *Scheduler) {
-		l, s := line(), &punctual{t: t}
-		for range 4 {
-			p, err := l.Queue().Acquire(bg, one)
-			if err != nil {
-				t.Fatal(err)
-			}
-			p.Done()
-			if p, err = l.Queue().Acquire(bg, one); err != nil {
-				t.Fatal(err)
-			}
-			p.Refused(time.Second)
-			p.Done()
-		}
-		state, err := l.bucket.State(bg)
-		if err != nil || state.Speed > 0.8 {
-			t.Fatalf("%+v, %v", state, err)
-		}
-		for i := range 300 {
-			s.start(fmt.Sprint(i), l, "", one)
-		}
-		begin := time.Now()
-		s.jobs.Wait()
-		sum := 0
-		for _, runs := range s.runs {
-			sum += runs
-		}
-		if took := time.Since(begin); took > 60*time.Second || sum > 1200 {
-			t.Errorf("they take %v, and %d runs", took, sum)
-		}
-		t.Logf("%d runs of 300 jobs, speed %.2f, %v", sum, state.Speed, time.Since(begin))
-		s.check(outbound.Limit{Capacity: 1, LeakRate: 10})
-	})
-}
-
 // The reservations slow down with the bucket, also where no limit counts the first number of a cost.
 func TestScheduler_ReservationsSlowDownInEachUnit(t *testing.T) {
 	for unit := range len(outbound.Cost{}) {
@@ -186,7 +149,7 @@ func TestScheduler_ReservationsSlowDownInEachUnit(t *testing.T) {
 				p.Refused(time.Second)
 				p.Done()
 			}
-			var s punctual
+			s, begin := &punctual{t: t}, time.Now()
 			for i := range 300 {
 				s.start(fmt.Sprint(i), l, "", cost)
 			}
@@ -200,6 +163,12 @@ func TestScheduler_ReservationsSlowDownInEachUnit(t *testing.T) {
 				t.Errorf("unit %d: the bucket has speed %v, and its reservations %v, %v", unit, bucket.Speed, reserved.Speed, err)
 			}
 			s.jobs.Wait()
+			if took := time.Since(begin); took > 60*time.Second || s.sum() > 1200 {
+				t.Errorf("unit %d: they take %v, and %d runs", unit, took, s.sum())
+			}
+			if unit == 0 { // which the history counts
+				s.check(limit)
+			}
 		})
 	}
 }
