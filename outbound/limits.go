@@ -29,8 +29,9 @@ func checkLimits(key string, limits []Limit, shared bool) ([]Limit, error) {
 		return nil, &LimitError{Key: key, Reason: "a bucket has at most one InFlight"}
 	}
 	for i := range own {
-		if l := &own[i]; slices.ContainsFunc(own[:i], l.same) {
-			return nil, &LimitError{Key: key, Limit: *l, Reason: "two limits of one unit are " + quote(l.label()) + ": leave one out, or give them different names"}
+		l := &own[i]
+		if k := slices.IndexFunc(own[:i], l.same); k >= 0 {
+			return nil, &LimitError{Key: key, Limit: *l, Reason: "two limits of one unit, " + quote(own[k].label()) + " and " + quote(l.label()) + ", need different names: name them, or leave one out"}
 		}
 	}
 	return own, nil
