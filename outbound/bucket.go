@@ -303,8 +303,8 @@ func (b *Bucket) States(ctx context.Context) ([]State, error) {
 // a bucket, or a queue around one. A bucket is idle if it is empty and at full speed, its calls
 // have ended, its limits are those of its making, and its [Bucket.Reservations] are idle. If an
 // Adaptive limit was halved, the bucket is idle an hour later. A bucket in a shared store is always
-// idle: its state is in the store. A bucket with limiters of several keys of a Keyed is always idle,
-// too: the Keyed keeps one of them until the bucket is idle by itself.
+// idle: its state is in the store. A bucket with limiters of several keys of a Keyed is always
+// idle, too: the Keyed keeps one of them until the bucket is idle by itself.
 func (b *Bucket) Idle() bool { return b.unmade() || b.keys.Load() > 1 || b.idle() }
 
 // Observe calls f with each change of the bucket's state from now on, beginning with a hold or a
