@@ -13,7 +13,7 @@ type watches struct{ atomic.Pointer[[]*watch] }
 
 // add registers f for changes. collected is how many calls were forgotten until now.
 func (a *watches) add(f func(Event), collected int) (stop func()) {
-	w := &watch{tell: f, state: watched{speed: 1}, collected: collected}
+	w := &watch{tell: f, speed: 1, collected: collected}
 	a.edit(func(all []*watch) []*watch { return append(all, w) })
 	return func() {
 		w.mu.Lock()
@@ -73,25 +73,20 @@ func (a *watches) tell(note func(*watch)) {
 type watch struct {
 	tell func(Event)
 
-	mu        sync.Mutex // protects what follows
-	state     watched    // as of the last look
-	when      time.Time  // the local time of that, if the store returns one
-	begun     time.Duration
-	limits    *limitSet
-	inFlight  *Limit
-	collected int
-	news      []Event // not reported yet
-	telling   bool    // run is reporting them
-	stopped   bool
-}
-
-// watched is what changes are reported of.
-type watched struct {
-	at, until   time.Duration // the store's time, and when the hold ends, or 0
-	born        time.Duration
-	epoch       int64
-	speed       float64
-	known, held bool
+	mu           sync.Mutex // protects what follows
+	news         []Event    // not reported yet
+	telling      bool       // run is reporting them
+	stopped      bool
+	at           time.Duration // the store's time at the last look, and what was seen then
+	when         time.Time     // the local time, if the store returns one
+	held         bool
+	begun, until time.Duration // of the hold, by the store's time
+	born         time.Duration
+	epoch        int64
+	speed        float64
+	limits       *limitSet // nil before the first look
+	inFlight     *Limit
+	collected    int
 }
 
 // moved is by how much the end of a hold may seem to move, because stores round times.
@@ -127,38 +122,34 @@ func (w *watch) lookLocked(r *reply) {
 	if r.State.Speed == 0 {
 		return
 	}
-	s, was := &r.State, w.state
-	if was.known && s.At < was.at && (r.When.IsZero() || r.When.Sub(w.when) < outdated) {
+	s, known, limits := &r.State, w.limits != nil, &r.force.limitSet
+	if known && s.At < w.at && (r.When.IsZero() || r.When.Sub(w.when) < outdated) {
 		return
 	}
-	is := watched{at: s.At, born: s.Born, epoch: s.Epoch, speed: s.Speed, known: true, held: s.Rem > 0}
-	if is.held {
-		is.until = later(s.At, s.Rem)
-	}
-	added, first := s.Epoch-was.epoch, s.Epoch == int64(s.Born) || s.Epoch == s.Born.Microseconds()
-	resumed := was.known && s.Born != was.born && !first && added > 0 && added < anew
-	passed := s.At >= was.until && (!resumed || s.Born >= was.until)
-	if was.held && (passed || !is.held && !resumed) {
-		w.addLocked(Event{Kind: EventReleased, Hold: max(0, min(was.until, s.At)-w.begun)})
-		was.held = false
+	held, until := s.Rem > 0, later(s.At, s.Rem)
+	added, first := s.Epoch-w.epoch, s.Epoch == int64(s.Born) || s.Epoch == s.Born.Microseconds()
+	resumed := known && s.Born != w.born && !first && added > 0 && added < anew
+	passed := s.At >= w.until && (!resumed || s.Born >= w.until)
+	if w.held && (passed || !held && !resumed) {
+		w.addLocked(Event{Kind: EventReleased, Hold: max(0, min(w.until, s.At)-w.begun)})
+		w.held = false
 	}
 	if resumed {
 		w.addLocked(Event{Kind: EventResumed})
-		was.held, was.speed = false, 1
+		w.held, w.speed = false, 1
 	}
-	if is.held && !was.held {
-		w.begun = s.At
+	switch {
+	case held && !w.held:
+		w.begun, w.until = s.At, until
 		w.addLocked(Event{Kind: EventHeld, Hold: s.Rem, Reason: reasonOf(s.Why)})
-	} else if is.held && is.until > later(was.until, moved) {
+	case held && until > later(w.until, moved):
+		w.until = until
 		w.addLocked(Event{Kind: EventExtended, Hold: s.Rem, Reason: reasonOf(s.Why)})
-	} else if is.held {
-		is.until = was.until
 	}
-	if is.speed < was.speed {
-		w.addLocked(Event{Kind: EventSlowed, Speed: is.speed})
+	if s.Speed < w.speed {
+		w.addLocked(Event{Kind: EventSlowed, Speed: s.Speed})
 	}
-	limits := &r.force.limitSet
-	if was.known && (w.limits != limits || w.inFlight != r.inFlight) {
+	if known && (w.limits != limits || w.inFlight != r.inFlight) {
 		before, after := with(w.limits.list(), w.inFlight), with(limits.list(), r.inFlight)
 		if !slices.Equal(before, after) {
 			w.addLocked(Event{Kind: EventLimits, Before: textOf(before), Limits: textOf(after)})
@@ -167,7 +158,7 @@ func (w *watch) lookLocked(r *reply) {
 	if n := r.collected - w.collected; n > 0 {
 		w.addLocked(Event{Kind: EventForgotten, Calls: n})
 	}
-	w.state, w.when = is, r.When
+	w.at, w.when, w.held, w.born, w.epoch, w.speed = s.At, r.When, held, s.Born, s.Epoch, s.Speed
 	w.limits, w.inFlight, w.collected = limits, r.inFlight, max(w.collected, r.collected) // requests may cross
 }
 
