@@ -44,17 +44,16 @@ func (s *limitSet) period(i int, unix time.Duration) (next time.Duration, ok boo
 }
 
 // window returns the dial time after which n units have left by the limit i, a window that admits
-// most at a time. What it counts is freed in sequence, except room, which may be freed with the
-// first.
-func (k *Clock) window(i int, n, most, room float64) time.Duration {
+// most at a time. What it counts is freed in sequence.
+func (k *Clock) window(i int, n, most float64) time.Duration {
 	s, l := &k.state, &k.limits.law[i]
-	turns := math.Ceil((n-room)/most*(1-1e-9)) - 1
+	turns := math.Ceil(n/most*(1-1e-9)) - 1
 	if n -= turns * most; n <= l.Capacity*(1+1e-8) {
 		n = min(n, l.Capacity) // without the rounding of sums
 	}
 	first := time.Duration(0)
 	switch {
-	case room == 0 && fits(l, s.Level[i]+n) || s.Parts == nil:
+	case fits(l, s.Level[i]+n) || s.Parts == nil:
 	case fits(l, n):
 		var units store.Units
 		units[i] = n
@@ -112,7 +111,7 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 			turns := math.Ceil(units / most)
 			// A log has 64 parts, and each part is freed with its last unit.
 			slack := time.Duration(min((turns+1)*float64(l.Window/64), 4e18))
-			begin = k.window(i, units, most, 0)
+			begin = k.window(i, units, most)
 			if s.Parts == nil && !fits(l, level+units) {
 				return false
 			}

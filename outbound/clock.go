@@ -1,7 +1,7 @@
 package outbound
 
 import (
-	"slices"
+	"cmp"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -144,11 +144,6 @@ func (k *Clock) Same(older *Clock) bool {
 		(s.Rem <= 0 || s.At+s.Rem == o.At+o.Rem)
 }
 
-// windows reports whether a limit is a window.
-func (k *Clock) windows() bool {
-	return k.whole != nil && slices.ContainsFunc(k.whole.law, func(l store.Limit) bool { return l.Window > 0 && l.Parted() })
-}
-
 // Lacks reports whether a call of this cost exceeds the part of the limits that a fallback uses
 // while a store is unavailable. Such a call fails with the store's error.
 func (k *Clock) Lacks(c *Cost) bool {
@@ -209,28 +204,27 @@ func (k *Clock) Clears() time.Duration {
 // [PerSecond], [PerMinute], [PerHour] or Window it is 5 ms, half of the 10 ms that such a limit
 // keeps for arrivals.
 func (k *Clock) Tolerance(asked time.Duration) time.Duration {
-	switch {
-	case asked > 0 && k.windows():
-		return min(asked, shortTolerance)
-	case asked > 0:
-		return asked
-	case k.whole == nil:
-		return shortTolerance
+	if k.whole == nil {
+		return cmp.Or(max(0, asked), shortTolerance)
 	}
-	limits := k.whole.law // also while a share decides: late calls come in addition to those of all processes
-	for i := range limits {
-		if limits[i].Window != 0 {
-			return shortTolerance
+	own, most := 10*shortTolerance, maxWait
+	unit, drains := maxWait, maxWait
+	for i := range k.whole.law { // also while a share decides: late calls come in addition to those of all processes
+		l := &k.whole.law[i]
+		if l.Window != 0 {
+			own = shortTolerance
 		}
-	}
-	unit := maxWait
-	drains := maxWait
-	for i := range limits {
-		if l := &limits[i]; l.Rate > 0 && l.Above(l.Capacity, 0) < drains {
+		if l.Window > 0 && l.Parted() {
+			most = shortTolerance
+		}
+		if l.Rate > 0 && l.Above(l.Capacity, 0) < drains {
 			drains, unit = l.Above(l.Capacity, 0), l.Above(1, 0)
 		}
 	}
-	return min(max(unit/10, shortTolerance), 10*shortTolerance)
+	if asked > 0 {
+		return min(asked, most)
+	}
+	return min(max(unit/10, shortTolerance), own)
 }
 
 const shortTolerance = jitter / 2
