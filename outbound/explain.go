@@ -59,7 +59,7 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 	}
 	var r reply
 	sent := time.Now()
-	if err := b.peek(ctx, "explain", &step{parts: true}, &r); err != nil {
+	if err := b.peek(ctx, "explain", &step{Op: store.Op{Slots: true}}, &r); err != nil {
 		return Explanation{}, err
 	}
 	k := b.clock(&r, sent, new(Clock))
@@ -157,8 +157,8 @@ func (e Explanation) String() string {
 	if e.Booked > 0 {
 		s.WriteString("\n  calls are booked for the next " + span(e.Booked))
 	}
-	for _, line := range e.lines() {
-		s.WriteString("\n  " + line)
+	for i := range e.States {
+		s.WriteString("\n  " + e.States[i].explain(&e.Cost))
 	}
 	return s.String()
 }
@@ -196,15 +196,6 @@ func (e *Explanation) clock() State {
 		return State{Speed: 1}
 	}
 	return e.States[0]
-}
-
-// lines explain what each limit does to the call.
-func (e *Explanation) lines() []string {
-	all := make([]string, len(e.States))
-	for i := range e.States {
-		all[i] = e.States[i].explain(&e.Cost)
-	}
-	return all
 }
 
 // explain says on one line what the limit does to a call of this cost.

@@ -43,11 +43,6 @@ func (l *Limit) same(m Limit) bool {
 	return l.Unit == m.Unit && l.inFlight == m.inFlight && (alike || l.label() == m.label())
 }
 
-// findAtOnce returns the index of the InFlight, or -1.
-func findAtOnce(limits []Limit) int {
-	return slices.IndexFunc(limits, func(l Limit) bool { return l.inFlight })
-}
-
 // limitSet is a bucket's limits, except for an InFlight, as stores know them. It never changes.
 type limitSet struct {
 	law      []store.Limit
@@ -155,7 +150,7 @@ func (s *limitSet) lacks(c *Cost) bool {
 
 // inFlightOf returns the InFlight among limits, or nil.
 func inFlightOf(limits []Limit) *Limit {
-	if i := findAtOnce(limits); i >= 0 {
+	if i := slices.IndexFunc(limits, func(l Limit) bool { return l.inFlight }); i >= 0 {
 		return &limits[i]
 	}
 	return nil
