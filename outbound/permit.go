@@ -141,12 +141,10 @@ func (p *Permit) Listen(l interface{ Answered(Answer) }) {
 		shared.listen(l)
 		return
 	}
-	switch {
-	case p.listener != nil:
-		p.listener = both{p.listener, l}
-	default:
-		p.listener = l
+	if p.listener != nil {
+		l = both{p.listener, l}
 	}
+	p.listener = l
 }
 
 // both are two listeners of one permit.
@@ -274,34 +272,17 @@ func (g *guarded) Done() {
 	g.permit.Done()
 }
 
-func (g *guarded) pending() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.permit.Pending()
-}
+func (g *guarded) State() State        { return read(g, (*Permit).State) }
+func (g *guarded) Hears() bool         { return read(g, (*Permit).Hears) }
+func (g *guarded) pending() bool       { return read(g, (*Permit).Pending) }
+func (g *guarded) bucket() *core       { return read(g, (*Permit).bucket) }
+func (g *guarded) member(of *Pool) int { return read(g, of.Member) }
 
-func (g *guarded) bucket() *core {
+// read returns what f returns of the permit.
+func read[T any](g *guarded, f func(*Permit) T) T {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.permit.bucket()
-}
-
-func (g *guarded) member(of *Pool) int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return of.Member(&g.permit)
-}
-
-func (g *guarded) State() State {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.permit.State()
-}
-
-func (g *guarded) Hears() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.permit.Hears()
+	return f(&g.permit)
 }
 
 // call is the permit of a call that was not charged to a cell.
@@ -472,13 +453,5 @@ func (t Ticket) Cost() Cost { return t.call.cost[0] }
 
 // compare orders tickets as they were booked.
 func (t Ticket) compare(u Ticket) int {
-	switch {
-	case t.call == u.call:
-		return 0
-	case t.call == nil:
-		return -1
-	case u.call == nil:
-		return 1
-	}
 	return cmp.Or(cmp.Compare(t.call.charge[0].Place, u.call.charge[0].Place), cmp.Compare(t.call.order, u.call.order))
 }

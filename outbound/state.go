@@ -42,13 +42,6 @@ type State struct {
 // Label returns the limit's name, or its numbers if it has none, such as "10 per 1s".
 func (l *State) Label() string { return l.Limit.label() }
 
-// holds sets what all limits have from the bucket's clock.
-func (l *State) holds(of *store.State) {
-	if l.HeldFor, l.Reason, l.Speed = max(0, of.Rem), "", of.Speed; of.Rem > 0 {
-		l.Reason = reasonOf(of.Why)
-	}
-}
-
 // ofWord returns the state of the cell's limit by its word at a time, without an allocation.
 func (b *core) ofWord(word int64, t time.Duration) State {
 	l, level := store.Limit{Capacity: b.capacity, Rate: b.rate}, b.level(word, t)
@@ -77,8 +70,12 @@ func (r *reply) states() []State {
 		used := float64(r.used)
 		all = append(all, State{Limit: *a, Level: used, Remaining: max(0, a.Capacity-used)})
 	}
+	held, reason := max(0, r.State.Rem), ""
+	if held > 0 {
+		reason = reasonOf(r.State.Why)
+	}
 	for i := range all {
-		all[i].holds(&r.State)
+		all[i].HeldFor, all[i].Reason, all[i].Speed = held, reason, r.State.Speed
 	}
 	return all
 }
