@@ -32,7 +32,7 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 			end = asked.Add(patience)
 		}
 		k.admitted = asked.Sub(start)
-		s, r, inTime := step{action: store.Book, costs: k.cost[:], into: k.charge[:0], inJob: b.inJob(ctx)}, replies.Get().(*reply), false
+		s, r, inTime := step{Op: store.Op{Action: store.Book, Into: k.charge[:0]}, costs: k.cost[:], inJob: b.inJob(ctx)}, replies.Get().(*reply), false
 		err := b.book(ctx, &s, r)
 		if err == nil {
 			k.charge[0] = r.Charges[0]
@@ -127,7 +127,7 @@ func (b *core) giveBack(k *call) <-chan error {
 	ended := make(chan error, 1)
 	late := &call{core: b, force: k.force, cost: k.cost, charge: k.charge}
 	go func() {
-		err := b.do(context.Background(), "give back", &step{action: store.Book, back: []*call{late}}, new(reply))
+		err := b.do(context.Background(), "give back", &step{Op: store.Op{Action: store.Book}, back: []*call{late}}, new(reply))
 		b.slowPath().waiting.changed()
 		ended <- err
 	}()

@@ -71,7 +71,9 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 	if k.Wait < 0 || k.Horizon < 0 || k.After < 0 {
 		return fmt.Errorf("%w: BookRequest: Wait %v, After %v or Horizon %v is negative", ErrInvalid, k.Wait, k.After, k.Horizon)
 	}
-	s := step{action: store.Book, costs: k.Costs, wait: k.Wait, horizon: k.Horizon, after: k.After, claim: k.Claim, weight: k.Weight, inJob: k.InJob, into: k.into[:0], waits: true, parts: true}
+	s := step{costs: k.Costs, inJob: k.InJob, waits: true, Op: store.Op{
+		Action: store.Book, Wait: k.Wait, Horizon: k.Horizon, After: k.After, Claim: k.Claim, Weight: k.Weight, Into: k.into[:0], Slots: true,
+	}}
 	var invalid error
 	if len(k.Costs) > 0 && !k.Costs[0].valid() {
 		invalid = &CostError{Key: b.key, Cost: k.Costs[0], Err: ErrInvalid}
@@ -80,9 +82,10 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 		}
 	}
 	// A reservation can only be undone when the later ones have been.
+	k.Back = slices.DeleteFunc(k.Back, func(t Ticket) bool { return t.call == nil })
 	slices.SortStableFunc(k.Back, Ticket.compare)
 	for _, t := range k.Back {
-		if t.call != nil && t.call.once(flagDone|flagVoid) {
+		if t.call.once(flagDone | flagVoid) {
 			k.back = append(k.back, t.call)
 			s.freed += t.call.slot.drop()
 		}
@@ -90,7 +93,7 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 	s.back = k.back
 	m := b.slowPath()
 	if k.Move.call != nil {
-		s.move = &k.Move.call.charge[0]
+		s.Move = &k.Move.call.charge[0]
 	}
 	m.watches.announceLate(k.Lost, k.Late)
 	changes := m.waiting.changes.Load()
@@ -110,7 +113,7 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 		}
 	}
 	switch {
-	case s.move == nil:
+	case s.Move == nil:
 	case !heard: // a call that has left by it can still cost more
 		k.Move.call.once(flagDone)
 		m.slots.free(k.Move.call.slot.drop())

@@ -159,7 +159,7 @@ func (b *Bucket) Fillup(ctx context.Context, c Cost) (State, error) {
 	}
 	costs := [1]Cost{c}
 	var r reply
-	if err := b.do(ctx, "fillup", &step{action: store.Meter, costs: costs[:], parts: true}, &r); err != nil {
+	if err := b.do(ctx, "fillup", &step{Op: store.Op{Action: store.Meter, Slots: true}, costs: costs[:]}, &r); err != nil {
 		return State{}, err
 	}
 	return nearest(r.states()), nil
@@ -213,7 +213,7 @@ func (b *Bucket) Resume(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return err
 	}
-	return b.do(ctx, "resume", &step{action: store.Resume}, new(reply))
+	return b.do(ctx, "resume", &step{Op: store.Op{Action: store.Resume}}, new(reply))
 }
 
 // SetLimits replaces the limits in force, for all processes that share the bucket. They hold
@@ -259,7 +259,7 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 			return err
 		}
 	}
-	return b.do(ctx, "set limits", &step{action: store.Replace, limits: own}, new(reply))
+	return b.do(ctx, "set limits", &step{Op: store.Op{Action: store.Replace}, limits: own}, new(reply))
 }
 
 // Limits returns the limits in force, as far as this process knows: those of the last reply, with
@@ -293,7 +293,7 @@ func (b *Bucket) States(ctx context.Context) ([]State, error) {
 		return nil, err
 	}
 	var r reply
-	if err := b.peek(ctx, "state", &step{parts: true}, &r); err != nil {
+	if err := b.peek(ctx, "state", &step{Op: store.Op{Slots: true}}, &r); err != nil {
 		return nil, err
 	}
 	return r.states(), nil

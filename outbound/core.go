@@ -3,6 +3,7 @@ package outbound
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 	"unique"
@@ -163,7 +164,7 @@ func (b *core) each(f func(unit int, capacity, rate float64)) {
 func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 	p := b.slowPath()
 	// Settles ride only on operations that neither a caller's ctx nor a refusal can end.
-	settles := p.shared == nil || s.waits || ctx.Done() == nil && s.action < store.Resume
+	settles := p.shared == nil || s.waits || ctx.Done() == nil && s.Action < store.Resume
 	reports, reported := p.waiting.piggyback(settles)
 	if len(reports) > 0 {
 		s.reports = append(reports, s.reports...)
@@ -182,7 +183,7 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 		go b.flush()
 	}
 	s.settled()
-	if s.action == store.Replace || s.action == store.Resume || len(s.reports) > 0 {
+	if s.Action == store.Replace || s.Action == store.Resume || len(s.reports) > 0 {
 		p.waiting.changed()
 	}
 	return nil
@@ -203,13 +204,14 @@ func (b *core) update(ctx context.Context, p *slowPath, s *step, t *trip, r *rep
 	asked := p.slots.reserve(s)
 	for tries := 0; ; tries++ {
 		f := p.force.Load()
-		r.force, r.bad = f, t.resolve(b.key, s, f)
+		r.force = f
+		t.resolve(b.key, s, f)
 		b.prepare(p, s, t, f)
 		if err = b.send(ctx, p, s, &t.op, r); err == nil {
 			r.force, err = b.follow(ctx, p, f, &t.op, &r.Reply)
 		}
 		undone := r.Stale || r.Untimely
-		if err == nil && !undone && (r.State.Speed == 0 || len(t.op.Costs) > 0 && t.op.Move == nil && len(r.Charges) == 0 && !r.Refused && s.action == store.Book) {
+		if err == nil && !undone && (r.State.Speed == 0 || len(t.op.Costs) > 0 && t.op.Move == nil && len(r.Charges) == 0 && !r.Refused && s.Action == store.Book) {
 			err = errSilent
 		}
 		if r.Reported && (err != nil || undone) { // they are not to be sent again
@@ -275,7 +277,7 @@ func (b *core) prepare(p *slowPath, s *step, t *trip, f *inForce) {
 		}
 		t.op.Periods = f.calendar.At(unix - store.Slack) // so that a key may be behind
 	}
-	if s.action != store.Replace {
+	if s.Action != store.Replace {
 		return
 	}
 	if t.op.Replacement, t.op.Own = p.made.law, len(s.limits) == 0; !t.op.Own {
@@ -349,16 +351,12 @@ func (b *core) idle() bool {
 
 // book carries a step out and says why the first of its costs was refused.
 func (b *core) book(ctx context.Context, s *step, r *reply) error {
-	for i := range s.costs { // costs after an invalid one are not booked
-		if !s.costs[i].valid() {
-			if i == 0 {
-				return badCost(b.key, nil, &s.costs[0], ErrInvalid)
-			}
-			s.costs = s.costs[:i]
-			break
-		}
+	if i := slices.IndexFunc(s.costs, func(c Cost) bool { return !c.valid() }); i == 0 {
+		return badCost(b.key, nil, &s.costs[0], ErrInvalid)
+	} else if i > 0 { // what comes after it takes no slot
+		s.costs = s.costs[:i]
 	}
-	if h := b.slots().fleet; h != nil && len(s.costs) > 0 && !s.inJob && s.move == nil && b.inForce().check(b.key, &s.costs[0]) == nil {
+	if h := b.slots().fleet; h != nil && len(s.costs) > 0 && !s.inJob && s.Move == nil && b.inForce().check(b.key, &s.costs[0]) == nil {
 		again, err := h.wait(ctx, s)
 		if err != nil {
 			return err
@@ -368,23 +366,16 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 			return refused
 		}
 	}
-	if err := b.do(ctx, s.action.String(), s, r); err != nil || len(r.Charges) > 0 {
+	if err := b.do(ctx, s.Action.String(), s, r); err != nil || len(r.Charges) > 0 || len(s.costs) == 0 {
 		return err
 	}
-	switch {
-	case r.noSlot: // it may be above a capacity
-		if err := r.force.check(b.key, &s.costs[0]); err != nil {
-			return err
-		}
-	case r.Refused:
-	default:
-		return r.bad
+	if bad := r.force.check(b.key, &s.costs[0]); bad != nil || !r.Refused {
+		return bad
 	}
-	if !r.noSlot {
-		return b.throttled(r.force, r.Wait, r.State.Rem, r.State.Why, r.Limit)
+	refused := b.throttled(r.force, r.Wait, r.State.Rem, r.State.Why, r.Limit)
+	if r.noSlot {
+		b.slots().crowded(refused)
 	}
-	refused := b.throttled(r.force, r.Wait, r.State.Rem, r.State.Why, -1)
-	b.slots().crowded(refused)
 	return refused
 }
 

@@ -195,9 +195,9 @@ func (h *holder) ask() {
 		back = unused
 	}
 	h.have -= back // before the ask leaves
-	s := step{action: store.Allot, ask: store.Ask{
+	s := step{Op: store.Op{Action: store.Allot, Ask: store.Ask{
 		ID: h.id, Keep: h.have, Want: max(0, h.wants+h.gates-h.spare()), Stays: h.wants > 0, Known: !h.lapsed(), Lease: h.of.limit.Load().lease(),
-	}}
+	}}}
 	h.of.mu.Unlock()
 	sent, r := time.Now(), reply{}
 	err := h.core.do(context.Background(), "ask for a slot", &s, &r)
@@ -208,13 +208,13 @@ func (h *holder) ask() {
 		h.tries = min(max(2*h.tries, firstTry), lastTry)
 		h.pause = t + h.tries
 	} else {
-		got := r.Allotment.Held - s.ask.Keep
-		h.sent, h.last, h.waits, h.tries = sent, r.Allotment, s.ask.Stays && got < s.ask.Want, 0
+		got := r.Allotment.Held - s.Ask.Keep
+		h.sent, h.last, h.waits, h.tries = sent, r.Allotment, s.Ask.Stays && got < s.Ask.Want, 0
 		changed = h.learn()
 		if got > 0 {
 			h.have, h.granted, h.idleFrom, h.wants, changed = h.have+got, t, t+idleFor, max(0, h.wants-got), true
 		}
-		if h.again = never; got < s.ask.Want {
+		if h.again = never; got < s.Ask.Want {
 			h.again = t + time.Duration(float64(h.last.Again)*(0.9+0.2*rand.Float64()))
 		}
 	}
@@ -270,7 +270,7 @@ func (h *holder) wait(ctx context.Context, s *step) (again time.Duration, err er
 // look learns how many slots are in use.
 func (h *holder) look(ctx context.Context) error {
 	var r reply
-	err := h.core.do(ctx, "look", &step{action: store.Allot, ask: store.Ask{Lease: h.of.limit.Load().lease()}}, &r)
+	err := h.core.do(ctx, "look", &step{Op: store.Op{Action: store.Allot, Ask: store.Ask{Lease: h.of.limit.Load().lease()}}}, &r)
 	h.of.mu.Lock()
 	defer h.of.mu.Unlock()
 	if err == nil {
@@ -283,7 +283,7 @@ func (h *holder) look(ctx context.Context) error {
 // set puts another number of slots in force for all processes. If it is nil, that is the one that
 // the bucket was made with.
 func (h *holder) set(ctx context.Context, l *Limit) error {
-	s := step{action: store.Replace}
+	s := step{Op: store.Op{Action: store.Replace}}
 	if l != nil {
 		s.limits = []Limit{leasedLimit(l)}
 	}

@@ -47,7 +47,7 @@ func (b *core) updateHere(p *slowPath, s *step, op *store.Op, r *reply) {
 		unix = calendar.Stamp(time.Now())
 	}
 	r.Reply = op.ApplyAt(&l.stored, at, unix)
-	if s.action == store.Replace {
+	if s.Action == store.Replace {
 		most := p.slots.most()
 		p.slots.set(inFlightOf(s.limits))
 		l.recast = l.recast || p.slots.most() != most

@@ -132,7 +132,7 @@ func (p *slots) crowded(e *ThrottledError) {
 // answer of a store takes its time. It returns all that the booking asks for.
 func (p *slots) reserve(s *step) (asked []Cost) {
 	most := p.most()
-	s.seats = s.action == store.Book && most > 0 && !s.inJob && s.move == nil
+	s.seats = s.Action == store.Book && most > 0 && !s.inJob && s.Move == nil
 	if most == 0 && s.freed == 0 {
 		return s.costs
 	}
@@ -168,7 +168,7 @@ func (p *slots) seat(s *step, asked []Cost, r *reply) (missed bool) {
 		p.ended(reserved-taken, true)
 		p.reserved -= reserved
 		if !r.Refused && taken == reserved && reserved < len(asked) {
-			r.Refused, r.noSlot = true, true
+			r.Refused, r.noSlot, r.Limit = true, true, -1
 		}
 		s.costs = asked
 		if reserved > taken {

@@ -2,33 +2,23 @@ package outbound
 
 import (
 	"sync"
-	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // step is one operation on a bucket, in costs. A store is asked for it in what the costs
-// take of each limit, as a [store.Op].
+// take of each limit.
 type step struct {
-	action  store.Action
-	reports []report
-	costs   []Cost
-	wait    time.Duration
-	horizon time.Duration
-	after   time.Duration
-	claim   float64
-	weight  float64
-	back    []*call
-	move    *store.Charge
-	limits  []Limit // to set; none: those that the bucket was made with
-	into    []store.Charge
+	store.Op // without what resolve adds by the limits in force
+	reports  []report
+	costs    []Cost
+	back     []*call
+	limits   []Limit // to set; none: those that the bucket was made with
 
-	ask   store.Ask // of an Allot
-	freed int       // slots that back frees
-	seats bool      // each of costs needs a slot
-	inJob bool      // costs are of further requests of jobs, which need no slots
-	waits bool      // the caller waits: settles ride along
-	parts bool      // the reply has State.Parts, if a limit needs them
+	freed int  // slots that back frees
+	seats bool // each of costs needs a slot
+	inJob bool // costs are of further requests of jobs, which need no slots
+	waits bool // the caller waits: settles ride along
 }
 
 // report is what a call says about itself, in costs.
@@ -43,7 +33,6 @@ type report struct {
 type reply struct {
 	store.Reply
 	force *inForce // the limits that it counts by
-	bad   error    // why the next of costs can never be admitted, or nil
 
 	inFlight  *Limit // the limit on calls in flight, or nil
 	used      int    // calls in flight, if there is
@@ -85,8 +74,8 @@ func (t *trip) done() {
 }
 
 // resolve writes down what the step takes of the limits in force, up to the first cost above a
-// capacity, and returns the error of that.
-func (t *trip) resolve(key string, s *step, f *inForce) (bad error) {
+// capacity.
+func (t *trip) resolve(key string, s *step, f *inForce) {
 	t.reports, t.costs, t.back = t.reports[:0], t.costs[:0], t.back[:0]
 	for i := range s.reports {
 		r := &s.reports[i]
@@ -105,21 +94,17 @@ func (t *trip) resolve(key string, s *step, f *inForce) (bad error) {
 		}
 	}
 	for i := range s.costs {
-		if s.action == store.Book {
-			if bad = f.check(key, &s.costs[i]); bad != nil {
-				break
-			}
+		if s.Action == store.Book && f.check(key, &s.costs[i]) != nil {
+			break
 		}
 		t.costs = append(t.costs, f.units(&s.costs[i]))
 	}
 	for _, k := range s.back {
 		t.back = append(t.back, *f.align(&k.charge[0], k.by(), &k.cost[0]))
 	}
-	t.op = store.Op{
-		Limits: f.law, Number: f.number, Reports: t.reports, Action: s.action, Costs: t.costs,
-		Wait: s.wait, Horizon: s.horizon, After: s.after, Claim: s.claim, Weight: s.weight, Back: t.back, Move: s.move, Ask: s.ask, Into: s.into, Slots: s.parts && f.parts,
-	}
-	return bad
+	t.op = s.Op
+	t.op.Limits, t.op.Number, t.op.Reports, t.op.Costs, t.op.Back = f.law, f.number, t.reports, t.costs, t.back
+	t.op.Slots = s.Slots && f.parts
 }
 
 // settled marks the charges of the reports as settled. The reply does not say how much the key has
