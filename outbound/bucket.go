@@ -349,9 +349,9 @@ func (b *Bucket) Waiting(f func()) (stop func()) {
 		switch {
 		case !left:
 		case b.remote(): // not in the way of the caller that stops
-			go b.flush()
+			go b.report()
 		default:
-			b.flush()
+			b.report()
 		}
 	}
 }

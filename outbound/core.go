@@ -19,7 +19,6 @@ type core struct {
 	key  string
 	slow atomic.Pointer[slowPath] // nil while the cell is enough for all calls
 	born time.Duration
-	rate float64             // of the first limit
 	said unique.Handle[said] // where the cell has the only limit
 }
 
@@ -64,7 +63,7 @@ type reserved struct {
 // init sets the core up for these limits, in this process or, if it is not nil, in a store.
 func (b *core) init(key string, limits []Limit, in store.Store) {
 	first := &limits[0]
-	b.key, b.born, b.capacity, b.rate = key, now(), first.Capacity, first.LeakRate
+	b.key, b.born, b.capacity = key, now(), first.Capacity
 	b.info.Store(uint32(first.Unit))
 	b.word.Store(busy)
 	if len(limits) == 1 && in == nil && b.start(first, b.born) {
@@ -148,7 +147,8 @@ func (b *core) given() []Limit {
 func (b *core) each(f func(unit int, capacity, rate float64)) {
 	p := b.slow.Load()
 	if p == nil {
-		f(b.unitOf(), b.capacity, b.rate)
+		l := b.first()
+		f(l.Unit, l.Capacity, l.LeakRate)
 		return
 	}
 	set := p.force.Load()
@@ -180,7 +180,7 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 		}
 		return &StoreError{Op: name, Key: b.key, Err: err}
 	case p.waiting.failing.Swap(false) && p.waiting.hasKept.Load(): // during an outage retries mostly fail
-		go b.flush()
+		go b.report()
 	}
 	s.settled()
 	if s.Action == store.Replace || s.Action == store.Resume || len(s.reports) > 0 {
@@ -310,9 +310,6 @@ func (b *core) follow(ctx context.Context, p *slowPath, f *inForce, op *store.Op
 	return is, nil
 }
 
-// flush sends the reports that are kept.
-func (b *core) flush() { _ = b.do(context.Background(), "settle", &step{}, new(reply)) }
-
 // peek reads the state, by an empty step. It makes no slowPath.
 func (b *core) peek(ctx context.Context, name string, s *step, r *reply) error {
 	word := b.word.Load()
@@ -400,7 +397,7 @@ func (b *core) charge(f *fill) (c store.Charge) {
 	c.Y[0] = float64(f.word-f.place) / float64(b.unit)
 	c.Place = time.Duration(f.place) - born
 	c.Before = time.Duration(f.before) - born
-	c.Free = later(c.Place, (&store.Limit{Rate: b.rate}).Above(f.units, 0))
+	c.Free = later(c.Place, (&store.Limit{Rate: b.first().LeakRate}).Above(f.units, 0))
 	return c
 }
 
@@ -411,11 +408,10 @@ func (b *core) settle(r report) {
 	}
 }
 
-// report sends one report by itself. One that fails and would return units is lost, which costs
-// capacity.
-func (b *core) report(r report) {
-	reports := [1]report{r}
-	_ = b.do(context.Background(), "report", &step{reports: reports[:]}, new(reply))
+// report sends reports, and those that are kept. One that fails and would return units is lost,
+// which costs capacity.
+func (b *core) report(own ...report) {
+	_ = b.do(context.Background(), "report", &step{reports: own}, new(reply))
 }
 
 // succeededAt notes that a call has succeeded for which the word was charged at time t.
@@ -433,6 +429,6 @@ func (b *core) succeeded(epoch int64) {
 	if p == nil { // it cost nothing: as a call of the cell
 		b.succeededAt(int64(now()))
 	} else if p.waiting.succeeded(epoch) {
-		_ = b.do(context.Background(), "report", &step{}, new(reply))
+		b.report()
 	}
 }

@@ -132,7 +132,10 @@ func (e *Explanation) explainLimits(r *reply, k *Clock) (longest time.Duration) 
 func (e Explanation) String() string {
 	var s strings.Builder
 	s.WriteString(quote(e.Key) + ": " + e.answer())
-	clock := e.clock()
+	clock := State{Speed: 1}
+	if len(e.States) > 0 {
+		clock = e.States[0] // the hold and the speed are the bucket's
+	}
 	if clock.HeldFor > 0 {
 		s.WriteString("\n  held for " + span(clock.HeldFor))
 		if clock.Reason != "" {
@@ -188,14 +191,6 @@ func (e *Explanation) answer() string {
 		return "can never be admitted: " + e.Err.Error()
 	}
 	return "would leave now"
-}
-
-// clock returns the state of the first limit, whose hold and speed are the bucket's.
-func (e *Explanation) clock() State {
-	if len(e.States) == 0 {
-		return State{Speed: 1}
-	}
-	return e.States[0]
 }
 
 // explain says on one line what the limit does to a call of this cost.

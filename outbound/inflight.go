@@ -337,7 +337,7 @@ func (h *holder) recall(b *core, op *store.Op, r *store.Reply) bool {
 	}
 	if len(op.Costs) > 0 && age > h.fresh/2 && !h.looking {
 		h.looking = true
-		go b.flush()
+		go b.report()
 	}
 	*r = h.clear
 	r.Charges = op.Into

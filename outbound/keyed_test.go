@@ -245,8 +245,8 @@ func TestKeyed_OneBucketOfManyKeys(t *testing.T) {
 	})
 }
 
-func TestBucket_Takes96Bytes(t *testing.T) {
-	if n := unsafe.Sizeof(Bucket{}); n != 96 {
+func TestBucket_TakesAtMost96Bytes(t *testing.T) {
+	if n := unsafe.Sizeof(Bucket{}); n > 96 {
 		t.Errorf("%d bytes", n)
 	}
 }

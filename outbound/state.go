@@ -44,8 +44,9 @@ func (l *State) Label() string { return l.Limit.label() }
 
 // ofWord returns the state of the cell's limit by its word at a time, without an allocation.
 func (b *core) ofWord(word int64, t time.Duration) State {
-	l, level := store.Limit{Capacity: b.capacity, Rate: b.rate}, b.level(word, t)
-	s := State{Limit: b.first(), Level: level, Remaining: l.Capacity - level, EmptyIn: l.Above(level, 0), Speed: 1}
+	first, level := b.first(), b.level(word, t)
+	l := store.Limit{Capacity: first.Capacity, Rate: first.LeakRate}
+	s := State{Limit: first, Level: level, Remaining: l.Capacity - level, EmptyIn: l.Above(level, 0), Speed: 1}
 	if one := min(1, l.Capacity); !fits(&l, level+one) {
 		s.NextIn = l.Above(level+l.Takes(one), l.Capacity)
 	}
