@@ -23,7 +23,7 @@ func send(t *testing.T, ctx context.Context, rt *Transport) *http.Response {
 	return resp
 }
 
-func TestABodyThatNobodyClosesKeepsItsPlaceUntilTheRequestsContextIsDone(t *testing.T) {
+func TestForgottenBody_EndsWithTheRequestsContext(t *testing.T) {
 	for name, end := range map[string]func(context.Context) (context.Context, func()){
 		"cancelled": func(ctx context.Context) (context.Context, func()) {
 			ctx, cancel := context.WithCancel(ctx)
@@ -133,7 +133,7 @@ func TestAForgottenBodyLeavesNothingWithItsContext(t *testing.T) {
 }
 
 // net/http keeps the context of a request whose body nobody closes.
-func TestAForgottenBodyOfWithCostIsCollectedAlthoughItsContextIsKept(t *testing.T) {
+func TestForgottenBody_OfWithCostIsCollected(t *testing.T) {
 	b := slots(1)
 	ctx, p := WithCost(t.Context(), outbound.Cost{1})
 	send(t, ctx, &Transport{Base: answer(200, newBody("text")), Limiter: b})

@@ -54,7 +54,7 @@ func newLate(ends bool, parts ...part) *late {
 	return l
 }
 
-func TestARefusalWhoseBodyIsLateHoldsAllAsSoonAsItsHeadersAreThere(t *testing.T) {
+func TestLateBody_HeadersHoldTheBucket(t *testing.T) {
 	const (
 		soon = 10 * time.Millisecond // what a body that comes with its headers may take
 		most = 2 * time.Second       // for how long the transport waits for a body

@@ -174,7 +174,7 @@ func (deaf) Acquire(context.Context, outbound.Cost) (outbound.Permit, error) {
 }
 
 // A limiter that cannot hear does not keep the next transport from judging, whatever is around it.
-func TestTransportsInARow_OneThatCannotHearLeavesTheResponseToTheNext(t *testing.T) {
+func TestTransportsInARow_UnheardLimiterLeavesJudgingToTheNext(t *testing.T) {
 	unlimited := &outbound.Keyed[string]{New: func(string) (outbound.Limiter, error) { return outbound.Unlimited{}, nil }}
 	tried := func(report func(context.Context, shadow.Verdict)) outbound.Limiter {
 		return shadow.New(outbound.Must(outbound.NewBucket("tried", slow)), time.Minute, report)

@@ -101,7 +101,7 @@ func TestAFailingProviderIsAnError(t *testing.T) {
 	}
 }
 
-// After stop nothing is told any more.
+// After stop nothing is reported.
 func TestStopEndsIt(t *testing.T) {
 	var b watch.Board
 	r := sdkmetric.NewManualReader()

@@ -64,7 +64,7 @@ func acquire(t testing.TB, ctx context.Context, l outbound.Limiter, cost float64
 	return p
 }
 
-// instrument has a Board tell a reader.
+// instrument has a Board report to a reader.
 func instrument(t testing.TB, b *watch.Board) *sdkmetric.ManualReader {
 	t.Helper()
 	r := sdkmetric.NewManualReader(sdkmetric.WithProducer(storetimes.NewProducer(b)))
@@ -85,7 +85,7 @@ func begin(t testing.TB, b *watch.Board, c Config) {
 	})
 }
 
-// traced has a Board tell a recorder of spans.
+// traced has a Board report to a recorder of spans.
 func traced(t testing.TB, b *watch.Board) (*tracetest.SpanRecorder, *sdktrace.TracerProvider) {
 	t.Helper()
 	r := tracetest.NewSpanRecorder()
@@ -114,12 +114,12 @@ func newListener(m metric.Meter, t trace.Tracer) (*listener, error) {
 	return l, err
 }
 
-// find returns what a metric tells.
+// find returns the data of a metric.
 func find(t testing.TB, all []metricdata.Metrics, name string) metricdata.Aggregation {
 	t.Helper()
 	i := slices.IndexFunc(all, func(m metricdata.Metrics) bool { return m.Name == name })
 	if i < 0 {
-		t.Fatalf("%s is not told", name)
+		t.Fatalf("%s is not reported", name)
 	}
 	return all[i].Data
 }
@@ -134,7 +134,7 @@ func waits(t testing.TB, r sdkmetric.Reader) metricdata.HistogramDataPoint[float
 	return points[0]
 }
 
-// samples returns what metrics tell, as Prometheus would have it after the rules of OpenTelemetry: by the name of a
+// samples returns the values of metrics, as Prometheus would have it after the rules of OpenTelemetry: by the name of a
 // series with its labels. counters are those of them that must not go back.
 func samples(t testing.TB, all []metricdata.Metrics) (values map[string]float64, counters []string) {
 	t.Helper()
@@ -142,7 +142,7 @@ func samples(t testing.TB, all []metricdata.Metrics) (values map[string]float64,
 	set := func(m *metricdata.Metrics, suffix string, set attribute.Set, value float64, more ...string) {
 		k := nameOf(t, m.Name, m.Unit, m.Data) + suffix + labels(set, more...)
 		if _, twice := values[k]; twice {
-			t.Errorf("%s is told twice", k)
+			t.Errorf("%s is reported twice", k)
 		}
 		values[k] = value
 		if _, ok := m.Data.(metricdata.Gauge[int64]); ok {

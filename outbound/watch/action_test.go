@@ -330,7 +330,7 @@ func (awayStore) Update(context.Context, string, *store.Op) (store.Reply, error)
 	return store.Reply{}, fmt.Errorf("%w: connection refused", store.ErrUnavailable)
 }
 
-// An action that failed says why, and does not tell the key, which may be a secret.
+// The error of a failed action has the cause, and not the key, which may be a secret.
 func TestAction_FailureHasAReason(t *testing.T) {
 	bucket, err := outbound.NewSharedBucket(awayStore{}, "secret key", outbound.PerSecond(1))
 	if err != nil {
@@ -346,7 +346,7 @@ func TestAction_FailureHasAReason(t *testing.T) {
 	}
 }
 
-// Whoever acts on a shared bucket hears within seconds that its store hangs.
+// An action on a shared bucket fails within seconds if its store hangs.
 func TestAnActionDoesNotWaitForAHungStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &Board{Allow: anybody}

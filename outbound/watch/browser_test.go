@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// chromium is a browser with one tab, told what to do by the DevTools protocol: JSON that ends with a NUL, to its
+// chromium is a browser with one tab, driven by the DevTools protocol: JSON that ends with a NUL, to its
 // descriptor 3 and from its descriptor 4.
 type chromium struct {
 	t       *testing.T
@@ -95,7 +95,7 @@ func newChromium(t *testing.T) *chromium {
 // args are those of a call.
 type args = map[string]any
 
-// read hears the browser until it ends.
+// read reads what the browser sends until it ends.
 func (c *chromium) read(out *os.File) {
 	defer out.Close()
 	in := bufio.NewReaderSize(out, 1<<16)
@@ -226,9 +226,9 @@ func (c *chromium) view(width int, scheme string) {
 	c.call("Emulation.setEmulatedMedia", args{"features": []args{{"name": "prefers-color-scheme", "value": scheme}, {"name": "prefers-reduced-motion", "value": "reduce"}}}, nil)
 }
 
-// events returns what the browser has told of a kind until now.
+// events returns what the browser has sent of a kind until now.
 func (c *chromium) events(method string) (all []json.RawMessage) {
-	c.eval("0") // what it told before it answers this is here then
+	c.eval("0") // what it has sent before it answers this is here then
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, r := range c.heard {

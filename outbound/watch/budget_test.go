@@ -10,12 +10,12 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// told has an API tell of a quota, as it does with each answer.
+// told has an API report a quota, as it does with each answer.
 func told(p *outbound.Permit, policy string, limit, remaining float64, reset time.Duration) {
 	p.Answered(outbound.Answer{Kind: outbound.AnswerQuota, Budget: outbound.Budget{Policy: policy, Limit: limit, Remaining: remaining, Reset: reset}})
 }
 
-// What the API told is kept for each policy until its reset.
+// What the API has reported is kept for each policy until its reset.
 func TestBudget_EndsAtItsReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
@@ -58,7 +58,7 @@ func TestBudget_EndsAtItsReset(t *testing.T) {
 
 // What somebody else uses of the same key is what the API counts and this program does not.
 func TestBudget_OthersAreOtherClients(t *testing.T) {
-	for _, others := range []float64{0, 0.1, 0.5} { // calls a second, beside one of ours
+	for _, others := range []float64{0, 0.1, 0.5} { // calls a second, in addition to one of ours
 		t.Run(fmt.Sprint(others), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var b Board

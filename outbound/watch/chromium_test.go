@@ -208,7 +208,7 @@ const contrasts = `(() => {
 	return [...new Set(bad)].join('; ');
 })()`
 
-// checkNames asks the browser what it tells a screen reader.
+// checkNames asks the browser for the names that a screen reader gets.
 func checkNames(t *testing.T, c *chromium) {
 	type value struct{ Value any }
 	var tree struct {

@@ -125,7 +125,7 @@ func TestSnapshot_KeysTakeAtMostHalf(t *testing.T) {
 	}
 }
 
-// A row that stands for keys tells no number of a queue or a hold of its own.
+// A row that stands for keys has no number of a queue or a hold of its own.
 func TestAllKeysTogetherHaveNoQueue(t *testing.T) {
 	var b Board
 	of := AddKeyed(&b, "tenants", tenants(t, 5, outbound.PerSecond(1)), nil)

@@ -91,7 +91,7 @@ func TestLog_EachChangeHasALine(t *testing.T) {
 	}
 }
 
-// A hold that is longer than the log's silence is told, whatever was told before.
+// A hold that is longer than the log's silence is logged, whatever was logged before.
 func TestLog_LongHoldIsLoggedAfterShortOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l lines

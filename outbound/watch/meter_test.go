@@ -174,7 +174,7 @@ func TestWaitsAreTheLastMinutes(t *testing.T) {
 	})
 }
 
-// The units of the last window are told where the level is always 0 or 1.
+// The units of the last window are shown where the level is always 0 or 1.
 func TestALimitMadeByPerShowsTheCallsInItsWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board

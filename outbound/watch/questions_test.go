@@ -319,7 +319,7 @@ func TestQuestionsOfAnOperator(t *testing.T) {
 			t.Errorf("%q", all)
 		}
 		stop()
-		time.Sleep(time.Minute) // for trips that are under way
+		time.Sleep(time.Minute) // for requests that are under way
 	})
 }
 

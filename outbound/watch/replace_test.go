@@ -38,7 +38,8 @@ func TestAdd_ReplacedBucketsHoldEnds(t *testing.T) {
 	}
 }
 
-// Of several who add a name at the same time the last counts, and the others' buckets are not heard of.
+// If several goroutines add a name at the same time, the last one counts. The events of the other
+// buckets are ignored.
 func TestAdd_ConcurrentAddsObserveOneBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board

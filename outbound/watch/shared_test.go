@@ -78,7 +78,7 @@ func TestShared_FailingStoreIsAskedOnceASecond(t *testing.T) {
 	})
 }
 
-// What is left of a hold passes while the store is away, and no metric tells what is not known.
+// What is left of a hold passes while the store is unavailable, and no metric has an unknown value.
 func TestShared_OldStateIsMarked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
@@ -137,8 +137,8 @@ func TestALimiterThatPanicsIsAskedAgain(t *testing.T) {
 	})
 }
 
-// Several who look at the same time make one trip to a store that hangs, and none waits longer for it
-// than a look may take.
+// Looks at the same time make one request to a store that hangs, and wait no longer than a look may
+// take.
 func TestShared_LooksAtAHungStoreShareARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
@@ -159,7 +159,7 @@ func TestShared_LooksAtAHungStoreShareARequest(t *testing.T) {
 		}
 		all.Wait()
 		if n := store.trips.Load(); n != 1 || time.Since(begin) > patience+10*time.Millisecond {
-			t.Errorf("%d trips, %v", n, time.Since(begin))
+			t.Errorf("%d requests, %v", n, time.Since(begin))
 		}
 	})
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// watchedStore is a store that counts its trips, and hangs if it is told to.
+// watchedStore is a store that counts its requests, and can hang.
 type watchedStore struct {
 	*store.Memory
 	trips atomic.Int64
@@ -343,7 +343,7 @@ func TestBoard_CallsWithoutALock(t *testing.T) {
 	})
 }
 
-// Between two walks over very many keys those that were found are looked at anew.
+// Between two walks over very many keys, a look reads the keys again that were found.
 func TestKeyed_LooksAtManyKeysAreSpaced(t *testing.T) {
 	var b Board
 	of := AddKeyed(&b, "tenants", tenants(t, 100, outbound.Limit{Capacity: 10, LeakRate: 1e-6}), func(key string) string { return key })

@@ -75,7 +75,7 @@ func TestStore_ShowsAFallback(t *testing.T) {
 	})
 }
 
-// Of a store that counts nothing no number is told, and no error is no words.
+// A store that counts nothing has no numbers, and without an error no words.
 func TestAStoreThatCountsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board

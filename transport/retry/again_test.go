@@ -31,7 +31,7 @@ var ways = map[string]func(*retryablehttp.Client, *http.Request) (*http.Response
 	},
 }
 
-func TestARequestThatTheAPIMayHaveCarriedOutGoesAgainOnlyIfThatIsSafe(t *testing.T) {
+func TestAgain_UnsafeRequestsOnlyIfNotCarriedOut(t *testing.T) {
 	proxy := step{err: &net.OpError{Op: "proxyconnect", Err: dial.err}}
 	for _, c := range []struct {
 		name   string

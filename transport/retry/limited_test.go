@@ -18,21 +18,6 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-func TestALimitersRefusalIsWaitedFor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := play(status(200))
-		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 0.1})
-		client := NewClient(&transport.Transport{Base: api, Limiter: b})
-		for range 2 {
-			resp, err := get(t, client)
-			require.NoError(t, err)
-			require.Equal(t, 200, resp.StatusCode)
-		}
-		require.Zero(t, api.went()[0])
-		about(t, 10*time.Second, 0.1, api.went()[1])
-	})
-}
-
 func TestALimitersRefusalBeyondTheCapComesBackAtOnce(t *testing.T) {
 	for _, c := range []struct {
 		name     string

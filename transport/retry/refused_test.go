@@ -55,7 +55,7 @@ func TestNoAttemptGoesBeforeTheAPIsTimeWhateverTheLimiter(t *testing.T) {
 	})
 }
 
-func TestARefusalWithoutATimeIsHeldByTheLimiterOrElsePausedForLongerEachTime(t *testing.T) {
+func TestRefusal_WithoutRetryAfterBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, limiter := range limiters(t) {
 			api := play(status(429), status(429), status(429), status(200))
@@ -73,7 +73,7 @@ func TestARefusalWithoutATimeIsHeldByTheLimiterOrElsePausedForLongerEachTime(t *
 
 // Time in a queue is no hold: a request that has to wait there anyway gets its pause all the
 // same.
-func TestARefusalThatHoldsNobodyIsPausedForLongerEachTimeHoweverBusyTheLimiter(t *testing.T) {
+func TestRefusal_BackoffGrowsWithABusyLimiter(t *testing.T) {
 	lock := &profile.Profile{Refusals: []int{409}, Reason: profile.Lock}
 	waiting := func(perSecond rate.Limit) outbound.Limiter {
 		l := rate.NewLimiter(perSecond, 1)

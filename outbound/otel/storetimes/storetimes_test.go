@@ -22,7 +22,7 @@ type statsOf store.Times
 
 func (s statsOf) Stats() store.StoreStats { return store.StoreStats{Trips: store.Times(s)} }
 
-// histograms returns what a reader hears.
+// histograms returns what a reader collects.
 func histograms(t *testing.T, r sdkmetric.Reader) []metricdata.HistogramDataPoint[float64] {
 	t.Helper()
 	var all metricdata.ResourceMetrics
