@@ -2,6 +2,7 @@ package outbound_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -13,7 +14,7 @@ func ExampleBucket_Reserve() {
 	ctx := context.Background()
 	bucket := outbound.Must(outbound.NewBucket("api", outbound.PerSecond(10)))
 	for range 3 {
-		r, err := bucket.Reserve(ctx, outbound.Cost{1}, 150*time.Millisecond)
+		r, err := bucket.Reserve(ctx, outbound.Cost{1}, time.Second)
 		if err != nil {
 			fmt.Println("refused:", err)
 			return
@@ -21,8 +22,12 @@ func ExampleBucket_Reserve() {
 		defer r.Cancel() // has no effect once the call has its permit
 		time.Sleep(time.Until(r.At()))
 		permit, err := r.Permit(ctx)
-		if err != nil { // a 429 has moved the reservation
-			fmt.Println("not yet:", err)
+		for errors.Is(err, outbound.ErrThrottled) { // a 429 has moved the reservation, or the program is late
+			time.Sleep(time.Until(r.At()))
+			permit, err = r.Permit(ctx)
+		}
+		if err != nil {
+			fmt.Println(err)
 			return
 		}
 		fmt.Println("call the API")

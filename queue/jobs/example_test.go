@@ -17,7 +17,7 @@ func ExampleScheduler() {
 		permit, err := scheduler.Acquire(jobs.WithTicket(ctx, headers["ticket"]), outbound.Cost{1})
 		if later, ok := jobs.AsLater(err); ok {
 			headers["ticket"] = later.Ticket
-			fmt.Println(name, "runs again in", later.In.Round(time.Second))
+			fmt.Println(name, "runs again in about", later.In.Round(10*time.Second))
 			return nil
 		}
 		if err != nil {
@@ -34,8 +34,8 @@ func ExampleScheduler() {
 	}
 	// Output:
 	// first runs
-	// second runs again in 9s
-	// third runs again in 19s
+	// second runs again in about 10s
+	// third runs again in about 20s
 }
 
 // Reservations that are booked when the jobs are enqueued: each job runs once.
@@ -48,13 +48,13 @@ func ExampleScheduler_Book() {
 		fmt.Println(err)
 	}
 	for i, r := range reservations {
-		in := max(0, r.At.Sub(start)).Round(time.Second)
-		fmt.Println("enqueue job", i, "to run in", in, "with a ticket:", r.Ticket != "")
+		in := max(0, r.At.Sub(start)).Round(10 * time.Second)
+		fmt.Println("enqueue job", i, "to run in about", in, "with a ticket:", r.Ticket != "")
 	}
 	// Output:
-	// enqueue job 0 to run in 0s with a ticket: true
-	// enqueue job 1 to run in 9s with a ticket: true
-	// enqueue job 2 to run in 19s with a ticket: true
+	// enqueue job 0 to run in about 0s with a ticket: true
+	// enqueue job 1 to run in about 10s with a ticket: true
+	// enqueue job 2 to run in about 20s with a ticket: true
 }
 
 // A Scheduler for each tenant: one that has many jobs leaves the workers to the rest.
@@ -69,7 +69,7 @@ func ExampleScheduler_tenants() {
 	for _, tenant := range []string{"acme", "acme", "bolt"} {
 		permit, err := tenants.Acquire(context.Background(), tenant, outbound.Cost{1})
 		if later, ok := jobs.AsLater(err); ok {
-			fmt.Println(tenant, "runs again in", later.In.Round(time.Second))
+			fmt.Println(tenant, "runs again in about", later.In.Round(10*time.Second))
 			continue
 		}
 		fmt.Println(tenant, "runs")
@@ -77,6 +77,6 @@ func ExampleScheduler_tenants() {
 	}
 	// Output:
 	// acme runs
-	// acme runs again in 9s
+	// acme runs again in about 10s
 	// bolt runs
 }
