@@ -141,7 +141,7 @@ func TestQueue_RefusalHasTheLabelOfTheLimit(t *testing.T) {
 		}
 		synctest.Wait()
 		var full *outbound.ThrottledError
-		if _, err := q.Acquire(bg, outbound.Cost{1}); !errors.As(err, &full) || full.Limit != "60 per 1m" || full.RetryAfter == 0 {
+		if _, err := q.Acquire(bg, outbound.Cost{1}); !errors.As(err, &full) || full.Limit != "60 per 1m" || full.Key != "test" || full.RetryAfter == 0 {
 			t.Errorf("%v", err)
 		}
 	})
