@@ -23,7 +23,7 @@ func rowsOf(t *testing.T, file string) *rowstore.Store {
 	return rowstore.New(rows, rowstore.Config{Timeout: time.Minute})
 }
 
-func TestTheExam(t *testing.T) {
+func TestConformance(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "buckets.db")
 	outboundtest.TestStore(t, func(t *testing.T) store.Store { return rowsOf(t, file) })
 }

@@ -47,7 +47,7 @@ func TestAStepIsCarriedOutExactlyOnceOverABadLine(t *testing.T) {
 
 // A worker whose last step is on record no more cannot know whether a step was carried out whose
 // reply was lost.
-func TestAStepThatTheRowHasForgottenIsAnErrorAndNeverASecondCharge(t *testing.T) {
+func TestStore_ForgottenStepIsNeverChargedTwice(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rows := newTable()
 		line := &badRows{table: rows, dice: dice(t), even: true}

@@ -364,7 +364,7 @@ func TestAnOldRowOverwritesNothing(t *testing.T) {
 	})
 }
 
-func TestACallerWhoGoesGetsItsBookingBackAndRacesWithNothing(t *testing.T) {
+func TestStore_CancelReturnsBooking(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rows := newTable()
 		line := &badRows{table: rows, delay: time.Millisecond, dice: dice(t)}

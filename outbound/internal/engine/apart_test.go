@@ -184,7 +184,7 @@ func (s *silent) Take(a *engine.Attempt) engine.Verdict {
 	return s.locking.Take(a)
 }
 
-func TestATripThatGoesApartWhileTheServerIsAwayFailsAndTheNextTells(t *testing.T) {
+func TestApart_TripFailsWhileServerIsUnavailable(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := &locking{porter: &porter{newShelf()}, locked: make(map[string]chan struct{})}
 		var told []store.StoreEventKind

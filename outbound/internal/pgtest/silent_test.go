@@ -42,7 +42,7 @@ func (b bounded) Read(p []byte) (int, error) {
 
 // The connections that are open fall silent for ever, and new ones work, as when another server has taken over. lib/pq
 // waits for an answer whatever the context says, so its connections have to give up by themselves.
-func TestAStoreOnLibPQIsBackAfterASilenceIfReadsHaveADeadline(t *testing.T) {
+func TestLibPQ_ReadDeadlineEndsSilence(t *testing.T) {
 	x := newTables(t, theServer(t))
 	line := newProxy(t, x.server)
 	connector, err := pq.NewConnector(line.in(x.server).url(nil))

@@ -17,7 +17,7 @@ import (
 // The server's clock is set over the ends of hours, ahead and back, while workers call. By that
 // clock each hour has all of its calls and not one more, and none within a second of its end. A step
 // back brings nothing back.
-func TestAServersClockThatIsSetOverTheEndOfAPeriodGivesEachPeriodItsCalls(t *testing.T) {
+func TestClock_SetOverTheEndOfAPeriod(t *testing.T) {
 	t.Parallel()
 	const n = 40
 	server := redistest.StartWithClock(t)

@@ -20,7 +20,7 @@ import (
 
 // The server's clock jumps ahead. The bucket takes that for a rest, and is empty. Then
 // the clock steps back by as much. The bucket loses that time, and nothing stalls.
-func TestAServersClockThatJumpsCostsOneCapacityAndNoHour(t *testing.T) {
+func TestClock_JumpCostsOneCapacity(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	server := redistest.StartWithClock(t)
@@ -59,7 +59,7 @@ func (f *fleet) checkGained(most time.Duration) {
 }
 
 // A clock that only steps back mints nothing.
-func TestAServersClockThatStepsBackMintsNothing(t *testing.T) {
+func TestClock_StepBackFreesNothing(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	server := redistest.StartWithClock(t)
@@ -84,7 +84,7 @@ func TestAServersClockThatStepsBackMintsNothing(t *testing.T) {
 // A clock that wobbles by 50 ms to either side steps forward by 100 ms again and again.
 // That counts once: the bucket knows the time that came back from before. So it makes a window
 // shorter by the swing.
-func TestAServersClockThatWobblesCostsItsWidestSwingOnce(t *testing.T) {
+func TestClock_WobbleCostsItsSwingOnce(t *testing.T) {
 	t.Parallel()
 	const swing, steps = 50 * time.Millisecond, 20
 	d := newDice(t)
@@ -113,7 +113,7 @@ func TestAServersClockThatWobblesCostsItsWidestSwingOnce(t *testing.T) {
 // The promoted replica has a clock of its own. If it is an hour ahead, the bucket takes
 // that for an hour of rest. If it is an hour behind, the bucket sees a clock that has
 // stepped back.
-func TestANewMastersClockIsTakenAsItIs(t *testing.T) {
+func TestClock_OfANewMaster(t *testing.T) {
 	t.Parallel()
 	for name, offset := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -163,7 +163,7 @@ var ofTheCalendar = map[string]bool{"outbound/internal/calendar/calendar.go": tr
 // A worker's wall clock can be set at will, because no decision but those of calendars in this
 // process reads it: the code only compares and subtracts times, which is monotonic, and sends
 // durations to the store.
-func TestNothingThatDecidesLooksAtAWorkersWallClock(t *testing.T) {
+func TestClock_OfTheProcessIsNotRead(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..", "..", "..")
 	files := 0

@@ -16,7 +16,7 @@ import (
 
 // A server that may evict keys evicts buckets, because they expire. Each time the
 // bucket is empty afterwards: do not keep buckets in such a server.
-func TestABucketThatIsEvictedCostsOneCapacity(t *testing.T) {
+func TestEviction_CostsOneCapacity(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []string{"volatile-ttl", "allkeys-random"} {
 		t.Run(policy, func(t *testing.T) {

@@ -30,7 +30,7 @@ func distant(t *testing.T, s *redistest.Server, trip time.Duration, change ...fu
 
 // Workers far from the server make their calls at their places, as those near to it
 // do, from the first call on.
-func TestAFleetFarFromItsServerKeepsTheLimit(t *testing.T) {
+func TestFarServer_LimitIsKept(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	for _, trips := range [][]time.Duration{{20 * time.Millisecond}, {100 * time.Millisecond}, {200 * time.Millisecond}, {0, 200 * time.Millisecond}} {

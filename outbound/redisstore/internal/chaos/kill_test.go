@@ -16,7 +16,7 @@ import (
 
 // The test kills one of ten worker processes after the other, wherever it is, and
 // starts it anew. Its bookings are lost, and leak away; the others have the rate.
-func TestWorkersThatAreKilledCostNothingButTheirTickets(t *testing.T) {
+func TestKill_CostsOnlyReservations(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	server := redistest.Start(t)
@@ -68,7 +68,7 @@ func TestWorkersThatAreKilledCostNothingButTheirTickets(t *testing.T) {
 // One of two workers is paused, as by a debugger or on a suspended machine, for half a
 // second and for five. Meanwhile its places come due, and the other worker has the
 // rate. The paused worker does not make the missed calls in a bunch afterwards.
-func TestAWorkerThatIsPausedDoesNotCatchUp(t *testing.T) {
+func TestPause_ProcessDoesNotCatchUp(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	server := redistest.Start(t)

@@ -20,7 +20,7 @@ import (
 
 // One of four workers changes the limits while all of them call. From then on the new
 // limits count for all, and the bucket keeps its content.
-func TestLimitsThatAreChangedUnderLoadCountForAll(t *testing.T) {
+func TestSetLimits_CountForAllUnderLoad(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	server := redistest.Start(t)
@@ -88,7 +88,7 @@ func TestLimitsThatAreChangedUnderLoadCountForAll(t *testing.T) {
 }
 
 // Changing a rate or a window again and again does not refill the bucket.
-func TestLimitsThatAreChangedOftenRefillNothing(t *testing.T) {
+func TestSetLimits_OftenRefillsNothing(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	server := redistest.Start(t)
@@ -112,7 +112,7 @@ func TestLimitsThatAreChangedOftenRefillNothing(t *testing.T) {
 
 // Keys of another version's format lie beside ours. The store neither reads nor changes
 // them.
-func TestAnotherFormatsKeysAreNotTouched(t *testing.T) {
+func TestFormat_OtherKeysAreNotTouched(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client(t)

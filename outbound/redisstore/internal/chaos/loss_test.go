@@ -21,7 +21,7 @@ import (
 
 // The test restarts a server without persistence while four workers use it. Each
 // time the bucket begins a new life, empty.
-func TestAServerThatLosesItsDataCostsOneCapacity(t *testing.T) {
+func TestDataLoss_CostsOneCapacity(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	server := redistest.Start(t)
@@ -103,7 +103,7 @@ func lastChange(t *testing.T, s *redistest.Server, key string) time.Duration {
 // A replica that was cut off for a while becomes the master. It has forgotten the
 // charges of that while, so callers may use them once more. Nothing else is
 // forgotten.
-func TestAFailoverCostsNoMoreThanTheChargesThatItLost(t *testing.T) {
+func TestFailover_CostsTheChargesThatItLost(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	p := newPair(t, redistest.Start)

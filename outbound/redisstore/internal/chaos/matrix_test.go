@@ -28,23 +28,23 @@ var matrix = []struct {
 	tests   []string
 }{
 	{1, "a worker is killed while it has places, or calls under way", "0", []string{
-		"TestWorkersThatAreKilledCostNothingButTheirTickets",
+		"TestKill_CostsOnlyReservations",
 		"TestInFlight_ProcessesAreKilled",
 	}},
 	{2, "the server restarts, and its data is lost", "C + r*25 ms for each time", []string{
-		"TestAServerThatLosesItsDataCostsOneCapacity",
+		"TestDataLoss_CostsOneCapacity",
 		"TestStore_InFlightAfterDataLoss",
 	}},
 	{3, "a failover loses the last writes", "what was charged by them: at most C, and of a leaky limit what was booked ahead of it; and r*W if both masters write for W", []string{
-		"TestAFailoverCostsNoMoreThanTheChargesThatItLost",
-		"TestAPlannedFailoverCostsWhatBothMastersAdmit",
+		"TestFailover_CostsTheChargesThatItLost",
+		"TestFailover_PlannedCostsWhatBothMastersAdmit",
 		"TestStore_ChargesOnceOnABadLine",
 		"TestInFlight_SentinelsPromoteAReplica",
 		"TestInFlight_CrashOfTheServer",
 	}},
 	{4, "workers are cut off from the store", "0; with a share s of its own, s*(C + r*W) in W without the store for a worker whom the others do not miss", []string{
-		"TestAWorkerThatIsCutOffFailsAndLeavesTheRateToTheOthers",
-		"TestAWorkerThatIsCutOffGoesOnWithItsShare",
+		"TestPartition_OneProcessFails",
+		"TestPartition_OneProcessUsesItsShare",
 		"TestStore_OutageForAllExceedsNothing",
 		"TestStore_SharesStayWithinTheLimit",
 		"TestFallback_QueueUsesItsShareAndReturns",
@@ -52,53 +52,53 @@ var matrix = []struct {
 		"TestInFlight_AProcessThatIsCutOffLosesItsSlots",
 	}},
 	{5, "of a cluster there is only a minority", "0", []string{
-		"TestAClusterGoesOnAfterItsFaults",
+		"TestCluster_GoesOnAfterFaults",
 	}},
 	{6, "the store is slow", "r*d, if replies to some are usually d late and to others are not", []string{
-		"TestASlowStoreDelaysCallsAndChangesNoLimit",
+		"TestSlowStore_DelaysCallsAndKeepsLimits",
 		"TestStore_OperationEndsAtItsTimeout",
 		"TestQueue_DelayedReplyShiftsNoReservation",
 	}},
 	{7, "the store hangs, and goes on", "0", []string{
-		"TestAServerThatHangsChargesOnlyAdmittedCallsAndCallsInDoubt",
-		"TestARequestThatComesAfterItsSuccessorChargesNothing",
+		"TestHungServer_ChargesNoAbandonedCallLater",
+		"TestLateRequest_ChargesNothing",
 		"TestStore_ChargesOnceOnABadLine",
 		"TestStore_OperationEndsAtItsTimeout",
 		"TestFallback_NoCallWaitsForAHungStore",
 		"TestCluster_MasterHangsAndReplicaIsPromoted",
 	}},
 	{8, "a worker stands still, and goes on", "0", []string{
-		"TestAWorkerThatIsPausedDoesNotCatchUp",
+		"TestPause_ProcessDoesNotCatchUp",
 		"TestLate_PauseOfTheProcessBunchesNoCalls",
 		"TestQueue_PauseFarFromTheStoreBunchesNoCalls",
 		"TestInFlight_AProcessIsStopped",
 	}},
 	{9, "a worker's wall clock is set", "0", []string{
-		"TestNothingThatDecidesLooksAtAWorkersWallClock",
+		"TestClock_OfTheProcessIsNotRead",
 	}},
 	{10, "the server's clock jumps ahead", "r*d for a step of d, at most C, and r*25 ms for each time, and of a window C; a step back of up to 1 s and forward again, once, and a window is as much shorter", []string{
-		"TestAServersClockThatJumpsCostsOneCapacityAndNoHour",
-		"TestAServersClockThatWobblesCostsItsWidestSwingOnce",
+		"TestClock_JumpCostsOneCapacity",
+		"TestClock_WobbleCostsItsSwingOnce",
 	}},
 	{11, "the server's clock steps back", "0", []string{
-		"TestAServersClockThatStepsBackMintsNothing",
+		"TestClock_StepBackFreesNothing",
 		"TestClock_StepBackLosesTheStepAlone",
 		"TestClock_StepBackIsLostForRefusedCalls",
 	}},
 	{12, "a new master has another clock", "as 3, and C + r*25 ms if it is ahead", []string{
-		"TestANewMastersClockIsTakenAsItIs",
+		"TestClock_OfANewMaster",
 	}},
 	{13, "the server does not know the script any more", "0", []string{
 		"TestStore_FlushedScriptChargesOnce",
-		"TestAServerThatLosesItsDataCostsOneCapacity",
-		"TestAFailoverCostsNoMoreThanTheChargesThatItLost",
+		"TestDataLoss_CostsOneCapacity",
+		"TestFailover_CostsTheChargesThatItLost",
 	}},
 	{14, "a slot moves to another master", "0", []string{
-		"TestBucketsWhoseSlotMovesChargeEachCallOnce",
-		"TestAFleetKeepsItsRateWhileItsSlotMoves",
+		"TestMigration_ChargesEachCallOnce",
+		"TestMigration_KeepsTheRate",
 	}},
 	{15, "a bucket is evicted", "C + r*25 ms for each time", []string{
-		"TestABucketThatIsEvictedCostsOneCapacity",
+		"TestEviction_CostsOneCapacity",
 	}},
 	{16, "the server refuses: out of memory, read-only, too few replicas, no permission", "0", []string{
 		"TestStore_TroubleIsAnErrorAndChargesNothing",
@@ -110,7 +110,7 @@ var matrix = []struct {
 	}},
 	{18, "keys are huge, binary or empty", "0", []string{
 		"TestBucket_AnyKeyWorks",
-		"TestTheExam", // "keys of any bytes are keys of their own"
+		"TestConformance", // "keys of any bytes are keys of their own"
 	}},
 	{19, "calls are cancelled by the thousand", "0", []string{
 		"TestQueue_NoCallWaitsForCancelledOnes",
@@ -151,8 +151,8 @@ var matrix = []struct {
 		"TestLimit_ExtremesAdmitTheirCapacityOnce",
 	}},
 	{27, "limits are changed under load", "what was in the bucket above the new C, once", []string{
-		"TestLimitsThatAreChangedUnderLoadCountForAll",
-		"TestLimitsThatAreChangedOftenRefillNothing",
+		"TestSetLimits_CountForAllUnderLoad",
+		"TestSetLimits_OftenRefillsNothing",
 		"TestSetLimits_RefusesWhatNoLongerFits",
 	}},
 	{28, "workers have different limits for one key", "0: the newest release's limits count for all", []string{
@@ -160,7 +160,7 @@ var matrix = []struct {
 		"TestBucket_SetLimitsMovesNoReservation",
 	}},
 	{29, "another version's keys lie in the server", "0", []string{
-		"TestAnotherFormatsKeysAreNotTouched",
+		"TestFormat_OtherKeysAreNotTouched",
 	}},
 	{30, "some cannot wait as long as others", "0", []string{
 		"TestQueue_RefusesEarly",
@@ -170,15 +170,15 @@ var matrix = []struct {
 		"TestShutdown_RefusesNewCallsAndDrains",
 	}},
 	{32, "the clocks of worker, store and API differ where a calendar's period ends", "0 for up to 1 s, the way of a call included; C for each time that the server's clock is set ahead over an end", []string{
-		"TestAServersClockThatIsSetOverTheEndOfAPeriodGivesEachPeriodItsCalls",
+		"TestClock_SetOverTheEndOfAPeriod",
 		"TestNoHistoryBreaksACalendar",
 		"TestStrictAPI_RefusesNoCallOfTheSameLimit",
 		"TestPeriod_OtherPeriodsAreUntimely",
-		"TestTheExam", // "a call that goes within Slack of the end counts in both periods"
+		"TestConformance", // "a call that goes within Slack of the end counts in both periods"
 	}},
 }
 
-func TestTheMatrixNamesTestsThatExist(t *testing.T) {
+func TestMatrix_NamesTestsThatExist(t *testing.T) {
 	t.Parallel()
 	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
 	exists := map[string]bool{}

@@ -17,7 +17,7 @@ import (
 // The test tells sentinels to promote a replica while the master is well. Until the old master
 // is demoted, both masters admit. If a master needs one replica of two to write, only the master
 // that the other replica follows admits.
-func TestAPlannedFailoverCostsWhatBothMastersAdmit(t *testing.T) {
+func TestFailover_PlannedCostsWhatBothMastersAdmit(t *testing.T) {
 	t.Parallel()
 	for _, least := range []string{"0", "1"} {
 		t.Run("min-replicas-to-write "+least, func(t *testing.T) {

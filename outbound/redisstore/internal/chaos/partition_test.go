@@ -30,7 +30,7 @@ func behind(t *testing.T, s *redistest.Server, p *redistest.Proxy) *redis.Client
 
 // One worker of four does not reach the store. Its calls fail, the others have the
 // whole rate, and nobody exceeds it.
-func TestAWorkerThatIsCutOffFailsAndLeavesTheRateToTheOthers(t *testing.T) {
+func TestPartition_OneProcessFails(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	server := redistest.Start(t)
@@ -60,7 +60,7 @@ func TestAWorkerThatIsCutOffFailsAndLeavesTheRateToTheOthers(t *testing.T) {
 // The same worker with a share of its own. The others know nothing of that, so its
 // share comes on top while they have the whole rate. When the store is back, the
 // worker charges what it has used.
-func TestAWorkerThatIsCutOffGoesOnWithItsShare(t *testing.T) {
+func TestPartition_OneProcessUsesItsShare(t *testing.T) {
 	t.Parallel()
 	const share = 0.25
 	server := redistest.Start(t)

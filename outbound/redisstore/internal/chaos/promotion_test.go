@@ -94,7 +94,7 @@ func (f *fleet) recovers(promotion time.Time, before float64) {
 }
 
 // Two of a cluster's three masters hang, and then one is killed.
-func TestAClusterGoesOnAfterItsFaults(t *testing.T) {
+func TestCluster_GoesOnAfterFaults(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	c := redistest.StartCluster(t)
@@ -166,7 +166,7 @@ func TestAClusterGoesOnAfterItsFaults(t *testing.T) {
 	})
 }
 
-func TestTheRateIsBackAfterSentinelsHavePromotedAReplica(t *testing.T) {
+func TestSentinel_RateIsBackAfterPromotion(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	s := redistest.StartSentinel(t)

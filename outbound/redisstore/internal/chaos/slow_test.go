@@ -75,7 +75,7 @@ func (c *clerk) acquire() error {
 // A server hangs again and again. It charges every admitted call. Of the others it
 // charges at most the calls of the one request per worker that was under way: it does
 // not carry out later what the worker has given up. Meanwhile a fleet keeps its limits.
-func TestAServerThatHangsChargesOnlyAdmittedCallsAndCallsInDoubt(t *testing.T) {
+func TestHungServer_ChargesNoAbandonedCallLater(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	server := redistest.Start(t)
@@ -146,7 +146,7 @@ func TestAServerThatHangsChargesOnlyAdmittedCallsAndCallsInDoubt(t *testing.T) {
 
 // A worker has given up a request, which is still on its way. It arrives after the
 // worker's next request has been answered, and the server does not carry it out.
-func TestARequestThatComesAfterItsSuccessorChargesNothing(t *testing.T) {
+func TestLateRequest_ChargesNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	way := redistest.NewProxy(t, server.Addr())
@@ -181,7 +181,7 @@ func TestARequestThatComesAfterItsSuccessorChargesNothing(t *testing.T) {
 
 // A store is slow, sometimes more and sometimes less. An operation waits for the reply
 // up to its timeout, and no longer. Meanwhile the queue's calls keep the limit.
-func TestASlowStoreDelaysCallsAndChangesNoLimit(t *testing.T) {
+func TestSlowStore_DelaysCallsAndKeepsLimits(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	server := redistest.Start(t)

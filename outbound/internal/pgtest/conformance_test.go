@@ -15,7 +15,7 @@ import (
 
 // The exam, by each driver, as a role that may do no more than it needs. Roles may have settings that
 // make other programs wait or repeat.
-func TestTheExam(t *testing.T) {
+func TestConformance(t *testing.T) {
 	server := theServer(t)
 	for _, c := range []struct {
 		driver   string
@@ -34,7 +34,7 @@ func TestTheExam(t *testing.T) {
 }
 
 // Nothing is left in a session, so that the next transaction may be on another connection.
-func TestTheExamThroughPgbouncer(t *testing.T) {
+func TestConformance_Pgbouncer(t *testing.T) {
 	x := newTables(t, theServer(t))
 	b := pgbouncer(t, x.server)
 	outboundtest.TestStore(t, func(t *testing.T) store.Store {
@@ -44,7 +44,7 @@ func TestTheExamThroughPgbouncer(t *testing.T) {
 
 // The exam with a server that hangs when the exam says so, and with stores that know only what was
 // saved.
-func TestTheExamWhereTheServerHangs(t *testing.T) {
+func TestConformance_HungServer(t *testing.T) {
 	x := newTables(t, theServer(t))
 	worker := x.as(x.role(t))
 	type way struct {

@@ -29,7 +29,7 @@ func (w *written) Swap(ctx context.Context, swaps []rowstore.Swap) error {
 
 // A caller goes while the rows book for it, and somebody locks the row for long: the store does not ask for the row again
 // and again, to give the place back that nobody waits for.
-func TestAPlaceThatIsGivenBackIsNotTriedForEver(t *testing.T) {
+func TestStore_ReturnOnALockedRowEnds(t *testing.T) {
 	for name, locked := range map[string]time.Duration{"for a while": 500 * time.Millisecond, "for long": time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

@@ -37,7 +37,7 @@ func (r returns) Update(ctx context.Context, key string, op *store.Op) (store.Re
 
 // The slot of several buckets moves from master to master while workers use them. Each
 // call is charged exactly once, and none fails.
-func TestBucketsWhoseSlotMovesChargeEachCallOnce(t *testing.T) {
+func TestMigration_ChargesEachCallOnce(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	c := redistest.SharedCluster(t)
@@ -104,7 +104,7 @@ func TestBucketsWhoseSlotMovesChargeEachCallOnce(t *testing.T) {
 }
 
 // The same with a fleet, which keeps the rate.
-func TestAFleetKeepsItsRateWhileItsSlotMoves(t *testing.T) {
+func TestMigration_KeepsTheRate(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	c := redistest.SharedCluster(t)

@@ -37,7 +37,7 @@ func (u *unheard) Swap(ctx context.Context, swaps []rowstore.Swap) error {
 // A step whose reply was lost, and whose row somebody locks before it can ask again, delays its own key only:
 // neither those that went with it nor those that come later wait. It is charged once, whatever became of its first
 // attempt.
-func TestAStepInDoubtWhoseRowIsLockedDelaysItsOwnKeyOnly(t *testing.T) {
+func TestUnknownStep_LockedRowDelaysItsKeyOnly(t *testing.T) {
 	for name, writes := range map[string]bool{"it was carried out": true, "it was not": false} {
 		for how, locked := range map[string]time.Duration{"for a while": 600 * time.Millisecond, "for too long": 3 * time.Second} {
 			t.Run(name+", "+how, func(t *testing.T) {
@@ -117,7 +117,7 @@ func (r *slow) Swap(ctx context.Context, swaps []rowstore.Swap) error {
 }
 
 // The first attempt may be carried out while the step goes on apart: that ends the step, once.
-func TestAnAttemptFromBeforeAStepWentApartCounts(t *testing.T) {
+func TestUnknownStep_EarlierAttemptCounts(t *testing.T) {
 	for free := 255 * time.Millisecond; free < 500*time.Millisecond; free += 7 * time.Millisecond {
 		bubble(t, func(t *testing.T) {
 			rows := &slow{table: newTable()}
@@ -142,7 +142,7 @@ func TestAnAttemptFromBeforeAStepWentApartCounts(t *testing.T) {
 }
 
 // That the row was locked once is not why a step fails when the rows have fallen silent since.
-func TestAStepInDoubtFailsForTheSilenceThatCameAfterTheLock(t *testing.T) {
+func TestUnknownStep_FailsForSilenceAfterLock(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rows := &slow{table: newTable()}
 		s := rowstore.New(rows, rowstore.Config{})

@@ -12,7 +12,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-func TestTheExamBehindSentinels(t *testing.T) {
+func TestConformance_Sentinel(t *testing.T) {
 	client := redistest.StartSentinel(t).Client(t)
 	outboundtest.TestStore(t, func(*testing.T) store.Store {
 		return redisstore.New(client, redisstore.Config{Timeout: time.Minute})

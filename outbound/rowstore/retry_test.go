@@ -72,7 +72,7 @@ func (o *oneRow) level(t *testing.T, calls int, before func(c *carrier, call int
 
 // The engine begins a second attempt, which waits for its turn. Meanwhile the first finds the row locked, so that the
 // operation goes with the key's next step: the second attempt must not be carried out any more.
-func TestAnAttemptThatWaitsForItsTurnIsNotSentAfterItsStep(t *testing.T) {
+func TestRetry_WaitingAttemptIsNotSentAfterItsStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		defer time.Sleep(time.Minute)
 		rows := new(oneRow)
@@ -96,7 +96,7 @@ func TestAnAttemptThatWaitsForItsTurnIsNotSentAfterItsStep(t *testing.T) {
 
 // The same where the first attempt finds that its time has not come, because the clock was set back. Then a second one
 // that is under way may still come in time.
-func TestAnAttemptBesideOneWhoseTimeHasNotComeIsNotAnother(t *testing.T) {
+func TestRetry_NextToAnAttemptThatCameTooEarly(t *testing.T) {
 	for name, turns := range map[string]int{"it waits for its turn": 1, "it is under way": 2} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -128,7 +128,7 @@ func TestAnAttemptBesideOneWhoseTimeHasNotComeIsNotAnother(t *testing.T) {
 }
 
 // A step that locks its row tries as often as its time allows. The reply is that of the try which was written.
-func TestTheReplyOfALockedStepIsThatOfTheTryThatWasWritten(t *testing.T) {
+func TestRetry_ReplyIsOfTheTryThatWasWritten(t *testing.T) {
 	for _, lost := range []int{0, 1, 255, 256, 257, 600} {
 		op := store.Op{Limits: []store.Limit{{Name: "calls", Capacity: 100, Rate: 1e-6}}, Action: store.Book, Costs: []store.Units{{1}}}
 		s := &step{carrier: &carrier{worker: 1}, trip: &engine.Trip{Op: op, Seq: 7}}
@@ -144,7 +144,7 @@ func TestTheReplyOfALockedStepIsThatOfTheTryThatWasWritten(t *testing.T) {
 }
 
 // A key that waits in vain for its turn to lock a row has not asked the rows.
-func TestAWaitForTheTurnToLockIsNoAnswer(t *testing.T) {
+func TestRetry_WaitForALockIsNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCarrier(new(oneRow), &Config{})
 		for range maxLocks {
