@@ -151,11 +151,7 @@ func (b *core) each(f func(unit int, capacity, rate float64)) {
 		f(l.Unit, l.Capacity, l.LeakRate)
 		return
 	}
-	set := p.force.Load()
-	if set.open {
-		return
-	}
-	for _, l := range set.law {
+	for _, l := range p.force.Load().counts() {
 		f(int(l.Unit), l.Capacity, l.Rate)
 	}
 }

@@ -84,25 +84,29 @@ func (s *limitSet) label(i int) string {
 	return s.labels[i]
 }
 
-// list returns the limits as callers know them.
-func (s *limitSet) list() []Limit {
+// counts returns the limits that calls fill.
+func (s *limitSet) counts() []store.Limit {
 	if s.open {
 		return nil
 	}
-	all := make([]Limit, len(s.law), maxLimits)
+	return s.law
+}
+
+// list returns the limits as callers know them.
+func (s *limitSet) list() []Limit {
+	law := s.counts()
+	all := make([]Limit, len(law), maxLimits)
 	for i := range all {
-		all[i] = limitOf(&s.law[i])
+		all[i] = limitOf(&law[i])
 	}
 	return all
 }
 
 // units returns what a cost takes of each limit.
 func (s *limitSet) units(c *Cost) (n store.Units) {
-	if s.open {
-		return n
-	}
-	for i := range s.law {
-		n[i] = s.law[i].Takes(max(0, c[s.law[i].Unit]))
+	law := s.counts()
+	for i := range law {
+		n[i] = law[i].Takes(max(0, c[law[i].Unit]))
 	}
 	return n
 }
@@ -112,12 +116,10 @@ func (s *limitSet) check(key string, c *Cost) error {
 	if !c.valid() {
 		return badCost(key, nil, c, ErrInvalid)
 	}
-	if s.open {
-		return nil
-	}
 	var first, small *store.Limit // the one of the lowest unit, and one that the cost does not fit into
-	for i := range s.law {
-		l := &s.law[i]
+	law := s.counts()
+	for i := range law {
+		l := &law[i]
 		if first == nil || l.Unit < first.Unit {
 			first = l
 		}

@@ -320,10 +320,7 @@ func (k *call) noteState(f *inForce, whole *store.State, a *Limit, used int, set
 	if a != nil {
 		share = k.level / a.Capacity
 	}
-	for i := range f.law {
-		if f.open {
-			break
-		}
+	for i := range f.counts() {
 		if level := whole.Level[i]; level/f.law[i].Capacity > share {
 			k.nearest, k.level, share = int8(i), level, level/f.law[i].Capacity
 		}

@@ -57,10 +57,7 @@ func (b *core) ofWord(word int64, t time.Duration) State {
 func (r *reply) states() []State {
 	all := make([]State, 0, len(r.force.law)+1)
 	set, s := r.decided()
-	for i := range r.force.law {
-		if r.force.open {
-			break
-		}
+	for i := range r.force.counts() {
 		l := &r.force.law[i]
 		level := r.State.Level[i]
 		one := State{Limit: limitOf(l), Level: level, Full: r.Full[i], Remaining: max(0, l.Capacity-level)}
