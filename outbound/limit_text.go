@@ -45,32 +45,27 @@ func parseLimit(s string) (l Limit, flaw string) {
 	if flaw != "" {
 		return l, flaw
 	}
-	if front, of, ok := strings.Cut(s, ","); ok && strings.HasSuffix(of, " lease") {
-		d, flaw := parseTime(strings.TrimSpace(strings.TrimSuffix(of, " lease")))
-		if l, more := parseLimit(front); flaw == "" {
-			return l.Lease(d).Of(unit, name), more
-		}
-		return l, flaw
-	}
 	if front, ok := strings.CutSuffix(s, ", adaptive"); ok {
 		l, flaw := parseLimit(front)
 		return l.Adaptive().Of(unit, name), flaw
 	}
-	burst, rate := 0.0, s
-	if first, second, ok := strings.Cut(s, ","); ok {
-		if first = strings.TrimSpace(first); !strings.HasSuffix(first, " burst") {
-			first, second = strings.TrimSpace(second), first
-		}
-		of, ok := strings.CutSuffix(first, " burst")
-		if rate = second; !ok {
-			return l, `it is not like "60 per 1m, 5 burst" or "40 burst, 2/s"`
-		}
+	rate, option, more := strings.Cut(s, ",")
+	rate, option = strings.TrimSpace(rate), strings.TrimSpace(option)
+	if strings.HasSuffix(rate, " burst") {
+		rate, option = option, rate
+	}
+	burst, lease := 0.0, time.Duration(0)
+	if of, ok := strings.CutSuffix(option, " burst"); ok {
 		if burst, flaw = parseNumber(of); flaw == "" && !(burst > 0) {
 			flaw = "a burst of " + number(burst) + " is not above 0"
 		}
-		if flaw != "" {
-			return l, flaw
-		}
+	} else if of, ok := strings.CutSuffix(option, " lease"); ok {
+		lease, flaw = parseTime(strings.TrimSpace(of))
+	} else if more {
+		flaw = `it is not like "60 per 1m, 5 burst" or "40 burst, 2/s"`
+	}
+	if flaw != "" {
+		return l, flaw
 	}
 	words := strings.Fields(rate)
 	if len(words) == 1 {
@@ -84,6 +79,9 @@ func parseLimit(s string) (l Limit, flaw string) {
 	n, flaw := parseNumber(words[0])
 	if flaw == "" {
 		l, flaw = limitOfWords(n, words[1:], burst)
+	}
+	if lease != 0 {
+		l = l.Lease(lease)
 	}
 	return l.Of(unit, name), flaw
 }
