@@ -30,9 +30,6 @@ func (k *Clock) Earliest(c, ahead *Cost) (at time.Time, limit string, err error)
 	return k.at.Add(w), limit, nil
 }
 
-// fits reports whether a sum is within a limit, as package store rounds.
-func fits(l *store.Limit, sum float64) bool { return sum <= l.Capacity*(1+0.5e-9) }
-
 // period returns the real time from a Unix time until the next period of the limit i begins. ok is
 // false if the limit has none.
 func (s *limitSet) period(i int, unix time.Duration) (next time.Duration, ok bool) {
@@ -53,8 +50,8 @@ func (k *Clock) window(i int, n, most float64) time.Duration {
 	}
 	first := time.Duration(0)
 	switch {
-	case fits(l, s.Level[i]+n) || s.Parts == nil:
-	case fits(l, n):
+	case l.Fits(s.Level[i]+n) || s.Parts == nil:
+	case l.Fits(n):
 		var units store.Units
 		units[i] = n
 		first, _, _ = s.Wait(k.limits.law, &units)
@@ -95,10 +92,10 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 			}
 			begin = max(begin, l.Above(level+cost, l.Capacity))
 		case ok:
-			if fits(l, level+units) && next > 2*store.Slack {
+			if l.Fits(level+units) && next > 2*store.Slack {
 				continue
 			}
-			if next -= max(0, s.Rem); next <= max(last, 2*store.Slack) || !fits(l, units) {
+			if next -= max(0, s.Rem); next <= max(last, 2*store.Slack) || !l.Fits(units) {
 				return false
 			}
 			begin = max(begin, next)
@@ -112,7 +109,7 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 			// A log has 64 parts, and each part is freed with its last unit.
 			slack := time.Duration(min((turns+1)*float64(l.Window/64), 4e18))
 			begin = k.window(i, units, most)
-			if s.Parts == nil && !fits(l, level+units) {
+			if s.Parts == nil && !l.Fits(level+units) {
 				return false
 			}
 			begin = later(begin, slack)

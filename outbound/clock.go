@@ -161,7 +161,7 @@ func (k *Clock) Reopens(c *Cost) (most time.Duration) {
 		l := &k.limits.law[i]
 		next, ok := k.limits.period(i, k.state.Unix)
 		switch n := l.Takes(c[l.Unit]); {
-		case !l.Parted() || n <= 0 || fits(l, k.state.Level[i]+n):
+		case !l.Parted() || n <= 0 || l.Fits(k.state.Level[i]+n):
 		case ok:
 			most = max(most, next)
 		default:

@@ -47,7 +47,7 @@ func (b *core) ofWord(word int64, t time.Duration) State {
 	first, level := b.first(), b.level(word, t)
 	l := store.Limit{Capacity: first.Capacity, Rate: first.LeakRate}
 	s := State{Limit: first, Level: level, Remaining: l.Capacity - level, EmptyIn: l.Above(level, 0), Speed: 1}
-	if one := min(1, l.Capacity); !fits(&l, level+one) {
+	if one := min(1, l.Capacity); !l.Fits(level + one) {
 		s.NextIn = l.Above(level+l.Takes(one), l.Capacity)
 	}
 	return s
@@ -93,7 +93,7 @@ func comeBack(set *limitSet, s *store.State, i int) (all, next time.Duration) {
 		all = s.Real(l.Window)
 	}
 	switch one := l.Takes(min(1, l.Capacity)); {
-	case fits(l, s.Level[i]+one) && !(known && ok):
+	case l.Fits(s.Level[i]+one) && !(known && ok):
 		return all, s.Real(0)
 	case known:
 		return all, s.Alone(set.law, i, one)

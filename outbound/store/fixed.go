@@ -50,7 +50,7 @@ func (law fixed) look(s *State, l *Limit, i int, _ bool) {
 // beyond it.
 func (law fixed) wait(s *State, l *Limit, i int, n float64, w time.Duration) (time.Duration, bool) {
 	left := sub(law.end(s, l, &s.Parts[i]), s.Dial())
-	if left+max(0, s.Rem) <= 0 || l.fits(s.Level[i]+n) && w < left-2*spread {
+	if left+max(0, s.Rem) <= 0 || l.Fits(s.Level[i]+n) && w < left-2*spread {
 		return w, true
 	}
 	return max(w, left), false

@@ -67,7 +67,7 @@ type Limit struct {
 // capacity. A call of more than the capacity by at most half of that billionth, which is
 // rounding, takes all of it.
 func (l *Limit) Takes(n float64) float64 {
-	if n <= 0 || !l.fits(n) {
+	if n <= 0 || !l.Fits(n) {
 		return n
 	}
 	return min(max(n, l.Capacity*1e-9), l.Capacity)
@@ -78,8 +78,8 @@ func (l *Limit) Takes(n float64) float64 {
 // languages. So every product to which something is added has such a conversion.
 func (l *Limit) flow(sec float64) float64 { return float64(l.Rate * sec) }
 
-// fits reports whether so many units are within the capacity, except for the rounding of sums.
-func (l *Limit) fits(units float64) bool { return units <= l.Capacity*(1+0.5e-9) }
+// Fits reports whether so many units are within the capacity, except for the rounding of sums.
+func (l *Limit) Fits(units float64) bool { return units <= l.Capacity*(1+0.5e-9) }
 
 // Share returns the limit of a part of l's calls. Processes whose parts add up to 1 admit together
 // what l does. A share below one unit is a whole unit that returns as seldom as the part says. A

@@ -72,7 +72,7 @@ func (period) look(*State, *Limit, int, bool) {}
 func (period) wait(s *State, l *Limit, i int, n float64, w time.Duration) (time.Duration, bool) {
 	p := &s.Parts[i]
 	t := add(s.Unix, s.Real(w))
-	if t >= p.End-Slack || !l.fits(s.Level[i]+n) {
+	if t >= p.End-Slack || !l.Fits(s.Level[i]+n) {
 		return max(w, s.reach(sub(p.End+Slack, s.Unix))), false
 	}
 	if t < p.Begin+Slack {

@@ -42,7 +42,7 @@ func (window) leak(*State, *Limit, int, float64) {}
 
 func (window) wait(s *State, l *Limit, i int, n float64, w time.Duration) (time.Duration, bool) {
 	sum, dial := s.Level[i]+n, s.Dial()
-	if l.fits(sum) {
+	if l.Fits(sum) {
 		return w, true
 	}
 	slots := s.Parts[i].Slots
@@ -51,7 +51,7 @@ func (window) wait(s *State, l *Limit, i int, n float64, w time.Duration) (time.
 			continue
 		}
 		w = max(w, slots[k].End-dial)
-		if sum -= slots[k].Units; l.fits(sum) {
+		if sum -= slots[k].Units; l.Fits(sum) {
 			break
 		}
 	}
