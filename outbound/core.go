@@ -185,9 +185,9 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 	return nil
 }
 
-// mostTries is how often a step is tried on a key that does nothing, because of other limits or
-// other periods of the calendar.
-const mostTries = 8
+// mostTries is how often a step is tried on a key in a store that does nothing, because of other
+// limits or other periods of the calendar. A try in this process takes a microsecond.
+const mostTries, mostTriesHere = 8, 1000
 
 var (
 	errSilent   = errors.New("the store has neither booked nor refused")
@@ -218,7 +218,7 @@ func (b *core) update(ctx context.Context, p *slowPath, s *step, t *trip, r *rep
 		if err != nil || !undone {
 			break
 		}
-		if tries == mostTries {
+		if tries == mostTriesHere || tries == mostTries && p.shared != nil {
 			if err = errStale; r.Untimely {
 				err = errUntimely
 			}
