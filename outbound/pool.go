@@ -197,13 +197,14 @@ func (p *Pool) ask(ctx context.Context, among []int, within time.Duration, c *Co
 	defer cancel(nil)
 	if len(among) > 1 {
 		defer time.AfterFunc(wait+wait/8+poolLate, func() {
-			for best := i; in.Err() == nil; {
-				if best, wait = p.choose(in, among, within, c, i); best != i {
+			for in.Err() == nil {
+				best, next := p.choose(in, among, within, c, i)
+				if best != i {
 					cancel(errChoose)
 				}
 				select {
 				case <-in.Done():
-				case <-time.After(wait + wait/8 + poolLate):
+				case <-time.After(next + next/8 + poolLate):
 				}
 			}
 		}).Stop()
