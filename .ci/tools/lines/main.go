@@ -26,8 +26,8 @@ type part struct {
 }
 
 var parts = []part{
-	{"outbound, top package", []string{"outbound/."}, nil, 3_000},
-	{"outbound/store", []string{"outbound/store"}, nil, 1_800},
+	{"outbound, top package", []string{"outbound/."}, nil, 3_300},
+	{"outbound/store", []string{"outbound/store"}, nil, 2_050},
 	{"outbound/internal/engine", []string{"outbound/internal/engine"}, nil, 1_500},
 	{"outbound/redisstore", []string{"outbound/redisstore"}, nil, 950},
 	{"rowstore + pgstore", []string{"outbound/rowstore", "outbound/pgstore"}, nil, 950},
@@ -114,7 +114,7 @@ func run(tree fs.FS) error {
 		row(p.name, sum(code, p), p.budget)
 	}
 	row("Keyed, of outbound", code["outbound/keyed.go"], 240)
-	row("outbound, exported names", names, 65)
+	row("outbound, exported names", names, 72)
 	row("Lua, lines of the files", lua, 560)
 	row("tests, lines of the files", tests, 60_000)
 	row("library", library, 0)
