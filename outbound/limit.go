@@ -141,7 +141,8 @@ func (l Limit) Of(unit int, name string) Limit {
 // cases are not covered. One is a store that loses its data, if a new process asks before one that
 // holds slots. The other is a store's clock that is set forward more than once in a lease while a
 // process is cut off. If a request takes more than a tenth of a call, and n is below the number
-// of processes, fewer than 0.9 n calls are in flight. A limit for this process alone is a bucket of
+// of processes, fewer than 0.9 n calls are in flight. Equal shares need queues: a process with
+// slots admits its own next call first. A limit for this process alone is a bucket of
 // [NewBucket] with an InFlight, around which a call acquires first.
 //
 // If a program forgets Done, its call counts until the garbage collector finds the permit, which
