@@ -123,8 +123,8 @@ func (q *Queue) bookAt(now time.Time) time.Time {
 }
 
 // hearIn is how long until the first reservation is due, or until the queue must read the clock
-// again for a later reservation. With a store that is far away, that is rarely
-// the first reservation of all. While the first reservation is far away, the queue asks a store for
+// again for a later reservation. With a store that is far away, that is rarely the first
+// reservation of all. While the first reservation is far away, the queue asks a store for
 // changes; a bucket in this process reports them by itself.
 func (q *Queue) hearIn(now time.Time) time.Duration {
 	t := q.line.tickets

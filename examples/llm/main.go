@@ -9,9 +9,10 @@
 // of one second, so that there is something to see. Look at how much of the rate is used, how few
 // calls the API refuses, and how many requests of the day are left.
 //
-// The limits are those that package estimate advises: requests evenly spaced, and tokens in
-// windows. The day is a window of 24 hours, because no answer has the beginning of the API's day.
-// outbound.Daily is for a quota that is reset at a known midnight: two quotas may leave around it.
+// The limits are those that package estimate advises. Requests are evenly spaced. Tokens are
+// counted in windows. The day is a window of 24 hours, because no answer has the beginning of the
+// API's day. outbound.Daily is for a quota that is reset at a known midnight: two quotas may leave
+// around it.
 //
 // With -real it asks api.openai.com three times for the list of its models, which costs
 // nothing, with the key in OPENAI_API_KEY.

@@ -126,15 +126,15 @@ func await(t testing.TB, what string, so func() bool) {
 	}
 }
 
-// Anew has calls that begin from now on checked apart from those before.
-func (f *Callers) Anew() {
+// Split checks the calls that begin from now on apart from those before.
+func (f *Callers) Split() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.histories = append(f.histories, new(outboundtest.Calls))
 }
 
 // Check ends the calls, and checks that there were never more in flight than the limit allows.
-// Between two Anew there may be as many more as lost has, for a store that has lost grants.
+// Between two Splits there may be as many more as lost has, for a store that has lost grants.
 func (f *Callers) Check(t testing.TB, lost ...int) {
 	t.Helper()
 	f.stop()

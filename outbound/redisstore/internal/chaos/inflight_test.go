@@ -214,11 +214,11 @@ func TestInFlight_SentinelsPromoteAReplica(t *testing.T) {
 	f := rollouttest.StartCallers(t, slots, 3*lease, processesOf(3, func() redis.UniversalClient { return s.Client(t) }))
 	f.AllGoOn(t, 10)
 	time.Sleep(d.between(0, 200*time.Millisecond))
-	f.Anew()
+	f.Split()
 	s.Servers[0].Kill(t)
 	promoted(t, s.Servers[1:]...)
 	f.AllAsk(t)
-	f.Anew()
+	f.Split()
 	f.AllGoOn(t, 20)
 	f.Check(t, 0, slots)
 }
