@@ -59,7 +59,7 @@ func (s *Server) alive() bool {
 	return !s.stopped && !s.process.ended()
 }
 
-// Kill ends the process immediately (SIGKILL), even if it is stopped: connections to it break, and
+// Kill ends the process immediately (SIGKILL), even if it is stopped. Connections to it break, and
 // the port refuses new ones.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()
