@@ -144,18 +144,31 @@ func TestCostError_NamesTheCure(t *testing.T) {
 	}
 }
 
-// No bucket knows whether an API or an operator holds it, so its refusals blame neither.
-func TestThrottledError_HoldHasNoCause(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewBucket("weather", PerSecond(10)))
-		if err := b.Hold(ctx, time.Minute); err != nil {
-			t.Fatal(err)
-		}
-		_, err := b.Acquire(ctx, Cost{1})
-		if want := `outbound: rate limited: "weather" is on hold, retry in 1m0s`; err == nil || err.Error() != want {
-			t.Errorf("%v, want %s", err, want)
-		}
-	})
+// The text of a refusal during a hold has the cause of the hold, and none if no reason was given.
+func TestThrottledError_NamesTheCauseOfAHold(t *testing.T) {
+	for _, c := range []struct {
+		hold func(*Bucket, *Permit)
+		want string
+	}{
+		{func(b *Bucket, _ *Permit) { b.Hold(ctx, time.Minute) }, ""},
+		{func(_ *Bucket, p *Permit) { p.Refused(time.Minute) }, " after a refusal by the API (rate)"},
+		{func(_ *Bucket, p *Permit) {
+			p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{0}, Wait: time.Minute})
+		}, " until the API's quota resets"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := Must(NewBucket("weather", PerSecond(10)))
+			permit, err := b.Acquire(ctx, Cost{1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.hold(b, &permit)
+			_, err = b.Acquire(ctx, Cost{Free})
+			if want := `outbound: rate limited: "weather" is on hold` + c.want + ", retry in 1m0s"; err == nil || err.Error() != want {
+				t.Errorf("%v, want %s", err, want)
+			}
+		})
+	}
 }
 
 func TestBucket_UnmadeIsAnError(t *testing.T) {

@@ -169,14 +169,14 @@ func TestBucketObserve_ReportsWhatIsInForce(t *testing.T) {
 		var early, late changes
 		defer mine.Observe(early.hear)()
 		stop := mine.Observe(late.hear)
-		early.expect(t, mine, "in force", Event{Kind: EventHeld, Hold: time.Minute}, Event{Kind: EventSlowed, Speed: 0.9})
+		early.expect(t, mine, "in force", Event{Kind: EventHeld, Hold: time.Minute, Reason: "rate"}, Event{Kind: EventSlowed, Speed: 0.9})
 		stop()
 		stop()
 		if err := other.Resume(ctx); err != nil {
 			t.Fatal(err)
 		}
 		early.expect(t, mine, "resumed", Event{Kind: EventResumed})
-		late.expect(t, mine, "until it was stopped", Event{Kind: EventHeld, Hold: time.Minute}, Event{Kind: EventSlowed, Speed: 0.9})
+		late.expect(t, mine, "until it was stopped", Event{Kind: EventHeld, Hold: time.Minute, Reason: "rate"}, Event{Kind: EventSlowed, Speed: 0.9})
 	})
 }
 
@@ -190,7 +190,7 @@ func TestBucketObserve_LostKeyIsNotResumed(t *testing.T) {
 		time.Sleep(time.Second)
 		s.lose()
 		mustAcquire(t, other).Refused(time.Minute)
-		c.expect(t, mine, "held", Event{Kind: EventHeld, Hold: time.Minute})
+		c.expect(t, mine, "held", Event{Kind: EventHeld, Hold: time.Minute, Reason: "rate"})
 	})
 }
 

@@ -63,9 +63,13 @@ func (e *ThrottledError) Error() string {
 	case e.Err == context.DeadlineExceeded && e.Limit == "" && e.RetryAfter == 0 && !e.Held && e.InProgress == 0:
 		return "outbound: " + quote(e.Key) + ": the deadline had passed before the call: " + e.Err.Error()
 	case e.Held:
-		s += " is on hold" // an operator's hold looks like the API's
-		if e.Reason != "" {
-			s += " (" + e.Reason + ")"
+		s += " is on hold"
+		switch e.Reason {
+		case "": // an operator's hold, or a pause whose reason the API has not named
+		case "exhausted":
+			s += " until the API's quota resets"
+		default:
+			s += " after a refusal by the API (" + e.Reason + ")"
 		}
 		if e.Limit != "" {
 			s += " and"

@@ -54,7 +54,7 @@ func ExampleLimit_Adaptive() {
 	fmt.Println(e)
 	// Output:
 	// "api": would wait 1m for the hold to end
-	//   held for 1m
+	//   held for 1m (rate)
 	//   the API has refused the latest call
 	//   slowed to 90 % after refusals
 	//   limit "8 in flight, adaptive": 0 of 4 calls in progress

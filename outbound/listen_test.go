@@ -51,7 +51,7 @@ func TestListen_ReportsEachAnswer(t *testing.T) {
 						t.Errorf("held for %v", s.HeldFor)
 					}
 					p.Done()
-					all := []Answer{told, {Kind: AnswerRefused, Wait: 3 * time.Second}}
+					all := []Answer{told, {Kind: AnswerRefused, Wait: 3 * time.Second, Reason: "rate"}}
 					first.expect(t, all...)
 					second.expect(t, all...)
 				})

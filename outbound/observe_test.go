@@ -131,9 +131,9 @@ func TestObserve_ReportsWhatBecomesOfACall(t *testing.T) {
 		p.Done()
 		p.Refused(time.Minute) // an answer that is understood late
 		expect(t, &h, Event{Kind: EventAdmitted, Cost: Cost{1}},
-			Event{Kind: EventHeld, Cost: Cost{1}, Rejected: true, Err: ErrInvalid},
+			Event{Kind: EventHeld, Cost: Cost{1}, Rejected: true, Reason: "rate", Err: ErrInvalid},
 			Event{Kind: EventEnded, Cost: Cost{1}},
-			Event{Kind: EventHeld, Cost: Cost{1}, Rejected: true, Hold: time.Minute})
+			Event{Kind: EventHeld, Cost: Cost{1}, Rejected: true, Reason: "rate", Hold: time.Minute})
 		if s, _ := b.State(ctx); s.HeldFor != time.Minute {
 			t.Errorf("held for %v, want a minute", s.HeldFor)
 		}

@@ -155,8 +155,8 @@ func (b both) Answered(a Answer) {
 	b[1].Answered(a)
 }
 
-// Refused reports that the API has refused the call, as with 429, and has asked to wait d. If d is
-// zero or less, the API did not say. The bucket holds for d, or for 1 s if d is 0. From the second
+// Refused reports that the API has refused the call, as with 429, and has asked to wait d. The
+// reason is "rate": see [Answer.Reason]. If d is zero or less, the API did not say how long. The bucket holds for d, or for 1 s if d is 0. From the second
 // consecutive refusal on, the hold is at least 2 s and doubles each time, up to an hour or
 // [Answer.MaxWait]. If calls had succeeded since the last such pause, the bucket's clock goes on at
 // 0.9 of its speed, 0.7 if that pause ended less than 10 s ago, and speeds up by 10 % a minute. It
@@ -170,7 +170,7 @@ func (b both) Answered(a Answer) {
 // bucket's pace. A second such refusal without a success between holds the bucket for 2 s, doubled
 // as above. All of this ends an hour after the last refusal, or by [Bucket.Resume].
 func (p *Permit) Refused(d time.Duration) {
-	p.Answered(Answer{Kind: AnswerRefused, Wait: d})
+	p.Answered(Answer{Kind: AnswerRefused, Wait: d, Reason: "rate"})
 }
 
 // Hold reports that the API has accepted the call and asks to wait d before the next one. It

@@ -20,18 +20,18 @@ func (redis) Update(context.Context, string, *store.Op) (store.Reply, error) {
 	return store.Reply{}, fmt.Errorf("connection refused: %w", store.ErrUnavailable)
 }
 
-// One of four workers goes on with a quarter of the limit while the store is away, and writes
-// a line to the log.
+// One of four processes continues with a quarter of the limit while the store is unavailable, and
+// writes a line to the log.
 func Example() {
 	log := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
 	store := &fallback.Store{
 		Store: redis{},
 		Share: 0.25,
-		OnSwitch: func(away bool, err error) {
-			if away {
-				log.Warn("the store is away, we go on with our share", "error", err)
+		OnSwitch: func(unavailable bool, err error) {
+			if unavailable {
+				log.Warn("the store is unavailable, we continue with our share", "error", err)
 			} else {
-				log.Info("the store is back")
+				log.Info("the store is available again")
 			}
 		},
 	}
@@ -43,12 +43,12 @@ func Example() {
 
 	_, err = bucket.Acquire(context.Background(), outbound.Cost{1})
 	if full, ok := errors.AsType[*outbound.ThrottledError](err); ok {
-		// The share begins with no room, so that the switch causes no burst.
-		fmt.Println("of 4 per hour we have a quarter: come back in", full.RetryAfter.Round(time.Minute))
+		// The share begins without capacity, so that the switch causes no burst.
+		fmt.Println("a quarter of 4 per hour: retry in", full.RetryAfter.Round(time.Minute))
 	}
 	// Output:
-	// level=WARN msg="the store is away, we go on with our share" error="connection refused: outbound: the store is unavailable"
-	// of 4 per hour we have a quarter: come back in 1h0m0s
+	// level=WARN msg="the store is unavailable, we continue with our share" error="connection refused: store: unavailable"
+	// a quarter of 4 per hour: retry in 1h0m0s
 }
 
 // withoutTime leaves the time out of a line of the log, so that the output is the same in

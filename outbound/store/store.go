@@ -49,7 +49,7 @@ func (s Sentinel) RetryableError() bool { return false }
 
 // ErrUnavailable is the error of a [Store], next to its cause, while it can serve no key and a wait
 // may cure that.
-const ErrUnavailable = Sentinel("outbound: the store is unavailable")
+const ErrUnavailable = Sentinel("store: unavailable")
 
 // Op is one step of a key: the reports in their order, then the action. Its user makes it valid:
 // one to [Max] limits, costs and durations that are finite and not negative.

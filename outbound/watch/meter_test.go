@@ -215,7 +215,7 @@ func TestABoardCountsWhatTheAPIAnswersAndWrapsNoPermit(t *testing.T) {
 		p.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: 1}) // of a call that it has taken
 		p.Done()
 		s := only(t, &b)
-		if fmt.Sprint(s.Calls.ByReason) != "map[concurrency:1 rate:1 unknown:2]" || s.HeldFor < 59*time.Second || s.Severity != Stopped {
+		if fmt.Sprint(s.Calls.ByReason) != "map[concurrency:1 rate:2 unknown:1]" || s.HeldFor < 59*time.Second || s.Severity != Stopped {
 			t.Errorf("%+v", s)
 		}
 	})
