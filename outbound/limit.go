@@ -102,13 +102,13 @@ func (l Limit) Burst(b float64) Limit {
 	switch {
 	case l.flaw != "":
 	case l.kind != store.Leaky:
-		l.flaw = "Burst is for limits that space calls evenly: of " + digits(l.Capacity) + l.shape() + " all may go at once as it is"
+		l.flaw = "Burst is for limits that space calls evenly: all of " + digits(l.Capacity) + l.shape() + " may leave in one burst without it"
 	case l.window == 0:
 		l.flaw = "Burst is for Per, PerSecond, PerMinute and PerHour: set Capacity instead"
 	case b != 1 && !(b > 1 && b <= l.n):
 		l.flaw = fmt.Sprintf("Burst needs a number from 1 to %s, not %s", number(max(1, l.n)), number(b))
 		if b > l.n && b <= maxCapacity {
-			l.flaw += fmt.Sprintf("; where an API says that %s may go at once and %s per second later, write Limit{Capacity: %[1]s, LeakRate: %[2]s}",
+			l.flaw += fmt.Sprintf("; if an API admits %s in one burst and %s per second later, write Limit{Capacity: %[1]s, LeakRate: %[2]s}",
 				number(b), number(l.n/l.window.Seconds()))
 		}
 	default:
@@ -408,7 +408,7 @@ func (l *Limit) check() string {
 	case l.kind == store.Leaky && l.Capacity/l.LeakRate > maxDrain:
 		return "it drains in more than 100 years"
 	case l.kind == store.Leaky && l.Capacity/l.LeakRate < 1e-9:
-		return "it drains in less than a nanosecond, which no clock can tell from at once"
+		return "it drains in less than a nanosecond, which no clock can measure"
 	}
 	return ""
 }

@@ -184,7 +184,7 @@ func limitOfWords(n float64, words []string, burst float64) (l Limit, flaw strin
 		}
 	case is("/s"), is("/m"), is("/h"):
 		if burst == 0 {
-			return l, `write "10 per 1s" or, with what may go at once, "1 burst, 10/s"`
+			return l, `write "10 per 1s" or, with the size of a burst, "1 burst, 10/s"`
 		}
 		i := slices.IndexFunc(timeUnits[:], func(u timeUnit) bool { return u.short == words[0] })
 		return Limit{Capacity: burst, LeakRate: n / timeUnits[i].Seconds()}, ""

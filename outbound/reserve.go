@@ -73,7 +73,7 @@ func (r *Reservation) Permit(ctx context.Context) (Permit, error) {
 	if r.ticket.call == nil {
 		return Permit{}, fmt.Errorf("%w: reservation that was used or cancelled", ErrInvalid)
 	}
-	err := r.bucket.Book(ctx, k) // it listens
+	err := r.bucket.Book(ctx, k) // reads the clock
 	if err != nil {
 		return Permit{}, err
 	}
@@ -86,15 +86,16 @@ func (r *Reservation) Permit(ctx context.Context) (Permit, error) {
 		ready, _ = k.Clock.Ready(r.ticket, time.Now())
 	}
 	if !ready {
-		return Permit{}, &ThrottledError{Key: r.bucket.key, RetryAfter: max(1, time.Until(k.Clock.Due(r.ticket))), Held: k.Clock.state.Rem > 0}
+		held, reason := k.Clock.Held(time.Now())
+		return Permit{}, &ThrottledError{Key: r.bucket.key, RetryAfter: max(1, time.Until(k.Clock.Due(r.ticket))), Held: held, Reason: reason}
 	}
 	p := r.ticket.Permit()
 	r.ticket = Ticket{}
 	return p, nil
 }
 
-// Cancel gives the reservation back. The bucket returns its units if no later reservation exists,
-// and else what is safe. Cancel has no effect after Permit has returned a permit.
+// Cancel ends the reservation. The bucket returns its units if no later reservation exists, and
+// otherwise what is safe. Cancel has no effect after Permit has returned a permit.
 func (r *Reservation) Cancel() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

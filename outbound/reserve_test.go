@@ -36,7 +36,8 @@ func TestReservation_FollowsTheBucket(t *testing.T) {
 				}
 			}
 			used := reserve(0)
-			if _, err := used.Permit(ctx); err != nil {
+			first, err := used.Permit(ctx)
+			if err != nil {
 				t.Fatal(err)
 			}
 			if _, err := used.Permit(ctx); !errors.Is(err, outbound.ErrInvalid) || !used.At().IsZero() {
@@ -45,15 +46,14 @@ func TestReservation_FollowsTheBucket(t *testing.T) {
 			used.Cancel()
 			r := reserve(time.Minute)
 			in("the second", r, time.Second)
-			_, err := r.Permit(ctx)
+			_, err = r.Permit(ctx)
 			if full, ok := errors.AsType[*outbound.ThrottledError](err); !ok || (full.RetryAfter-time.Second).Abs() > time.Millisecond {
 				t.Errorf("before its time: %v", err)
 			}
-			if err := b.Hold(ctx, 5*time.Second); err != nil {
-				t.Fatal(err)
-			}
+			first.Refused(5 * time.Second)
 			time.Sleep(time.Second)
-			if _, err := r.Permit(ctx); !errors.Is(err, outbound.ErrThrottled) {
+			_, err = r.Permit(ctx)
+			if full, ok := errors.AsType[*outbound.ThrottledError](err); !ok || !full.Held || full.Reason != "rate" {
 				t.Errorf("in a hold: %v", err)
 			}
 			for range 3 { // until it is due
