@@ -3,7 +3,6 @@ package outbound
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,32 +10,21 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// tardy is a store whose answers come late: after 10 ms they were true, and are here after takes.
-type tardy struct {
-	*store.Memory
-	takes time.Duration
-	trips atomic.Int64 // so far
-}
-
-func (s *tardy) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	s.trips.Add(1)
-	select {
-	case <-time.After(10 * time.Millisecond):
-	case <-ctx.Done():
-		return store.Reply{}, ctx.Err()
-	}
-	when := time.Now()
-	r, err := s.Memory.Update(ctx, key, op)
-	select {
-	case <-time.After(s.takes - 10*time.Millisecond):
-	case <-ctx.Done(): // as a store that knows of it: it gives back what the caller does not hear of
-		if len(r.Charges) > 0 {
-			_, _ = s.Memory.Update(context.Background(), key, &store.Op{Limits: op.Limits, Action: store.Book, Back: r.Charges})
+// lateStore returns a store whose replies are true after 10 ms, and arrive after takes.
+func lateStore(memory *FakeStore, takes time.Duration) StoreFunc {
+	const way = 10 * time.Millisecond
+	memory.Way = way
+	return func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+		r, err := memory.Update(ctx, key, op)
+		if err != nil {
+			return r, err
 		}
-		return store.Reply{}, ctx.Err()
+		r.When, r.Heard = time.Now(), time.Now().Add(way)
+		if err = sleep(ctx, takes-way); err != nil && len(r.Charges) > 0 { // a store returns charges that its caller does not learn of
+			_, _ = memory.Apply(key, &store.Op{Limits: op.Limits, Action: store.Book, Back: r.Charges})
+		}
+		return r, err
 	}
-	r.When, r.Heard = when, when.Add(10*time.Millisecond)
-	return r, err
 }
 
 // An Acquire whose answers come late ends with its ctx, or with its second answer or the first after a
@@ -66,8 +54,8 @@ func TestAcquire_EndsInTimeWithLateReplies(t *testing.T) {
 			takes: 300 * time.Millisecond, ctx: 700 * time.Millisecond, most: 700 * time.Millisecond, want: context.Canceled, cancels: true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &tardy{Memory: store.NewMemory(), takes: c.takes}
-			b := Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 0.001}, InFlight(3)))
+			s := new(FakeStore)
+			b := Must(NewSharedBucket(lateStore(s, c.takes), "k", Limit{Capacity: 10, LeakRate: 0.001}, InFlight(3)))
 			caller, cancel := context.WithCancel(ctx)
 			defer cancel()
 			switch {
@@ -99,7 +87,7 @@ func TestAcquire_EndsInTimeWithLateReplies(t *testing.T) {
 			}
 			for _, is := range states {
 				if is.Level > 0.01 {
-					t.Errorf("%s: %v of %v are left after %d trips", name, is.Level, is.Limit, s.trips.Load())
+					t.Errorf("%s: %v of %v are left after %d trips", name, is.Level, is.Limit, s.Requests.Load())
 				}
 			}
 		})

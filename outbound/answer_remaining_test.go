@@ -1,11 +1,9 @@
 package outbound
 
 import (
-	"context"
 	"errors"
 	"math"
 	"reflect"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -184,7 +182,7 @@ func TestAnswer_ReasonIsThatOfTheLongestHold(t *testing.T) {
 // refusal doubles the hold.
 func TestDone_FirstSuccessAfterAHoldIsSentOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &counting{Store: store.NewMemory()}
+		store := new(FakeStore)
 		limit := Limit{Capacity: 10, LeakRate: 10}
 		one, other := Must(NewSharedBucket(store, "api", limit)), Must(NewSharedBucket(store, "api", limit))
 		acquire := func(b *Bucket) Permit {
@@ -198,10 +196,10 @@ func TestDone_FirstSuccessAfterAHoldIsSentOnce(t *testing.T) {
 		p.Refused(0)
 		time.Sleep(time.Minute)
 		p, q, r := acquire(one), acquire(one), acquire(other)
-		trips := store.trips.Load()
+		trips := store.Requests.Load()
 		p.Done()
 		q.Done()
-		if n := store.trips.Load() - trips; n != 1 {
+		if n := store.Requests.Load() - trips; n != 1 {
 			t.Errorf("two successes have made %d trips, want 1", n)
 		}
 		r.Refused(0)
@@ -211,24 +209,13 @@ func TestDone_FirstSuccessAfterAHoldIsSentOnce(t *testing.T) {
 		time.Sleep(time.Minute)
 		s := acquire(other)
 		s.Done()
-		trips = store.trips.Load()
+		trips = store.Requests.Load()
 		u := acquire(one)
 		u.Done() // known already
-		if n := store.trips.Load() - trips; n != 1 {
+		if n := store.Requests.Load() - trips; n != 1 {
 			t.Errorf("a success that was known has made %d trips beside the booking's", n-1)
 		}
 	})
-}
-
-// counting counts its trips.
-type counting struct {
-	store.Store
-	trips atomic.Int64
-}
-
-func (c *counting) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	c.trips.Add(1)
-	return c.Store.Update(ctx, key, op)
 }
 
 func TestTicket_KnowsOfLaterHolds(t *testing.T) {
@@ -266,7 +253,7 @@ func TestTicket_KnowsOfLaterHolds(t *testing.T) {
 
 func TestIdle_NotForAnHourAfterARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		own, memory := Must(NewBucket("own", PerSecond(10))), new(openMemory)
+		own, memory := Must(NewBucket("own", PerSecond(10))), new(FakeStore)
 		shared := Must(NewSharedBucket(memory, "shared", PerSecond(10)))
 		for _, b := range []*Bucket{own, shared} {
 			p, err := b.Acquire(ctx, Cost{1})
@@ -277,12 +264,12 @@ func TestIdle_NotForAnHourAfterARefusal(t *testing.T) {
 		}
 		for range 2 {
 			time.Sleep(29 * time.Minute)
-			if own.Idle() || memory.lasts("shared") <= now() {
+			if own.Idle() || memory.Lasts("shared") <= now() {
 				t.Error("forgotten within an hour")
 			}
 		}
 		time.Sleep(2*time.Minute + time.Second)
-		if !own.Idle() || memory.lasts("shared") > now() {
+		if !own.Idle() || memory.Lasts("shared") > now() {
 			t.Error("not forgotten after an hour")
 		}
 	})

@@ -182,13 +182,13 @@ func TestBucketObserve_ReportsWhatIsInForce(t *testing.T) {
 
 func TestBucketObserve_LostKeyIsNotResumed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := new(openMemory)
+		s := new(FakeStore)
 		mine, other := Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 1})), Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 1}))
 		var c changes
 		defer mine.Observe(c.hear)()
 		c.expect(t, mine, "nothing has happened")
 		time.Sleep(time.Second)
-		s.lose()
+		s.Lose()
 		mustAcquire(t, other).Refused(time.Minute)
 		c.expect(t, mine, "held", Event{Kind: EventHeld, Hold: time.Minute, Reason: "rate"})
 	})

@@ -11,33 +11,24 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// herald is a store whose replies take a while and tell what they are told to.
-type herald struct {
-	*store.Memory
-	way, back   time.Duration
-	when, heard time.Duration // from the sending on
-	silent      bool
+// timed returns a store whose replies say when they were true and when they were sent, from the request on. They say
+// nothing if heard is 0.
+func timed(way, back, when, heard time.Duration) StoreFunc {
+	s := &FakeStore{Way: way, Back: back}
+	return func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+		sent := time.Now()
+		r, err := s.Update(ctx, key, op)
+		if heard != 0 {
+			r.When, r.Heard = sent.Add(when), sent.Add(heard)
+		}
+		return r, err
+	}
 }
 
-func (h *herald) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	sent := time.Now()
-	time.Sleep(h.way)
-	r, err := h.Memory.Update(ctx, key, op)
-	time.Sleep(h.back)
-	if !h.silent {
-		r.When, r.Heard = sent.Add(h.when), sent.Add(h.heard)
-	}
-	return r, err
-}
-
-// booked returns a bucket in the store, and the booking of a place that is free
-// at once.
-func (h *herald) booked(t *testing.T) (b *Bucket, k *BookRequest) {
-	b, err := NewSharedBucket(h, "k", Limit{Capacity: 1, LeakRate: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	k = &BookRequest{Costs: []Cost{{1}}, Wait: maxWait}
+// bookedIn returns a bucket in the store, and the booking of a reservation that is due immediately.
+func bookedIn(t *testing.T, s store.Store, limit Limit) (*Bucket, *BookRequest) {
+	t.Helper()
+	b, k := Must(NewSharedBucket(s, "k", limit)), &BookRequest{Costs: []Cost{{1}}, Wait: maxWait}
 	if err := b.Book(ctx, k); err != nil {
 		t.Fatal(err)
 	}
@@ -47,21 +38,20 @@ func (h *herald) booked(t *testing.T) (b *Bucket, k *BookRequest) {
 func TestClock_DueCountsFromWhenTheReplyWasTrue(t *testing.T) {
 	const ms = time.Millisecond
 	for name, c := range map[string]struct {
-		herald
-		due  time.Duration // from the sending on
-		late time.Duration // of a call that takes it when the reply is there
+		store StoreFunc
+		due   time.Duration // from the sending on
+		late  time.Duration // of a call that takes it when the reply is there
 	}{
-		"as usual":             {herald{way: 10 * ms, back: 10 * ms, when: 10 * ms, heard: 20 * ms}, 10 * ms, 10 * ms},
-		"delayed":              {herald{way: 10 * ms, back: 310 * ms, when: 10 * ms, heard: 20 * ms}, 10 * ms, 310 * ms},
-		"faster than usual":    {herald{way: 10 * ms, back: 5 * ms, when: 10 * ms, heard: 20 * ms}, 10 * ms, 5 * ms},
-		"does not tell":        {herald{way: 10 * ms, back: 310 * ms, silent: true}, 320 * ms, 0},
-		"from before the trip": {herald{way: 10 * ms, back: 10 * ms, when: -time.Hour, heard: -time.Hour}, 0, 20 * ms},
-		"from the future":      {herald{way: 10 * ms, back: 10 * ms, when: time.Hour, heard: 2 * time.Hour}, 20 * ms, 0},
+		"as usual":             {timed(10*ms, 10*ms, 10*ms, 20*ms), 10 * ms, 10 * ms},
+		"delayed":              {timed(10*ms, 310*ms, 10*ms, 20*ms), 10 * ms, 310 * ms},
+		"faster than usual":    {timed(10*ms, 5*ms, 10*ms, 20*ms), 10 * ms, 5 * ms},
+		"does not tell":        {timed(10*ms, 310*ms, 0, 0), 320 * ms, 0},
+		"from before the trip": {timed(10*ms, 10*ms, -time.Hour, -time.Hour), 0, 20 * ms},
+		"from the future":      {timed(10*ms, 10*ms, time.Hour, 2*time.Hour), 20 * ms, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			c.herald.Memory = store.NewMemory()
 			sent := time.Now()
-			b, k := c.herald.booked(t)
+			b, k := bookedIn(t, c.store, Limit{Capacity: 1, LeakRate: 1})
 			ticket := k.Tickets[0]
 			if due := k.Clock.Due(ticket).Sub(sent); due != c.due {
 				t.Errorf("%s: due after %v, want %v", name, due, c.due)
@@ -89,7 +79,7 @@ func TestClock_IsFreshFor25MillisecondsOrARequest(t *testing.T) {
 	for way, fresh := range map[time.Duration]time.Duration{ms: 25 * ms, 10 * ms: 25 * ms, 20 * ms: 40 * ms, 100 * ms: 200 * ms, 600 * ms: time.Second} {
 		for _, delay := range []time.Duration{0, 500 * ms} {
 			synctest.Test(t, func(t *testing.T) {
-				_, k := (&herald{Memory: store.NewMemory(), way: way, back: way + delay, when: way, heard: 2 * way}).booked(t)
+				_, k := bookedIn(t, timed(way, way+delay, way, 2*way), Limit{Capacity: 1, LeakRate: 1})
 				arrived := time.Now()
 				for _, age := range []time.Duration{0, fresh, fresh + 1} {
 					if ready, _ := k.Clock.Ready(k.Tickets[0], arrived.Add(age)); ready != (age <= fresh) {
@@ -101,26 +91,21 @@ func TestClock_IsFreshFor25MillisecondsOrARequest(t *testing.T) {
 	}
 }
 
-// repeater is a store whose first answers are lost, and given again from a record.
-type repeater struct {
-	*store.Memory
-	lost  int // how many answers
-	after time.Duration
-}
-
-func (s *repeater) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	r, err := s.Memory.Update(ctx, key, op)
-	if s.lost > 0 && op.Action == store.Book && len(op.Costs) > 0 {
-		s.lost--
-		time.Sleep(s.after)
-		var now store.Reply
-		now, err = s.Memory.Update(context.Background(), key, &store.Op{Limits: op.Limits, Number: op.Number})
-		now.Charges = r.Charges
-		r = now
+// repeating returns a store whose first replies to bookings are lost, and come again from a record after some time.
+func repeating(lost int, after time.Duration) StoreFunc {
+	s := new(FakeStore)
+	return func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+		r, err := s.Update(ctx, key, op)
+		if lost > 0 && op.Action == store.Book && len(op.Costs) > 0 {
+			lost--
+			time.Sleep(after)
+			charges := r.Charges
+			r, err = s.Apply(key, &store.Op{Limits: op.Limits, Number: op.Number})
+			r.Charges = charges
+		}
+		r.When, r.Heard = time.Now(), time.Now()
+		return r, err
 	}
-	r.When = time.Now()
-	r.Heard = r.When
-	return r, err
 }
 
 func TestAcquire_RepeatedReplyIsLate(t *testing.T) {
@@ -138,7 +123,7 @@ func TestAcquire_RepeatedReplyIsLate(t *testing.T) {
 		{lost: 9, after: 900 * ms, error: true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			b := Must(NewSharedBucket(&repeater{Memory: store.NewMemory(), lost: c.lost, after: c.after}, "k", Limit{Capacity: 10, LeakRate: 1}))
+			b := Must(NewSharedBucket(repeating(c.lost, c.after), "k", Limit{Capacity: 10, LeakRate: 1}))
 			began := time.Now()
 			_, err := b.Acquire(ctx, Cost{10})
 			took := time.Since(began)
@@ -164,11 +149,7 @@ func TestAcquire_RepeatedReplyIsLate(t *testing.T) {
 
 func TestClock_RepeatedTicketIsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewSharedBucket(&repeater{Memory: store.NewMemory(), lost: 1, after: time.Second}, "k", Limit{Capacity: 10, LeakRate: 1}))
-		k := &BookRequest{Costs: []Cost{{1}}}
-		if err := b.Book(ctx, k); err != nil {
-			t.Fatal(err)
-		}
+		_, k := bookedIn(t, repeating(1, time.Second), Limit{Capacity: 10, LeakRate: 1})
 		if ready, late := k.Clock.Ready(k.Tickets[0], time.Now()); !ready || late != time.Second {
 			t.Errorf("ready %v, %v late", ready, late)
 		}

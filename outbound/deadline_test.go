@@ -10,14 +10,6 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// slowStore answers no trip before its ctx ends.
-type slowStore struct{ store.Store }
-
-func (slowStore) Update(ctx context.Context, _ string, _ *store.Op) (store.Reply, error) {
-	<-ctx.Done()
-	return store.Reply{}, ctx.Err()
-}
-
 // A call that is refused for its deadline gets a ThrottledError that is context.DeadlineExceeded, wherever the deadline
 // finds it. A call that is cancelled gets its ctx's own error.
 func TestBucket_AcquireAfterADeadline(t *testing.T) {
@@ -25,7 +17,7 @@ func TestBucket_AcquireAfterADeadline(t *testing.T) {
 		"one limit":  func() (*Bucket, error) { return NewBucket("k", PerSecond(1)) },
 		"two limits": func() (*Bucket, error) { return NewBucket("k", PerSecond(1), PerHour(100)) },
 		"shared":     func() (*Bucket, error) { return NewSharedBucket(store.NewMemory(), "k", PerSecond(1)) },
-		"slow":       func() (*Bucket, error) { return NewSharedBucket(slowStore{store.NewMemory()}, "k", PerSecond(1)) },
+		"slow":       func() (*Bucket, error) { return NewSharedBucket(&FakeStore{Way: time.Hour}, "k", PerSecond(1)) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(of())

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // explained is what a bucket explains about a call.
@@ -319,16 +317,16 @@ func TestExplain_NamesTheLongestPart(t *testing.T) {
 // in this process does.
 func TestExplain_SharedBucketTakesOneRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &counting{Store: store.NewMemory()}
+		store := new(FakeStore)
 		limits := []Limit{PerSecond(2), Window(3, time.Minute), Daily(5, time.UTC)}
 		shared, local := Must(NewSharedBucket(store, "key", limits...)), Must(NewBucket("key", limits...))
 		for i := range 12 {
 			for _, b := range []*Bucket{shared, local} {
 				_, _ = b.Acquire(t.Context(), Cost{1})
 			}
-			before := store.trips.Load()
+			before := store.Requests.Load()
 			is, want := explained(t, shared, Cost{1}), explained(t, local, Cost{1})
-			if n := store.trips.Load() - before; n != 1 {
+			if n := store.Requests.Load() - before; n != 1 {
 				t.Errorf("%d trips", n)
 			}
 			if is.Wait != want.Wait || is.Because != want.Because || is.Limit != want.Limit {

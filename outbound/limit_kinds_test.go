@@ -118,7 +118,7 @@ func TestCalendar_CountsByTheStoresTimeOfDay(t *testing.T) {
 func TestAnswerRemaining_OfAWindowHoldsWhenLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Minute)
-		m := &counting{Store: store.NewMemory()}
+		m := new(FakeStore)
 		b := Must(NewSharedBucket(m, "github", PerSecond(10), Window(5_000, time.Hour), Daily(50_000, time.UTC)))
 		for _, c := range []struct {
 			left  float64
@@ -126,9 +126,9 @@ func TestAnswerRemaining_OfAWindowHoldsWhenLittle(t *testing.T) {
 		}{{4_000, 0}, {30, 0}, {2, 1}, {0, 1}} {
 			p := mustAcquire(t, b)
 			time.Sleep(200 * time.Millisecond)
-			before := m.trips.Load()
+			before := m.Requests.Load()
 			p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{c.left, -1, -1, -1}, Wait: time.Hour})
-			if got := m.trips.Load() - before; got != c.trips {
+			if got := m.Requests.Load() - before; got != c.trips {
 				t.Errorf("%v left: %d trips, want %d", c.left, got, c.trips)
 			}
 		}

@@ -2,31 +2,18 @@ package outbound_test
 
 import (
 	"context"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
-
-// countingStore counts its trips.
-type countingStore struct {
-	store.Store
-	trips atomic.Int64
-}
-
-func (s *countingStore) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	s.trips.Add(1)
-	return s.Store.Update(ctx, key, op)
-}
 
 // A permit reports what remained when its call was charged, without another trip.
 func TestPermit_StateIsThatOfTheDecision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &countingStore{Store: store.NewMemory()}
+		store := new(outbound.FakeStore)
 		ten, hour := outbound.Limit{Capacity: 10, LeakRate: 1}, outbound.Window(50, time.Hour).Of(0, "hour")
 		of := func(b *outbound.Bucket, err error) outbound.Limiter { return outbound.Must(b, err) }
 		for name, l := range map[string]outbound.Limiter{
@@ -52,7 +39,7 @@ func TestPermit_StateIsThatOfTheDecision(t *testing.T) {
 				}
 				time.Sleep(2 * time.Second)
 			}
-			trips := store.trips.Load()
+			trips := store.Requests.Load()
 			for i, level := range []float64{3, 6, 7, 10} { // 2 have leaked before the third
 				s := all[i].State()
 				if s.Limit.Capacity != 10 || s.Level != level || s.Remaining != 10-level || s.EmptyIn != time.Duration(level)*time.Second || s.Speed != 1 || s.HeldFor != 0 {
@@ -63,15 +50,15 @@ func TestPermit_StateIsThatOfTheDecision(t *testing.T) {
 					t.Errorf("%s, call %d: settled, it is %v", name, i, s.Level)
 				}
 			}
-			if name != "shared" && store.trips.Load() != trips {
-				t.Errorf("%s: %d trips", name, store.trips.Load()-trips)
+			if name != "shared" && store.Requests.Load() != trips {
+				t.Errorf("%s: %d trips", name, store.Requests.Load()-trips)
 			}
 		}
-		store.trips.Store(0)
+		store.Requests.Store(0)
 		shared := outbound.Must(outbound.NewSharedBucket(store, "trips", ten))
 		p, err := shared.Acquire(background, outbound.Cost{4})
-		if s := p.State(); err != nil || s.Remaining != 6 || store.trips.Load() != 1 {
-			t.Errorf("%+v, %v, after %d trips, want 1", s, err, store.trips.Load())
+		if s := p.State(); err != nil || s.Remaining != 6 || store.Requests.Load() != 1 {
+			t.Errorf("%+v, %v, after %d trips, want 1", s, err, store.Requests.Load())
 		}
 		if p, err = shared.Acquire(background, outbound.Cost{outbound.Free}); err != nil || p.State().Level != 4 {
 			t.Errorf("a free call: %+v, %v", p.State(), err)

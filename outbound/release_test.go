@@ -14,23 +14,6 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// aged is a store of a process that was started at another time than this one, with a count of the
-// changes of limits.
-type aged struct {
-	store.Store
-	started time.Time
-	changes *atomic.Int64
-}
-
-func (s *aged) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	op.Age = time.Since(s.started) // as this process would say
-	r, err := s.Store.Update(ctx, key, op)
-	if op.Action == store.Replace && !r.Stale && err == nil {
-		s.changes.Add(1)
-	}
-	return r, err
-}
-
 func labels(b *outbound.Bucket) string {
 	s := ""
 	for _, l := range b.Limits() {
@@ -46,7 +29,16 @@ func TestBucket_NewestReleaseCounts(t *testing.T) {
 		kept, changes := store.NewMemory(), new(atomic.Int64)
 		start := func(l ...outbound.Limit) *outbound.Bucket {
 			time.Sleep(time.Minute)
-			return outbound.Must(outbound.NewSharedBucket(&aged{Store: kept, started: time.Now(), changes: changes}, "api", l...))
+			started := time.Now() // the process, and with it the bucket
+			aged := outbound.StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+				op.Age = time.Since(started)
+				r, err := kept.Update(ctx, key, op)
+				if op.Action == store.Replace && !r.Stale && err == nil {
+					changes.Add(1)
+				}
+				return r, err
+			})
+			return outbound.Must(outbound.NewSharedBucket(aged, "api", l...))
 		}
 		admit := func(b *outbound.Bucket, want string) {
 			t.Helper()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,7 +17,7 @@ import (
 func TestResend_EndedCallLosesNoSettle(t *testing.T) {
 	for _, used := range []float64{40, 500} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &slowly{Store: store.NewMemory()}
+			s := &FakeStore{Way: 10 * time.Millisecond}
 			b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1e-3}))
 			p, err := b.Acquire(ctx, Cost{100})
 			if err != nil {
@@ -26,7 +25,7 @@ func TestResend_EndedCallLosesNoSettle(t *testing.T) {
 			}
 			defer b.Waiting(func() {})()
 			p.Settle(Cost{used})
-			s.fails(errWhoKnows, false)
+			s.Fail(errWhoKnows, false)
 			short, cancel := context.WithTimeout(ctx, time.Millisecond)
 			defer cancel()
 			if _, err := b.Acquire(short, Cost{1}); !errors.Is(err, context.DeadlineExceeded) {
@@ -37,7 +36,7 @@ func TestResend_EndedCallLosesNoSettle(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			s.fails(nil, false)
+			s.Fail(nil, false)
 			if _, err := b.State(ctx); err != nil { // then the bucket knows that the store is back
 				t.Fatal(err)
 			}
@@ -57,7 +56,7 @@ func TestResend_AddedUnitsOutlastAnOutage(t *testing.T) {
 	for _, carried := range []bool{false, true} {
 		for _, watched := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				s := &slowly{Store: store.NewMemory()}
+				s := &FakeStore{Way: 10 * time.Millisecond}
 				b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1e-3}, Limit{Capacity: 1000, LeakRate: 1e-3, Unit: 1}))
 				p, err := b.Acquire(ctx, Cost{100, 100})
 				if err != nil {
@@ -66,15 +65,15 @@ func TestResend_AddedUnitsOutlastAnOutage(t *testing.T) {
 				if watched {
 					defer b.Waiting(func() {})()
 				}
-				s.fails(errWhoKnows, carried)
+				s.Fail(errWhoKnows, carried)
 				p.Settle(Cost{500, 20})
 				for range 10 {
 					if err := b.Book(ctx, &BookRequest{}); !errors.Is(err, errWhoKnows) {
 						t.Error(err)
 					}
-					s.fails(errWhoKnows, false)
+					s.Fail(errWhoKnows, false)
 				}
-				s.fails(nil, false)
+				s.Fail(nil, false)
 				_, _ = b.State(ctx)
 				synctest.Wait()
 				time.Sleep(time.Second)
@@ -95,7 +94,7 @@ func TestResend_AddedUnitsOutlastAnOutage(t *testing.T) {
 
 func TestResend_FailedSuccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &slowly{Store: store.NewMemory()}
+		s := &FakeStore{Way: 10 * time.Millisecond}
 		b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1000}))
 		call := func(f func(*Permit)) {
 			p, err := b.Acquire(ctx, Cost{1})
@@ -107,8 +106,8 @@ func TestResend_FailedSuccess(t *testing.T) {
 			time.Sleep(2 * time.Second)
 		}
 		call(func(p *Permit) { p.Refused(time.Second) })
-		call(func(*Permit) { s.fails(errWhoKnows, false) })
-		s.fails(nil, false)
+		call(func(*Permit) { s.Fail(errWhoKnows, false) })
+		s.Fail(nil, false)
 		call(func(*Permit) {})
 		call(func(p *Permit) { p.Refused(time.Millisecond) })
 		if s, err := b.State(ctx); err != nil || s.Speed == 1 {
@@ -119,74 +118,30 @@ func TestResend_FailedSuccess(t *testing.T) {
 
 var errWhoKnows = errors.New("who knows")
 
-// slowly is a store whose trips take a moment. While away is set they fail, with or without
-// being carried out.
-type slowly struct {
-	store.Store
-	mu      sync.Mutex // protects what follows
-	away    error
-	carries bool
-}
-
-// fails has all trips from now on fail with err, or none if it is nil.
-func (s *slowly) fails(err error, carries bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.away, s.carries = err, carries
-}
-
-func (s *slowly) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	select {
-	case <-time.After(10 * time.Millisecond):
-	case <-ctx.Done():
-		return store.Reply{}, ctx.Err()
-	}
-	s.mu.Lock()
-	away, carries := s.away, s.carries
-	s.mu.Unlock()
-	if away != nil && !carries {
-		return store.Reply{}, away
-	}
-	r, err := s.Store.Update(ctx, key, op)
-	if away != nil {
-		return store.Reply{}, away
-	}
-	return r, err
-}
-
-// delivers is a store that has sent the reports of an operation on a trip of their own, before the one that fails.
-type delivers struct {
-	store.Store
-	fails atomic.Bool
-}
-
-func (d *delivers) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	if !d.fails.Load() {
-		return d.Store.Update(ctx, key, op)
-	}
-	reports := *op
-	reports.Action, reports.Costs = store.Look, nil
-	if _, err := d.Store.Update(ctx, key, &reports); err != nil {
-		return store.Reply{}, err
-	}
-	return store.Reply{Reported: true}, errWhoKnows
-}
-
 func TestResend_DeliveredSettleIsNotSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &delivers{Store: store.NewMemory()}
-		b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1e-6}))
+		s, fails := new(FakeStore), new(atomic.Bool)
+		delivers := StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+			if !fails.Load() {
+				return s.Update(ctx, key, op)
+			}
+			reports := *op
+			reports.Action, reports.Costs = store.Look, nil
+			_, err := s.Update(ctx, key, &reports)
+			return store.Reply{Reported: true}, errors.Join(errWhoKnows, err)
+		})
+		b := Must(NewSharedBucket(delivers, "key", Limit{Capacity: 1000, LeakRate: 1e-6}))
 		p, err := b.Acquire(ctx, Cost{100})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer b.Waiting(func() {})() // the settle rides on the booking
 		p.Settle(Cost{150})
-		s.fails.Store(true)
+		fails.Store(true)
 		if err := b.Book(ctx, &BookRequest{Costs: []Cost{{1}}, Wait: time.Hour}); !errors.Is(err, errWhoKnows) {
 			t.Fatal(err)
 		}
-		s.fails.Store(false)
+		fails.Store(false)
 		for range 2 {
 			if is, err := b.State(ctx); err != nil || math.Abs(is.Level-150) > 0.1 {
 				t.Errorf("level %v, %v; want 150", is.Level, err)
