@@ -14,8 +14,8 @@
 // Tokens are counted in buckets that refill steadily, or by the minute. A window of a minute
 // exceeds neither, and a call may take all of it. PerMinute would need a Burst of the largest call,
 // and lose as much of each minute. Leave 5 % where the tokens are known afterwards, because some
-// calls use more than their estimate. Quotas of a day are a [outbound.Daily] if they are reset at a
-// known midnight, and else a Window.
+// calls use more than their estimate. A quota of a day is an [outbound.Daily] if it is reset at a
+// known midnight, and a Window otherwise.
 package estimate
 
 import (
@@ -44,13 +44,13 @@ import (
 // after the first use.
 type Average struct {
 	// Bucket is the bucket that the calls acquire from. No estimate is then above the capacity of a
-	// limit that is in force. Calls that really cost more still go, and settle the rest; only the
-	// known part may be too large. If it is nil, estimates have no bound, and once the average is
+	// limit that is in force. Calls that really cost more are still admitted, and settle the
+	// rest; only the known part may be too large. If it is nil, estimates have no bound, and once the average is
 	// above a capacity every call is [outbound.ErrTooLarge].
 	Bucket *outbound.Bucket
 	// First is what the calls before the first Learn cost beyond their known part. Without it, a
 	// known part of 0 in the bucket's first unit is [outbound.ErrInvalid] until the first Learn; if
-	// it is [outbound.Free], all calls until then go immediately, unpaced. Invalid numbers count as
+	// it is [outbound.Free], all calls until then are admitted immediately, unpaced. Invalid numbers count as
 	// 0.
 	First outbound.Cost
 	// Weight is how much the newest call counts, above 0 and at most 1. If it is another number, it
