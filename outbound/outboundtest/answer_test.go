@@ -13,13 +13,18 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
+// Latency delays answers and refusals. The Date and the history have the time of the arrival.
 func TestAPI_DateIsThatOfTheArrival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{SlidingLog(2, time.Hour)}, Latency: 3 * time.Second}
+		begin := time.Now()
 		tell(t, api, "GET", "/", 0).want(t, 200, "Date: Sat, 01 Jan 2000 00:00:00 GMT")
 		time.Sleep(time.Second - 1)
 		tell(t, api, "GET", "/", 0).want(t, 200, "Date: Sat, 01 Jan 2000 00:00:03 GMT")
 		tell(t, api, "GET", "/", 0).want(t, 429, "Date: Sat, 01 Jan 2000 00:00:06 GMT")
+		if took, span := time.Since(begin), api.Arrivals().Total().Span(); took != 10*time.Second-1 || span != 7*time.Second-1 {
+			t.Errorf("took %v, with arrivals in %v, want 9.999999999s and 6.999999999s", took, span)
+		}
 	})
 }
 
@@ -59,7 +64,7 @@ func TestAPI_HandlerMaySetTheDate(t *testing.T) {
 		}
 		res.Body.Close()
 		date, err := http.ParseTime(res.Header.Get("Date"))
-		if own != (res.Header.Get("Date") == "yesterday") || !own && (err != nil || time.Since(date) < time.Hour || time.Since(date) > time.Hour+time.Minute) {
+		if len(res.Header.Values("Date")) != 1 || own != (res.Header.Get("Date") == "yesterday") || !own && (err != nil || time.Since(date) < time.Hour || time.Since(date) > time.Hour+time.Minute) {
 			t.Errorf("Date %q, %v", res.Header.Get("Date"), err)
 		}
 	}

@@ -16,24 +16,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-func TestAPI_ZeroRefusesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var api API
-		if api.Report() != (Report{}) || api.Arrivals().Len() != 0 {
-			t.Error("an API without calls has seen some")
-		}
-		for range 100 {
-			if status, _ := callAPI(t, &api, 1); status != http.StatusOK {
-				t.Fatalf("status %d, want 200", status)
-			}
-		}
-		want := Report{Arrivals: 100, Admitted: 100, Answered: 100, Peak: 1}
-		if r := api.Report(); r != want {
-			t.Errorf("got %+v, want %+v", r, want)
-		}
-	})
-}
-
+// An API keeps a history of all arrivals, and one of the calls that it has admitted.
 func TestAPI_HistoriesOfArrivalsAndAdmittedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{SlidingLog(2, time.Second)}}
@@ -65,21 +48,7 @@ func TestAPI_HistoriesOfArrivalsAndAdmittedCalls(t *testing.T) {
 	})
 }
 
-func TestAPI_LatencyDelaysAnswersAndRefusals(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := &API{Rules: []Rule{SlidingLog(1, time.Minute)}, Latency: 300 * time.Millisecond}
-		for _, want := range []int{200, 429} {
-			begin := time.Now()
-			if status, _ := callAPI(t, api, 1); status != want || time.Since(begin) != 300*time.Millisecond {
-				t.Errorf("status %d after %v, want %d after 300ms", status, time.Since(begin), want)
-			}
-		}
-		if w := api.Arrivals().Total(); w.Span() != 300*time.Millisecond {
-			t.Errorf("arrivals %v apart, want 300ms: they count when they come, not when they are answered", w.Span())
-		}
-	})
-}
-
+// InFlight counts a call from its arrival to its answer.
 func TestInFlight_CountsFromArrivalToAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{InFlight(3)}, Latency: time.Second}
@@ -103,17 +72,13 @@ func TestInFlight_CountsFromArrivalToAnswer(t *testing.T) {
 			t.Errorf("meanwhile: %+v, want 3 in progress", r)
 		}
 		time.Sleep(500*time.Millisecond - 1) // a nanosecond before the first one ends
-		if status, _ := callAPI(t, api, 1); status != http.StatusTooManyRequests {
-			t.Errorf("a nanosecond early: status %d, want 429", status)
-		}
+		tell(t, api, "GET", "/", 0).want(t, 429)
 		wg.Wait()
 		if statuses[200] != 3 || statuses[429] != 7 {
 			t.Errorf("statuses %v, want 3 times 200 and 7 times 429", statuses)
 		}
 		for range 3 {
-			if status, _ := callAPI(t, api, 1); status != http.StatusOK {
-				t.Errorf("after the others: status %d, want 200", status)
-			}
+			tell(t, api, "GET", "/", 0).want(t, 200)
 		}
 		want := Report{Arrivals: 14, Admitted: 6, Refused: 8, Answered: 6, Peak: 3}
 		if r := api.Report(); r != want {
@@ -122,6 +87,7 @@ func TestInFlight_CountsFromArrivalToAnswer(t *testing.T) {
 	})
 }
 
+// A refusal by InFlight has no Retry-After, because it is unknown when a call ends.
 func TestRetryAfter_MissingWhileInFlightIsBroken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, rules := range [][]Rule{
@@ -131,34 +97,26 @@ func TestRetryAfter_MissingWhileInFlightIsBroken(t *testing.T) {
 			api := &API{Rules: rules, Latency: time.Second}
 			go callAPI(t, api, 1)
 			synctest.Wait()
-			if status, after := callAPI(t, api, 1); status != 429 || after != "" {
-				t.Errorf("status %d, Retry-After %q, want 429 without", status, after)
-			}
+			tell(t, api, "GET", "/", 0).want(t, 429, "Retry-After")
 			synctest.Wait() // both calls end in the same instant
-			if status, after := callAPI(t, api, 1); status != 429 || after != "59" {
-				t.Errorf("status %d, Retry-After %q, want 429 with 59", status, after)
-			}
+			tell(t, api, "GET", "/", 0).want(t, 429, "Retry-After: 59")
 		}
 	})
 }
 
+// The body of a refusal names each rule that the call breaks.
 func TestAPI_RefusalNamesEachBrokenRule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{SlidingLog(1, time.Second), LeakyBucket(9, 1), FixedWindow(1, time.Minute)}}
-		client := &http.Client{Transport: api}
 		for _, want := range []string{"ok", "too many: the limit is 1 calls in any 1s, and 1 calls in each 1m0s of the clock\n"} {
-			res, err := client.Get("http://api.example.com/")
-			if err != nil {
-				t.Fatal(err)
-			}
-			body, err := io.ReadAll(res.Body)
-			if err != nil || string(body) != want || res.ContentLength != int64(len(want)) {
-				t.Errorf("body %q (length %d), %v, want %q", body, res.ContentLength, err, want)
+			if r := tell(t, api, "GET", "/", 0); r.body != want {
+				t.Errorf("body %q, want %q", r.body, want)
 			}
 		}
 	})
 }
 
+// Next answers admitted calls, and sees no others.
 func TestAPI_NextAnswersOnlyAdmittedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
@@ -170,17 +128,15 @@ func TestAPI_NextAnswersOnlyAdmittedCalls(t *testing.T) {
 				w.WriteHeader(http.StatusTeapot)
 			}),
 		}
-		for _, want := range []int{http.StatusTeapot, http.StatusTooManyRequests} {
-			if status, _ := callAPI(t, api, 1); status != want {
-				t.Errorf("status %d, want %d", status, want)
-			}
-		}
+		tell(t, api, "GET", "/", 0).want(t, 418)
+		tell(t, api, "GET", "/", 0).want(t, 429)
 		if asked != 1 {
 			t.Errorf("Next was asked %d times, want once", asked)
 		}
 	})
 }
 
+// A rule or a cost that is invalid panics, and nothing is counted.
 func TestAPI_PanicsOnInvalidRulesAndCosts(t *testing.T) {
 	for range 2 { // the first failure must not leave an API without rules behind
 		api := &API{Rules: []Rule{LeakyBucket(1, 1), {}}}
@@ -214,38 +170,7 @@ func TestAPI_PanicsOnInvalidRulesAndCosts(t *testing.T) {
 	}
 }
 
-func TestAPI_ConcurrentCallersGetTheLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := &API{Rules: []Rule{LeakyBucket(50, 100), SlidingLog(120, time.Second), InFlight(40)}, Latency: time.Millisecond}
-		var wg sync.WaitGroup
-		for i := range 50 {
-			wg.Go(func() {
-				for range 100 {
-					callAPI(t, api, 1)
-					time.Sleep(time.Duration(1+i%7) * time.Millisecond)
-				}
-			})
-		}
-		wg.Wait()
-		r := api.Report()
-		if r.Arrivals != 5000 || r.Admitted+r.Refused != 5000 || r.Answered != r.Admitted || r.InProgress != 0 || r.Peak != 40 {
-			t.Errorf("report %+v", r)
-		}
-		if api.Arrivals().Len() != r.Arrivals || api.Admitted().Len() != r.Admitted {
-			t.Errorf("%d arrivals and %d admitted calls in the histories, report %+v", api.Arrivals().Len(), api.Admitted().Len(), r)
-		}
-		if err := api.Admitted().Check(50, 100, 0); err != nil {
-			t.Error(err)
-		}
-		if w := api.Admitted().Worst(time.Second); w.Units > 120 {
-			t.Errorf("%g calls in a second, want at most 120", w.Units)
-		}
-		if use := api.Admitted().Use(50, 100); use < 0.9 {
-			t.Errorf("use %g: a strict API must not refuse what keeps its rules", use)
-		}
-	})
-}
-
+// The limits hold on a real port, with a race of clients.
 func TestAPI_KeepsItsRulesOnARealPort(t *testing.T) {
 	api := &API{Rules: []Rule{SlidingLog(25, time.Hour), InFlight(25)}}
 	server := httptest.NewServer(api)
@@ -282,6 +207,7 @@ func TestAPI_KeepsItsRulesOnARealPort(t *testing.T) {
 	}
 }
 
+// A call whose caller has given up is admitted and not answered.
 func TestAPI_GivenUpCallIsNotAnswered(t *testing.T) {
 	api := &API{Latency: time.Hour}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -296,12 +222,13 @@ func TestAPI_GivenUpCallIsNotAnswered(t *testing.T) {
 	}
 }
 
+// A call in which Next panics has ended.
 func TestAPI_PanicOfNextEndsTheCall(t *testing.T) {
 	api := &API{
 		Rules: []Rule{InFlight(1)},
 		Next:  http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(errors.New("broken")) }),
 	}
-	for range 2 { // the second must find the first one's place free
+	for range 2 { // the first is no longer in progress
 		func() {
 			defer func() { recover() }()
 			api.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))

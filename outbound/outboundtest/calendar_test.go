@@ -109,7 +109,7 @@ func TestCalendarWindow_RepeatedDateIsOver(t *testing.T) {
 }
 
 // Each minute of a year is in the period of the latest date that the zone's clocks have shown.
-func TestCheckCalendar_AgreesWithTheClockEachMinute(t *testing.T) {
+func TestHistory_CheckCalendarAgreesWithZones(t *testing.T) {
 	for name, year := range map[string]int{
 		"America/Sao_Paulo": 2018, "America/Havana": 2024, "America/St_Johns": 2008, "Pacific/Apia": 2011, "Asia/Beirut": 2022, "Africa/Cairo": 2023,
 	} {
@@ -210,7 +210,7 @@ func TestCalendarWindow_CountsUnitsAndKeys(t *testing.T) {
 
 // Departures at random around a night in which midnight comes twice, against a count of each
 // period.
-func TestCheckCalendar_AgreesWithCountingEachPeriod(t *testing.T) {
+func TestHistory_CheckCalendarAgreesWithACount(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	z := zone(t, "America/Havana")
 	utc := func(day, hour int) time.Time { return time.Date(2024, 11, day, hour, 0, 0, 0, time.UTC) }
@@ -264,7 +264,7 @@ func TestCheckCalendar_AgreesWithCountingEachPeriod(t *testing.T) {
 	}
 }
 
-func TestCheckWindow_FindsTheFullestWindow(t *testing.T) {
+func TestHistory_CheckWindowFindsTheFullest(t *testing.T) {
 	h := historyOf([]point{{0, 3}, {1_000_000, 2}, {1_999_999, 4}, {2_999_999, 5}})
 	for length, most := range map[time.Duration]float64{
 		time.Microsecond: 5, time.Second: 6, time.Second + 1: 9, 2 * time.Second: 11, 3 * time.Second: 14,
@@ -294,7 +294,7 @@ func TestExcess_NamesItsWindowOrPeriod(t *testing.T) {
 	}
 }
 
-func TestCheckWindow_PanicsOnInvalidNumbers(t *testing.T) {
+func TestHistory_CheckWindowPanicsOnInvalidNumbers(t *testing.T) {
 	var h History
 	for _, bad := range []float64{math.NaN(), math.Inf(1), -1, 0} {
 		wantPanic(t, "limit of a window", func() { _ = h.CheckWindow(bad, time.Second) })

@@ -6,9 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
-	"sync"
-	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
@@ -142,57 +139,4 @@ func ExampleHistory_Worst() {
 	// Output:
 	// 3 calls from 12:00:00.900 on
 	// 45 % of 4 per second
-}
-
-// This is the test of the package documentation: in a bubble, where time costs nothing, a
-// client that paces itself calls a strict API.
-func TestAClientThatPacesItselfIsNeverRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(10, time.Second)}}
-		client := &http.Client{Transport: &paced{base: api, gap: 100 * time.Millisecond}}
-		var wg sync.WaitGroup
-		for range 4 {
-			wg.Go(func() {
-				for range 250 {
-					res, err := client.Get("http://api.example.com/items")
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					res.Body.Close()
-				}
-			})
-		}
-		wg.Wait()
-		if r := api.Report(); r.Refused > 0 || r.Arrivals != 1000 {
-			t.Errorf("%d of %d calls refused", r.Refused, r.Arrivals)
-		}
-		if err := api.Arrivals().Check(1, 10, 0); err != nil {
-			t.Error(err)
-		}
-		if use := api.Arrivals().Use(1, 10); use < 0.999 {
-			t.Errorf("used %.1f %% of the rate", 100*use)
-		}
-	})
-}
-
-// paced gives each call the next place in time and lets it sleep until then. It holds no
-// mutex meanwhile, because a bubble's clock stands while a goroutine waits for one.
-type paced struct {
-	base http.RoundTripper
-	gap  time.Duration
-	mu   sync.Mutex
-	next time.Time
-}
-
-func (p *paced) RoundTrip(req *http.Request) (*http.Response, error) {
-	p.mu.Lock()
-	if now := time.Now(); p.next.Before(now) {
-		p.next = now
-	}
-	place := p.next
-	p.next = place.Add(p.gap)
-	p.mu.Unlock()
-	time.Sleep(time.Until(place))
-	return p.base.RoundTrip(req)
 }

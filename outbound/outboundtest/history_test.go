@@ -82,7 +82,7 @@ func checkAgainstEveryInterval(t *testing.T, points []point, capacity, leakRate,
 	}
 }
 
-func TestCheckAgreesWithTryingEveryInterval(t *testing.T) {
+func TestHistory_CheckAgreesWithEveryInterval(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	broken := 0
 	for range 20_000 {
@@ -104,7 +104,7 @@ func TestCheckAgreesWithTryingEveryInterval(t *testing.T) {
 	}
 }
 
-func FuzzCheckAgreesWithTryingEveryInterval(f *testing.F) {
+func FuzzHistory_CheckAgreesWithEveryInterval(f *testing.F) {
 	f.Add([]byte{0, 1, 0, 1, 100, 2}, byte(2), byte(1), byte(0))
 	f.Add([]byte{200, 3, 0, 3, 0, 0}, byte(3), byte(9), byte(1))
 	f.Fuzz(func(t *testing.T, data []byte, capacity, leakRate, slack byte) {
@@ -116,7 +116,7 @@ func FuzzCheckAgreesWithTryingEveryInterval(f *testing.F) {
 	})
 }
 
-func TestCheck_SeparatesTheBoundaryFromANanosecondEarly(t *testing.T) {
+func TestHistory_CheckFindsANanosecond(t *testing.T) {
 	tests := []struct {
 		name                      string
 		capacity, leakRate, slack float64
@@ -156,7 +156,7 @@ func TestCheck_SeparatesTheBoundaryFromANanosecondEarly(t *testing.T) {
 	}
 }
 
-func TestCheckForgivesRoundingInLongHistories(t *testing.T) {
+func TestHistory_CheckForgivesRounding(t *testing.T) {
 	const n = 200_000
 	for _, rate := range []float64{3, 7, 10, 1000.0 / 3, 12345.678} {
 		place := func(i int) time.Time { return noon.Add(time.Duration(math.Ceil(float64(i) * 1e9 / rate))) }
@@ -178,7 +178,7 @@ func TestCheckForgivesRoundingInLongHistories(t *testing.T) {
 	}
 }
 
-func TestExcessDescribesTheWorstWindow(t *testing.T) {
+func TestExcess_IsTheWorstWindow(t *testing.T) {
 	var h History
 	h.Add(noon, 2)                                  // a smaller excess
 	h.Add(noon.Add(10*time.Second), 1)              // the bucket is empty again
@@ -208,7 +208,7 @@ func TestExcessDescribesTheWorstWindow(t *testing.T) {
 	}
 }
 
-func TestDeparturesMayBeAddedInAnyOrder(t *testing.T) {
+func TestHistory_AddInAnyOrder(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	points := make([]point, 200)
 	for i := range points {
@@ -239,7 +239,7 @@ func TestDeparturesMayBeAddedInAnyOrder(t *testing.T) {
 	}
 }
 
-func TestALoopOverAllSeesTheHistoryAsItWas(t *testing.T) {
+func TestHistory_AllIsASnapshot(t *testing.T) {
 	h := historyOf([]point{{0, 1}, {1, 2}, {2, 3}, {3, 4}, {4, 5}})
 	sum := 0.0
 	for _, units := range h.All() {
@@ -255,7 +255,7 @@ func TestALoopOverAllSeesTheHistoryAsItWas(t *testing.T) {
 	}
 }
 
-func TestWorstAgreesWithTryingEveryWindow(t *testing.T) {
+func TestHistory_WorstAgreesWithEveryWindow(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 5_000 {
 		points := make([]point, 1+random.IntN(10))
@@ -280,7 +280,7 @@ func TestWorstAgreesWithTryingEveryWindow(t *testing.T) {
 	}
 }
 
-func TestTwoDeparturesOneLengthApartShareNoWindow(t *testing.T) {
+func TestHistory_WorstIsHalfOpen(t *testing.T) {
 	var h History
 	h.Add(noon, 1)
 	h.Add(noon.Add(time.Second), 1)
@@ -292,7 +292,7 @@ func TestTwoDeparturesOneLengthApartShareNoWindow(t *testing.T) {
 	}
 }
 
-func TestUse_IsOneForTheEarliestDepartures(t *testing.T) {
+func TestHistory_UseIsOneForTheEarliest(t *testing.T) {
 	var h History
 	for range 3 {
 		h.Add(noon, 1)
@@ -311,7 +311,7 @@ func TestUse_IsOneForTheEarliestDepartures(t *testing.T) {
 	}
 }
 
-func TestCheck_EmptyHistoryIsWithinAnyLimit(t *testing.T) {
+func TestHistory_EmptyIsWithinAnyLimit(t *testing.T) {
 	var h History
 	if err := h.Check(1, 1, 0); err != nil {
 		t.Errorf("check: %v", err)
@@ -324,7 +324,7 @@ func TestCheck_EmptyHistoryIsWithinAnyLimit(t *testing.T) {
 	}
 }
 
-func TestTimesCenturiesApartDoNotOverflow(t *testing.T) {
+func TestHistory_CenturiesDoNotOverflow(t *testing.T) {
 	var h History
 	h.Add(noon, 1)
 	h.Add(noon.AddDate(-2000, 0, 0), 1) // taken as 292 years before
@@ -340,7 +340,7 @@ func TestTimesCenturiesApartDoNotOverflow(t *testing.T) {
 	}
 }
 
-func TestHistoryIsSafeForConcurrentUse(t *testing.T) {
+func TestHistory_ConcurrentUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h History
 		var wg sync.WaitGroup
@@ -370,7 +370,7 @@ func TestHistoryIsSafeForConcurrentUse(t *testing.T) {
 	})
 }
 
-func TestHistoryPanicsOnMeaninglessNumbers(t *testing.T) {
+func TestHistory_PanicsOnInvalidNumbers(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	for _, bad := range []float64{nan, inf, -inf, -1} {
 		wantPanic(t, "departure of", func() { new(History).Add(noon, bad) })

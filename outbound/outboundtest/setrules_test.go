@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -169,35 +168,5 @@ func TestSetRules_PanicOfACostDuringChange(t *testing.T) {
 	api.SetRules()
 	if status, _ := callAPI(t, &api, 1); status != http.StatusOK {
 		t.Errorf("status %d, want 200", status)
-	}
-}
-
-func TestSetRules_ConcurrentCallsOnARealPort(t *testing.T) {
-	api := GitHub()
-	server := httptest.NewServer(api)
-	defer server.Close()
-	var wg sync.WaitGroup
-	var odd atomic.Int64
-	for range 4 {
-		wg.Go(func() {
-			for range 50 {
-				res, err := server.Client().Get(server.URL + "/user")
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				res.Body.Close()
-				if limit := res.Header.Get("X-RateLimit-Limit"); limit != "5000" && limit != "9000" || len(res.Header.Values("Date")) != 1 {
-					odd.Add(1)
-				}
-			}
-		})
-	}
-	for i := range 100 {
-		api.SetRules(FirstCallWindow([]float64{5000, 9000}[i%2], time.Hour).Of("core", nil))
-	}
-	wg.Wait()
-	if r := api.Report(); odd.Load() > 0 || r.Admitted != 200 {
-		t.Errorf("%d answers without a limit or a Date, report %+v", odd.Load(), r)
 	}
 }

@@ -2,7 +2,6 @@ package outboundtest
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"runtime"
@@ -15,37 +14,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-func TestMemory(t *testing.T) {
+// The store of one process passes the conformance test, by the real clock.
+func TestStore_Memory(t *testing.T) {
 	TestStore(t, func(*testing.T) store.Store { return store.NewMemory() })
-}
-
-// small is a store that one writes in a quarter of an hour: the state of each key as JSON, and one
-// lock.
-type small struct {
-	mu   sync.Mutex
-	rows map[string][]byte
-}
-
-func (s *small) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	if err := ctx.Err(); err != nil {
-		return store.Reply{}, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var row store.Stored
-	if s.rows[key] != nil && json.Unmarshal(s.rows[key], &row) != nil {
-		row.State.Speed = -1 // corrupt
-	}
-	r := op.Apply(&row, time.Duration(time.Now().UnixNano()))
-	s.rows[key], _ = json.Marshal(row)
-	return r, nil
-}
-
-func TestStoreOfFifteenLines(t *testing.T) {
-	hooks := StoreHooks{Corrupt: func(s store.Store, key string) { s.(*small).rows[key] = []byte("no JSON") }}
-	for _, failed := range examine(t, "", func(int, *table) store.Store { return &small{rows: make(map[string][]byte)} }, func(*table) StoreHooks { return hooks }) {
-		t.Error(failed)
-	}
 }
 
 // distant is a store with a long way there and back.
@@ -65,47 +36,12 @@ func (d distant) Update(ctx context.Context, key string, op *store.Op) (store.Re
 	return r, err
 }
 
-func TestStoreThatIsFarAway(t *testing.T) {
+// StoreCases run in a bubble, and pass if each request takes long.
+func TestStoreCases_DistantStore(t *testing.T) {
 	for sentence, check := range StoreCases() {
 		t.Run(sentence, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { check(t, distant{store.NewMemory(), 200 * time.Millisecond}) })
 		})
-	}
-}
-
-// thrifty is a store that writes a key only if it has changed, as bytes, and forgets it when the
-// Expire of that reply has passed.
-type thrifty struct {
-	mu   sync.Mutex
-	rows map[string]thriftyRow
-}
-
-type thriftyRow struct {
-	data  []byte
-	until time.Time
-}
-
-func (s *thrifty) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	if err := ctx.Err(); err != nil {
-		return store.Reply{}, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var row store.Stored
-	if old, ok := s.rows[key]; ok && time.Now().Before(old.until) {
-		_ = row.UnmarshalBinary(old.data)
-	}
-	r := op.Apply(&row, time.Duration(time.Now().UnixNano()))
-	if r.Changed {
-		data, _ := row.MarshalBinary()
-		s.rows[key] = thriftyRow{data, time.Now().Add(r.Expire)}
-	}
-	return r, nil
-}
-
-func TestStoreThatWritesOnlyWhatHasChanged(t *testing.T) {
-	for _, failed := range examine(t, "", func(int, *table) store.Store { return &thrifty{rows: make(map[string]thriftyRow)} }, nil) {
-		t.Error(failed)
 	}
 }
 
@@ -124,23 +60,24 @@ func (s *racer) Update(ctx context.Context, key string, op *store.Op) (store.Rep
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Duration(time.Now().UnixNano())
-	lost := s.take(s.rows[key])
+	lost, row := s.take(s.rows[key]), s.take(s.rows[key])
 	op.Clone().Apply(&lost, now)
-	row := s.take(s.rows[key])
 	r := op.Apply(&row, now)
 	s.rows[key] = row
 	return r, nil
 }
 
-func TestStoreThatLosesRaces(t *testing.T) {
-	clone := func(s store.Stored) store.Stored { return s.Clone() }
-	for _, failed := range examine(t, "", func(int, *table) store.Store { return &racer{rows: make(map[string]store.Stored), take: clone} }, nil) {
+// A store may compute a step twice on copies of a key. Copies that share slots are found.
+func TestStoreCases_LostRaces(t *testing.T) {
+	open := func(take func(store.Stored) store.Stored) func(int, *table) store.Store {
+		return func(int, *table) store.Store { return &racer{rows: make(map[string]store.Stored), take: take} }
+	}
+	for _, failed := range examine(t, "", open(func(s store.Stored) store.Stored { return s.Clone() }), nil) {
 		if !strings.HasPrefix(failed, "in any interval") { // those take several stores on one state
 			t.Error(failed)
 		}
 	}
-	assign := func(s store.Stored) store.Stored { return s }
-	if failed := examine(t, "any n leave", func(int, *table) store.Store { return &racer{rows: make(map[string]store.Stored), take: assign} }, nil); len(failed) == 0 {
+	if failed := examine(t, "any n leave", open(func(s store.Stored) store.Stored { return s }), nil); len(failed) == 0 {
 		t.Error("a store whose lost races share the slots of a key has passed")
 	}
 }
@@ -237,16 +174,24 @@ func all(on *table) StoreHooks {
 		},
 		Reopen: func(s store.Store) store.Store {
 			again := *s.(*mutant)
-			again.table = newTable()
-			maps.Copy(again.rows, s.(*mutant).rows)
+			again.table = &table{rows: maps.Clone(again.rows), until: maps.Clone(again.until)}
 			return &again
 		},
 	}
 }
 
-// A store that is right passes all of it, with every hook.
-func TestStoreWithHooks(t *testing.T) {
-	for _, failed := range examine(t, "", func(_ int, on *table) store.Store { return &mutant{table: on} }, all) {
-		t.Error(failed)
+// A store that is right passes each case, with every hook.
+func TestStoreCases_RightStoresPass(t *testing.T) {
+	for name, m := range map[string]mutant{
+		"bytes":                            {},
+		"JSON":                             {json: true},
+		"writes only what has changed":     {lazy: true, forget: func(_ *store.Stored, r *store.Reply) time.Duration { return r.Expire }},
+		"carries out a step that it fails": {halfway: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, failed := range examine(t, "", m.open, all) {
+				t.Error(failed)
+			}
+		})
 	}
 }
