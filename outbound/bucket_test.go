@@ -14,6 +14,14 @@ import (
 
 var ctx = context.Background()
 
+// must ends the test if err is not nil.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // at lets the bubble's time pass until d after begin.
 func at(begin time.Time, d time.Duration) { time.Sleep(time.Until(begin.Add(d))) }
 

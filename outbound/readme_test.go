@@ -1,213 +1,94 @@
 package outbound
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 )
 
-// How the Go blocks of README.md are compiled, each in one of three forms:
-//
-//   - A block that begins with "package" is a file, as it stands.
-//   - A block that begins with "import" is a program: "package main" is put
-//     before it, and a main after it if it has none. What follows the imports is
-//     either declarations or statements. Statements go into a function that
-//     returns an error, where a variable that they declare need not be used.
-//   - A block that begins with "// continues" goes on in the program before it:
-//     its imports, declarations or statements are added to that one's.
-//
-// Any other beginning is an error: nobody could tell what the names in it are.
-
 const readme = "../README.md"
+
+// comingFrom is the page whose tables have other libraries' names in the first column, and ours in the second.
+const comingFrom = "COMING_FROM.md"
 
 // pages are the pages whose links and tables are checked. They link every example.
 var pages = []string{readme, "../examples/README.md"}
 
-// goBlock is one ```go block: its text and the lines of its fences, from 1.
-type goBlock struct {
-	text       string
-	begin, end int
-}
-
-func goBlocks(t *testing.T, page string) []goBlock {
+// pageText returns the text of a page.
+func pageText(t *testing.T, path string) string {
 	t.Helper()
-	var blocks []goBlock
-	var open *goBlock
-	for i, line := range strings.Split(page, "\n") {
-		switch {
-		case open == nil && strings.TrimSpace(line) == "```go":
-			open = &goBlock{begin: i + 1}
-		case open != nil && strings.TrimSpace(line) == "```":
-			open.end = i + 1
-			blocks = append(blocks, *open)
-			open = nil
-		case open != nil:
-			open.text += line + "\n"
-		}
-	}
-	if open != nil {
-		t.Fatalf("line %d: the block has no end", open.begin)
-	}
-	return blocks
+	text, err := os.ReadFile(path)
+	must(t, err)
+	return string(text)
 }
 
-// program is what becomes a Go file.
-type program struct {
-	whole   string // the file, if it begins with "package"
-	imports []string
-	decls   string
-	stmts   string
-}
-
-// programs sorts the blocks into files, and names the line that each begins at.
-func programs(t *testing.T, blocks []goBlock) map[int]*program {
+// runVirtually runs a program in a bubble of package testing/synctest, so that it prints the same times on a busy
+// machine.
+func runVirtually(t *testing.T, text string) (output string, err error) {
 	t.Helper()
-	all := map[int]*program{}
-	var last *program
+	const test = `package main
+
+import (
+	"os"
+	"testing"
+	"testing/synctest"
+)
+
+func TestProgram(t *testing.T) {
+	out, err := os.Create("output")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout := os.Stdout
+	os.Stdout = out
+	defer func() { os.Stdout = stdout }() // where the verdict goes
+	synctest.Test(t, func(*testing.T) { main() })
+}
+`
+	dir := t.TempDir()
+	program, tests := filepath.Join(dir, "main.go"), filepath.Join(dir, "main_test.go")
+	must(t, os.WriteFile(program, []byte(text), 0o600))
+	must(t, os.WriteFile(tests, []byte(test), 0o600))
+	cmd := exec.Command("go", "test", "-count=1", program, tests)
+	cmd.Dir = ".."
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return string(out), err
+	}
+	out, err := os.ReadFile(filepath.Join(dir, "output"))
+	return string(out), err
+}
+
+// Each Go block of the README is a program that prints what the paragraph after it says. The first one begins within
+// the first 10 lines and ends within the first 40.
+func TestReadme_ProgramsPrintTheirOutput(t *testing.T) {
+	page := pageText(t, readme)
+	blocks := regexp.MustCompile("(?ms)^```go\n(.*?)^```\n\n(?:It prints `([^`]*)`)?").FindAllStringSubmatchIndex(page, -1)
+	if len(blocks) == 0 || len(blocks) != strings.Count(page, "```go") {
+		t.Fatalf("%d Go blocks", len(blocks))
+	}
+	if first := blocks[0]; strings.Count(page[:first[2]], "\n") > 10 || strings.Count(page[:first[3]], "\n") > 40 {
+		t.Error("no Go block begins within the first 10 lines and ends within the first 40")
+	}
 	for _, b := range blocks {
-		switch {
-		case strings.HasPrefix(b.text, "package "):
-			all[b.begin], last = &program{whole: b.text}, nil
-		case strings.HasPrefix(b.text, "import "):
-			last = new(program)
-			all[b.begin] = last
-			last.add(t, b)
-		case strings.HasPrefix(b.text, "// continues") && last != nil:
-			last.add(t, b)
-		default:
-			t.Errorf(`line %d: a Go block begins with "package", with "import", or, behind one that does, with "// continues"`, b.begin)
+		program, want := page[b[2]:b[3]], "nothing"
+		if b[4] >= 0 {
+			want = page[b[4]:b[5]]
 		}
-	}
-	return all
-}
-
-// add splits a block into its imports and the rest.
-func (p *program) add(t *testing.T, b goBlock) {
-	t.Helper()
-	const head = "package main\n"
-	fset := token.NewFileSet()
-	f, err := parser.ParseFile(fset, "", head+b.text, parser.ImportsOnly)
-	if err != nil {
-		t.Errorf("line %d: %v", b.begin, err)
-		return
-	}
-	rest := head + b.text
-	if n := len(f.Decls); n > 0 {
-		rest = rest[fset.Position(f.Decls[n-1].End()).Offset:]
-	} else {
-		rest = rest[len(head):]
-	}
-	for _, spec := range f.Imports {
-		line := spec.Path.Value
-		if spec.Name != nil {
-			line = spec.Name.Name + " " + line
+		if got, err := runVirtually(t, program); err != nil || strings.TrimSpace(got) != want {
+			t.Errorf("%v: the program prints\n%s\nthe page says\n%s\n%s", err, got, want, program)
 		}
-		p.imports = append(p.imports, line)
-	}
-	if _, err := parser.ParseFile(fset, "", head+rest, 0); err == nil {
-		p.decls += rest
-	} else {
-		p.stmts += rest
 	}
 }
 
-func (p *program) file() string {
-	if p.whole != "" {
-		return p.whole
-	}
-	var s strings.Builder
-	s.WriteString("package main\n\n")
-	seen := map[string]bool{}
-	for _, line := range p.imports {
-		if !seen[line] {
-			seen[line] = true
-			s.WriteString("import " + line + "\n")
-		}
-	}
-	s.WriteString(p.decls)
-	if p.stmts != "" {
-		s.WriteString("\nfunc _() error {\n" + p.stmts + use(p.stmts) + "return nil\n}\n")
-	}
-	if !strings.Contains(p.decls, "\nfunc main()") {
-		s.WriteString("\nfunc main() {}\n")
-	}
-	return s.String()
-}
-
-// use returns statements that use each variable that stmts declare themselves,
-// outside of any block within.
-func use(stmts string) string {
-	f, err := parser.ParseFile(token.NewFileSet(), "", "package main\nfunc _() {\n"+stmts+"}", 0)
-	if err != nil {
-		return "" // the compiler will say it
-	}
-	var names []*ast.Ident
-	for _, s := range f.Decls[0].(*ast.FuncDecl).Body.List {
-		switch s := s.(type) {
-		case *ast.AssignStmt:
-			if s.Tok != token.DEFINE {
-				continue
-			}
-			for _, x := range s.Lhs {
-				if name, ok := x.(*ast.Ident); ok {
-					names = append(names, name)
-				}
-			}
-		case *ast.DeclStmt:
-			for _, spec := range s.Decl.(*ast.GenDecl).Specs {
-				if v, ok := spec.(*ast.ValueSpec); ok {
-					names = append(names, v.Names...)
-				}
-			}
-		}
-	}
-	var uses strings.Builder
-	for _, n := range names {
-		if n.Name != "_" {
-			uses.WriteString("_ = " + n.Name + "\n")
-		}
-	}
-	return uses.String()
-}
-
-func TestReadme_BlocksCompile(t *testing.T) {
-	page, err := os.ReadFile(readme)
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := goBlocks(t, string(page))
-	if len(blocks) == 0 {
-		t.Fatal("there is no Go block")
-	}
-	for line, p := range programs(t, blocks) {
-		name := "line " + strconv.Itoa(line)
-		t.Run(name, func(t *testing.T) {
-			text := p.file()
-			if err := compile(t, text); err != nil {
-				t.Errorf("%v\n%s", err, text)
-			}
-		})
-	}
-}
-
-// The reader who has a minute sees a program, and how to try it.
-func TestReadme_IsShortAndShowsCodeFirst(t *testing.T) {
-	page, err := os.ReadFile(readme)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := string(page)
+// The README has at most 110 lines, and says how to try the library.
+func TestReadme_IsShort(t *testing.T) {
+	text := pageText(t, readme)
 	if n := strings.Count(strings.TrimSuffix(text, "\n"), "\n") + 1; n > 110 {
 		t.Errorf("it has %d lines, more than 110", n)
-	}
-	if blocks := goBlocks(t, text); len(blocks) == 0 || blocks[0].begin > 10 || blocks[0].end > 40 {
-		t.Error("no Go block begins within the first 10 lines and ends within the first 40")
 	}
 	for _, command := range []string{"go run ./examples/quickstart", "go test ./..."} {
 		if !strings.Contains(text, command) {
@@ -216,21 +97,16 @@ func TestReadme_IsShortAndShowsCodeFirst(t *testing.T) {
 	}
 }
 
-// Each link of the pages has a target, and each page but the one for those who come from
-// other libraries links every example.
+// Each link of the pages has a target, and each page except the one for users of other libraries links every example.
 func TestReadme_LinksHaveTargets(t *testing.T) {
 	examples, err := filepath.Glob("../examples/*/main.go")
 	if err != nil || len(examples) == 0 {
 		t.Fatalf("no examples: %v", err)
 	}
 	for _, page := range append([]string{comingFrom}, pages...) {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text = regexp.MustCompile("`[^`\\n]*`").ReplaceAll(text, nil) // code may look like a link
+		text := regexp.MustCompile("`[^`\\n]*`").ReplaceAllString(pageText(t, page), "") // code may look like a link
 		linked := map[string]bool{}
-		for _, m := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(string(text), -1) {
+		for _, m := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(text, -1) {
 			to := filepath.Join(filepath.Dir(page), m[1])
 			linked[to] = true
 			if _, err := os.Stat(to); err != nil {
@@ -245,42 +121,188 @@ func TestReadme_LinksHaveTargets(t *testing.T) {
 	}
 }
 
-// The compilation of the README must be able to fail.
-func TestReadme_CheckOfBlocksCanFail(t *testing.T) {
-	const imports = "import (\n\t\"fmt\"\n\tout \"github.com/dripfeed/dripfeed/outbound\"\n)\n"
-	for _, c := range []struct {
-		name   string
-		blocks []string
-		ok     bool
-	}{
-		{"file", []string{"package main\n\nfunc main() { println(1) }\n"}, true},
-		{"file with an error", []string{"package main\n\nfunc main() { missing() }\n"}, false},
-		{"statements", []string{imports + "\nb := out.Unlimited{}\nvar p, _ = out.NewBucket(\"k\", out.PerSecond(1))\nif err := p.Hold(nil, 1); err != nil {\n\treturn err\n}\nfmt.Println()\n"}, true},
-		{"statements with an unknown name", []string{imports + "\nfmt.Println(out.Missing)\n"}, false},
-		{"declarations", []string{imports + "\nvar b out.Unlimited\n\nfunc main() { fmt.Println(b) }\n"}, true},
-		{"unused import", []string{imports + "\nvar b out.Unlimited\n"}, false},
-		{"continued", []string{imports + "\nb := out.Unlimited{}\nfmt.Println()\n", "// continues\nimport \"time\"\n\nx := b\nx, y := x, time.Now()\n"}, true},
-		{"continued with a declaration", []string{imports + "\nfmt.Println(three())\n", "// continues: three\nfunc three() out.Cost { return out.Cost{3} }\n"}, true},
-		{"continued with an error", []string{imports + "\nb := out.Unlimited{}\nfmt.Println()\n", "// continues\nc.Missing()\n"}, false},
-		{"syntax error", []string{imports + "\nb := := 1\n"}, false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			page := "# Title\n"
-			for _, b := range c.blocks {
-				page += "\n```go\n" + b + "```\n\n```\nnot Go\n```\n"
-			}
-			blocks := goBlocks(t, page)
-			if len(blocks) != len(c.blocks) {
-				t.Fatalf("found %d blocks of %d", len(blocks), len(c.blocks))
-			}
-			all := programs(t, blocks)
-			if len(all) != 1 || all[3] == nil {
-				t.Fatalf("not one program at line 3: %v", all)
-			}
-			text := all[3].file()
-			if err := compile(t, text); (err == nil) != c.ok {
-				t.Errorf("%v, want success %v, of\n%s", err, c.ok, text)
-			}
-		})
+// cellCode returns the code in the cells of a page's tables: all cells, or those of one column.
+func cellCode(page string, column int) (all []string) {
+	for line := range strings.Lines(page) {
+		if !strings.HasPrefix(line, "|") {
+			continue
+		}
+		if column > 0 {
+			line = strings.Split(line+"||", "|")[column]
+		}
+		for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(line, -1) {
+			all = append(all, m[1])
+		}
+	}
+	return all
+}
+
+// cellProgram returns a program that calls what the cells call, as a reader who copies
+// them does, and ends with status 1 if any of it returns an error. An ellipsis stands
+// for nothing.
+func cellProgram(code []string) (text string, calls int) {
+	var main strings.Builder
+	for _, c := range code {
+		if strings.ContainsAny(c, "({") {
+			c = strings.NewReplacer(", …", "", "…", "").Replace(c)
+			fmt.Fprintf(&main, "\ttry(%q)(%s)\n", c, c)
+			calls++
+		}
+	}
+	return `package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	. "github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound"
+	contract "github.com/dripfeed/dripfeed/outbound/store"
+	"github.com/dripfeed/dripfeed/queue"
+	"github.com/dripfeed/dripfeed/transport"
+)
+
+// What the cells call so.
+var (
+	_          = time.Hour
+	_          = outbound.Cost{}
+	_          = Cost{}
+	_          transport.Transport
+	ctx        = context.Background()
+	key        = "key"
+	zone       = time.UTC
+	d          = time.Minute
+	bucket     = Must(NewBucket(key, Limit{Capacity: 1_000, LeakRate: 1_000}))
+	limiter    = queue.New(bucket, queue.Config{})
+	store      = contract.NewMemory()
+	job        = func(context.Context) error { return nil }
+	handle     = func(context.Context, string) error { return nil }
+	listen     = func(context.Context, Event) {}
+	newLimiter = func(key string) (Limiter, error) { return NewBucket(key, PerSecond(10)) }
+)
+
+const n = 3
+
+func try(code string) func(...any) {
+	return func(results ...any) {
+		if err, ok := results[len(results)-1].(error); ok {
+			fmt.Println(code, "returns", err)
+			os.Exit(1)
+		}
+	}
+}
+
+func main() {
+` + main.String() + "}\n", calls
+}
+
+// folders are where the packages are that the cells name.
+var folders = map[string]string{
+	"outbound": ".", "outboundtest": "outboundtest", "fallback": "fallback", "store": "store", "redisstore": "redisstore",
+	"queue": "../queue", "transport": "../transport",
+}
+
+// exports reports whether the package in a directory has a name outside of its tests.
+func exports(t *testing.T, dir, name string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	must(t, err)
+	declared := regexp.MustCompile(`(?m)^(func |type |var |const |\t)` + name + `\b`)
+	for _, file := range files {
+		if !strings.HasSuffix(file, "_test.go") && declared.MatchString(pageText(t, file)) {
+			return true
+		}
+	}
+	return false
+}
+
+// missing returns the names in the cells, such as outbound.Do, that no package has.
+func missing(t *testing.T, code []string) (none []string) {
+	t.Helper()
+	for _, c := range code {
+		pkg, name, ok := strings.Cut(strings.TrimLeft(c, "*"), ".")
+		name, _, _ = strings.Cut(name, "(")
+		if dir, ours := folders[pkg]; ok && ours && !exports(t, dir, name) {
+			none = append(none, c)
+		}
+	}
+	return none
+}
+
+func runCells(t *testing.T, text string) (output string, err error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "main.go")
+	must(t, os.WriteFile(file, []byte(text), 0o600))
+	cmd := exec.Command("go", "run", file)
+	cmd.Dir = ".."
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// The calls in the tables of the pages succeed, and the names in them exist.
+func TestReadme_CodeInTablesRuns(t *testing.T) {
+	var code []string
+	for _, page := range pages {
+		found := cellCode(pageText(t, page), 0)
+		if len(found) < 10 {
+			t.Errorf("%s: %d cells with code: they are not found", page, len(found))
+		}
+		code = append(code, found...)
+	}
+	text, calls := cellProgram(code)
+	if calls < 3 || len(code) < 20 {
+		t.Fatalf("%d cells with code, %d calls: they are not found", len(code), calls)
+	}
+	if none := missing(t, code); len(none) > 0 {
+		t.Errorf("there is no %q", none)
+	}
+	if out, err := runCells(t, text); err != nil {
+		t.Errorf("%v\n%s%s", err, out, text)
+	}
+}
+
+// The check of the tables finds a name that does not exist, and a call that fails.
+func TestReadme_CheckOfTablesCanFail(t *testing.T) {
+	const page = "Not `here()`.\n\n| `NewBucket(key, …)` or `queue.ErrClosed` | `outbound.Missing` |\n|---|---|\n"
+	code := cellCode(page, 0)
+	if none := missing(t, code); len(code) != 3 || len(none) != 1 || none[0] != "outbound.Missing" {
+		t.Errorf("found %q, missing %q", code, none)
+	}
+	text, _ := cellProgram(code)
+	if out, err := runCells(t, text); err == nil || !strings.Contains(out, "NewBucket(key) returns ") {
+		t.Errorf("a bucket without limits: %v\n%s", err, out)
+	}
+}
+
+// member is a field or a method of a type, and name what the package has.
+var (
+	member = regexp.MustCompile(`^((?:queue\.)?[A-Z]\w*(?:\[string\])?)\.([A-Z]\w*)$`)
+	name   = regexp.MustCompile(`^[A-Z]\w*$`)
+)
+
+// The calls in our column of COMING_FROM.md succeed, and the names and members in it exist.
+func TestComingFrom_NamesExist(t *testing.T) {
+	code := cellCode(pageText(t, comingFrom), 2)
+	text, calls := cellProgram(code)
+	if len(code) < 80 || calls < 50 {
+		t.Fatalf("%d cells with code, %d calls: they are not found", len(code), calls)
+	}
+	for _, c := range code {
+		pkg, _, _ := strings.Cut(c, ".")
+		m := member.FindStringSubmatch(c)
+		switch {
+		case strings.ContainsAny(c, "({") || c == "ctx" || c == "store":
+		case m != nil:
+			text += fmt.Sprintf("\nfunc _(x %s) { _ = x.%s }\n", m[1], m[2])
+		case name.MatchString(c) && exports(t, ".", c):
+		case folders[pkg] != "" && len(missing(t, []string{c})) == 0:
+		default:
+			t.Errorf("there is no %q", c)
+		}
+	}
+	if out, err := runCells(t, text); err != nil {
+		t.Errorf("%v\n%s%s", err, out, text)
 	}
 }
