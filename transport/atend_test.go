@@ -1,19 +1,34 @@
-package transport
+package transport_test
 
 import (
-	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
+	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport"
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-func TestAtEndHasTheLastBytesHoweverTheyAreRead(t *testing.T) {
+// atEnd returns a response with this body, and the tails with which AtEnd has called.
+func atEnd(body io.ReadCloser, most int) (*http.Response, *[]string) {
+	tails := new([]string)
+	resp := &http.Response{StatusCode: 200, Body: body}
+	transport.AtEnd(resp, most, func(tail []byte) { *tails = append(*tails, string(tail)) })
+	return resp, tails
+}
+
+// The tail has the last bytes, however they are read, and AtEnd calls once.
+func TestAtEnd_HasTheLastBytes(t *testing.T) {
 	text := strings.Repeat("0123456789", 50)
 	for name, reader := range map[string]func(io.Reader) io.Reader{
 		"whole":         func(r io.Reader) io.Reader { return r },
@@ -22,26 +37,25 @@ func TestAtEndHasTheLastBytesHoweverTheyAreRead(t *testing.T) {
 		"EOF with data": iotest.DataErrReader,
 	} {
 		for _, most := range []int{1, 2, 7, 499, 500, 501, 1 << 20} {
-			var tails []string
-			resp := &http.Response{StatusCode: 200, Body: io.NopCloser(reader(strings.NewReader(text)))}
-			AtEnd(resp, most, func(tail []byte) { tails = append(tails, string(tail)) })
+			resp, tails := atEnd(io.NopCloser(reader(strings.NewReader(text))), most)
 			got, err := io.ReadAll(resp.Body)
 			if err != nil || string(got) != text {
 				t.Fatalf("%s, %d: read %d bytes, %v", name, most, len(got), err)
 			}
 			_, _ = resp.Body.Read(make([]byte, 1)) // EOF once more
 			_ = resp.Body.Close()
-			if want := text[max(0, len(text)-most):]; len(tails) != 1 || tails[0] != want {
-				t.Errorf("%s, %d: %q", name, most, tails)
+			if want := text[max(0, len(text)-most):]; !slices.Equal(*tails, []string{want}) {
+				t.Errorf("%s, %d: %q", name, most, *tails)
 			}
 		}
 	}
 }
 
-func TestAtEndKeepsNoMoreThanItWasAskedFor(t *testing.T) {
+// AtEnd keeps the tail only.
+func TestAtEnd_KeepsTheTailOnly(t *testing.T) {
 	resp := &http.Response{StatusCode: 200, Body: io.NopCloser(io.LimitReader(endless{}, 10<<20))}
 	n := 0
-	AtEnd(resp, 100, func(tail []byte) { n = cap(tail) })
+	transport.AtEnd(resp, 100, func(tail []byte) { n = cap(tail) })
 	if _, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, resp.Body, make([]byte, 1<<20)); err != nil {
 		t.Fatal(err)
 	}
@@ -50,117 +64,180 @@ func TestAtEndKeepsNoMoreThanItWasAskedFor(t *testing.T) {
 	}
 }
 
-type endless struct{}
+// reader is a body that is a function.
+type reader func([]byte) (int, error)
 
-func (endless) Read(p []byte) (int, error) { return len(p), nil }
+func (f reader) Read(p []byte) (int, error) { return f(p) }
 
-// stuck brings neither bytes nor an end.
-type stuck struct{}
-
-func (stuck) Read([]byte) (int, error) { return 0, nil }
-
-func TestAtEndIsNotCalledWithoutAnEnd(t *testing.T) {
-	never := func([]byte) { t.Error("called") }
-	broken := &http.Response{StatusCode: 200, Body: io.NopCloser(io.MultiReader(strings.NewReader("x"), iotest.ErrReader(errors.New("reset"))))}
-	AtEnd(broken, 10, never)
-	if _, err := io.ReadAll(broken.Body); err == nil {
-		t.Error("the error is lost")
+// AtEnd does not call for a body that fails, is closed early, stalls or panics.
+func TestAtEnd_IsNotCalledWithoutAnEnd(t *testing.T) {
+	resets := func() io.Reader { return io.MultiReader(strings.NewReader("x"), iotest.ErrReader(errors.New("reset"))) }
+	for name, c := range map[string]struct {
+		body io.Reader
+		read int64 // before Close
+		most int
+	}{
+		"broken":           {resets(), 10, 10},
+		"broken, unread":   {resets(), 0, 10},
+		"far from its end": {strings.NewReader(strings.Repeat("some text", 1000)), 4, 10},
+		"stuck":            {reader(func([]byte) (int, error) { return 0, nil }), 0, 10},
+		"panics":           {reader(func([]byte) (int, error) { panic("crash") }), 0, 10},
+		"keeps nothing":    {strings.NewReader("x"), 10, 0},
+		"keeps less":       {strings.NewReader("x"), 10, -1},
+	} {
+		body := &counted{Reader: c.body}
+		resp, tails := atEnd(body, c.most)
+		_, err := io.CopyN(io.Discard, resp.Body, c.read)
+		if name == "broken" && err == nil {
+			t.Error("the error is lost")
+		}
+		_ = resp.Body.Close()
+		if len(*tails) > 0 || body.closed.Load() != 1 {
+			t.Errorf("%s: called with %q, closed %d times", name, *tails, body.closed.Load())
+		}
 	}
-	body := newBody(strings.Repeat("some text", 1000))
-	early := &http.Response{StatusCode: 200, Body: body}
-	AtEnd(early, 10, never)
-	_, _ = early.Body.Read(make([]byte, 4))
-	_ = early.Body.Close()
-	if body.closed.Load() != 1 {
-		t.Errorf("closed %d times", body.closed.Load())
-	}
-	late := &http.Response{StatusCode: 200, Body: io.NopCloser(io.MultiReader(strings.NewReader("x"), iotest.ErrReader(errors.New("reset"))))}
-	AtEnd(late, 10, never)
-	_ = late.Body.Close()
-	idle := &http.Response{StatusCode: 200, Body: io.NopCloser(stuck{})}
-	AtEnd(idle, 10, never)
-	_ = idle.Body.Close()
-	mad := &http.Response{StatusCode: 200, Body: struct{ io.ReadCloser }{}}
-	AtEnd(mad, 10, never)
-	_ = panics(func() { _ = mad.Body.Close() })
-	for _, most := range []int{0, -1} {
-		none := &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader("x"))}
-		AtEnd(none, most, never)
-		_, _ = io.ReadAll(none.Body)
-	}
-	AtEnd(&http.Response{StatusCode: 204}, 10, never) // fakes leave the body out
+	transport.AtEnd(&http.Response{StatusCode: 204}, 10, func([]byte) {}) // fakes leave the body out
 }
 
-// connection is the body of a 101, to which the caller writes.
-type connection struct {
-	io.Reader
-	bytes.Buffer
-	half bool
-}
-
-func (c *connection) Read(p []byte) (int, error) { return c.Reader.Read(p) }
-func (c *connection) Close() error               { return nil }
-func (c *connection) CloseWrite() error          { c.half = true; return nil }
-
-func TestAtEndLeavesAConnectionAsItIs(t *testing.T) {
-	conn := &connection{Reader: strings.NewReader("hello")}
-	rt := &Transport{Base: answer(101, conn), Limiter: outbound.Must(outbound.NewBucket("api", outbound.InFlight(1))),
-		OnResponse: func(resp *http.Response, _ *outbound.Permit) {
-			AtEnd(resp, 10, func([]byte) { t.Error("called") })
-		}}
-	resp, err := rt.RoundTrip(newRequest(t, nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, _ = io.ReadAll(resp.Body)
-	if w, ok := resp.Body.(io.Writer); !ok {
-		t.Error("it cannot be written to")
-	} else if _, err := io.WriteString(w, "hi"); err != nil || conn.String() != "hi" {
-		t.Errorf("wrote %q, %v", conn.String(), err)
-	}
-	if err := resp.Body.(interface{ CloseWrite() error }).CloseWrite(); err != nil || !conn.half {
-		t.Errorf("CloseWrite: %v", err)
-	}
-	_ = resp.Body.Close()
-}
-
-// The settle comes before the end of the call frees anything, and counts once.
-func TestAtEndSettlesByTheUsageInTheBody(t *testing.T) {
-	r := new(recorder)
-	rt := &Transport{Base: answer(200, io.NopCloser(strings.NewReader(`{"text": "…", "usage": 42}`))), Limiter: r,
-		OnResponse: func(resp *http.Response, p *outbound.Permit) {
-			AtEnd(resp, 12, func(tail []byte) {
-				if bytes.Contains(tail, []byte(`"usage": 42`)) {
-					p.Settle(outbound.Cost{42})
+// A program that decodes a JSON value stops before the body's end. Close reads the rest, also if the
+// end comes later. In a bubble no time passes while a goroutine waits for the network.
+func TestAtEnd_CallsAfterDecodedJSON(t *testing.T) {
+	const text = `{"usage": 42}`
+	for name, c := range map[string]struct {
+		http2, apart bool // apart: the end comes after the value was decoded
+	}{
+		"HTTP/1":        {},
+		"HTTP/1, apart": {apart: true},
+		"HTTP/2":        {http2: true},
+		"HTTP/2, apart": {http2: true, apart: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				decoded := make(chan struct{})
+				s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+					if (req.ProtoMajor == 2) != c.http2 {
+						t.Errorf("the protocol is %s", req.Proto)
+					}
+					_, _ = io.WriteString(w, text)
+					if c.apart {
+						_ = http.NewResponseController(w).Flush()
+						<-decoded
+					}
+				}))
+				if s.EnableHTTP2 = c.http2; c.http2 {
+					s.StartTLS()
+				} else {
+					s.Start()
+				}
+				defer s.Close()
+				var tails []string
+				client := &http.Client{Transport: &transport.Transport{Base: s.Client().Transport, OnResponse: func(resp *http.Response, _ *outbound.Permit) {
+					transport.AtEnd(resp, 100, func(tail []byte) { tails = append(tails, string(tail)) })
+				}}}
+				for range 20 {
+					resp, err := client.Get(s.URL)
+					if err != nil {
+						t.Fatal(err)
+					}
+					var value any
+					if err := json.NewDecoder(resp.Body).Decode(&value); err != nil {
+						t.Fatal(err)
+					}
+					if c.apart {
+						decoded <- struct{}{}
+					}
+					if err := resp.Body.Close(); err != nil {
+						t.Error(err)
+					}
+				}
+				if want := strings.Repeat(text, 20); strings.Join(tails, "") != want {
+					t.Errorf("called for %d ends of 20: %q", len(tails), tails)
 				}
 			})
-		}}
-	trip(t, rt)
-	if got := r.heard(); got != "acquire 1, settle 42, done" {
-		t.Errorf("heard %q", got)
+		})
 	}
 }
 
-// A profile that looks at the body may meet its end first, in a goroutine of its own.
-func TestAtEndSettlesOnceWhereTheProfileLooksAtTheBody(t *testing.T) {
-	const text = `{"message": "API rate limit exceeded", "used": 7}`
-	r := new(recorder)
-	var tails []string
-	rt := &Transport{Limiter: r, Profile: profile.GitHub, Base: answer(403, io.NopCloser(strings.NewReader(text)), "Content-Type", "application/json"),
-		OnResponse: func(resp *http.Response, p *outbound.Permit) {
-			resp.ContentLength = int64(len(text))
-			AtEnd(resp, 2, func(tail []byte) {
-				tails = append(tails, string(tail))
-				p.Settle(outbound.Cost{7})
+// Close reads on for a tenth of a second at most, and only if no other goroutine is reading: that
+// one's Read ends.
+func TestAtEnd_CloseReadsForATenthOfASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, drip := range []time.Duration{time.Hour, 30 * time.Millisecond} {
+			r, w := io.Pipe()
+			resp, tails := atEnd(r, 10)
+			var writer sync.WaitGroup
+			writer.Go(func() {
+				for {
+					if _, err := w.Write([]byte("x")); err != nil {
+						return // the body was closed
+					}
+					time.Sleep(drip)
+				}
 			})
-		}}
-	resp, err := rt.RoundTrip(newRequest(t, nil))
-	if err != nil {
-		t.Fatal(err)
+			_, _ = resp.Body.Read(make([]byte, 1))
+			begin := time.Now()
+			_ = resp.Body.Close()
+			if took := time.Since(begin); took != 100*time.Millisecond || len(*tails) > 0 {
+				t.Errorf("every %v: closed after %v, called with %q", drip, took, *tails)
+			}
+			if _, err := resp.Body.Read(make([]byte, 1)); err == nil {
+				t.Error("it can still be read")
+			}
+			_ = resp.Body.Close()
+			writer.Wait()
+		}
+		r, _ := io.Pipe()
+		resp, tails := atEnd(r, 10)
+		var reader sync.WaitGroup
+		reader.Go(func() {
+			if _, err := io.ReadAll(resp.Body); err != io.ErrClosedPipe {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		begin := time.Now()
+		_ = resp.Body.Close()
+		reader.Wait()
+		if took := time.Since(begin); took != 0 || len(*tails) > 0 {
+			t.Errorf("while another goroutine reads: closed after %v, called with %q", took, *tails)
+		}
+	})
+}
+
+// The tail has the bytes that Close reads.
+func TestAtEnd_TailHasWhatCloseReads(t *testing.T) {
+	for _, more := range []int{0, 1, 600, 4000} {
+		text := "some text" + strings.Repeat("0123456789", 400)[:more] + "the end"
+		resp, tails := atEnd(newBody(text), 10)
+		_, _ = resp.Body.Read(make([]byte, 9))
+		_ = resp.Body.Close()
+		_ = resp.Body.Close()
+		if want := text[len(text)-10:]; !slices.Equal(*tails, []string{want}) {
+			t.Errorf("%d bytes more: %q, want %q", more, *tails, want)
+		}
 	}
-	got, err := io.ReadAll(resp.Body)
-	closeResponse(resp)
-	if heard := r.heard(); err != nil || string(got) != text || len(tails) != 1 || tails[0] != "7}" || strings.Count(heard, "settle 7") != 1 {
-		t.Errorf("read %q, %v; tails %q; heard %q", got, err, tails, heard)
+}
+
+// The call settles once, before its end frees anything, also if the profile has read the body in a
+// goroutine of its own.
+func TestAtEnd_SettlesByTheUsageInTheBody(t *testing.T) {
+	const text = `{"message": "API rate limit exceeded", "used": 7}`
+	for status, want := range map[int]string{200: "acquire 1, settle 7, done", 403: "acquire 1, settle 7, refused 0s, done"} {
+		r := new(recorder)
+		var tails []string
+		rt := &transport.Transport{Limiter: r, Profile: profile.GitHub, Base: answer(status, io.NopCloser(strings.NewReader(text)), "Content-Type", "application/json"),
+			OnResponse: func(resp *http.Response, p *outbound.Permit) {
+				resp.ContentLength = int64(len(text))
+				transport.AtEnd(resp, 2, func(tail []byte) {
+					tails = append(tails, string(tail))
+					p.Settle(outbound.Cost{7})
+				})
+			}}
+		resp := open(t, t.Context(), rt)
+		got, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if recorded := r.take(); err != nil || string(got) != text || !slices.Equal(tails, []string{"7}"}) || recorded != want {
+			t.Errorf("%d: read %q, %v; tails %q; recorded %q, want %q", status, got, err, tails, recorded, want)
+		}
 	}
 }

@@ -1,4 +1,4 @@
-package transport
+package transport_test
 
 import (
 	"bytes"
@@ -12,40 +12,27 @@ import (
 	"sync"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport"
 )
 
-func slots(n int) *outbound.Bucket {
-	return outbound.Must(outbound.NewBucket("slots", outbound.InFlight(n)))
-}
-
-func full(t *testing.T, b *outbound.Bucket) bool {
-	t.Helper()
-	ok, err := b.AbleToAccept(t.Context(), outbound.Cost{1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return !ok
-}
-
-func TestACallEndsWithItsBody(t *testing.T) {
+// A call ends with its response's body, once.
+func TestCall_EndsWithBody(t *testing.T) {
 	broken := errors.New("connection reset")
+	readAll := func(b io.ReadCloser) {
+		if text, err := io.ReadAll(b); string(text) != "text" || err != nil {
+			t.Errorf("read %q, %v", text, err)
+		}
+	}
 	for name, c := range map[string]struct {
 		body io.ReadCloser
 		end  func(io.ReadCloser)
 	}{
-		"read to the end": {newBody("text"), func(b io.ReadCloser) {
-			if text, err := io.ReadAll(b); string(text) != "text" || err != nil {
-				t.Errorf("read %q, %v", text, err)
-			}
-		}},
-		"data and EOF at once": {io.NopCloser(iotest.DataErrReader(strings.NewReader("text"))), func(b io.ReadCloser) {
-			if text, err := io.ReadAll(b); string(text) != "text" || err != nil {
-				t.Errorf("read %q, %v", text, err)
-			}
-		}},
+		"read to the end":   {newBody("text"), readAll},
+		"data and EOF once": {io.NopCloser(iotest.DataErrReader(strings.NewReader("text"))), readAll},
 		"an error": {io.NopCloser(iotest.ErrReader(broken)), func(b io.ReadCloser) {
 			if _, err := io.ReadAll(b); err != broken {
 				t.Errorf("read %v", err)
@@ -53,12 +40,11 @@ func TestACallEndsWithItsBody(t *testing.T) {
 		}},
 		"closed unread": {newBody("text"), func(b io.ReadCloser) { b.Close() }},
 		"Close panics":  {struct{ io.ReadCloser }{}, func(b io.ReadCloser) { panics(func() { b.Close() }) }},
+		// Something below may have made such a body of a file or a buffer: that is no upgrade.
+		"can be written to": {&duplex{counted: newBody("text")}, readAll},
 	} {
 		b := slots(1)
-		resp, err := (&Transport{Base: answer(200, c.body), Limiter: b}).RoundTrip(newRequest(t, nil))
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := open(t, t.Context(), &transport.Transport{Base: answer(200, c.body), Limiter: b})
 		if !full(t, b) {
 			t.Errorf("%s: the call ended with its headers", name)
 		}
@@ -66,24 +52,22 @@ func TestACallEndsWithItsBody(t *testing.T) {
 		if full(t, b) {
 			t.Errorf("%s: the call has not ended", name)
 		}
-		panics(func() { resp.Body.Close() })
-		if resp, err = (&Transport{Base: answer(200, newBody("x")), Limiter: b}).RoundTrip(newRequest(t, nil)); err != nil || !full(t, b) {
-			t.Errorf("%s: the slot came back twice, or not: %v, %v", name, resp, err)
+		open(t, t.Context(), &transport.Transport{Base: answer(200, newBody("x")), Limiter: b})
+		if panics(func() { resp.Body.Close() }); !full(t, b) {
+			t.Errorf("%s: the second Close has ended another call", name)
 		}
 	}
 }
 
-func TestCallWithoutABodyEndsAtOnce(t *testing.T) {
+// A response without a body ends its call with the headers, over HTTP/2 as well, where it has a Body.
+func TestCall_EndsWithoutBody(t *testing.T) {
 	for _, body := range []io.ReadCloser{nil, http.NoBody} {
 		b := slots(1)
-		resp, err := (&Transport{Base: answer(200, body), Limiter: b}).RoundTrip(newRequest(t, nil))
-		if err != nil || full(t, b) || resp.Body != body {
-			t.Errorf("body %v: %v, full %v, body %v", body, err, full(t, b), resp.Body)
+		resp := open(t, t.Context(), &transport.Transport{Base: answer(200, body), Limiter: b})
+		if full(t, b) || resp.Body != body {
+			t.Errorf("body %v: full %v, body %v", body, full(t, b), resp.Body)
 		}
 	}
-}
-
-func TestAResponseWithoutABodyEndsItsCallOverHTTP2AsWell(t *testing.T) {
 	for name, http2 := range map[string]bool{"HTTP/1": false, "HTTP/2": true} {
 		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			status, _ := strconv.Atoi(req.URL.Path[1:])
@@ -109,15 +93,12 @@ func TestAResponseWithoutABodyEndsItsCallOverHTTP2AsWell(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			resp, err := (&Transport{Base: s.Client().Transport, Limiter: b}).RoundTrip(req)
+			resp, err := (&transport.Transport{Base: s.Client().Transport, Limiter: b}).RoundTrip(req)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if resp.Proto[:6] != name {
-				t.Errorf("%s over %s", name, resp.Proto)
-			}
-			if keeps := full(t, b); keeps != c.keeps {
-				t.Errorf("%s: the call of %s %s is in progress until Close: %v", name, c.method, path, keeps)
+			if keeps := full(t, b); keeps != c.keeps || resp.Proto[:6] != name {
+				t.Errorf("%s: the call of %s %s over %s is in flight until Close: %v", name, c.method, path, resp.Proto, keeps)
 			}
 			resp.Body.Close()
 		}
@@ -125,26 +106,22 @@ func TestAResponseWithoutABodyEndsItsCallOverHTTP2AsWell(t *testing.T) {
 	}
 }
 
-func TestBodyIsWrappedOnlyIfThePermitNeedsIt(t *testing.T) {
-	fast := outbound.Must(outbound.NewBucket("one", outbound.PerSecond(1)))
-	two := outbound.Must(outbound.NewBucket("two", outbound.PerSecond(1), outbound.PerHour(100).Of(0, "hour")))
+// The body is wrapped only if the permit ends with it.
+func TestCall_WrapsBodyOnlyIfNeeded(t *testing.T) {
 	for name, c := range map[string]struct {
-		rt      Transport
+		rt      transport.Transport
 		wrapped bool
 	}{
-		"not paced":     {Transport{}, false},
-		"one limit":     {Transport{Limiter: fast}, false},
-		"two limits":    {Transport{Limiter: two}, false},
-		"calls at once": {Transport{Limiter: slots(1)}, true},
-		"foreign":       {Transport{Limiter: new(recorder)}, true},
-		"OnResponse":    {Transport{OnResponse: func(*http.Response, *outbound.Permit) {}}, true},
+		"not paced":  {transport.Transport{}, false},
+		"one limit":  {transport.Transport{Limiter: bucket(slow)}, false},
+		"two limits": {transport.Transport{Limiter: bucket(slow, outbound.PerHour(100).Of(0, "hour"))}, false},
+		"in flight":  {transport.Transport{Limiter: slots(1)}, true},
+		"foreign":    {transport.Transport{Limiter: new(recorder)}, true},
+		"OnResponse": {transport.Transport{OnResponse: ignore}, true},
 	} {
 		body := newBody("x")
 		c.rt.Base = answer(200, body)
-		resp, err := c.rt.RoundTrip(newRequest(t, nil))
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := open(t, t.Context(), &c.rt)
 		if wrapped := resp.Body != io.ReadCloser(body); wrapped != c.wrapped {
 			t.Errorf("%s: wrapped %v, want %v", name, wrapped, c.wrapped)
 		}
@@ -152,81 +129,51 @@ func TestBodyIsWrappedOnlyIfThePermitNeedsIt(t *testing.T) {
 }
 
 // One goroutine may close a body while another reads it and a third settles its call.
-func TestReadCloseAndSettleMayRace(t *testing.T) {
+func TestCall_ReadCloseAndSettleMayRace(t *testing.T) {
 	r := new(recorder)
-	fast := outbound.Must(outbound.NewBucket("one", outbound.Limit{Capacity: 1000, LeakRate: 1}))
+	fast := bucket(slow)
 	for range 100 {
 		for _, l := range []outbound.Limiter{r, fast} {
 			var permit *outbound.Permit
-			rt := &Transport{Base: answer(200, newBody("some text")), Limiter: l, OnResponse: func(_ *http.Response, p *outbound.Permit) { permit = p }}
-			resp, err := rt.RoundTrip(newRequest(t, nil))
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := open(t, t.Context(), &transport.Transport{Base: answer(200, newBody("some text")), Limiter: l,
+				OnResponse: func(_ *http.Response, p *outbound.Permit) { permit = p }})
 			var all sync.WaitGroup
 			all.Go(func() { _, _ = io.Copy(io.Discard, resp.Body) })
 			all.Go(func() { _ = resp.Body.Close() })
 			all.Go(func() { permit.Settle(outbound.Cost{3}) })
 			all.Wait()
 		}
-		if heard := r.heard(); heard != "acquire 1, settle 3, done" && heard != "acquire 1, done, settle 3" {
-			t.Fatalf("heard %q", heard)
+		if got := r.take(); got != "acquire 1, settle 3, done" && got != "acquire 1, done, settle 3" {
+			t.Fatalf("recorded %q", got)
 		}
 	}
 }
 
-func TestOnResponseGoesFirst(t *testing.T) {
+// OnResponse settles and judges before the transport does, within MaxHold.
+func TestOnResponse_GoesFirst(t *testing.T) {
 	for name, c := range map[string]struct {
 		say  func(*outbound.Permit)
 		want string
 	}{
-		"nothing":            {func(*outbound.Permit) {}, "refused 10s, done"},
-		"settles":            {func(p *outbound.Permit) { p.Settle(outbound.Cost{2}) }, "settle 2, refused 10s, done"},
-		"knows better":       {func(p *outbound.Permit) { p.Refused(time.Second) }, "refused 1s, done"},
-		"wants a pause only": {func(p *outbound.Permit) { p.Hold(time.Second) }, "hold 1s, done"},
-		"takes it for a success, as a lock that has nothing to do with the quota": {func(p *outbound.Permit) { p.Done() }, "done"},
-		"is bounded": {func(p *outbound.Permit) { p.Refused(9 * time.Hour); p.Hold(9 * time.Hour) }, "refused 1h0m0s, hold 1h0m0s, done"},
+		"nothing":             {func(*outbound.Permit) {}, "refused 10s, done"},
+		"settles":             {func(p *outbound.Permit) { p.Settle(outbound.Cost{2}) }, "settle 2, refused 10s, done"},
+		"refused for longer":  {func(p *outbound.Permit) { p.Refused(time.Second) }, "refused 1s, done"},
+		"holds only":          {func(p *outbound.Permit) { p.Hold(time.Second) }, "hold 1s, done"},
+		"takes for a success": {(*outbound.Permit).Done, "done"}, // a lock that has nothing to do with the quota
+		"is bounded":          {func(p *outbound.Permit) { p.Refused(9 * time.Hour); p.Hold(9 * time.Hour) }, "refused 1h0m0s, hold 1h0m0s, done"},
 	} {
 		r := new(recorder)
-		trip(t, &Transport{Base: answer(429, newBody("x"), "Retry-After", "10"), Limiter: r, OnResponse: func(_ *http.Response, p *outbound.Permit) { c.say(p) }})
-		if got := r.heard(); got != "acquire 1, "+c.want {
-			t.Errorf("OnResponse %s: heard %q, want %q after acquire", name, got, c.want)
+		trip(t, &transport.Transport{Base: answer(429, newBody("x"), "Retry-After", "10"), Limiter: r, OnResponse: func(_ *http.Response, p *outbound.Permit) { c.say(p) }})
+		if got := r.take(); got != "acquire 1, "+c.want {
+			t.Errorf("OnResponse %s: recorded %q, want %q after acquire", name, got, c.want)
 		}
 	}
 }
 
-// settling is a body as users wrap it: it knows the cost at its end.
-type settling struct {
-	io.ReadCloser
-	permit *outbound.Permit
-}
-
-func (s settling) Close() error {
-	s.permit.Settle(outbound.Cost{5})
-	return s.ReadCloser.Close()
-}
-
-func TestOnResponseCanSettleAtTheBodysEnd(t *testing.T) {
-	for _, l := range []outbound.Limiter{outbound.Must(outbound.NewBucket("one", outbound.Limit{Capacity: 10, LeakRate: 1e-3})),
-		outbound.Must(outbound.NewBucket("two", outbound.Limit{Capacity: 10, LeakRate: 1e-3}, outbound.InFlight(9)))} {
-		rt := &Transport{
-			Base:    answer(200, newBody("text")),
-			Limiter: l,
-			Cost:    func(*http.Request) outbound.Cost { return outbound.Cost{10} },
-			OnResponse: func(resp *http.Response, p *outbound.Permit) {
-				resp.Body = settling{resp.Body, p}
-			},
-		}
-		trip(t, rt)
-		if _, err := l.Acquire(t.Context(), outbound.Cost{5}); err != nil {
-			t.Errorf("what was not used has not come back: %v", err)
-		}
-	}
-}
-
-func TestOnResponseSeesAResponseThatIsNotPaced(t *testing.T) {
+// OnResponse gets a body and a permit also if neither exists.
+func TestOnResponse_SeesUnpacedResponse(t *testing.T) {
 	seen := false
-	trip(t, &Transport{Base: answer(429, nil), OnResponse: func(resp *http.Response, p *outbound.Permit) {
+	trip(t, &transport.Transport{Base: answer(429, nil), OnResponse: func(resp *http.Response, p *outbound.Permit) {
 		seen = resp.Body != nil && p != nil
 		p.Settle(outbound.Cost{1})
 		p.Refused(0)
@@ -246,69 +193,60 @@ type duplex struct {
 func (d *duplex) Read(p []byte) (int, error) { return d.counted.Read(p) }
 func (d *duplex) CloseWrite() error          { d.half = true; return nil }
 
-func TestUpgradedBodyCanBeWrittenToAndEndsTheCallWhenItIsClosed(t *testing.T) {
-	b := slots(1)
-	d := &duplex{counted: newBody("hello")}
-	resp, err := (&Transport{Base: answer(101, d), Limiter: b}).RoundTrip(newRequest(t, nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	rw, ok := resp.Body.(io.ReadWriteCloser)
-	if !ok {
-		t.Fatalf("%T cannot be written to", resp.Body)
-	}
-	if text, err := io.ReadAll(rw); string(text) != "hello" || err != nil {
-		t.Errorf("read %q, %v", text, err)
-	}
-	if !full(t, b) {
-		t.Error("the other side's EOF has ended the call")
-	}
-	if _, err := io.WriteString(rw, "more"); err != nil || d.String() != "more" {
-		t.Errorf("wrote %q, %v", d.String(), err)
-	}
-	if err := rw.(interface{ CloseWrite() error }).CloseWrite(); err != nil || !d.half {
-		t.Errorf("CloseWrite: %v", err)
-	}
-	if err := rw.Close(); err != nil || full(t, b) || d.closed.Load() != 1 {
-		t.Errorf("Close: %v, full %v, closed %d times", err, full(t, b), d.closed.Load())
+// A connection that has switched protocols can be written to. It outlives the other side's EOF, its
+// request's context and the Timeout, and ends its call when it is closed.
+func TestUpgrade_EndsCallWhenClosed(t *testing.T) {
+	for name, rt := range map[string]*transport.Transport{
+		"in flight": {},
+		"Timeout":   {Timeout: time.Minute},
+		"AtEnd": {OnResponse: func(resp *http.Response, _ *outbound.Permit) {
+			transport.AtEnd(resp, 10, func([]byte) { t.Error("AtEnd calls for a connection") })
+		}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b, d := slots(1), &duplex{counted: newBody("hello")}
+			var sent context.Context
+			rt.Limiter, rt.Base = b, roundTripper(func(req *http.Request) (*http.Response, error) {
+				sent = req.Context()
+				return answer(101, d)(req)
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			conn, ok := open(t, ctx, rt).Body.(io.ReadWriteCloser)
+			if !ok {
+				t.Fatalf("%s: the body cannot be written to", name)
+			}
+			if text, err := io.ReadAll(conn); string(text) != "hello" || err != nil {
+				t.Errorf("%s: read %q, %v", name, text, err)
+			}
+			if _, err := io.WriteString(conn, "more"); err != nil || d.String() != "more" {
+				t.Errorf("%s: wrote %q, %v", name, d.String(), err)
+			}
+			time.Sleep(time.Hour)
+			if err := conn.(interface{ CloseWrite() error }).CloseWrite(); err != nil || !d.half || sent.Err() != nil {
+				t.Errorf("%s: CloseWrite: %v, and the context ended with %v", name, err, sent.Err())
+			}
+			cancel() // as libraries do when they have the connection
+			synctest.Wait()
+			if !full(t, b) {
+				t.Errorf("%s: the call has ended before the connection", name)
+			}
+			if err := conn.Close(); err != nil || full(t, b) || d.closed.Load() != 1 {
+				t.Errorf("%s: Close: %v, full %v, closed %d times", name, err, full(t, b), d.closed.Load())
+			}
+		})
 	}
 }
 
-// Something below may have made such a body of a file or a buffer.
-func TestABodyThatCanBeWrittenToIsNoUpgrade(t *testing.T) {
-	for _, status := range []int{200, 206, 426, 500} {
-		b := slots(1)
-		resp, err := (&Transport{Base: answer(status, &duplex{counted: newBody("hello")}), Limiter: b}).RoundTrip(newRequest(t, nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if text, err := io.ReadAll(resp.Body); string(text) != "hello" || err != nil {
-			t.Errorf("%d: read %q, %v", status, text, err)
-		}
-		if full(t, b) {
-			t.Errorf("%d: read to its end, and the call has not ended", status)
-		}
-	}
-}
-
-func TestUpgradedBodyThatFailsEndsTheCall(t *testing.T) {
+// A connection that fails ends its call, and has CloseWrite only if the body below can.
+func TestUpgrade_FailureEndsCall(t *testing.T) {
 	b := slots(1)
-	d := &duplex{counted: &counted{Reader: iotest.ErrReader(errors.New("reset"))}}
-	resp, err := (&Transport{Base: answer(101, d), Limiter: b}).RoundTrip(newRequest(t, nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	type plain struct{ io.ReadWriteCloser }
+	d := plain{&duplex{counted: &counted{Reader: iotest.ErrReader(errors.New("reset"))}}}
+	resp := open(t, t.Context(), &transport.Transport{Base: answer(101, d), Limiter: b})
 	if _, err := resp.Body.Read(make([]byte, 1)); err == nil || full(t, b) {
 		t.Errorf("read: %v, full %v", err, full(t, b))
 	}
-	type plain struct{ io.ReadWriteCloser }
-	if err := slotless(plain{d}).(interface{ CloseWrite() error }).CloseWrite(); !errors.Is(err, http.ErrNotSupported) {
+	if err := resp.Body.(interface{ CloseWrite() error }).CloseWrite(); !errors.Is(err, http.ErrNotSupported) {
 		t.Errorf("CloseWrite of a body that has none: %v", err)
 	}
-}
-
-func slotless(rc io.ReadCloser) io.ReadCloser {
-	resp := &http.Response{StatusCode: 101, Body: rc}
-	new(attempt).endWithBody(context.Background(), resp)
-	return resp.Body
 }

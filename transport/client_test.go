@@ -1,72 +1,18 @@
-package transport
+package transport_test
 
 import (
 	"bufio"
-	"context"
-	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport"
 )
-
-func TestTypedErrorsComeBackThroughTheClient(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := outbound.Must(outbound.NewBucket("api", outbound.PerSecond(1)))
-		client := &http.Client{Transport: &Transport{Base: answer(200, http.NoBody), Limiter: b}}
-		if _, err := client.Get("https://api.example.com/?token=canary"); err != nil {
-			t.Fatal(err)
-		}
-		_, err := client.Get("https://api.example.com/")
-		var full *outbound.ThrottledError
-		if !errors.As(err, &full) || !errors.Is(err, outbound.ErrThrottled) || full.RetryAfter <= 0 {
-			t.Errorf("%v", err)
-		}
-		var outer *url.Error
-		if !errors.As(err, &outer) || outer.Timeout() {
-			t.Errorf("no room is not a timeout: %v", err)
-		}
-	})
-}
-
-func TestClientTimeoutEndsACallThatBaseNeverAnswers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := slots(1)
-		hung := base(func(req *http.Request) (*http.Response, error) {
-			<-req.Context().Done()
-			return nil, req.Context().Err()
-		})
-		client := &http.Client{Transport: &Transport{Base: hung, Limiter: b}, Timeout: time.Second}
-		_, err := client.Get("https://api.example.com/")
-		var outer *url.Error
-		if !errors.As(err, &outer) || !outer.Timeout() || full(t, b) {
-			t.Errorf("%v, full %v", err, full(t, b))
-		}
-	})
-}
-
-func TestCancelWhileWaitingIsTheContextsError(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(time.Second, cancel)
-		body := newBody("x")
-		rt := &Transport{Base: answer(200, nil), Limiter: waiting(time.Minute)}
-		if _, err := rt.RoundTrip(newRequest(t, body).WithContext(ctx)); err != context.Canceled {
-			t.Errorf("%v", err)
-		}
-		if body.closed.Load() != 1 {
-			t.Error("the body is open")
-		}
-	})
-}
 
 func server(t *testing.T, h http.HandlerFunc) *httptest.Server {
 	t.Helper()
@@ -75,55 +21,29 @@ func server(t *testing.T, h http.HandlerFunc) *httptest.Server {
 	return s
 }
 
-func get(t *testing.T, client *http.Client, url string) string {
-	t.Helper()
-	resp, err := client.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
-func TestEachHopOfARedirectPaysToItsOwnHost(t *testing.T) {
+// Each hop of a redirect pays to its own host.
+func TestTransport_EachHopOfARedirectPays(t *testing.T) {
 	var a, b *httptest.Server
 	a = server(t, func(w http.ResponseWriter, req *http.Request) {
 		if req.URL.Path == "/start" {
 			http.Redirect(w, req, b.URL+"/", http.StatusFound)
-			return
 		}
-		_, _ = io.WriteString(w, "at last")
 	})
 	b = server(t, func(w http.ResponseWriter, req *http.Request) { http.Redirect(w, req, a.URL+"/end", http.StatusFound) })
 	hosts := map[string]*recorder{strings.TrimPrefix(a.URL, "http://"): {}, strings.TrimPrefix(b.URL, "http://"): {}}
-	client := &http.Client{Transport: &Transport{Base: a.Client().Transport, For: ByHost(func(host string) outbound.Limiter { return hosts[host] })}}
-	if text := get(t, client, a.URL+"/start"); text != "at last" {
-		t.Errorf("read %q", text)
+	rt := &transport.Transport{Base: a.Client().Transport, For: transport.ByHost(func(host string) outbound.Limiter { return hosts[host] })}
+	if err := fetch(t, rt, a.URL+"/start"); err != nil {
+		t.Error(err)
 	}
 	for host, want := range map[*httptest.Server]string{a: "acquire 1, done, acquire 1, done", b: "acquire 1, done"} {
-		if got := hosts[strings.TrimPrefix(host.URL, "http://")].heard(); got != want {
-			t.Errorf("%s heard %q, want %q", host.URL, got, want)
+		if got := hosts[strings.TrimPrefix(host.URL, "http://")].take(); got != want {
+			t.Errorf("the limiter of %s recorded %q, want %q", host.URL, got, want)
 		}
 	}
 }
 
-func TestRedirectLoopPaysForEachHopAndEnds(t *testing.T) {
-	r := new(recorder)
-	s := server(t, func(w http.ResponseWriter, req *http.Request) { http.Redirect(w, req, "/", http.StatusFound) })
-	client := &http.Client{Transport: &Transport{Base: s.Client().Transport, Limiter: r}}
-	if _, err := client.Get(s.URL); err == nil {
-		t.Error("the loop has not ended")
-	}
-	if want, got := strings.Repeat("acquire 1, done, ", 10), r.heard()+", "; got != want {
-		t.Errorf("heard %q, want ten requests", got)
-	}
-}
-
-func TestUpgradedConnectionIsWritable(t *testing.T) {
+// A connection that has switched protocols can be written to, and is in flight until it is closed.
+func TestTransport_UpgradesConnection(t *testing.T) {
 	s := server(t, func(w http.ResponseWriter, _ *http.Request) {
 		conn, rw, err := http.NewResponseController(w).Hijack()
 		if err != nil {
@@ -144,7 +64,7 @@ func TestUpgradedConnectionIsWritable(t *testing.T) {
 	}
 	req.Header.Set("Connection", "Upgrade")
 	req.Header.Set("Upgrade", "echo")
-	resp, err := (&http.Client{Transport: &Transport{Base: s.Client().Transport, Limiter: b}}).Do(req)
+	resp, err := (&http.Client{Transport: &transport.Transport{Base: s.Client().Transport, Limiter: b}}).Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,21 +73,17 @@ func TestUpgradedConnectionIsWritable(t *testing.T) {
 		t.Fatalf("status %d, body %T", resp.StatusCode, resp.Body)
 	}
 	_, _ = io.WriteString(rw, "hello\n")
-	if line, err := bufio.NewReader(rw).ReadString('\n'); line != "echo hello\n" || err != nil {
-		t.Errorf("read %q, %v", line, err)
-	}
-	if !full(t, b) {
-		t.Error("the call has ended before the connection")
+	if line, err := bufio.NewReader(rw).ReadString('\n'); line != "echo hello\n" || err != nil || !full(t, b) {
+		t.Errorf("read %q, %v, full %v", line, err, full(t, b))
 	}
 	if err := rw.Close(); err != nil || full(t, b) {
 		t.Errorf("Close: %v, full %v", err, full(t, b))
 	}
 }
 
-// Connections are used again only if bodies were read and closed: a wrapper
-// that loses either leaks one with each request. net/http opens another one too if a connection's
-// writer has not run for 50 ms.
-func TestConnectionsAreUsedAgain(t *testing.T) {
+// Connections are used again only if bodies were read and closed. A wrapper that loses either leaks
+// one with each request. net/http also opens another one if a connection's writer has not run for 50 ms.
+func TestTransport_ReusesConnections(t *testing.T) {
 	var opened atomic.Int32
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "text") }))
 	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
@@ -177,11 +93,10 @@ func TestConnectionsAreUsedAgain(t *testing.T) {
 	}
 	s.Start()
 	t.Cleanup(s.Close)
-	for _, l := range []outbound.Limiter{outbound.Must(outbound.NewBucket("one", outbound.Limit{Capacity: 100, LeakRate: 1})), slots(1)} {
-		client := &http.Client{Transport: &Transport{Base: s.Client().Transport, Limiter: l}}
+	for _, l := range []outbound.Limiter{bucket(slow), slots(1)} {
 		for range 20 {
-			if text := get(t, client, s.URL); text != "text" {
-				t.Fatalf("read %q", text)
+			if err := fetch(t, &transport.Transport{Base: s.Client().Transport, Limiter: l}, s.URL); err != nil {
+				t.Fatal(err)
 			}
 		}
 	}
@@ -190,7 +105,8 @@ func TestConnectionsAreUsedAgain(t *testing.T) {
 	}
 }
 
-func TestRequestBodyIsSentAndAStreamKeepsItsPlace(t *testing.T) {
+// A request's body is sent, and a stream is in flight until its end.
+func TestTransport_StreamsBodies(t *testing.T) {
 	more := make(chan string)
 	s := server(t, func(w http.ResponseWriter, req *http.Request) {
 		text, _ := io.ReadAll(req.Body)
@@ -199,7 +115,7 @@ func TestRequestBodyIsSentAndAStreamKeepsItsPlace(t *testing.T) {
 		_, _ = io.WriteString(w, <-more)
 	})
 	b := slots(1)
-	client := &http.Client{Transport: &Transport{Base: s.Client().Transport, Limiter: b}}
+	client := &http.Client{Transport: &transport.Transport{Base: s.Client().Transport, Limiter: b}}
 	resp, err := client.Post(s.URL, "text/plain", strings.NewReader("ping "))
 	if err != nil {
 		t.Fatal(err)

@@ -1,8 +1,10 @@
-package transport
+package transport_test
 
 import (
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -13,128 +15,101 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/transport"
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// hourly is a Discovered with two calls per hour for each limiter, and the keys of those that
-// were made.
-func hourly() (d *Discovered, keys func() []string) {
-	var mu sync.Mutex
-	var all []string
-	limiters := &outbound.Keyed[string]{New: func(key string) (outbound.Limiter, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		all = append(all, key)
-		return outbound.NewBucket(key, outbound.Limit{Capacity: 2, LeakRate: 2. / 3600})
-	}}
-	d = &Discovered{
-		Route:    func(req *http.Request) string { return strings.TrimPrefix(req.URL.Path, "/") },
-		Name:     HeaderName("x-bucket"),
-		Limiters: limiters,
+// hourly is a limit of two calls an hour.
+var hourly = outbound.Limit{Capacity: 2, LeakRate: 2. / 3600}
+
+// discover returns a Discovered whose limiters have this limit, a transport that uses it, and the
+// buckets that it has made.
+func discover(limit outbound.Limit, api roundTripper) (*transport.Discovered, *transport.Transport, map[string]*outbound.Bucket) {
+	made := map[string]*outbound.Bucket{}
+	d := &transport.Discovered{
+		Route: func(req *http.Request) string { return strings.TrimPrefix(req.URL.Path, "/") },
+		Name:  transport.HeaderName("x-bucket"),
+		Limiters: &outbound.Keyed[string]{New: func(key string) (outbound.Limiter, error) {
+			made[key] = outbound.Must(outbound.NewBucket(key, limit))
+			return made[key], nil
+		}},
 	}
-	return d, func() []string {
-		mu.Lock()
-		defer mu.Unlock()
-		return slices.Compact(slices.Sorted(slices.Values(all)))
-	}
+	return d, &transport.Transport{For: d.For, OnResponse: d.Learn, Profile: profile.Discord, Base: api}, made
 }
 
-func fetch(t *testing.T, rt http.RoundTripper, url string) error {
+// wantFull expects that a request for the path is admitted, or that the limiter of a key refuses it.
+func wantFull(t *testing.T, rt http.RoundTripper, path, key string, held bool) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
+	err := fetch(t, rt, "https://api.test/"+path)
+	full, ok := errors.AsType[*outbound.ThrottledError](err)
+	if key == "" && err != nil || key != "" && (!ok || full.Key != key || full.Held != held) {
+		t.Errorf("%q: %v, want no capacity in %q, held: %v", path, err, key, held)
 	}
-	resp, err := rt.RoundTrip(req)
-	if err == nil {
-		closeResponse(resp)
-	}
-	return err
 }
 
-func TestRoutesOfOneBucketOfTheAPIShareALimiter(t *testing.T) {
+// Routes that the API counts in one bucket share that bucket's limiter.
+func TestDiscovered_RoutesOfABucketShareALimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, keys := hourly()
 		names := map[string]string{"/a": "ab", "/b": "ab", "/d": "ab", "/c": "c", "/long": strings.Repeat("x", 129)}
-		rt := &Transport{For: d.For, OnResponse: d.Learn, Base: base(func(req *http.Request) (*http.Response, error) {
+		_, rt, made := discover(hourly, func(req *http.Request) (*http.Response, error) {
 			return answer(200, nil, "X-Bucket", names[req.URL.Path])(req)
-		})}
-		for _, c := range []struct {
-			path string
-			full string // the limiter without room; "": all have some
-		}{
+		})
+		for _, c := range []struct{ path, full string }{
 			{"a", ""}, {"b", ""}, // each by its route
 			{"a", ""}, {"b", ""}, // and by the bucket's name
 			{"a", "api.test a"},
 			{"d", ""}, {"d", "api.test=ab"}, // the name's limiter is shared
 			{"c", ""}, {"c", ""}, {"c", "api.test c"},
 			{"long", ""}, {"long", ""}, {"long", "api.test long"}, // the name is too long
-			{"other", ""}, {"other", ""}, {"other", "api.test other"}, // the API tells no name
+			{"other", ""}, {"other", ""}, {"other", "api.test other"}, // the API returns no name
 			{"", ""}, {"", ""}, {"", ""}, // Route returns none
 		} {
-			err := fetch(t, rt, "https://api.test/"+c.path)
-			var full *outbound.ThrottledError
-			if c.full == "" && err != nil || c.full != "" && (!errors.As(err, &full) || full.Key != c.full) {
-				t.Errorf("%q: %v, want no room in %q", c.path, err, c.full)
-			}
+			wantFull(t, rt, c.path, c.full, false)
 		}
 		want := []string{"api.test a", "api.test b", "api.test c", "api.test d", "api.test long", "api.test other", "api.test=ab", "api.test=c"}
-		if got := keys(); !slices.Equal(got, want) {
+		if got := slices.Sorted(maps.Keys(made)); !slices.Equal(got, want) {
 			t.Errorf("limiters %q, want %q", got, want)
 		}
 	})
 }
 
 // A name counts for the host that the program asks, wherever Base sends the request.
-func TestANameCountsBehindAGateway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, keys := hourly()
-		rt := &Transport{For: d.For, OnResponse: d.Learn, Base: base(func(req *http.Request) (*http.Response, error) {
-			req = req.Clone(req.Context())
-			req.URL.Host = "10.0.0.1:8080"
-			return answer(200, nil, "X-Bucket", "ab")(req)
-		})}
-		for range 2 {
-			if err := fetch(t, rt, "https://api.test/a"); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if got, want := keys(), []string{"api.test a", "api.test=ab"}; !slices.Equal(got, want) {
-			t.Errorf("limiters %q, want %q", got, want)
-		}
+func TestDiscovered_NameCountsBehindAGateway(t *testing.T) {
+	_, rt, made := discover(hourly, func(req *http.Request) (*http.Response, error) {
+		req = req.Clone(req.Context())
+		req.URL.Host = "10.0.0.1:8080"
+		return answer(200, nil, "X-Bucket", "ab")(req)
 	})
+	wantFull(t, rt, "a", "", false)
+	wantFull(t, rt, "a", "", false)
+	if got, want := slices.Sorted(maps.Keys(made)), []string{"api.test a", "api.test=ab"}; !slices.Equal(got, want) {
+		t.Errorf("limiters %q, want %q", got, want)
+	}
 }
 
-// A request that the second limiter refuses costs the first one nothing.
-func TestARequestThatItsNamesLimiterRefusesIsNotChargedToItsRoute(t *testing.T) {
+// A request that the name's limiter refuses costs the route's limiter nothing.
+func TestDiscovered_RefusalByNameCostsRouteNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, _ := hourly()
-		rt := &Transport{For: d.For, OnResponse: d.Learn, Base: answer(200, nil, "X-Bucket", "ab")}
+		_, rt, made := discover(hourly, answer(200, nil, "X-Bucket", "ab"))
 		for _, path := range []string{"a", "b", "c", "b", "c"} {
-			if err := fetch(t, rt, "https://api.test/"+path); err != nil {
-				t.Fatal(err)
-			}
+			wantFull(t, rt, path, "", false)
 		}
 		for range 5 {
-			err := fetch(t, rt, "https://api.test/a")
-			var full *outbound.ThrottledError
-			if !errors.As(err, &full) || full.Key != "api.test=ab" {
-				t.Errorf("%v, want no room in the shared one", err)
-			}
+			wantFull(t, rt, "a", "api.test=ab", false)
 		}
+		wantCharged(t, made["api.test a"], 1)
 	})
 }
 
 // Whatever names the API has for a route, its requests are no faster than without.
-func TestNoNameMakesARouteFaster(t *testing.T) {
+func TestDiscovered_NoNameMakesARouteFaster(t *testing.T) {
 	for name, changes := range map[string]int{"never": 1 << 30, "each time": 1, "now and then": 3} {
 		synctest.Test(t, func(t *testing.T) {
-			d, _ := hourly()
 			var sent outboundtest.History
-			rt := &Transport{For: d.For, OnResponse: d.Learn, Base: base(func(req *http.Request) (*http.Response, error) {
+			_, rt, _ := discover(hourly, func(req *http.Request) (*http.Response, error) {
 				sent.Add(time.Now(), 1)
 				return answer(200, nil, "X-Bucket", fmt.Sprint("b", sent.Len()/changes))(req)
-			})}
+			})
 			for range 1000 {
 				_ = fetch(t, rt, "https://api.test/a")
 				time.Sleep(20 * time.Second)
@@ -146,9 +121,8 @@ func TestNoNameMakesARouteFaster(t *testing.T) {
 	}
 }
 
-// If an answer shows that a route belongs to another bucket, every limiter of the route hears
-// of that answer.
-func TestTheAnswerThatNamesABucketReachesItsLimiters(t *testing.T) {
+// If a response shows that a route belongs to another bucket, it adjusts every limiter of the route.
+func TestDiscovered_ResponseThatNamesABucketAdjustsIt(t *testing.T) {
 	for name, c := range map[string]struct {
 		header []string
 		status int
@@ -157,45 +131,34 @@ func TestTheAnswerThatNamesABucketReachesItsLimiters(t *testing.T) {
 		"nothing remains": {[]string{"X-RateLimit-Limit", "5", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset-After", "600"}, 200},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			d, _ := hourly()
-			d.Limiters.New = func(key string) (outbound.Limiter, error) { return outbound.NewBucket(key, outbound.PerSecond(10)) }
 			n := 0
-			rt := &Transport{For: d.For, OnResponse: d.Learn, Profile: profile.Discord, Base: base(func(req *http.Request) (*http.Response, error) {
+			_, rt, made := discover(outbound.PerSecond(10), func(req *http.Request) (*http.Response, error) {
 				n++
 				if req.URL.Path == "/known" {
 					return answer(200, nil, "X-Bucket", "ab")(req)
 				}
 				return answer(c.status, nil, append(c.header, "X-Bucket", "ab")...)(req)
-			})}
-			for _, path := range []string{"known", "new", "new", "known", "new"} {
-				err := fetch(t, rt, "https://api.test/"+path)
-				var full *outbound.ThrottledError
-				if n == 2 && err != nil && (!errors.As(err, &full) || !full.Held || full.RetryAfter < 590*time.Second) {
-					t.Errorf("%s: %s: %v", name, path, err)
-				}
+			})
+			for _, c := range []struct{ path, full string }{
+				{"known", ""}, {"new", ""}, {"new", "api.test new"}, {"known", "api.test=ab"},
+			} {
+				wantFull(t, rt, c.path, c.full, c.full != "")
 				time.Sleep(time.Second)
 			}
-			if n != 2 {
-				t.Errorf("%s: %d went out, want 2", name, n)
+			if held := stateOf(t, made["api.test=ab"]).HeldFor; n != 2 || held < 590*time.Second {
+				t.Errorf("%s: %d were sent, want 2, and the name's limiter is held for %v", name, n, held)
 			}
 		})
 	}
 }
 
-// A refusal that comes with another name holds its route all the same, also if the limiter of
-// that name has no room and cannot hear of it.
-func TestARefusalUnderAnotherNameHoldsTheRoute(t *testing.T) {
-	for name, second := range map[string]string{"room": "new", "none": "full"} {
+// A refusal that comes with another name holds its route all the same, also if the limiter of that
+// name has no capacity.
+func TestDiscovered_RefusalUnderAnotherNameHoldsRoute(t *testing.T) {
+	for _, second := range []string{"new", "full"} {
 		synctest.Test(t, func(t *testing.T) {
-			d, _ := hourly()
-			d.Limiters.New = func(key string) (outbound.Limiter, error) {
-				if key == "api.test=full" {
-					return outbound.NewBucket(key, outbound.PerMinute(1))
-				}
-				return outbound.NewBucket(key, outbound.PerSecond(10))
-			}
 			n := 0
-			rt := &Transport{For: d.For, OnResponse: d.Learn, Base: base(func(req *http.Request) (*http.Response, error) {
+			d, rt, _ := discover(outbound.PerSecond(10), func(req *http.Request) (*http.Response, error) {
 				n++
 				switch {
 				case req.URL.Path == "/b":
@@ -204,11 +167,16 @@ func TestARefusalUnderAnotherNameHoldsTheRoute(t *testing.T) {
 					return answer(200, nil, "X-Bucket", "first")(req)
 				}
 				return answer(429, nil, "Retry-After", "600", "X-Bucket", second)(req)
-			})}
-			for _, path := range []string{"a", "b", "b"} {
-				if err := fetch(t, rt, "https://api.test/"+path); err != nil {
-					t.Fatal(err)
+			})
+			others := d.Limiters.New
+			d.Limiters.New = func(key string) (outbound.Limiter, error) {
+				if key == "api.test=full" {
+					return outbound.NewBucket(key, outbound.PerMinute(1))
 				}
+				return others(key)
+			}
+			for _, path := range []string{"a", "b", "b"} {
+				wantFull(t, rt, path, "", false)
 				time.Sleep(time.Second)
 			}
 			for range 500 {
@@ -216,61 +184,45 @@ func TestARefusalUnderAnotherNameHoldsTheRoute(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 			if n != 4 {
-				t.Errorf("%s: %d went out, want 4", name, n)
+				t.Errorf("%s: %d were sent, want 4", second, n)
 			}
 		})
 	}
 }
 
-// Discord counts each token, and each channel, apart, although their buckets have the same
-// names.
-func TestLimitsThatTheAPICountsApartAreHeldApart(t *testing.T) {
+// Discord counts each token, and each channel, separately, although their buckets have the same names.
+// No error has the token.
+func TestDiscovered_HoldsEachScopeByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, _ := hourly()
-		d.Limiters.New = func(key string) (outbound.Limiter, error) { return outbound.NewBucket(key, outbound.PerSecond(10)) }
-		d.Route = func(req *http.Request) string { return req.URL.Path }
-		d.Scope = func(req *http.Request) string { return req.Header.Get("Authorization") + req.URL.RawQuery }
-		rt := &Transport{For: d.For, OnResponse: d.Learn, Base: base(func(req *http.Request) (*http.Response, error) {
+		d, api, _ := discover(outbound.PerSecond(10), func(req *http.Request) (*http.Response, error) {
 			if req.Header.Get("Authorization") == "secret" && req.URL.RawQuery == "1" {
 				return answer(429, nil, "Retry-After", "600", "X-Bucket", "ab")(req)
 			}
 			return answer(200, nil, "X-Bucket", "ab")(req)
-		})}
-		for range 2 {
+		})
+		d.Scope = func(req *http.Request) string { return req.Header.Get("Authorization") + req.URL.RawQuery }
+		for round := range 3 {
 			for _, token := range []string{"secret", "other", ""} {
 				for _, channel := range []string{"1", "2", ""} {
-					req, err := http.NewRequest(http.MethodGet, "https://api.test/messages?"+channel, nil)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if token != "" {
-						req.Header.Set("Authorization", token)
-					}
-					resp, err := rt.RoundTrip(req)
-					if err == nil {
-						closeResponse(resp)
-					} else if token != "secret" || channel != "1" {
+					err := fetch(t, keyed{token, api}, "https://api.test/messages?"+channel)
+					full, ok := errors.AsType[*outbound.ThrottledError](err)
+					switch held := round > 0 && token == "secret" && channel == "1"; {
+					case held && (!ok || !full.Held || strings.Contains(err.Error(), "secret")):
+						t.Errorf("the channel that was refused: %v", err)
+					case !held && err != nil:
 						t.Errorf("token %q, channel %q: %v", token, channel, err)
 					}
 				}
 			}
 			time.Sleep(time.Second)
 		}
-		req, _ := http.NewRequest(http.MethodGet, "https://api.test/messages?1", nil)
-		req.Header.Set("Authorization", "secret")
-		_, err := rt.RoundTrip(req)
-		var full *outbound.ThrottledError
-		if !errors.As(err, &full) || !full.Held || strings.Contains(err.Error(), "secret") {
-			t.Errorf("the channel that was refused: %v", err)
-		}
 	})
 }
 
-// A redirect leads to a host that names the bucket of another, and refuses.
-func TestNoHostTouchesTheLimitersOfAnother(t *testing.T) {
+// A host that a redirect leads to adjusts its own limiters only, whatever name it returns.
+func TestDiscovered_NoHostAdjustsAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, _ := hourly()
-		client := &http.Client{Transport: &Transport{For: d.For, OnResponse: d.Learn, Base: base(func(req *http.Request) (*http.Response, error) {
+		_, rt, _ := discover(hourly, func(req *http.Request) (*http.Response, error) {
 			switch {
 			case req.URL.Host == "evil.test":
 				return answer(429, nil, "X-Bucket", "ab", "Retry-After", "3000", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "3000")(req)
@@ -278,119 +230,192 @@ func TestNoHostTouchesTheLimitersOfAnother(t *testing.T) {
 				return answer(302, nil, "X-Bucket", "away", "Location", "https://evil.test/a")(req)
 			}
 			return answer(200, nil, "X-Bucket", "ab")(req)
-		})}}
-		follow := func(url string) error {
-			resp, err := client.Get(url)
-			if err == nil {
-				closeResponse(resp)
-			}
-			return err
-		}
-		if err := follow("https://api.test/a"); err != nil { // after this its name is known
-			t.Fatal(err)
-		}
-		if err := follow("https://api.test/away"); err != nil {
-			t.Fatal(err)
-		}
-		if err := follow("https://api.test/a"); err != nil {
-			t.Errorf("held by another host: %v", err)
-		}
-		_ = follow("https://evil.test/a") // its own name is known, and now refused
-		var full *outbound.ThrottledError
-		if err := follow("https://evil.test/a"); !errors.As(err, &full) || !full.Held || full.Key != "evil.test a" {
+		})
+		wantFull(t, rt, "a", "", false)
+		wantFull(t, rt, "away", "", false)
+		wantFull(t, rt, "a", "", false)
+		_ = fetch(t, rt, "https://evil.test/a") // its own name is known, and now refused
+		err := fetch(t, rt, "https://evil.test/a")
+		if full, ok := errors.AsType[*outbound.ThrottledError](err); !ok || !full.Held || full.Key != "evil.test a" {
 			t.Errorf("the host that refused: %v", err)
 		}
 	})
 }
 
-func TestTheAPIMayChangeItsMindAndFloodWithNames(t *testing.T) {
-	d, _ := hourly()
+// A Discovered remembers MaxRoutes routes, whose names may change, and is safe for concurrent use.
+func TestDiscovered_RemembersMaxRoutes(t *testing.T) {
+	d, _, made := discover(hourly, nil)
 	d.MaxRoutes = 3
-	d.Limiters.New = func(string) (outbound.Limiter, error) { return outbound.Unlimited{}, nil }
-	learn := func(route, name string) {
-		req, _ := http.NewRequest(http.MethodGet, "https://api.test/"+route, nil)
+	ask := func(route int, name string) outbound.Limiter {
+		req, _ := http.NewRequest(http.MethodGet, fmt.Sprint("https://api.test/", route), nil)
 		d.Learn(&http.Response{Header: http.Header{"X-Bucket": {name}}, Request: req}, nil)
+		return d.For(req)
 	}
 	var wg sync.WaitGroup
 	for worker := range 8 {
 		wg.Go(func() {
 			for i := range 200 {
-				route := fmt.Sprint(i % 20)
-				learn(route, fmt.Sprint(worker, i))
-				req, _ := http.NewRequest(http.MethodGet, "https://api.test/"+route, nil)
-				_ = d.For(req)
+				ask(i%20, fmt.Sprint(worker, i))
 			}
 		})
 	}
 	wg.Wait()
-	if n := len(d.names); n != 3 {
-		t.Errorf("%d routes are remembered, want 3", n)
-	}
-	for known := range d.names {
-		learn(strings.TrimPrefix(known, "api.test "), "changed")
-		if d.names[known] != "changed" {
-			t.Errorf("%q has the name %q", known, d.names[known])
+	for route := range 20 {
+		if _, err := ask(route, fmt.Sprint("changed", route)).Acquire(t.Context(), outbound.Cost{1}); err != nil {
+			t.Error(err)
 		}
+	}
+	maps.DeleteFunc(made, func(key string, _ *outbound.Bucket) bool { return !strings.Contains(key, "=changed") })
+	if len(made) != 3 {
+		t.Errorf("the names of %d routes are remembered, want 3", len(made))
 	}
 	d.Learn(&http.Response{Header: http.Header{"X-Bucket": {"x"}}}, nil) // fakes leave the Request out
 }
 
-// A refusal of Discord is about the whole account, about this route, or about something
-// shared.
-func TestEachOfTwoTransportsInARowAppliesItsOwnScope(t *testing.T) {
-	for scope, want := range map[string]struct{ global, route bool }{
-		"global": {true, false}, "user": {false, true}, "shared": {false, false}, "": {false, true},
-	} {
+// A host that takes all limiters, and has refused a call of each, leaves every other host one
+// limiter: for the routes and names that have none of their own yet. Responses adjust it as any other.
+func TestDiscovered_FullLeavesEachHostOneLimiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		status, name := 200, ""
+		d, rt, _ := discover(hourly, func(req *http.Request) (*http.Response, error) {
+			if req.URL.Host == "evil.test" {
+				return answer(429, nil, "Retry-After", "3000", "X-Bucket", req.URL.Path)(req)
+			}
+			return answer(status, nil, "Retry-After", "600", "X-Bucket", name)(req)
+		})
+		d.Limiters.Max = 10
+		wantFull(t, rt, "old", "", false)
+		for i := range 20 {
+			_ = fetch(t, rt, fmt.Sprintf("https://evil.test/%d", i))
+		}
+		if n := d.Limiters.Len(); n != 10 {
+			t.Fatalf("%d limiters, want all 10 to be taken", n)
+		}
+		name = "ab"
+		wantFull(t, rt, "old", "", false) // this route has a limiter of its own, and now a name that has none
+		wantFull(t, rt, "new", "", false)
+		wantFull(t, rt, "newer", "", false)
+		wantFull(t, rt, "newer", "api.test", false) // two calls an hour, as every limiter
+		time.Sleep(30 * time.Minute)
+		wantFull(t, rt, "old", "", false) // this call is charged to both
+		wantFull(t, rt, "new", "api.test", false)
+		time.Sleep(30 * time.Minute)
+		status = 429
+		wantFull(t, rt, "new", "", false)
+		wantFull(t, rt, "old", "api.test", true)
+		wantFull(t, rt, "newer", "api.test", true)
+		time.Sleep(3 * time.Hour) // all limiters are idle and forgotten
+		status = 200
+		wantFull(t, rt, "new", "", false)
+		wantFull(t, rt, "newer", "", false)
+		wantFull(t, rt, "newer", "api.test=ab", false)
+	})
+}
+
+// The host's limiter has the Label of its key, and counts a request that finds no other limiter once.
+func TestDiscovered_FullCountsOnceWithTheLabel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		status := 200
+		d, rt, made := discover(outbound.Limit{Capacity: 3, LeakRate: 3. / 3600}, func(req *http.Request) (*http.Response, error) {
+			return answer(status, nil, "X-Bucket", "b"+req.URL.Path, "Retry-After", "600")(req)
+		})
+		d.Limiters.Max = 1
+		d.Limiters.Label = func(key string) string { return "label of " + key }
+		for _, path := range []string{"a", "b", "b"} { // a takes the only limiter
+			wantFull(t, rt, path, "", false)
+		}
+		wantCharged(t, made["api.test"], 2)
+		status = 429
+		wantFull(t, rt, "b", "", false)
+		wantFull(t, rt, "b", "label of api.test", true)
+	})
+}
+
+// A route without a limiter of its own keeps to its name's, which a refusal holds, and the host's not.
+func TestDiscovered_FullKeepsToTheNamesLimiter(t *testing.T) {
+	for _, held := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			global := outbound.Must(outbound.NewBucket("global", outbound.Limit{Capacity: 50, LeakRate: 50}))
-			route := outbound.Must(outbound.NewBucket("route", outbound.Limit{Capacity: 5, LeakRate: 1}))
-			is := func(scope string) bool { return scope == "global" }
-			h := []string{"Retry-After", "10", "X-RateLimit-Scope", scope}
-			rt := &Transport{Limiter: global, Profile: profile.Discord, OnSignal: OnlyScope(is),
-				Base: &Transport{Limiter: route, Profile: profile.Discord, Judge: JudgeAlways, OnSignal: OnlyScope(func(s string) bool { return !is(s) }),
-					Base: answer(429, nil, h...)}}
-			trip(t, rt)
-			for b, held := range map[*outbound.Bucket]bool{global: want.global, route: want.route} {
-				s, err := b.State(t.Context())
-				if err != nil || (s.HeldFor > 0) != held {
-					t.Errorf("scope %q: the bucket %s is held for %v, %v", scope, b.Key(), s.HeldFor, err)
+			status := 200
+			d, rt, made := discover(outbound.Limit{Capacity: 2, LeakRate: 1e-6}, func(req *http.Request) (*http.Response, error) {
+				return answer(status, nil, "X-Bucket", "ab", "Retry-After", "600")(req)
+			})
+			d.Limiters.Max = 2
+			small := d.Limiters.New
+			d.Limiters.New = func(key string) (outbound.Limiter, error) {
+				if key == "api.test" {
+					made[key] = bucket(slow)
+					return made[key], nil
 				}
+				return small(key)
+			}
+			wantFull(t, rt, "a", "", false)
+			wantFull(t, rt, "a", "", false) // a and ab have the two limiters
+			wantFull(t, rt, "b", "", false) // the response has the name
+			if held {
+				status = 429
+			}
+			wantFull(t, rt, "b", "", false) // the last that ab admits
+			for range 3 {
+				wantFull(t, rt, "b", "api.test=ab", held)
+			}
+			wantCharged(t, made["api.test"], 2) // what ab refuses costs nothing
+			if s := stateOf(t, made["api.test"]); s.HeldFor > 0 {
+				t.Errorf("the host is held for %v", s.HeldFor)
 			}
 		})
 	}
 }
 
-// A refusal of another scope is no success of this limiter's. Its hold was too short, so its
-// next refusal doubles it.
-func TestARefusalOfAnotherScopeIsNoSuccess(t *testing.T) {
-	for name, between := range map[string]*Transport{
-		"zeroed":        {Base: answer(429, nil), OnSignal: func(_ *http.Response, s *profile.Signal) { *s = profile.Signal{} }},
-		"cached 429":    {Base: answer(429, nil, "Age", "3")},
-		"cached 200":    {Base: answer(200, nil, "X-From-Cache", "1")},
-		"lock":          {Base: answer(429, nil), OnSignal: func(_ *http.Response, s *profile.Signal) { s.Reason = profile.Lock }},
-		"overload":      {Base: answer(529, nil)},
-		"zeroed, slow":  {Base: answer(429, nil), OnSignal: func(_ *http.Response, s *profile.Signal) { *s = profile.Signal{} }, OnResponse: func(*http.Response, *outbound.Permit) {}},
-		"overload, too": {Base: answer(529, nil), OnResponse: func(*http.Response, *outbound.Permit) {}},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			b := outbound.Must(outbound.NewBucket("api", outbound.Limit{Capacity: 100, LeakRate: 100}))
-			held := func() time.Duration {
-				trip(t, &Transport{Base: answer(429, nil), Limiter: b})
-				s, err := b.State(t.Context())
-				if err != nil || s.Speed != 1 {
-					t.Fatalf("%s: speed %v, %v", name, s.Speed, err)
+// A call without an answer is no success for any limiter of its route.
+func TestDiscovered_FailureIsNoSuccess(t *testing.T) {
+	for way, names := range map[string][2]string{"no name": {"", ""}, "a known name": {"ab", "cd"}} {
+		for end, c := range map[string]struct {
+			base   roundTripper
+			slowed bool
+		}{
+			"error":   {failing(io.ErrUnexpectedEOF), false},
+			"success": {answer(200, nil, "X-Bucket", names[0]), true},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				_, rt, made := discover(outbound.Limit{Capacity: 10, LeakRate: 1}, nil)
+				for _, base := range []roundTripper{
+					answer(429, nil, "Retry-After", "1", "X-Bucket", names[0]), c.base,
+					answer(429, nil, "Retry-After", "1", "X-Bucket", names[1]), // a new name: it adjusts the route's own limiter as well
+				} {
+					rt.Base = base
+					_ = fetch(t, rt, "https://api.test/a")
+					time.Sleep(time.Minute)
 				}
-				return s.HeldFor
+				delete(made, "api.test=cd")
+				if len(made) != 1 && names[0] == "" || len(made) != 2 && names[0] != "" {
+					t.Errorf("%s: limiters %v", way, made)
+				}
+				for key, b := range made {
+					if s := stateOf(t, b); (s.Speed < 1) != c.slowed {
+						t.Errorf("%s, %s: %q has speed %v, slowed: want %v", way, end, key, s.Speed, c.slowed)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A refusal of Discord is about the whole account, about this route, or about something shared.
+// OnlyScope applies it to the transport that it is meant for.
+func TestOnlyScope_EachTransportAppliesItsOwn(t *testing.T) {
+	for scope, want := range map[string]struct{ global, route bool }{
+		"global": {true, false}, "user": {false, true}, "shared": {false, false}, "": {false, true},
+	} {
+		global, route := bucket(slow), bucket(slow)
+		is := func(scope string) bool { return scope == "global" }
+		trip(t, &transport.Transport{Limiter: global, Profile: profile.Discord, OnSignal: transport.OnlyScope(is),
+			Base: &transport.Transport{Limiter: route, Profile: profile.Discord, Judge: transport.JudgeAlways,
+				OnSignal: transport.OnlyScope(func(s string) bool { return !is(s) }),
+				Base:     answer(429, nil, "Retry-After", "1000", "X-RateLimit-Scope", scope)}})
+		for b, held := range map[*outbound.Bucket]bool{global: want.global, route: want.route} {
+			if s := stateOf(t, b); (s.HeldFor > 0) != held {
+				t.Errorf("scope %q: held for %v, want a hold: %v", scope, s.HeldFor, held)
 			}
-			time.Sleep(held() + time.Minute)
-			between.Limiter = b
-			trip(t, between)
-			if s, _ := b.State(t.Context()); s.HeldFor > 0 || s.Speed != 1 {
-				t.Errorf("%s: held for %v at speed %v", name, s.HeldFor, s.Speed)
-			}
-			if d := held(); d < 2*time.Second || d > 2500*time.Millisecond {
-				t.Errorf("%s: then held for %v, want 2s, and up to a quarter more", name, d)
-			}
-		})
+		}
 	}
 }

@@ -2,9 +2,12 @@ package transport_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -25,42 +28,79 @@ type keyed struct {
 
 func (k keyed) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.Clone(req.Context())
-	req.Header.Set("Authorization", k.key)
+	if k.key != "" {
+		req.Header.Set("Authorization", k.key)
+	}
 	return k.base.RoundTrip(req)
 }
 
-// keys returns n members of 60 requests a minute each, behind queues, and their buckets.
-func keys(n int, api http.RoundTripper) (all []*transport.Transport, buckets []*outbound.Bucket) {
+// keyLog is an API that records the keys of its requests.
+type keyLog struct {
+	takes  time.Duration
+	status func(key string) int // nil: 200
+
+	mu   sync.Mutex
+	keys []string
+}
+
+func (l *keyLog) RoundTrip(req *http.Request) (*http.Response, error) {
+	time.Sleep(l.takes)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key, status := req.Header.Get("Authorization"), 200
+	l.keys = append(l.keys, key)
+	if l.status != nil {
+		status = l.status(key)
+	}
+	return answer(status, http.NoBody)(req)
+}
+
+// take returns the keys of the requests since the last time.
+func (l *keyLog) take() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	keys := l.keys
+	l.keys = nil
+	return keys
+}
+
+// count returns how many requests each key has sent since the last time.
+func (l *keyLog) count() map[string]int {
+	times := map[string]int{}
+	for _, key := range l.take() {
+		times[key]++
+	}
+	return times
+}
+
+// keys returns n members of 60 requests a minute each, behind queues, and their buckets. If s is not
+// nil, the buckets are in that store.
+func keys(n int, api http.RoundTripper, s store.Store) (all []*transport.Transport, buckets []*outbound.Bucket) {
 	for i := range n {
 		name := fmt.Sprint("key ", i)
 		b := outbound.Must(outbound.NewBucket(name, outbound.PerMinute(60)))
+		if s != nil {
+			b = outbound.Must(outbound.NewSharedBucket(s, name, outbound.PerMinute(60)))
+		}
 		buckets = append(buckets, b)
 		all = append(all, &transport.Transport{Limiter: queue.New(b, queue.Config{}), Base: keyed{name, api}})
 	}
 	return all, buckets
 }
 
-// sent sends n requests at the same time, and returns when each was answered, in order.
+// sent sends n requests at the same time, and returns when each was answered, in order. The status
+// does not matter.
 func sent(t *testing.T, rt http.RoundTripper, n int) []time.Duration {
 	t.Helper()
-	var mu sync.Mutex
-	var all []time.Duration
+	all := make([]time.Duration, n)
 	var wg sync.WaitGroup
 	start := time.Now()
-	for range n {
+	for i := range n {
 		wg.Go(func() {
-			resp, err := (&http.Client{Transport: rt}).Get("http://api.test/")
-			if err != nil {
+			if err := fetch(t, rt, "http://api.test/"); err != nil {
 				t.Error(err)
-				return
 			}
-			resp.Body.Close()
-			if resp.StatusCode != http.StatusOK {
-				t.Error(resp.Status)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			all = append(all, time.Since(start))
+			all[i] = time.Since(start)
 		})
 	}
 	wg.Wait()
@@ -68,111 +108,312 @@ func sent(t *testing.T, rt http.RoundTripper, n int) []time.Duration {
 	return all
 }
 
+// perKey is an API of n calls a minute for each key.
 func perKey(n int) *outboundtest.API {
 	return &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(float64(n), time.Minute).
 		By(func(req *http.Request) string { return req.Header.Get("Authorization") })}}
+}
+
+func wantNoneRefused(t *testing.T, api *outboundtest.API) {
+	t.Helper()
+	if r := api.Report(); r.Refused > 0 {
+		t.Errorf("%d of %d refused", r.Refused, r.Arrivals)
+	}
 }
 
 // A pool of five keys sends five times as much as one key, and no key more than its limit.
 func TestPool_UsesAllOfEachMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := perKey(60)
-		one, _ := keys(1, api)
+		one, _ := keys(1, api, nil)
 		alone := sent(t, one[0], 300)
 		time.Sleep(time.Hour)
-		five, _ := keys(5, api)
+		five, _ := keys(5, api, nil)
 		all := sent(t, &transport.Pool{Members: five}, 5*300)
 		t.Logf("300 by one key in %v, 1,500 by five in %v", alone[299], all[5*300-1])
-		if len(all) != 5*300 || all[5*300-1] > alone[299]+10*time.Millisecond {
+		if all[5*300-1] > alone[299]+10*time.Millisecond {
 			t.Errorf("1,500 requests took %v; one key takes %v for 300", all[len(all)-1], alone[299])
 		}
-		if r := api.Report(); r.Refused > 0 {
-			t.Errorf("%d refused", r.Refused)
-		}
-	})
-}
-
-// Requests that wait at a member which is then held go to the others.
-func TestPool_WaitersOfAHeldMemberMove(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := perKey(60)
-		members, buckets := keys(5, api)
-		go func() {
-			time.Sleep(500 * time.Millisecond)
-			if err := buckets[2].Hold(context.Background(), time.Minute); err != nil {
-				t.Error(err)
-			}
-		}()
-		all := sent(t, &transport.Pool{Members: members}, 300)
-		// Four keys send all but what the fifth sends after the hold: 4 a second, and then 5.
-		ideal := make([]time.Duration, 0, 300)
-		for k := range 5 {
-			for at := time.Duration(0); at < 2*time.Minute; at += time.Minute * 1001 / 60_000 {
-				if k != 2 || at == 0 || at > time.Minute+500*time.Millisecond {
-					ideal = append(ideal, at)
-				}
-			}
-		}
-		slices.Sort(ideal)
-		t.Logf("p50 %v, p99 %v; ideal %v, %v", all[150], all[297], ideal[150], ideal[297])
-		if all[297] > ideal[297]*11/10 {
-			t.Errorf("p99 %v, ideal %v", all[297], ideal[297])
-		}
-		if r := api.Report(); r.Refused > 0 {
-			t.Errorf("%d refused", r.Refused)
-		}
+		wantNoneRefused(t, api)
 	})
 }
 
 // far is a store whose replies take a while.
 type far struct {
 	store.Store
-	trip time.Duration
+	latency time.Duration
 }
 
 func (f far) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	time.Sleep(f.trip / 2)
+	time.Sleep(f.latency / 2)
 	r, err := f.Store.Update(ctx, key, op)
-	time.Sleep(f.trip / 2)
+	time.Sleep(f.latency / 2)
 	return r, err
 }
 
-// Pools of two processes over buckets in one store use all members, keep their limits, and move what
-// waits at a held one.
-func TestPool_SharedBuckets(t *testing.T) {
+// Requests that wait at a member which is then held move to the others, in one process and in two
+// whose buckets are in a store.
+func TestPool_WaitersOfAHeldMemberMove(t *testing.T) {
+	for name, processes := range map[string]int{"alone": 1, "shared": 2} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := perKey(60)
+				var s store.Store
+				if processes > 1 {
+					s = far{store.NewMemory(), 4 * time.Millisecond}
+				}
+				answered := make(chan []time.Duration)
+				for p := range processes {
+					members, buckets := keys(5, api, s)
+					if p == 0 {
+						time.AfterFunc(500*time.Millisecond, func() {
+							if err := buckets[2].Hold(context.Background(), time.Minute); err != nil {
+								t.Error(err)
+							}
+						})
+					}
+					go func() { answered <- sent(t, &transport.Pool{Members: members}, 300/processes) }()
+				}
+				var all []time.Duration
+				for range processes {
+					all = append(all, <-answered...)
+				}
+				slices.Sort(all)
+				// Four members send 4 a second until the hold is over at 60.5 s, and five send 5.
+				if ideal := 71 * time.Second; all[297] > ideal*11/10 {
+					t.Errorf("p99 %v, ideal %v", all[297], ideal)
+				}
+				wantNoneRefused(t, api)
+				time.Sleep(time.Second) // the last requests to the store end
+			})
+		})
+	}
+}
+
+// All requests with one key go to one member, in each process, while it can send them within Slack.
+// Further ones go to a second one.
+func TestPool_StickKeepsAKeyAtItsMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := perKey(60)
-		s := store.NewMemory()
-		var buckets []*outbound.Bucket
-		process := func() *transport.Pool {
-			p := &transport.Pool{}
-			for i := range 5 {
-				name := fmt.Sprint("key ", i)
-				b := outbound.Must(outbound.NewSharedBucket(far{s, 4 * time.Millisecond}, name, outbound.PerMinute(60)))
-				buckets = append(buckets, b)
-				p.Members = append(p.Members, &transport.Transport{Limiter: queue.New(b, queue.Config{}), Base: keyed{name, api}})
-			}
-			return p
+		api := &keyLog{}
+		pool := func() *transport.Pool {
+			members, _ := keys(5, api, nil)
+			return &transport.Pool{Members: members, Slack: 5 * time.Second, Stick: func(req *http.Request) string { return req.URL.Path }}
 		}
-		pools := []*transport.Pool{process(), process()}
-		time.AfterFunc(500*time.Millisecond, func() {
-			if err := buckets[2].Hold(context.Background(), time.Minute); err != nil {
-				t.Error(err)
+		homes, distinct := map[string]string{}, map[string]bool{}
+		for range 2 { // processes
+			p := pool()
+			for range 20 {
+				for _, path := range []string{"/a", "/b", "/c", "/d", "/e", "/f", "/g", "/h"} {
+					_ = fetch(t, p, "http://api.test"+path)
+					key := api.take()[0]
+					if home := homes[path]; home != "" && home != key {
+						t.Fatalf("%s went by %s and by %s", path, home, key)
+					}
+					homes[path], distinct[key] = key, true
+				}
+				time.Sleep(8 * time.Second)
+			}
+		}
+		if len(distinct) < 3 {
+			t.Errorf("8 keys use %d of 5 members", len(distinct))
+		}
+		p, home := pool(), homes["/a"]
+		var wg sync.WaitGroup
+		for range 12 {
+			wg.Go(func() { _ = fetch(t, p, "http://api.test/a") })
+			synctest.Wait()
+		}
+		wg.Wait()
+		if times := api.count(); times[home] != 5 || len(times) != 3 { // at 0 to 4 s
+			t.Errorf("a burst of one key used the members %v, its own is %s", times, home)
+		}
+		time.Sleep(time.Minute)
+		_ = fetch(t, p, "http://api.test/a")
+		if key := api.take()[0]; key != home {
+			t.Errorf("after the burst the key is at %s", key)
+		}
+	})
+}
+
+// A member whose API answers 401 or 403 gets no request for a minute, also none that waited there.
+// If all members rest, none does.
+func TestPool_UnauthorizedRestsAMember(t *testing.T) {
+	for _, code := range []int{401, 403} {
+		synctest.Test(t, func(t *testing.T) {
+			bad := map[string]bool{"key 1": true}
+			api := &keyLog{takes: 100 * time.Millisecond, status: func(key string) int {
+				if bad[key] {
+					return code
+				}
+				return 200
+			}}
+			members, _ := keys(3, api, nil)
+			pool := &transport.Pool{Members: members}
+			sent(t, pool, 30)
+			if times := api.count(); times["key 1"] != 1 || times["key 0"] < 14 || times["key 2"] < 14 {
+				t.Errorf("%d: %v", code, times)
+			}
+			time.Sleep(time.Minute)
+			sent(t, pool, 3)
+			if times := api.count(); times["key 1"] != 1 {
+				t.Errorf("%d: a minute later: %v", code, times)
+			}
+			bad["key 0"], bad["key 2"] = true, true
+			sent(t, pool, 2)
+			api.take()
+			time.Sleep(10 * time.Second)
+			sent(t, pool, 3)
+			if times := api.count(); len(times) != 3 {
+				t.Errorf("%d: all rest: %v", code, times)
 			}
 		})
-		answered := make(chan []time.Duration)
-		for _, p := range pools {
-			go func() { answered <- sent(t, p, 150) }()
+	}
+}
+
+// unable is a limiter that fails, and seems to be free later.
+type unable struct{ limiterFunc }
+
+func (unable) Explain(context.Context, outbound.Cost) (outbound.Explanation, error) {
+	return outbound.Explanation{Wait: time.Hour}, nil
+}
+
+// A request that waited at a member which rests now gets the other members' error.
+func TestPool_RestIsNoError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, _ := keys(1, &keyLog{takes: 100 * time.Millisecond, status: func(string) int { return 401 }}, nil)
+		broken := errors.New("broken")
+		pool := &transport.Pool{Members: append(members, &transport.Transport{Limiter: unable{refusing(broken)}})}
+		go func() { _ = fetch(t, pool, "http://api.test/") }()
+		time.Sleep(10 * time.Millisecond)
+		if err := fetch(t, pool, "http://api.test/"); !errors.Is(err, broken) {
+			t.Error(err)
 		}
-		all := append(<-answered, <-answered...)
-		slices.Sort(all)
-		// Four members send 4 a second until the hold is over at 60.5 s, and five send 5.
-		if ideal := 71 * time.Second; all[297] > ideal*11/10 {
-			t.Errorf("p99 %v, ideal %v", all[297], ideal)
+	})
+}
+
+// If all members refuse a request, the error is the one with the least RetryAfter, and the body is
+// closed. OnRefusal of that member is asked.
+func TestPool_AllRefuse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &keyLog{}
+		pool := &transport.Pool{}
+		for i, every := range []time.Duration{time.Hour, time.Second, time.Minute} {
+			b := outbound.Must(outbound.NewBucket(fmt.Sprint(i), outbound.Per(1, every)))
+			pool.Members = append(pool.Members, &transport.Transport{Limiter: b, Base: api})
 		}
-		if r := api.Report(); r.Refused > 0 {
-			t.Errorf("%d refused", r.Refused)
+		for range 3 {
+			trip(t, pool)
 		}
-		time.Sleep(time.Second) // the last requests to the store end
+		body := newBody("x")
+		req := newRequest(t, body)
+		_, err := pool.RoundTrip(req)
+		full, ok := errors.AsType[*outbound.ThrottledError](err)
+		if !ok || full.Key != "1" || full.RetryAfter > 1100*time.Millisecond || full.RetryAfter < 900*time.Millisecond {
+			t.Errorf("%v", err)
+		}
+		if body.closed.Load() != 1 || len(api.take()) != 3 {
+			t.Error("the body is not closed, or the request was sent")
+		}
+		pool.Members[1].OnRefusal = transport.TooManyRequests
+		if resp := open(t, t.Context(), pool); resp.StatusCode != 429 {
+			t.Errorf("OnRefusal: %d", resp.StatusCode)
+		}
+		if _, err := new(transport.Pool).RoundTrip(req); !errors.Is(err, outbound.ErrInvalid) {
+			t.Errorf("no members: %v", err)
+		}
+	})
+}
+
+// A request whose context ends before any member can send it is refused immediately, and one whose
+// context is cancelled while it waits gets the context's error.
+func TestPool_ContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, _ := keys(2, &keyLog{}, nil)
+		pool := &transport.Pool{Members: members}
+		done := make(chan bool)
+		go func() {
+			sent(t, pool, 40)
+			done <- true
+		}()
+		synctest.Wait()
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := get(ctx, pool); !errors.Is(err, outbound.ErrThrottled) || !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 0 {
+			t.Errorf("after %v: %v", time.Since(start), err)
+		}
+		ctx, cancel = context.WithCancel(t.Context())
+		time.AfterFunc(5*time.Second, cancel)
+		if err := get(ctx, pool); !errors.Is(err, context.Canceled) || time.Since(start) != 5*time.Second {
+			t.Errorf("after %v: %v", time.Since(start), err)
+		}
+		<-done
+	})
+}
+
+// reads reads some of a body before it hands the request on, as one that signs requests does.
+type reads struct{ *transport.Transport }
+
+func (r reads) Unwrap() http.RoundTripper { return r.Transport }
+
+func (r reads) RoundTrip(req *http.Request) (*http.Response, error) {
+	_, _ = req.Body.Read(make([]byte, 3))
+	return r.Transport.RoundTrip(req)
+}
+
+// A request that a limiter inside of a member's Base refuses goes to another member, and arrives
+// whole. If its body cannot be read again, it stays, and its refusal comes back.
+func TestPool_MovesOnlyARepeatableBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var bodies []string
+		members, _ := keys(2, roundTripper(func(req *http.Request) (*http.Response, error) {
+			text, _ := io.ReadAll(req.Body)
+			bodies = append(bodies, string(text))
+			return answer(200, http.NoBody)(req)
+		}), nil)
+		inner := outbound.Must(outbound.NewBucket("inner", outbound.Per(1, time.Hour)))
+		if _, err := inner.Acquire(t.Context(), outbound.Cost{1}); err != nil {
+			t.Fatal(err)
+		}
+		members[0].Base = reads{&transport.Transport{Limiter: inner, Base: members[0].Base}}
+		for _, again := range []bool{true, false} {
+			pool := &transport.Pool{Members: members}
+			var body io.Reader = strings.NewReader("all of it")
+			if !again {
+				body = io.NopCloser(body)
+			}
+			req := newRequest(t, body)
+			resp, err := pool.RoundTrip(req)
+			full, refused := errors.AsType[*outbound.ThrottledError](err)
+			switch {
+			case again && (err != nil || resp.StatusCode != 200 || resp.Request != req || len(bodies) != 1 || bodies[0] != "all of it"):
+				t.Errorf("%v, got %q", err, bodies)
+			case !again && (!refused || full.Key != "inner" || len(bodies) != 1):
+				t.Errorf("a body that cannot be read again: %v, got %q", err, bodies)
+			}
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// A refusal of one member holds that member, and not the limiter of a transport around the pool.
+func TestPool_MembersJudge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, buckets := keys(2, &keyLog{status: func(key string) int {
+			if key == "key 0" {
+				return 429
+			}
+			return 200
+		}}, nil)
+		all := bucket(outbound.PerSecond(10))
+		around := &transport.Transport{Limiter: queue.New(all, queue.Config{}), Base: &transport.Pool{Members: members}}
+		for range 2 {
+			trip(t, around)
+		}
+		for i, b := range append(buckets, all) {
+			if s := stateOf(t, b); (s.HeldFor > 0) != (i == 0) {
+				t.Errorf("bucket %d is held for %v", i, s.HeldFor)
+			}
+		}
 	})
 }

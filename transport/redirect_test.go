@@ -1,19 +1,19 @@
-package transport
+package transport_test
 
 import (
 	"net/http"
 	"strconv"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport"
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// The host that a redirect leads to does not steer the limiter of the API that was asked,
-// unless it is the same host. It steers a limiter of its own.
-func TestTheHostOfARedirectHoldsNoOtherHost(t *testing.T) {
+// The host that a redirect leads to does not adjust or settle the limiter of the API that was asked,
+// unless it is the same host. It adjusts a limiter of its own.
+func TestRedirect_HostHoldsNoOther(t *testing.T) {
 	const api, evil = "https://api.test", "https://evil.test"
 	refusal := []string{"Retry-After", "1800"}
 	for name, c := range map[string]struct {
@@ -21,61 +21,59 @@ func TestTheHostOfARedirectHoldsNoOtherHost(t *testing.T) {
 		status int      // of the last answer
 		header []string
 		byHost bool
-		nobody bool // Base does not set the response's Request
+		bare   bool // Base does not set the response's Request
 		gate   bool // Base sends clones to a gateway
 		held   bool
 	}{
-		"refused by the API itself":         {status: 429, header: refusal, held: true},
-		"refused by another host":           {hops: []string{evil + "/"}, status: 429, header: refusal},
-		"and that tells of none":            {hops: []string{evil + "/"}, status: 429, header: refusal, nobody: true},
-		"down":                              {hops: []string{evil + "/"}, status: 503, header: refusal},
-		"nothing remains":                   {hops: []string{evil + "/"}, status: 200, header: []string{"X-RateLimit-Limit", "5", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1800"}},
-		"within another host":               {hops: []string{evil + "/", "/again"}, status: 429, header: refusal},
-		"within the API":                    {hops: []string{"/again"}, status: 429, header: refusal, held: true},
-		"within the API that tells of none": {hops: []string{"/again"}, status: 429, header: refusal, nobody: true, held: true},
-		"within the API by a gateway":       {hops: []string{"/again"}, status: 429, header: refusal, gate: true, held: true},
-		"refused by another one, gateway":   {hops: []string{evil + "/"}, status: 429, header: refusal, gate: true},
-		"by another spelling of its host":   {hops: []string{"https://API.test:443/"}, status: 429, header: refusal, held: true},
-		"away and back":                     {hops: []string{evil + "/", api + "/end"}, status: 429, header: refusal, held: true},
-		"each host has a limiter":           {hops: []string{evil + "/"}, status: 429, header: refusal, byHost: true},
+		"refused by the API itself":       {status: 429, header: refusal, held: true},
+		"refused by another host":         {hops: []string{evil + "/"}, status: 429, header: refusal},
+		"and without a Request":           {hops: []string{evil + "/"}, status: 429, header: refusal, bare: true},
+		"down":                            {hops: []string{evil + "/"}, status: 503, header: refusal},
+		"nothing remains":                 {hops: []string{evil + "/"}, status: 200, header: []string{"X-RateLimit-Limit", "5", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1800"}},
+		"within another host":             {hops: []string{evil + "/", "/again"}, status: 429, header: refusal},
+		"within the API":                  {hops: []string{"/again"}, status: 429, header: refusal, held: true},
+		"within the API, no Request":      {hops: []string{"/again"}, status: 429, header: refusal, bare: true, held: true},
+		"within the API by a gateway":     {hops: []string{"/again"}, status: 429, header: refusal, gate: true, held: true},
+		"refused by another one, gateway": {hops: []string{evil + "/"}, status: 429, header: refusal, gate: true},
+		"by another spelling of its host": {hops: []string{"https://API.test:443/"}, status: 429, header: refusal, held: true},
+		"away and back":                   {hops: []string{evil + "/", api + "/end"}, status: 429, header: refusal, held: true},
+		"each host has a limiter":         {hops: []string{evil + "/"}, status: 429, header: refusal, byHost: true},
 	} {
 		for _, followed := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				hosts := map[string]*outbound.Bucket{"api.test": pool(), "evil.test": pool()}
+				hosts := map[string]*outbound.Bucket{"api.test": callsAndTokens(), "evil.test": callsAndTokens()}
 				at, signals := 0, 0
-				rt := &Transport{
+				rt := &transport.Transport{
 					OnSignal: func(_ *http.Response, s *profile.Signal) { signals++ },
 					Used: func(resp *http.Response) (outbound.Cost, bool) {
 						return outbound.Cost{50}, resp.StatusCode != http.StatusFound
 					},
-					Base: base(func(req *http.Request) (resp *http.Response, err error) {
+					Base: roundTripper(func(req *http.Request) (*http.Response, error) {
 						if c.gate {
 							req = req.Clone(req.Context())
 							req.URL.Host = "10.0.0." + strconv.Itoa(at+1) + ":8080"
 						}
+						status, header := c.status, c.header
 						if at < len(c.hops) {
+							status, header = http.StatusFound, []string{"Location", c.hops[at]}
 							at++
-							resp, err = answer(http.StatusFound, http.NoBody, "Location", c.hops[at-1])(req)
-						} else {
-							resp, err = answer(c.status, http.NoBody, c.header...)(req)
 						}
-						if c.nobody {
+						resp, err := answer(status, http.NoBody, header...)(req)
+						if c.bare {
 							resp.Request = nil
 						}
 						return resp, err
 					}),
 				}
 				if followed {
-					rt.OnResponse = func(*http.Response, *outbound.Permit) {}
+					rt.OnResponse = ignore
 				}
 				if rt.Limiter = hosts["api.test"]; c.byHost {
-					rt.For = ByHost(func(host string) outbound.Limiter { return hosts[host] })
+					rt.For = transport.ByHost(func(host string) outbound.Limiter { return hosts[host] })
 				}
-				resp, err := (&http.Client{Transport: rt}).Get(api + "/")
-				if err != nil {
+				if err := fetch(t, rt, api+"/"); err != nil {
 					t.Fatal(err)
 				}
-				closeResponse(resp)
 				s := stateOf(t, hosts["api.test"])
 				if held := s.HeldFor > 0; held != c.held || signals != len(c.hops)+1 {
 					t.Errorf("%s (followed: %v): held for %v, %d signals", name, followed, s.HeldFor, signals)
@@ -91,41 +89,17 @@ func TestTheHostOfARedirectHoldsNoOtherHost(t *testing.T) {
 	}
 }
 
-// A success of another host does not show that the API accepts the pace.
-func TestASuccessOfAnotherHostIsNoSuccessOfTheAPI(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := outbound.Must(outbound.NewBucket("api", outbound.Limit{Capacity: 100, LeakRate: 100}))
-		trip(t, &Transport{Base: answer(429, nil), Limiter: b})
-		time.Sleep(time.Minute)
-		req := newRequest(t, nil)
-		req.Response = &http.Response{Request: newRequest(t, nil)}
-		req.Response.Request.URL.Host = "elsewhere.test"
-		resp, err := (&Transport{Base: answer(200, nil), Limiter: b}).RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		closeResponse(resp)
-		trip(t, &Transport{Base: answer(429, nil), Limiter: b})
-		if s := stateOf(t, b); s.HeldFor < 2*time.Second || s.HeldFor > 2500*time.Millisecond || s.Speed != 1 {
-			t.Errorf("held for %v at speed %v, want the double at full speed", s.HeldFor, s.Speed)
-		}
-	})
-}
-
 // A Base that follows redirects itself says in the response's Request where they ended.
-func TestTheEndOfTheRedirectsThatBaseFollowsIsKept(t *testing.T) {
-	client := &http.Client{Transport: base(func(req *http.Request) (*http.Response, error) {
+func TestRedirect_KeepsTheEndOfWhatBaseFollows(t *testing.T) {
+	client := &http.Client{Transport: roundTripper(func(req *http.Request) (*http.Response, error) {
 		if req.URL.Path != "/end" {
 			return answer(http.StatusFound, http.NoBody, "Location", "/end")(req)
 		}
 		return answer(200, nil)(req)
 	})}
-	rt := &Transport{Base: base(func(req *http.Request) (*http.Response, error) { return client.Do(req) }), Limiter: pool()}
-	resp, err := rt.RoundTrip(newRequest(t, nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	closeResponse(resp)
+	rt := &transport.Transport{Base: roundTripper(func(req *http.Request) (*http.Response, error) { return client.Do(req) }), Limiter: bucket(slow)}
+	resp := open(t, t.Context(), rt)
+	finish(resp)
 	if got := resp.Request.URL.Path; got != "/end" {
 		t.Errorf("the response is of %q, want /end", got)
 	}

@@ -1,4 +1,4 @@
-package transport
+package transport_test
 
 import (
 	"encoding/json"
@@ -12,9 +12,12 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport"
 )
 
-func TestTooManyRequestsTellsWhenToComeBack(t *testing.T) {
+// The response has whole seconds, rounded up and at least 1, in a header and a body that clients and
+// SDKs read. It has no body for a HEAD.
+func TestTooManyRequests_HasTimeToRetry(t *testing.T) {
 	for wait, want := range map[time.Duration]string{
 		0:                       "1", // the time is not known
 		1:                       "1",
@@ -26,7 +29,7 @@ func TestTooManyRequestsTellsWhenToComeBack(t *testing.T) {
 	} {
 		reason := &outbound.ThrottledError{Key: "api", RetryAfter: wait}
 		req := newRequest(t, nil)
-		resp, err := TooManyRequests(req, errors.Join(errors.New("outer"), reason))
+		resp, err := transport.TooManyRequests(req, errors.Join(errors.New("outer"), reason))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,41 +43,30 @@ func TestTooManyRequestsTellsWhenToComeBack(t *testing.T) {
 			Error   struct{ Message string }
 			Seconds json.Number `json:"retry_after"`
 		}
-		if err := json.Unmarshal(text, &body); err != nil {
-			t.Errorf("%s: %v", text, err)
+		if err := json.Unmarshal(text, &body); err != nil || !strings.Contains(body.Message, reason.Error()) || body.Error.Message != body.Message || body.Seconds.String() != want {
+			t.Errorf("%s: %+v, %v", text, body, err)
 		}
-		if !strings.Contains(body.Message, reason.Error()) || body.Error.Message != body.Message || body.Seconds.String() != want {
-			t.Errorf("%+v", body)
-		}
-		if got := resp.Header.Get("Content-Type"); got != "application/json" {
-			t.Error(got)
-		}
-		if got := resp.Header.Get("Retry-After"); got != want || resp.StatusCode != 429 || resp.Request != req {
+		if got := resp.Header.Get("Retry-After"); got != want || resp.StatusCode != 429 || resp.Request != req || resp.Header.Get("Content-Type") != "application/json" {
 			t.Errorf("%v: status %d, Retry-After %q, want %q", wait, resp.StatusCode, got, want)
 		}
 		if _, err := httputil.DumpResponse(resp, false); err != nil {
 			t.Error(err)
 		}
 	}
-}
-
-func TestTooManyRequestsOfAHeadHasNoBody(t *testing.T) {
-	req := newRequest(t, nil)
-	req.Method = http.MethodHead
-	if resp, err := TooManyRequests(req, &outbound.ThrottledError{}); err != nil || resp.Body != http.NoBody {
-		t.Errorf("%v, %v", resp, err)
+	head := newRequest(t, nil)
+	head.Method = http.MethodHead
+	if resp, err := transport.TooManyRequests(head, &outbound.ThrottledError{}); err != nil || resp.Body != http.NoBody {
+		t.Errorf("HEAD: %v, %v", resp, err)
 	}
-}
-
-func TestTooManyRequestsReturnsOtherErrorsAsTheyAre(t *testing.T) {
 	for _, reason := range []error{outbound.ErrTooLarge, io.EOF, &outbound.StoreError{Err: io.EOF}, nil} {
-		if resp, err := TooManyRequests(newRequest(t, nil), reason); resp != nil || err != reason {
+		if resp, err := transport.TooManyRequests(newRequest(t, nil), reason); resp != nil || err != reason {
 			t.Errorf("%v: %v, %v", reason, resp, err)
 		}
 	}
 }
 
-func TestOnRefusalDecidesTheResult(t *testing.T) {
+// OnRefusal decides what a request that was not admitted returns.
+func TestOnRefusal_DecidesTheResult(t *testing.T) {
 	reason, other := errors.New("reason"), errors.New("other")
 	body := newBody("x")
 	made := &http.Response{StatusCode: 429, Body: body}
@@ -91,8 +83,8 @@ func TestOnRefusalDecidesTheResult(t *testing.T) {
 		"both":       {func(*http.Request, error) (*http.Response, error) { return made, other }, nil, other},
 	} {
 		body.closed.Store(0)
-		rt := &Transport{
-			Limiter: refusing{reason}, OnRefusal: c.onRefusal,
+		rt := &transport.Transport{
+			Limiter: refusing(reason), OnRefusal: c.onRefusal,
 			OnResponse: func(*http.Response, *outbound.Permit) { t.Errorf("%s: OnResponse was called", name) },
 		}
 		resp, err := rt.RoundTrip(newRequest(t, nil))

@@ -1,4 +1,4 @@
-package transport
+package transport_test
 
 import (
 	"context"
@@ -7,25 +7,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport"
 )
-
-// minute is a limiter that admits each call after a minute.
-type minute struct{}
-
-func (minute) Acquire(ctx context.Context, _ outbound.Cost) (outbound.Permit, error) {
-	select {
-	case <-time.After(time.Minute):
-		return outbound.Permit{}, nil
-	case <-ctx.Done():
-		return outbound.Permit{}, ctx.Err()
-	}
-}
 
 // slowBody sends a byte each second, until its request's context ends.
 type slowBody struct {
@@ -49,22 +37,28 @@ func (b *slowBody) Read(p []byte) (int, error) {
 
 func (b *slowBody) Close() error { return nil }
 
-// Timeout counts from the admission, so that a wait for the limiter is not part of it.
-func TestTransport_TimeoutStartsAtAdmission(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, c := range []struct {
-			name         string
-			head         time.Duration // until the response's headers
-			body         int           // seconds until the body's end
-			headErr, all error
-			took         time.Duration
-		}{
-			{"in time", 5 * time.Second, 4, nil, nil, 69 * time.Second},
-			{"the headers are late", time.Hour, 0, ErrTimeout, nil, 70 * time.Second},
-			{"the body is late", 5 * time.Second, 6, nil, ErrTimeout, 70 * time.Second},
-		} {
+// Timeout counts from the admission to the end of the body. So a wait for the limiter is not part of
+// it. A caller that cancels, or closes the body early, gets no timeout. The request's context ends
+// with the body, or when Base panics.
+func TestTimeout_StartsAtAdmission(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		head         time.Duration // until the response's headers
+		body         int           // seconds until the body's end
+		cancel       time.Duration // when the caller cancels; 0: not
+		unread       bool          // the caller closes the body
+		headErr, all error
+		took         time.Duration
+	}{
+		{name: "in time", head: 5 * time.Second, body: 4, took: 69 * time.Second},
+		{name: "the headers are late", head: time.Hour, headErr: transport.ErrTimeout, took: 70 * time.Second},
+		{name: "the body is late", head: 5 * time.Second, body: 6, all: transport.ErrTimeout, took: 70 * time.Second},
+		{name: "cancelled", head: time.Hour, cancel: 65 * time.Second, headErr: context.Canceled, took: 65 * time.Second},
+		{name: "closed", head: 5 * time.Second, body: 6, unread: true, took: 65 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
 			var sent context.Context
-			rt := &Transport{Timeout: 10 * time.Second, Limiter: minute{}, Base: base(func(req *http.Request) (*http.Response, error) {
+			rt := &transport.Transport{Timeout: 10 * time.Second, Limiter: waiting(time.Minute), Base: roundTripper(func(req *http.Request) (*http.Response, error) {
 				sent = req.Context()
 				select {
 				case <-time.After(c.head):
@@ -74,16 +68,21 @@ func TestTransport_TimeoutStartsAtAdmission(t *testing.T) {
 				}
 			})}
 			begin := time.Now()
-			req := newRequest(t, nil)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if c.cancel > 0 {
+				time.AfterFunc(c.cancel, cancel)
+			}
+			req := newRequest(t, nil).WithContext(ctx)
 			resp, err := rt.RoundTrip(req)
-			if err != c.headErr {
-				t.Errorf("%s: RoundTrip returned %v, want %v", c.name, err, c.headErr)
+			if err != c.headErr || resp != nil && resp.Request != req {
+				t.Errorf("%s: RoundTrip returned %v, want %v and a response of the request", c.name, err, c.headErr)
 			}
 			if resp != nil {
-				if resp.Request != req {
-					t.Errorf("%s: the response is of another request", c.name)
+				if !c.unread {
+					_, err = io.ReadAll(resp.Body)
 				}
-				if _, err := io.ReadAll(resp.Body); err != c.all {
+				if err != c.all {
 					t.Errorf("%s: the body ended with %v, want %v", c.name, err, c.all)
 				}
 				_ = resp.Body.Close()
@@ -95,12 +94,41 @@ func TestTransport_TimeoutStartsAtAdmission(t *testing.T) {
 			if sent.Err() == nil {
 				t.Errorf("%s: the context of the request outlives it", c.name)
 			}
+		})
+	}
+}
+
+// The context that Timeout makes ends with the response, with a panic of Base, or when a connection
+// that has switched protocols is closed, which the Timeout does not bound.
+func TestTimeout_LeavesNoContextBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sent context.Context
+		through := func(base roundTripper) *transport.Transport {
+			return &transport.Transport{Timeout: time.Minute, Base: roundTripper(func(req *http.Request) (*http.Response, error) {
+				sent = req.Context()
+				return base(req)
+			})}
+		}
+		if resp := open(t, t.Context(), through(answer(http.StatusNoContent, newBody("")))); sent.Err() == nil {
+			t.Errorf("a response %d without a body leaves its context open", resp.StatusCode)
+		}
+		if panics(func() { open(t, t.Context(), through(crash)) }); sent.Err() == nil {
+			t.Error("the context of the request outlives the panic")
+		}
+		for _, body := range []io.ReadCloser{newBody("text"), &duplex{counted: newBody("hello")}} {
+			resp := open(t, t.Context(), through(answer(http.StatusSwitchingProtocols, body)))
+			if time.Sleep(time.Hour); sent.Err() != nil {
+				t.Errorf("a switched connection ended with %v", sent.Err())
+			}
+			if _, ok := body.(io.Writer); resp.Body.Close() != nil || ok && sent.Err() == nil {
+				t.Error("a closed connection leaves its context open")
+			}
 		}
 	})
 }
 
 // The error of a timeout is a deadline's, a network timeout, and no rate limit.
-func TestTransport_TimeoutIsTypedError(t *testing.T) {
+func TestTimeout_IsTypedError(t *testing.T) {
 	release := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 		select {
@@ -110,118 +138,9 @@ func TestTransport_TimeoutIsTypedError(t *testing.T) {
 	}))
 	defer server.Close()
 	defer close(release)
-	client := http.Client{Transport: &Transport{Timeout: 20 * time.Millisecond, Base: server.Client().Transport}}
-	_, err := client.Get(server.URL)
+	err := fetch(t, &transport.Transport{Timeout: 20 * time.Millisecond, Base: server.Client().Transport}, server.URL)
 	var timeout net.Error
-	if !errors.Is(err, ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) || !errors.As(err, &timeout) || !timeout.Timeout() {
+	if !errors.Is(err, transport.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) || !errors.As(err, &timeout) || !timeout.Timeout() || errors.Is(err, outbound.ErrThrottled) {
 		t.Errorf("%v, want ErrTimeout, DeadlineExceeded and a net.Error", err)
 	}
-	if errors.Is(err, outbound.ErrThrottled) {
-		t.Errorf("%v counts as rate limited", err)
-	}
-}
-
-// A caller that cancels, or closes the body early, meets no timeout, and a connection that has
-// switched protocols outlives it.
-func TestTransport_TimeoutLeavesOtherEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		stalled := base(func(req *http.Request) (*http.Response, error) {
-			<-req.Context().Done()
-			return nil, req.Context().Err()
-		})
-		time.AfterFunc(time.Second, cancel)
-		if _, err := (&Transport{Timeout: time.Minute, Base: stalled}).RoundTrip(newRequest(t, nil).WithContext(ctx)); err != context.Canceled {
-			t.Errorf("a cancelled request: %v", err)
-		}
-		var sent context.Context
-		answers := func(status int) *Transport {
-			return &Transport{Timeout: time.Minute, Base: base(func(req *http.Request) (*http.Response, error) {
-				sent = req.Context()
-				return &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader("text")), Request: req}, nil
-			})}
-		}
-		resp, err := answers(200).RoundTrip(newRequest(t, nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _ = resp.Body.Close(); sent.Err() == nil {
-			t.Error("a closed body leaves the context of its request behind")
-		}
-		if _, err = answers(http.StatusSwitchingProtocols).RoundTrip(newRequest(t, nil)); err != nil {
-			t.Fatal(err)
-		}
-		if time.Sleep(time.Hour); sent.Err() != nil {
-			t.Errorf("a switched connection ended with %v", sent.Err())
-		}
-		if _, err = answers(http.StatusNoContent).RoundTrip(newRequest(t, nil)); err != nil || sent.Err() == nil {
-			t.Errorf("a response without a body: %v, and its context is open: %v", err, sent.Err() == nil)
-		}
-	})
-}
-
-// A connection that has switched protocols outlives the Timeout, and leaves no context behind when it is closed.
-func TestTransport_TimeoutEndsWithASwitchedConnection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var sent context.Context
-		d := &duplex{counted: newBody("hello")}
-		resp, err := (&Transport{Timeout: time.Minute, Base: base(func(req *http.Request) (*http.Response, error) {
-			sent = req.Context()
-			return answer(101, d)(req)
-		})}).RoundTrip(newRequest(t, nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Hour)
-		conn, ok := resp.Body.(io.ReadWriteCloser)
-		if !ok || sent.Err() != nil {
-			t.Fatalf("a %T, whose context ended with %v", resp.Body, sent.Err())
-		}
-		if err := conn.(interface{ CloseWrite() error }).CloseWrite(); err != nil || !d.half || sent.Err() != nil {
-			t.Errorf("CloseWrite: %v, and the context ended with %v", err, sent.Err())
-		}
-		if err := conn.Close(); err != nil || sent.Err() == nil {
-			t.Errorf("Close: %v, and the context is open: %v", err, sent.Err() == nil)
-		}
-	})
-}
-
-// A Base that panics leaves no timer and no context behind.
-func TestTransport_TimeoutEndsAfterPanic(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var sent context.Context
-		func() {
-			defer func() { _ = recover() }()
-			_, _ = (&Transport{Timeout: time.Minute, Base: base(func(req *http.Request) (*http.Response, error) {
-				sent = req.Context()
-				panic("base")
-			})}).RoundTrip(newRequest(t, nil))
-		}()
-		if sent == nil || sent.Err() == nil {
-			t.Error("the context of the request outlives the panic")
-		}
-	})
-}
-
-// A body that its caller forgets keeps its place among the calls in flight until the timeout.
-func TestTransport_TimeoutFreesForgottenCallInFlight(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := outbound.Must(outbound.NewBucket("api", outbound.PerSecond(1000), outbound.InFlight(1)))
-		rt := &Transport{Timeout: 10 * time.Second, Limiter: b, Base: base(func(req *http.Request) (*http.Response, error) {
-			return &http.Response{StatusCode: 200, ContentLength: -1, Body: &slowBody{req.Context(), 100}, Request: req}, nil
-		})}
-		if _, err := rt.RoundTrip(newRequest(t, nil)); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(9 * time.Second)
-		if _, err := b.Acquire(t.Context(), outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
-			t.Errorf("before the timeout: %v, want a refusal", err)
-		}
-		time.Sleep(2 * time.Second)
-		p, err := b.Acquire(t.Context(), outbound.Cost{1})
-		if err != nil {
-			t.Errorf("after the timeout: %v", err)
-		}
-		p.Done()
-	})
 }

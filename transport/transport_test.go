@@ -1,4 +1,4 @@
-package transport
+package transport_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"runtime"
 	"syscall"
@@ -16,22 +17,27 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport"
+	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-func TestRequestsAreAdmittedByTheLimiter(t *testing.T) {
+// A request over the limit is not sent, and its typed error comes back through an http.Client.
+func TestTransport_LimiterAdmitsRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sent := 0
-		ok := answer(200, nil)
-		rt := &Transport{
-			Base:    base(func(req *http.Request) (*http.Response, error) { sent++; return ok(req) }),
-			Limiter: outbound.Must(outbound.NewBucket("api", outbound.Limit{Capacity: 2, LeakRate: 1})),
+		rt := &transport.Transport{
+			Base:    roundTripper(func(req *http.Request) (*http.Response, error) { sent++; return answer(200, nil)(req) }),
+			Limiter: bucket(outbound.Limit{Capacity: 2, LeakRate: 1}),
 		}
 		trip(t, rt)
 		trip(t, rt)
-		_, err := rt.RoundTrip(newRequest(t, nil))
-		var full *outbound.ThrottledError
-		if !errors.As(err, &full) || full.RetryAfter != time.Second || full.Key != "api" {
+		err := get(t.Context(), rt)
+		full, ok := errors.AsType[*outbound.ThrottledError](err)
+		if !ok || full.RetryAfter != time.Second || full.Key != "api" || !errors.Is(err, outbound.ErrThrottled) {
 			t.Fatalf("third request: %v", err)
+		}
+		if outer, ok := errors.AsType[*url.Error](err); !ok || outer.Timeout() {
+			t.Errorf("a refusal is not a timeout: %v", err)
 		}
 		if sent != 2 {
 			t.Errorf("%d requests were sent, want 2", sent)
@@ -41,86 +47,89 @@ func TestRequestsAreAdmittedByTheLimiter(t *testing.T) {
 	})
 }
 
-func TestForAndCostAreCalledAndNilMeansTheDefault(t *testing.T) {
+// For selects the limiter and Cost the cost; without them, or with nil, the defaults apply.
+func TestTransport_ForAndCost(t *testing.T) {
 	own, other := new(recorder), new(recorder)
-	ok := answer(200, nil)
+	selects := func(l outbound.Limiter) func(*http.Request) outbound.Limiter {
+		return func(*http.Request) outbound.Limiter { return l }
+	}
 	for _, c := range []struct {
 		name       string
-		rt         *Transport
+		rt         *transport.Transport
 		own, other string
 	}{
-		{"nothing set", &Transport{}, "", ""},
-		{"Limiter", &Transport{Limiter: own}, "acquire 1, done", ""},
-		{"For", &Transport{Limiter: own, For: func(*http.Request) outbound.Limiter { return other }}, "", "acquire 1, done"},
-		{"For without Limiter", &Transport{For: func(*http.Request) outbound.Limiter { return other }}, "", "acquire 1, done"},
-		{"For returns nil", &Transport{Limiter: own, For: func(*http.Request) outbound.Limiter { return nil }}, "acquire 1, done", ""},
-		{"For returns nil without Limiter", &Transport{For: func(*http.Request) outbound.Limiter { return nil }}, "", ""},
-		{"For returns Unlimited", &Transport{Limiter: own, For: func(*http.Request) outbound.Limiter { return outbound.Unlimited{} }}, "", ""},
-		{"Cost", &Transport{Limiter: own, Cost: func(*http.Request) outbound.Cost { return outbound.Cost{7} }}, "acquire 7, done", ""},
+		{"nothing set", &transport.Transport{}, "", ""},
+		{"Limiter", &transport.Transport{Limiter: own}, "acquire 1, done", ""},
+		{"For", &transport.Transport{Limiter: own, For: selects(other)}, "", "acquire 1, done"},
+		{"For without Limiter", &transport.Transport{For: selects(other)}, "", "acquire 1, done"},
+		{"For returns nil", &transport.Transport{Limiter: own, For: selects(nil)}, "acquire 1, done", ""},
+		{"For returns nil without Limiter", &transport.Transport{For: selects(nil)}, "", ""},
+		{"For returns Unlimited", &transport.Transport{Limiter: own, For: selects(outbound.Unlimited{})}, "", ""},
+		{"Cost", &transport.Transport{Limiter: own, Cost: func(*http.Request) outbound.Cost { return outbound.Cost{7} }}, "acquire 7, done", ""},
 	} {
-		c.rt.Base = ok
+		c.rt.Base = answer(200, nil)
 		trip(t, c.rt)
-		if a, b := own.heard(), other.heard(); a != c.own || b != c.other {
-			t.Errorf("%s: Limiter heard %q and the other %q, want %q and %q", c.name, a, b, c.own, c.other)
+		if a, b := own.take(), other.take(); a != c.own || b != c.other {
+			t.Errorf("%s: Limiter recorded %q and the other %q, want %q and %q", c.name, a, b, c.own, c.other)
 		}
 	}
 }
 
-func TestNilBucketIsAnErrorAndNotUnpaced(t *testing.T) {
-	var none *outbound.Bucket
-	for name, rt := range map[string]*Transport{
-		"Limiter": {Limiter: none},
-		"For":     {For: func(*http.Request) outbound.Limiter { return none }},
-	} {
-		rt.Base = base(func(*http.Request) (*http.Response, error) { t.Errorf("%s: sent", name); return nil, io.EOF })
-		body := newBody("x")
-		if _, err := rt.RoundTrip(newRequest(t, body)); !errors.Is(err, outbound.ErrInvalid) {
-			t.Errorf("%s: %v, want ErrInvalid", name, err)
-		}
-		if body.closed.Load() == 0 {
-			t.Errorf("%s: body not closed", name)
-		}
-	}
-}
-
-func TestRequestBodyIsClosedWhereItIsNotHandedOn(t *testing.T) {
+// A request that is not handed on is not sent, and its body is closed once.
+func TestTransport_ClosesBodyOfUnsentRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
-		full := outbound.Must(outbound.NewBucket("full", outbound.PerHour(1)))
-		if _, err := full.Acquire(t.Context(), outbound.Cost{1}); err != nil {
+		soon, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		used, api := bucket(outbound.PerHour(1)), bucket(outbound.PerSecond(1))
+		if _, err := used.Acquire(t.Context(), outbound.Cost{1}); err != nil {
 			t.Fatal(err)
 		}
-		bucket := outbound.Must(outbound.NewBucket("api", outbound.PerSecond(1)))
-		crash := func() { panic("crash") }
+		var none *outbound.Bucket
+		closed := errors.New("closed")
+		costs := func(n float64) func(*http.Request) outbound.Cost {
+			return func(*http.Request) outbound.Cost { return outbound.Cost{n} }
+		}
 		for name, c := range map[string]struct {
-			rt  *Transport
-			ctx context.Context
+			rt  *transport.Transport
+			ctx context.Context // nil: t's
+			err error           // nil: none, or a panic
 		}{
-			"no room":              {&Transport{Limiter: full}, t.Context()},
-			"refused by a queue":   {&Transport{Limiter: refusing{errors.New("closed")}}, t.Context()},
-			"ctx done":             {&Transport{Limiter: bucket}, over},
-			"bad cost":             {&Transport{Limiter: bucket, Cost: func(*http.Request) outbound.Cost { return outbound.Cost{-1} }}, t.Context()},
-			"cost too large":       {&Transport{Limiter: bucket, Cost: func(*http.Request) outbound.Cost { return outbound.Cost{2} }}, t.Context()},
-			"answered by us":       {&Transport{Limiter: full, OnRefusal: TooManyRequests}, t.Context()},
-			"For panics":           {&Transport{For: func(*http.Request) outbound.Limiter { crash(); return nil }}, t.Context()},
-			"Cost panics":          {&Transport{Limiter: bucket, Cost: func(*http.Request) outbound.Cost { crash(); return outbound.Cost{} }}, t.Context()},
-			"OnRefusal panics":     {&Transport{Limiter: full, OnRefusal: func(*http.Request, error) (*http.Response, error) { crash(); return nil, nil }}, t.Context()},
-			"Base panics":          {&Transport{Limiter: outbound.Unlimited{}, Base: base(func(*http.Request) (*http.Response, error) { crash(); return nil, nil })}, t.Context()},
-			"Base panics, slowly":  {&Transport{Limiter: new(recorder), Base: base(func(*http.Request) (*http.Response, error) { crash(); return nil, nil })}, t.Context()},
-			"the limiter panics":   {&Transport{Limiter: (*recorder)(nil)}, t.Context()},
-			"For ends a goroutine": {&Transport{For: func(*http.Request) outbound.Limiter { runtime.Goexit(); return nil }}, t.Context()},
+			"over the limit":       {rt: &transport.Transport{Limiter: used}, err: outbound.ErrThrottled},
+			"refused by a queue":   {rt: &transport.Transport{Limiter: refusing(closed)}, err: closed},
+			"ctx done":             {rt: &transport.Transport{Limiter: api}, ctx: over, err: context.Canceled},
+			"cancelled, waiting":   {rt: &transport.Transport{Limiter: waiting(time.Minute)}, ctx: soon, err: context.Canceled},
+			"nil Limiter":          {rt: &transport.Transport{Limiter: none}, err: outbound.ErrInvalid},
+			"nil For":              {rt: &transport.Transport{For: func(*http.Request) outbound.Limiter { return none }}, err: outbound.ErrInvalid},
+			"bad cost":             {rt: &transport.Transport{Limiter: api, Cost: costs(-1)}, err: outbound.ErrInvalid},
+			"cost too large":       {rt: &transport.Transport{Limiter: api, Cost: costs(2)}, err: outbound.ErrTooLarge},
+			"answered by us":       {rt: &transport.Transport{Limiter: used, OnRefusal: transport.TooManyRequests}},
+			"For panics":           {rt: &transport.Transport{For: func(*http.Request) outbound.Limiter { panic("crash") }}},
+			"Cost panics":          {rt: &transport.Transport{Limiter: api, Cost: func(*http.Request) outbound.Cost { panic("crash") }}},
+			"OnRefusal panics":     {rt: &transport.Transport{Limiter: used, OnRefusal: func(*http.Request, error) (*http.Response, error) { panic("crash") }}},
+			"Base panics":          {rt: &transport.Transport{Limiter: outbound.Unlimited{}, Base: roundTripper(crash)}},
+			"Base panics, slowly":  {rt: &transport.Transport{Limiter: new(recorder), Base: roundTripper(crash)}},
+			"the limiter panics":   {rt: &transport.Transport{Limiter: (*recorder)(nil)}},
+			"For ends a goroutine": {rt: &transport.Transport{For: func(*http.Request) outbound.Limiter { runtime.Goexit(); return nil }}},
 		} {
 			if c.rt.Base == nil {
-				c.rt.Base = base(func(*http.Request) (*http.Response, error) { t.Errorf("%s: sent", name); return nil, io.EOF })
+				c.rt.Base = roundTripper(func(*http.Request) (*http.Response, error) { t.Errorf("%s: sent", name); return nil, io.EOF })
+			}
+			if c.ctx == nil {
+				c.ctx = t.Context()
 			}
 			body := newBody("x")
+			var err error
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
-				panics(func() { _, _ = c.rt.RoundTrip(newRequest(t, body).WithContext(c.ctx)) })
+				panics(func() { _, err = c.rt.RoundTrip(newRequest(t, body).WithContext(c.ctx)) })
 			}()
 			<-ended
+			if !errors.Is(err, c.err) {
+				t.Errorf("%s: %v, want %v", name, err, c.err)
+			}
 			if n := body.closed.Load(); n != 1 {
 				t.Errorf("%s: body closed %d times, want once", name, n)
 			}
@@ -128,16 +137,17 @@ func TestRequestBodyIsClosedWhereItIsNotHandedOn(t *testing.T) {
 	})
 }
 
-func TestRequestReachesBaseUnchanged(t *testing.T) {
+// Base gets the request itself, unchanged, with its body open.
+func TestTransport_DoesNotChangeTheRequest(t *testing.T) {
 	body := newBody("text")
 	req := newRequest(t, body)
 	req.Header.Set("Authorization", "secret")
 	before, header := *req, req.Header.Clone()
-	rt := &Transport{
+	rt := &transport.Transport{
 		Limiter:    new(recorder),
-		For:        ByHeader("Authorization", func(string) outbound.Limiter { return nil }),
-		OnResponse: func(*http.Response, *outbound.Permit) {},
-		Base: base(func(got *http.Request) (*http.Response, error) {
+		For:        transport.ByHeader("Authorization", func(string) outbound.Limiter { return nil }),
+		OnResponse: ignore,
+		Base: roundTripper(func(got *http.Request) (*http.Response, error) {
 			if got != req || got.Body != body || body.closed.Load() != 0 {
 				t.Error("the request or its body is another one, or closed")
 			}
@@ -155,8 +165,8 @@ func TestRequestReachesBaseUnchanged(t *testing.T) {
 	}
 }
 
-// A dial is a call to the host, too.
-func TestARequestThatWasTriedStaysCharged(t *testing.T) {
+// A request that was tried stays charged: a dial is a call to the host, too.
+func TestTransport_ChargesFailedRequest(t *testing.T) {
 	dial := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	for name, failed := range map[string]error{
 		"refused":           dial,
@@ -172,109 +182,102 @@ func TestARequestThatWasTriedStaysCharged(t *testing.T) {
 		"throttled further": &outbound.ThrottledError{},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := outbound.Must(outbound.NewBucket("api", outbound.PerHour(1)))
-				r := new(recorder)
-				for _, l := range []outbound.Limiter{b, r} {
-					rt := &Transport{Limiter: l, Base: base(func(*http.Request) (*http.Response, error) { return nil, failed })}
-					if resp, err := rt.RoundTrip(newRequest(t, nil)); err != failed || resp != nil {
-						t.Errorf("%v, %v; want Base's error", resp, err)
-					}
+			b, r := bucket(slow), new(recorder)
+			for _, l := range []outbound.Limiter{b, r} {
+				rt := &transport.Transport{Limiter: l, Base: failing(failed)}
+				if resp, err := rt.RoundTrip(newRequest(t, nil)); err != failed || resp != nil {
+					t.Errorf("%v, %v; want Base's error", resp, err)
 				}
-				if _, err := b.Acquire(t.Context(), outbound.Cost{1}); err == nil {
-					t.Errorf("after it the bucket says %v", err)
-				}
-				if got := r.heard(); got != "acquire 1, none, done" {
-					t.Errorf("heard %q", got)
-				}
-			})
+			}
+			wantCharged(t, b, 1)
+			if got := r.take(); got != "acquire 1, none, done" {
+				t.Errorf("recorded %q", got)
+			}
 		})
 	}
 }
 
-func TestBaseThatBreaksItsContractIsHeldToIt(t *testing.T) {
+// A Base that returns both a response and an error, or neither, is held to its contract.
+func TestTransport_HoldsBaseToItsContract(t *testing.T) {
 	for _, l := range []outbound.Limiter{nil, new(recorder)} {
 		body := newBody("x")
-		both := &Transport{Limiter: l, Base: base(func(*http.Request) (*http.Response, error) {
+		both := &transport.Transport{Limiter: l, Base: roundTripper(func(*http.Request) (*http.Response, error) {
 			return &http.Response{Body: body}, io.ErrUnexpectedEOF
 		})}
 		if resp, err := both.RoundTrip(newRequest(t, nil)); resp != nil || err != io.ErrUnexpectedEOF {
 			t.Errorf("a response and an error came back as %v, %v", resp, err)
 		}
 		if body.closed.Load() != 1 {
-			t.Error("the body of a response beside an error is open")
+			t.Error("the body of a response with an error is open")
 		}
-		none := &Transport{Limiter: l, Base: base(func(*http.Request) (*http.Response, error) { return nil, nil })}
+		none := &transport.Transport{Limiter: l, Base: failing(nil)}
 		if resp, err := none.RoundTrip(newRequest(t, nil)); resp != nil || err == nil {
 			t.Errorf("nothing came back as %v, %v", resp, err)
 		}
 		if r, ok := l.(*recorder); ok {
-			if got := r.heard(); got != "acquire 1, none, done, acquire 1, none, done" {
-				t.Errorf("heard %q", got)
+			if got := r.take(); got != "acquire 1, none, done, acquire 1, none, done" {
+				t.Errorf("recorded %q", got)
 			}
 		}
 	}
 }
 
-func TestResponseWithoutHeadersOrBodyIsPassedOn(t *testing.T) {
-	for _, status := range []int{0, 200, 429, 503} {
-		r := new(recorder)
-		bare := &http.Response{StatusCode: status}
-		rt := &Transport{Limiter: r, Base: base(func(*http.Request) (*http.Response, error) { return bare, nil })}
-		if resp, err := rt.RoundTrip(newRequest(t, nil)); resp != bare || err != nil {
-			t.Errorf("%d: %v, %v", status, resp, err)
+// A response without headers and body, as a fake returns it, is judged and passed on.
+func TestTransport_PassesOnBareResponse(t *testing.T) {
+	for status, want := range map[int]string{
+		0: "acquire 1, done", 200: "acquire 1, done", 429: "acquire 1, refused 0s, done", 503: "acquire 1, none, done",
+	} {
+		r, bare := new(recorder), &http.Response{StatusCode: status}
+		rt := &transport.Transport{Limiter: r, Base: roundTripper(func(*http.Request) (*http.Response, error) { return bare, nil })}
+		if resp := open(t, t.Context(), rt); resp != bare {
+			t.Errorf("%d: %v", status, resp)
 		}
-		want := "acquire 1, done"
-		switch status {
-		case 429:
-			want = "acquire 1, refused 0s, done"
-		case 503:
-			want = "acquire 1, none, done"
-		}
-		if got := r.heard(); got != want {
-			t.Errorf("%d: heard %q, want %q", status, got, want)
+		if got := r.take(); got != want {
+			t.Errorf("%d: recorded %q, want %q", status, got, want)
 		}
 	}
 }
 
-func TestPanicPassesOnAndEndsTheCall(t *testing.T) {
-	for name, sabotage := range map[string]func(*Transport, *counted){
-		"Base": func(rt *Transport, _ *counted) {
-			rt.Base = base(func(*http.Request) (*http.Response, error) { panic("crash") })
-		},
-		"OnResponse": func(rt *Transport, body *counted) {
-			rt.Base = answer(200, body)
-			rt.OnResponse = func(*http.Response, *outbound.Permit) { panic("crash") }
-		},
+// A panic of Base or of a user's function passes on, ends the call and closes the response's body.
+func TestTransport_PanicEndsTheCall(t *testing.T) {
+	for name, rt := range map[string]*transport.Transport{
+		"Base":       {Base: roundTripper(crash)},
+		"OnResponse": {OnResponse: func(*http.Response, *outbound.Permit) { panic("crash") }},
+		"OnSignal":   {OnSignal: func(*http.Response, *profile.Signal) { panic("crash") }},
+		"Used":       {Used: func(*http.Response) (outbound.Cost, bool) { panic("crash") }},
 	} {
-		b := outbound.Must(outbound.NewBucket("slots", outbound.InFlight(1)))
-		body := newBody("x")
-		rt := &Transport{Limiter: b}
-		sabotage(rt, body)
-		if v := panics(func() { _, _ = rt.RoundTrip(newRequest(t, nil)) }); v != "crash" {
-			t.Errorf("%s: recovered %v", name, v)
-		}
-		if _, err := b.Acquire(t.Context(), outbound.Cost{1}); err != nil {
-			t.Errorf("%s: the slot is lost: %v", name, err)
-		}
-		if rt.OnResponse != nil && body.closed.Load() != 1 {
-			t.Errorf("%s: the response's body was closed %d times", name, body.closed.Load())
+		for _, b := range []*outbound.Bucket{bucket(slow), slots(1)} {
+			body, hasBody := newBody("x"), rt.Base == nil
+			try := *rt
+			if try.Limiter = b; hasBody {
+				try.Base = answer(200, body)
+			}
+			if v := panics(func() { _, _ = try.RoundTrip(newRequest(t, nil)) }); v != "crash" {
+				t.Errorf("%s: recovered %v", name, v)
+			}
+			if full(t, b) {
+				t.Errorf("%s: the call is still in flight", name)
+			}
+			if hasBody && body.closed.Load() != 1 {
+				t.Errorf("%s: the response's body was closed %d times", name, body.closed.Load())
+			}
 		}
 	}
 }
 
 type idle struct {
-	base
+	roundTripper
 	closed int
 }
 
 func (b *idle) CloseIdleConnections() { b.closed++ }
 
-func TestCloseIdleConnectionsIsForwarded(t *testing.T) {
+// CloseIdleConnections closes those of a Base that has such a method.
+func TestTransport_CloseIdleConnections(t *testing.T) {
 	b := &idle{}
-	(&http.Client{Transport: &Transport{Base: b}}).CloseIdleConnections()
+	(&http.Client{Transport: &transport.Transport{Base: b}}).CloseIdleConnections()
 	if b.closed != 1 {
 		t.Errorf("closed %d times, want once", b.closed)
 	}
-	(&Transport{Base: base(nil)}).CloseIdleConnections() // it has no such method: nothing happens
+	(&transport.Transport{Base: roundTripper(nil)}).CloseIdleConnections() // it has no such method: nothing happens
 }

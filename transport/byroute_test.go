@@ -1,4 +1,4 @@
-package transport
+package transport_test
 
 import (
 	"errors"
@@ -8,43 +8,32 @@ import (
 	"testing"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport"
 )
 
-// named is a limiter with a name, so that tests can tell which one was chosen.
-type named struct {
-	outbound.Unlimited
-	pattern string
-}
-
+// routes returns a function that returns the pattern ByRoute chooses for a request, or "".
 func routes(t *testing.T, patterns ...string) func(*http.Request) string {
 	t.Helper()
 	m := map[string]outbound.Limiter{}
 	for _, p := range patterns {
-		m[p] = named{pattern: p}
+		m[p] = refusing(errors.New(p))
 	}
-	byRoute, err := ByRoute(m)
+	byRoute, err := transport.ByRoute(m)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return func(req *http.Request) string {
-		if l := byRoute(req); l != nil {
-			return l.(named).pattern
+		l := byRoute(req)
+		if l == nil {
+			return ""
 		}
-		return ""
+		_, err := l.Acquire(t.Context(), outbound.Cost{1})
+		return err.Error()
 	}
 }
 
-func request(t *testing.T, methodAndURL string) *http.Request {
-	t.Helper()
-	method, rawURL, _ := strings.Cut(methodAndURL, " ")
-	u, err := url.Parse(rawURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &http.Request{Method: method, URL: u}
-}
-
-func TestByRouteChoosesTheMostSpecificPattern(t *testing.T) {
+// The most specific pattern wins, by the path as a server would resolve it. The URL is not changed.
+func TestByRoute_ChoosesMostSpecificPattern(t *testing.T) {
 	const (
 		search  = "GET api.example.com/search/"
 		posts   = "api.example.com/users/{id}/posts"
@@ -55,7 +44,8 @@ func TestByRouteChoosesTheMostSpecificPattern(t *testing.T) {
 		umlaut  = "bücher.example/"
 		connect = "CONNECT tunnel.example.com/"
 	)
-	route := routes(t, search, posts, any, export, exact, six, umlaut, connect)
+	const tree, anyTree = "CONNECT a.example.com/tree/", "/tree/"
+	route := routes(t, search, posts, any, export, exact, six, umlaut, connect, tree, anyTree)
 	for asked, want := range map[string]string{
 		"GET https://api.example.com/search/":        search,
 		"GET https://api.example.com/search/a/b?q=x": search,
@@ -93,8 +83,15 @@ func TestByRouteChoosesTheMostSpecificPattern(t *testing.T) {
 		"CONNECT //tunnel.example.com/a//b": connect,
 		"GET https://tunnel.example.com/":   "",
 		"CONNECT //api.example.com/search":  any,
+		"CONNECT //a.example.com/tree":      tree,
+		"CONNECT //b.example.com/tree":      anyTree,
 	} {
-		req := request(t, asked)
+		method, rawURL, _ := strings.Cut(asked, " ")
+		u, err := url.Parse(rawURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req := &http.Request{Method: method, URL: u}
 		before := *req.URL
 		if got := route(req); got != want {
 			t.Errorf("%s: %q, want %q", asked, got, want)
@@ -105,21 +102,9 @@ func TestByRouteChoosesTheMostSpecificPattern(t *testing.T) {
 	}
 }
 
-func TestByRouteOfConnectFindsASubtree(t *testing.T) {
-	route := routes(t, "CONNECT a.example.com/tree/", "/tree/")
-	for asked, want := range map[string]string{
-		"CONNECT //a.example.com/tree": "CONNECT a.example.com/tree/",
-		"CONNECT //b.example.com/tree": "/tree/",
-	} {
-		if got := route(request(t, asked)); got != want {
-			t.Errorf("%s: %q, want %q", asked, got, want)
-		}
-	}
-}
-
 // RawPath is empty for ordinary paths, Opaque holds the path where a program has set it, and
 // the two may differ.
-func TestByRouteMatchesThePathThatIsSent(t *testing.T) {
+func TestByRoute_MatchesThePathThatIsSent(t *testing.T) {
 	const search, any = "api.example.com/search/", "/"
 	route := routes(t, search, any)
 	for _, c := range []struct {
@@ -142,19 +127,23 @@ func TestByRouteMatchesThePathThatIsSent(t *testing.T) {
 	}
 }
 
-func TestRouteWithNilLimiterMeansTheTransports(t *testing.T) {
-	own, other := new(recorder), new(recorder)
-	byRoute, err := ByRoute(map[string]outbound.Limiter{"/": other, "api.example.com/": nil})
-	if err != nil {
-		t.Fatal(err)
-	}
-	trip(t, &Transport{Base: answer(200, nil), Limiter: own, For: byRoute})
-	if got := own.heard(); got != "acquire 1, done" || other.heard() != "" {
-		t.Errorf("Limiter heard %q", got)
+// For a nil limiter, and without a route, the Transport's Limiter admits.
+func TestByRoute_NilLimiterIsTheTransports(t *testing.T) {
+	for _, m := range []map[string]outbound.Limiter{{"/": new(recorder), "api.example.com/": nil}, nil} {
+		own := new(recorder)
+		byRoute, err := transport.ByRoute(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		trip(t, &transport.Transport{Base: answer(200, nil), Limiter: own, For: byRoute})
+		if got := own.take(); got != "acquire 1, done" {
+			t.Errorf("%v: Limiter recorded %q", m, got)
+		}
 	}
 }
 
-func TestRouteThatIsNotValidIsAnError(t *testing.T) {
+// A pattern that is not valid or conflicts with another is an error that names it.
+func TestByRoute_InvalidPatternIsAnError(t *testing.T) {
 	for name, patterns := range map[string][]string{
 		"empty":                {""},
 		"no path":              {"api.example.com"},
@@ -173,7 +162,7 @@ func TestRouteThatIsNotValidIsAnError(t *testing.T) {
 		for _, p := range patterns {
 			m[p] = nil
 		}
-		f, err := ByRoute(m)
+		f, err := transport.ByRoute(m)
 		if !errors.Is(err, outbound.ErrInvalid) || f != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -181,12 +170,5 @@ func TestRouteThatIsNotValidIsAnError(t *testing.T) {
 		if text := err.Error(); !strings.HasPrefix(text, "transport: route ") || strings.ContainsAny(text, "\n") || strings.Contains(text, ".go:") {
 			t.Errorf("%s: error %q", name, text)
 		}
-	}
-}
-
-func TestNoRoutesMatchNothing(t *testing.T) {
-	f, err := ByRoute(nil)
-	if err != nil || f(newRequest(t, nil)) != nil {
-		t.Errorf("%v", err)
 	}
 }

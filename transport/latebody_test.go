@@ -1,4 +1,4 @@
-package transport
+package transport_test
 
 import (
 	"io"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport"
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
@@ -18,42 +19,25 @@ type part struct {
 	text  string
 }
 
-// late is a body whose parts come at their times, on the fake clock. Without an end it stalls
+// newLate returns a body whose parts come at their times, on the fake clock. Without an end it stalls
 // until it is closed.
-type late struct {
-	*io.PipeReader
-	gone   chan struct{}
-	closed int
-}
-
-func (l *late) Close() error {
-	if l.closed++; l.closed == 1 {
-		close(l.gone)
-	}
-	return l.PipeReader.Close()
-}
-
-func newLate(ends bool, parts ...part) *late {
+func newLate(ends bool, parts ...part) *counted {
 	r, w := io.Pipe()
-	l := &late{PipeReader: r, gone: make(chan struct{})}
 	go func() {
 		begin := time.Now()
 		for _, p := range parts {
-			if d := p.after - time.Since(begin); d > 0 {
-				select {
-				case <-time.After(d):
-				case <-l.gone:
-				}
-			}
+			time.Sleep(p.after - time.Since(begin))
 			_, _ = io.WriteString(w, p.text)
 		}
 		if ends {
 			w.Close()
 		}
 	}()
-	return l
+	return &counted{Reader: r}
 }
 
+// If the body of a refusal is late, the headers hold the bucket meanwhile, and the body can only
+// lengthen the hold.
 func TestLateBody_HeadersHoldTheBucket(t *testing.T) {
 	const (
 		soon = 10 * time.Millisecond // what a body that comes with its headers may take
@@ -101,24 +85,19 @@ func TestLateBody_HeadersHoldTheBucket(t *testing.T) {
 		"no refusal, too late":            {profile: profile.ShopifyGraphQL, status: 200, parts: []part{{3 * s, graphQL}}, took: most, speed: 1, signals: 1},
 		"a refusal inside a success":      {profile: profile.ShopifyGraphQL, status: 200, parts: []part{{s, graphQL}}, took: s, then: 2 * s, speed: 0.9, reason: "rate", signals: 1},
 	} {
-		for _, followed := range []bool{false, true} {
+		for _, onResponse := range []func(*http.Response, *outbound.Permit){nil, ignore} {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					b := pool()
-					trip(t, &Transport{Base: answer(429, nil), Limiter: b}) // now a success counts
-					time.Sleep(time.Minute)
-					trip(t, &Transport{Base: answer(200, nil), Limiter: b})
-
-					signals, body := 0, newLate(!c.stalls, c.parts...)
-					rt := &Transport{Limiter: b, Profile: c.profile, OnSignal: func(*http.Response, *profile.Signal) { signals++ }}
-					if followed {
-						rt.OnResponse = func(*http.Response, *outbound.Permit) {}
+					b, body, signals := succeeded(t), newLate(!c.stalls, c.parts...), 0
+					rt := &transport.Transport{
+						Limiter: b, Profile: c.profile, OnResponse: onResponse,
+						OnSignal: func(*http.Response, *profile.Signal) { signals++ },
+						Base: roundTripper(func(req *http.Request) (*http.Response, error) {
+							resp, err := answer(c.status, body, append(c.header, "Content-Type", "application/json")...)(req)
+							resp.ContentLength = -1
+							return resp, err
+						}),
 					}
-					rt.Base = base(func(req *http.Request) (*http.Response, error) {
-						resp, err := answer(c.status, body, append(c.header, "Content-Type", "application/json")...)(req)
-						resp.ContentLength = -1
-						return resp, err
-					})
 					begin := time.Now()
 					done := make(chan *http.Response, 1)
 					go func() {
@@ -134,8 +113,7 @@ func TestLateBody_HeadersHoldTheBucket(t *testing.T) {
 						t.Errorf("%v after the headers held for %v, want %v", soon, s.HeldFor, c.held)
 					}
 					resp := <-done
-					took := time.Since(begin)
-					if c.took > soon && took != c.took || c.took <= soon && took != soon {
+					if took := time.Since(begin); took != max(c.took, soon) {
 						t.Errorf("handed on after %v, want %v", took, c.took)
 					}
 					then := c.then
@@ -157,8 +135,8 @@ func TestLateBody_HeadersHoldTheBucket(t *testing.T) {
 							t.Errorf("the body has become %q, %v", got, err)
 						}
 					}
-					if closeResponse(resp); body.closed != 1 {
-						t.Errorf("closed %d times", body.closed)
+					if resp.Body.Close(); body.closed.Load() != 1 {
+						t.Errorf("closed %d times", body.closed.Load())
 					}
 				})
 			})

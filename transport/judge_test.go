@@ -1,0 +1,308 @@
+package transport_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/shadow"
+	"github.com/dripfeed/dripfeed/queue"
+	"github.com/dripfeed/dripfeed/transport"
+)
+
+type tenantKey struct{}
+
+// Tenants with a total, and nothing but defaults: the API refuses four tenants once each, and no
+// other tenant waits for that. The total stays in use.
+func TestNested_RefusalOfOneTenantHoldsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const tenants, pause, whole = 20, 10 * time.Second, time.Minute
+		limiters := &outbound.Keyed[int]{New: func(tenant int) (outbound.Limiter, error) {
+			b, err := outbound.NewBucket(fmt.Sprint("tenant ", tenant), outbound.PerSecond(5))
+			return queue.New(b, queue.Config{}), err
+		}}
+		total := bucket(outbound.Limit{Capacity: 1, LeakRate: 50})
+		var mu sync.Mutex
+		var served [tenants][]time.Duration
+		refused := map[int]time.Duration{1: 5 * time.Second, 4: 12 * time.Second, 9: 25 * time.Second, 16: 40 * time.Second}
+		begin := time.Now()
+		ctx, cancel := context.WithDeadline(context.Background(), begin.Add(whole))
+		defer cancel()
+		rt := &transport.Transport{
+			For: func(req *http.Request) outbound.Limiter {
+				return limiters.For(req.Context().Value(tenantKey{}).(int))
+			},
+			Base: &transport.Transport{
+				Limiter: queue.New(total, queue.Config{}),
+				Base: roundTripper(func(req *http.Request) (*http.Response, error) {
+					mu.Lock()
+					defer mu.Unlock()
+					tenant, at := req.Context().Value(tenantKey{}).(int), time.Since(begin)
+					if from, ok := refused[tenant]; ok && at >= from {
+						delete(refused, tenant)
+						return answer(429, nil, "Retry-After", fmt.Sprint(pause.Seconds()))(req)
+					}
+					served[tenant] = append(served[tenant], at)
+					return answer(200, nil)(req)
+				}),
+			},
+		}
+		var all sync.WaitGroup
+		for tenant := range tenants {
+			for range 4 {
+				all.Go(func() {
+					ctx := context.WithValue(ctx, tenantKey{}, tenant)
+					for !errors.Is(get(ctx, rt), context.DeadlineExceeded) {
+					}
+				})
+			}
+		}
+		all.Wait()
+		n := 0
+		for tenant, at := range served {
+			n += len(at)
+			longest := time.Duration(0)
+			for i := range at[1:] {
+				longest = max(longest, at[i+1]-at[i])
+			}
+			switch tenant {
+			case 1, 4, 9, 16:
+				if longest < pause {
+					t.Errorf("tenant %d was refused, and waited %v at most, want %v", tenant, longest, pause)
+				}
+			default:
+				if longest > 2*time.Second {
+					t.Errorf("tenant %d waited %v for others", tenant, longest)
+				}
+			}
+		}
+		t.Logf("%d calls in a minute", n)
+		if n < 2950 || len(refused) > 0 {
+			t.Errorf("%d calls of 3,000 in a minute, want 2,950; %d refusals are missing", n, len(refused))
+		}
+	})
+}
+
+// unwrapped is a round tripper of the program's own in between.
+type unwrapped struct{ http.RoundTripper }
+
+func (u unwrapped) Unwrap() http.RoundTripper { return u.RoundTripper }
+
+func (u unwrapped) RoundTrip(req *http.Request) (*http.Response, error) {
+	return u.RoundTripper.RoundTrip(req.Clone(req.Context()))
+}
+
+// A response is judged by the outermost transport that has a limiter for it, and Judge changes that.
+func TestNested_OneJudges(t *testing.T) {
+	type T = transport.Transport
+	none := func(http.RoundTripper) http.RoundTripper { return nil }
+	direct := func(rt http.RoundTripper) http.RoundTripper { return rt }
+	hidden := func(rt http.RoundTripper) http.RoundTripper { return struct{ http.RoundTripper }{rt} }
+	middle := func(judge transport.Judge) func(http.RoundTripper) http.RoundTripper {
+		return func(rt http.RoundTripper) http.RoundTripper { return &T{Base: rt, Judge: judge} }
+	}
+	for name, c := range map[string]struct {
+		outer, inner T
+		between      func(http.RoundTripper) http.RoundTripper
+		want         string
+	}{
+		"alone":                      {T{}, T{}, none, "outer"},
+		"alone, always":              {T{Judge: transport.JudgeAlways}, T{}, none, "outer"},
+		"alone, never":               {T{Judge: transport.JudgeNever}, T{}, none, ""},
+		"nested":                     {T{}, T{}, direct, "outer"},
+		"with OnResponse":            {T{OnResponse: ignore}, T{OnResponse: ignore}, direct, "outer"},
+		"with a Timeout":             {T{Timeout: time.Hour}, T{Timeout: time.Hour}, direct, "outer"},
+		"one that unwraps":           {T{}, T{}, func(rt http.RoundTripper) http.RoundTripper { return unwrapped{rt} }, "outer"},
+		"one that hides":             {T{}, T{}, hidden, "outer inner"},
+		"one that hides, never":      {T{}, T{Judge: transport.JudgeNever}, hidden, "outer"},
+		"inner always":               {T{}, T{Judge: transport.JudgeAlways}, direct, "outer inner"},
+		"outer never":                {T{Judge: transport.JudgeNever}, T{}, direct, "inner"},
+		"no limiter for this one":    {T{For: func(*http.Request) outbound.Limiter { return nil }}, T{}, direct, "inner"},
+		"unlimited":                  {T{For: func(*http.Request) outbound.Limiter { return outbound.Unlimited{} }}, T{}, direct, "inner"},
+		"three":                      {T{}, T{}, middle(transport.JudgeNever), "outer"},
+		"three, the outermost never": {T{Judge: transport.JudgeNever}, T{}, middle(transport.JudgeOutermost), "inner"},
+	} {
+		outer := outbound.Must(outbound.NewBucket("outer", slow))
+		inner := outbound.Must(outbound.NewBucket("inner", slow))
+		api := answer(429, nil, "Retry-After", "700")
+		c.inner.Limiter, c.inner.Base = inner, api
+		if c.outer.For == nil {
+			c.outer.Limiter = outer
+		}
+		if c.outer.Base = c.between(&c.inner); c.outer.Base == nil {
+			c.outer.Base = api
+		}
+		if err := get(t.Context(), &c.outer); err == nil {
+			t.Fatal("no refusal")
+		}
+		held := ""
+		for _, b := range []*outbound.Bucket{outer, inner} {
+			if stateOf(t, b).HeldFor > 0 {
+				held += " " + b.Key()
+			}
+		}
+		if held != c.want && held != " "+c.want {
+			t.Errorf("%s: held:%s, want %s", name, held, c.want)
+		}
+	}
+}
+
+// A limiter on which answers have no effect leaves judging to the next transport, whatever is around
+// the limiter.
+func TestNested_NextJudgesForADeafLimiter(t *testing.T) {
+	unlimited := &outbound.Keyed[string]{New: func(string) (outbound.Limiter, error) { return outbound.Unlimited{}, nil }}
+	tried := func(report func(context.Context, shadow.Verdict)) outbound.Limiter {
+		return shadow.New(bucket(slow), time.Minute, report)
+	}
+	observed := func(l outbound.Limiter) outbound.Limiter {
+		return outbound.Observe(l, "", func(context.Context, outbound.Event) {})
+	}
+	for name, outer := range map[string]outbound.Limiter{
+		"a shadow":                       tried(func(context.Context, shadow.Verdict) {}),
+		"a shadow without report":        tried(nil),
+		"a shadow, observed":             observed(tried(func(context.Context, shadow.Verdict) {})),
+		"no permit":                      waiting(0), // as that of package outbound/xrate
+		"Unlimited of a Keyed":           unlimited.For("tenant"),
+		"Unlimited of a Keyed, observed": observed(unlimited.For("tenant")),
+	} {
+		for _, jobs := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				total := bucket(slow)
+				rt := &transport.Transport{Limiter: outer, Base: &transport.Transport{Limiter: total, Base: answer(429, nil, "Retry-After", "30")}}
+				var err error
+				if jobs {
+					err = outbound.Do(t.Context(), outer, outbound.Cost{1}, func(ctx context.Context) error { return get(ctx, rt) })
+				} else {
+					err = get(t.Context(), rt)
+				}
+				if s := stateOf(t, total); err == nil || s.HeldFor != 30*time.Second {
+					t.Errorf("%s, jobs %t: the total is held for %v, want 30 s; %v", name, jobs, s.HeldFor, err)
+				}
+			})
+		}
+	}
+}
+
+// A transport that does not judge settles and ends its calls all the same.
+func TestNested_TheOtherSettles(t *testing.T) {
+	b := bucket(slow, outbound.InFlight(1))
+	rt := &transport.Transport{
+		Limiter: bucket(slow),
+		Base: &transport.Transport{
+			Limiter: b,
+			Used:    func(*http.Response) (outbound.Cost, bool) { return outbound.Cost{5}, true },
+			Base:    answer(200, nil),
+		},
+	}
+	for range 3 {
+		if err := get(t.Context(), rt); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantCharged(t, b, 15)
+}
+
+// A response of another host than the first adjusts a limiter of For only, also if that is the inner
+// one's.
+func TestNested_RedirectToAnotherHost(t *testing.T) {
+	total, hosts := bucket(slow), map[string]*outbound.Bucket{"api.test": bucket(slow), "other.test": bucket(slow)}
+	_ = get(t.Context(), &transport.Transport{Limiter: total, Base: &transport.Transport{
+		For: transport.ByHost(func(host string) outbound.Limiter { return hosts[host] }),
+		Base: roundTripper(func(req *http.Request) (*http.Response, error) {
+			if req.URL.Host == "api.test" {
+				return answer(302, nil, "Location", "http://other.test/")(req)
+			}
+			return answer(429, nil, "Retry-After", "700")(req)
+		}),
+	}})
+	for b, held := range map[*outbound.Bucket]bool{total: false, hosts["api.test"]: false, hosts["other.test"]: true} {
+		if s := stateOf(t, b); (s.HeldFor > 0) != held {
+			t.Errorf("held for %v, want a hold: %v", s.HeldFor, held)
+		}
+	}
+}
+
+// again sends a request twice, as a client that retries, and has a transport inside.
+type again struct{ inside http.RoundTripper }
+
+func (a again) Unwrap() http.RoundTripper { return a.inside }
+
+func (a again) RoundTrip(req *http.Request) (*http.Response, error) {
+	if resp, err := a.inside.RoundTrip(req); err == nil {
+		resp.Body.Close()
+	}
+	return a.inside.RoundTrip(req)
+}
+
+// If a limiter inside refuses a request, nothing was sent, and the permits around it return their
+// cost. If the API may have seen the request, they stay charged.
+func TestNested_RefusalInsideReturnsPermitsAround(t *testing.T) {
+	calls := func(n float64) *outbound.Bucket {
+		return bucket(outbound.Limit{Capacity: n, LeakRate: 1e-6}, outbound.InFlight(1))
+	}
+	retried := func(inner http.RoundTripper) http.RoundTripper { return again{inner} }
+	pool := func(inner http.RoundTripper) http.RoundTripper {
+		return &transport.Pool{Members: []*transport.Transport{{Base: inner}, {Base: inner}}}
+	}
+	broken := errors.New("no network")
+	for _, c := range []struct {
+		name    string
+		inside  func(inner http.RoundTripper) http.RoundTripper // what the transport around has as its Base
+		free    int                                             // calls that the inner bucket has left
+		answer  error                                           // of the API
+		charged float64                                         // the outer bucket
+	}{
+		{name: "refused"},
+		{name: "sent", free: 1, charged: 1},
+		{name: "sent and failed", free: 1, answer: broken, charged: 1},
+		{name: "refused behind a wrapper", inside: retried},
+		{name: "sent, then refused", free: 1, charged: 1, inside: retried},
+		{name: "refused by the third", inside: func(inner http.RoundTripper) http.RoundTripper {
+			return &transport.Transport{Limiter: calls(3), Base: inner}
+		}},
+		{name: "refused by a pool", inside: pool},
+		{name: "sent by a pool", free: 1, answer: broken, charged: 1, inside: pool},
+		{name: "a pool whose member was sent and then refused", free: 1, charged: 1, inside: func(inner http.RoundTripper) http.RoundTripper {
+			return &transport.Pool{Members: []*transport.Transport{{Base: again{inner}}, {Base: inner}}}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			sent := 0
+			inner, outer := calls(3), calls(3)
+			for range 3 - c.free {
+				trip(t, &transport.Transport{Limiter: inner, Base: answer(200, nil)})
+			}
+			inside := http.RoundTripper(&transport.Transport{Limiter: inner, Base: roundTripper(func(req *http.Request) (*http.Response, error) {
+				if sent++; c.answer != nil {
+					return nil, c.answer
+				}
+				return answer(200, http.NoBody)(req)
+			})})
+			if c.inside != nil {
+				inside = c.inside(inside)
+			}
+			err := get(t.Context(), &transport.Transport{Limiter: outer, Base: inside})
+			if c.free == 0 && !errors.Is(err, outbound.ErrThrottled) || sent != c.free {
+				t.Errorf("%d sent: %v", sent, err)
+			}
+			wantCharged(t, outer, c.charged, 0)
+		})
+	}
+	t.Run("cancelled in the queue inside", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			outer := calls(3)
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second, cancel)
+			err := get(ctx, &transport.Transport{Limiter: outer, Base: &transport.Transport{Limiter: waiting(time.Minute)}})
+			if wantCharged(t, outer, 0, 0); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+	})
+}
