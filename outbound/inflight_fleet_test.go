@@ -3,6 +3,7 @@ package outbound
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,50 +12,48 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// link is a process's way to a store, which can be cut, and counts what goes by it.
+// link is a process's way to a store, which takes 1 ms and can be cut, and counts its requests.
 type link struct {
-	to    *atomic.Pointer[store.Memory]
+	to    *FakeStore
 	cut   atomic.Bool
 	trips atomic.Int64
 }
 
-var errCut = errors.New("the link is cut")
+var errCut = fmt.Errorf("%w: the link is cut", store.ErrUnavailable)
 
 func (l *link) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	l.trips.Add(1)
 	time.Sleep(time.Millisecond)
 	if l.cut.Load() {
-		return store.Reply{}, errors.Join(store.ErrUnavailable, errCut)
+		return store.Reply{}, errCut
 	}
-	return l.to.Load().Update(ctx, key, op)
+	return l.to.Update(ctx, key, op)
 }
 
 // inFleet has a test with buckets of one key, in as many processes.
 func inFleet(t *testing.T, processes int, limits []Limit, test func(links []*link, buckets []*Bucket)) {
 	synctest.Test(t, func(t *testing.T) {
-		var shared atomic.Pointer[store.Memory]
-		shared.Store(store.NewMemory())
+		var shared FakeStore
 		var links []*link
 		var buckets []*Bucket
-		for range processes {
-			l := &link{to: &shared}
-			links = append(links, l)
-			buckets = append(buckets, Must(NewSharedBucket(l, "erp", limits...)))
+		for i := range processes {
+			links = append(links, &link{to: &shared})
+			buckets = append(buckets, Must(NewSharedBucket(links[i], "erp", limits...)))
 		}
 		test(links, buckets)
 	})
 }
 
-// admitSoon acquires a call, and asks again when it is told to, for at most so long.
+// admitSoon acquires a call, and asks again at each RetryAfter, for at most so long.
 func admitSoon(t *testing.T, b *Bucket, within time.Duration) (p Permit, ok bool) {
 	t.Helper()
 	for end := time.Now().Add(within); ; {
 		p, err := b.Acquire(ctx, Cost{1})
-		var full *ThrottledError
+		full, throttled := errors.AsType[*ThrottledError](err)
 		switch {
 		case err == nil:
 			return p, true
-		case !errors.As(err, &full) || full.RetryAfter <= 0:
+		case !throttled || full.RetryAfter <= 0:
 			t.Fatalf("refused without a time: %v", err)
 		case time.Now().Add(full.RetryAfter).After(end):
 			return p, false
@@ -69,10 +68,9 @@ func TestInFlight_CountsAllProcesses(t *testing.T) {
 		p := admit(t, b[0], 1)
 		admit(t, b[0], 5)
 		admit(t, b[1], 0)
-		var full *ThrottledError
 		for i := range b {
-			if _, err := b[i].Acquire(ctx, Cost{0, 1}); !errors.As(err, &full) || full.Limit != "3 in flight" || full.RetryAfter <= 0 || full.InProgress != 2-i {
-				t.Errorf("process %d, a fourth call: %v", i, err)
+			if full := refused(t, b[i], Cost{0, 1}); full.Limit != "3 in flight" || full.RetryAfter <= 0 || full.InProgress != 2-i {
+				t.Errorf("process %d, a fourth call: %v", i, full)
 			}
 			if s, err := b[i].State(ctx); err != nil || s.Level != 3 || s.Remaining != 0 || s.Limit != InFlight(3) {
 				t.Errorf("process %d: %+v, %v", i, s, err)
@@ -89,47 +87,32 @@ func TestInFlight_CountsAllProcesses(t *testing.T) {
 	})
 }
 
-// A bucket without calls makes no trips, and its slots are free for others.
-func TestInFlight_AnIdleBucketMakesNoTrips(t *testing.T) {
+// A bucket without calls makes no requests, and its slots are free for others.
+func TestInFlight_IdleBucketMakesNoRequests(t *testing.T) {
 	inFleet(t, 2, []Limit{InFlight(2), PerSecond(100)}, func(links []*link, b []*Bucket) {
-		first, second := admit(t, b[0], 1), Permit{}
+		first := admit(t, b[0], 1)
 		time.Sleep(20 * time.Millisecond)
-		second = admit(t, b[0], 1)
+		second := admit(t, b[0], 1)
 		first.Done()
 		second.Done()
 		time.Sleep(50 * time.Millisecond)
 		was := links[0].trips.Load()
 		time.Sleep(time.Hour)
 		if n := links[0].trips.Load() - was; n > 0 {
-			t.Errorf("an idle bucket made %d trips", n)
+			t.Errorf("an idle bucket made %d requests", n)
 		}
 		admit(t, b[1], 1)
 		time.Sleep(20 * time.Millisecond)
 		admit(t, b[1], 1)
-		if s := states(t, b[0]); s[1].Level != 2 {
-			t.Errorf("%v of 2 slots in use", s[1].Level)
-		}
-	})
-}
-
-// A slot whose call ends is handed on in the process without a trip.
-func TestInFlight_ASlotIsHandedOn(t *testing.T) {
-	inFleet(t, 1, []Limit{InFlight(1)}, func(links []*link, b []*Bucket) {
-		p := admit(t, b[0], 1)
-		was := links[0].trips.Load()
-		for range 100 {
-			p.Done()
-			p = admit(t, b[0], 1)
-		}
-		if n := links[0].trips.Load() - was; n > 100 { // each call looks whether the key is on hold
-			t.Errorf("100 calls in one slot made %d trips", n)
+		if n := level(t, b[0], 1); n != 2 {
+			t.Errorf("%v of 2 slots in use", n)
 		}
 	})
 }
 
 // A process that is cut off keeps the slots of its calls for a lease, and starts no further calls when
-// half of it is over. Then others have the slots.
-func TestInFlight_AProcessThatIsCutOffLosesItsSlots(t *testing.T) {
+// half of it is over. Then other processes have the slots.
+func TestInFlight_ProcessThatIsCutOffLosesItsSlots(t *testing.T) {
 	for _, lease := range []time.Duration{3 * time.Second, 30 * time.Second} {
 		inFleet(t, 2, []Limit{InFlight(2).Lease(lease)}, func(links []*link, b []*Bucket) {
 			first, second := admit(t, b[0], 1), admit(t, b[0], 1)
@@ -152,8 +135,8 @@ func TestInFlight_AProcessThatIsCutOffLosesItsSlots(t *testing.T) {
 			time.Sleep(lease / 2)
 			first.Done() // after the lease
 			time.Sleep(50 * time.Millisecond)
-			if s := states(t, b[1]); s[0].Level != 1 {
-				t.Errorf("lease %v: %v slots in use, want the one of the other process", lease, s[0].Level)
+			if n := level(t, b[1], 0); n != 1 {
+				t.Errorf("lease %v: %v slots in use, want the one of the other process", lease, n)
 			}
 			p.Done()
 			if _, ok := admitSoon(t, b[0], time.Second); !ok {
@@ -164,12 +147,10 @@ func TestInFlight_AProcessThatIsCutOffLosesItsSlots(t *testing.T) {
 }
 
 // SetLimits lowers and raises n for all processes. Calls in flight go on.
-func TestInFlight_SetLimitsCountsForAll(t *testing.T) {
+func TestInFlight_SetLimitsCountsForAllProcesses(t *testing.T) {
 	inFleet(t, 2, []Limit{InFlight(2)}, func(links []*link, b []*Bucket) {
 		first, second := admit(t, b[0], 1), admit(t, b[1], 1)
-		if err := b[0].SetLimits(ctx, InFlight(1)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b[0].SetLimits(ctx, InFlight(1)))
 		first.Done()
 		for i := range b {
 			if _, ok := admitSoon(t, b[i], time.Second); ok {
@@ -184,9 +165,7 @@ func TestInFlight_SetLimitsCountsForAll(t *testing.T) {
 		if !ok {
 			t.Fatal("the only slot is not granted")
 		}
-		if err := b[1].SetLimits(ctx, InFlight(4).Lease(time.Minute)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b[1].SetLimits(ctx, InFlight(4).Lease(time.Minute)))
 		for i := range 3 {
 			if _, ok := admitSoon(t, b[1], 10*time.Second); !ok {
 				t.Errorf("slot %d of four is not granted", i+2)
@@ -197,8 +176,8 @@ func TestInFlight_SetLimitsCountsForAll(t *testing.T) {
 		if time.Sleep(5 * time.Second); !ok || b[0].Limits()[0] != InFlight(4).Lease(time.Minute) {
 			t.Errorf("granted %v, limits %v", ok, b[0].Limits())
 		}
-		if err := b[0].SetLimits(ctx); err != nil || b[0].Limits()[0] != InFlight(2) {
-			t.Errorf("restored: %v, %v", b[0].Limits(), err)
+		if must(t, b[0].SetLimits(ctx)); b[0].Limits()[0] != InFlight(2) {
+			t.Errorf("restored: %v", b[0].Limits())
 		}
 		without := Must(NewSharedBucket(links[0], "other", PerSecond(5)))
 		if err := without.SetLimits(ctx, PerSecond(5), InFlight(1)); !errors.Is(err, ErrInvalid) {
@@ -207,23 +186,22 @@ func TestInFlight_SetLimitsCountsForAll(t *testing.T) {
 	})
 }
 
-// Beside a rate a call takes a slot first. One that the rate refuses leaves its slot to the next call,
+// Next to a rate a call takes a slot first. One that the rate refuses leaves its slot to the next call,
 // and after 5 ms to other processes.
-func TestInFlight_BesideARateTheSlotComesFirst(t *testing.T) {
+func TestInFlight_SlotComesBeforeARate(t *testing.T) {
 	inFleet(t, 2, []Limit{{Capacity: 2, LeakRate: 1}, InFlight(1)}, func(links []*link, b []*Bucket) {
 		p := admit(t, b[0], 1)
-		var full *ThrottledError
-		if _, err := b[1].Acquire(ctx, Cost{1}); !errors.As(err, &full) || full.Limit != "1 in flight" {
-			t.Errorf("no slot: %v", err)
+		if full := refused(t, b[1], Cost{1}); full.Limit != "1 in flight" {
+			t.Errorf("no slot: %v", full)
 		}
-		if s := states(t, b[1]); s[0].Level < 0.9 || s[0].Level > 1 {
-			t.Errorf("level %v: a call without a slot was charged", s[0].Level)
+		if n := level(t, b[1], 0); n < 0.9 || n > 1 {
+			t.Errorf("level %v: a call without a slot was charged", n)
 		}
 		p.Done()
 		p = admit(t, b[0], 1)
 		p.Done()
-		if _, err := b[0].Acquire(ctx, Cost{1}); !errors.As(err, &full) || full.Limit == "1 in flight" {
-			t.Errorf("no units: %v", err)
+		if full := refused(t, b[0], Cost{1}); full.Limit == "1 in flight" {
+			t.Errorf("no units: %v", full)
 		}
 		time.Sleep(3 * time.Second)
 		if q, ok := admitSoon(t, b[1], 100*time.Millisecond); !ok {
@@ -234,31 +212,12 @@ func TestInFlight_BesideARateTheSlotComesFirst(t *testing.T) {
 	})
 }
 
-// A hold counts for all processes also where InFlight is the only limit.
-func TestInFlight_AloneHoldsCount(t *testing.T) {
-	inFleet(t, 2, []Limit{InFlight(5)}, func(links []*link, b []*Bucket) {
-		p := admit(t, b[0], 1)
-		p.Refused(time.Minute)
-		p.Done()
-		var held *ThrottledError
-		if _, err := b[1].Acquire(ctx, Cost{1}); !errors.As(err, &held) || !held.Held || held.RetryAfter < 59*time.Second {
-			t.Errorf("on hold: %v", err)
-		}
-		time.Sleep(time.Minute)
-		p = admit(t, b[1], 1)
-		p.Done()
-		if b[0].Reservations() != nil {
-			t.Error("there are reservations of no limit")
-		}
-	})
-}
-
 // A store that has lost its data grants nothing for a third of a lease, if a process that holds slots
 // asks first.
 func TestInFlight_LostDataGrantsNothingAtFirst(t *testing.T) {
 	inFleet(t, 3, []Limit{InFlight(2)}, func(links []*link, b []*Bucket) {
 		first, second := admit(t, b[0], 1), admit(t, b[1], 1)
-		links[0].to.Store(store.NewMemory())
+		links[0].to.Lose()
 		time.Sleep(5 * time.Second) // the next ask of those that hold slots
 		lost := time.Now()
 		if _, ok := admitSoon(t, b[2], 12*time.Second); ok {
@@ -272,7 +231,7 @@ func TestInFlight_LostDataGrantsNothingAtFirst(t *testing.T) {
 	})
 }
 
-// Two buckets of one key in a process are as two processes.
+// Two buckets of one key in a process share its slots as two processes do.
 func TestInFlight_TwoBucketsOfAKeyInAProcess(t *testing.T) {
 	inFleet(t, 1, []Limit{InFlight(1)}, func(links []*link, b []*Bucket) {
 		other := Must(NewSharedBucket(links[0], "erp", InFlight(1)))
@@ -287,35 +246,12 @@ func TestInFlight_TwoBucketsOfAKeyInAProcess(t *testing.T) {
 	})
 }
 
-// A lease is written and read as part of the limit, and only InFlight has one.
-func TestInFlight_Lease(t *testing.T) {
-	l := InFlight(50).Lease(90*time.Second).Of(0, "calls")
-	if s := l.String(); s != "calls: 50 in flight, 1m30s lease" {
-		t.Errorf("%q", s)
-	}
-	if read, err := ParseLimit(l.String()); err != nil || read != l {
-		t.Errorf("%v is read back as %v, %v", l, read, err)
-	}
-	if InFlight(5).Lease(30*time.Second) != InFlight(5) {
-		t.Error("30 s is not the default")
-	}
-	for _, bad := range []Limit{InFlight(1).Lease(time.Second), InFlight(1).Lease(2 * time.Hour), PerSecond(1).Lease(time.Minute)} {
-		if _, err := NewBucket("k", bad); !errors.Is(err, ErrInvalid) {
-			t.Errorf("%v: %v", bad, err)
-		}
-	}
-	var fromJSON Limit
-	if err := fromJSON.UnmarshalJSON([]byte(`{"in_flight": 7, "lease": "1m"}`)); err != nil || fromJSON != InFlight(7).Lease(time.Minute) {
-		t.Errorf("%v, %v", fromJSON, err)
-	}
-}
-
-// A booking whose ctx ends while it asks for a slot gives back what it was to give back.
-func TestInFlight_ABookingThatEndsKeepsNoSlot(t *testing.T) {
+// A booking whose ctx ends while it asks for a slot returns what it was to return.
+func TestInFlight_BookingThatEndsKeepsNoSlot(t *testing.T) {
 	inFleet(t, 1, []Limit{InFlight(1), {Capacity: 9, LeakRate: 1}}, func(links []*link, b []*Bucket) {
 		k := BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}
-		if err := b[0].Book(ctx, &k); err != nil || len(k.Tickets) != 1 {
-			t.Fatalf("%d tickets, %v", len(k.Tickets), err)
+		if must(t, b[0].Book(ctx, &k)); len(k.Tickets) != 1 {
+			t.Fatalf("%d tickets", len(k.Tickets))
 		}
 		k.Back = append(k.Back, k.Tickets...)
 		ends, cancel := context.WithTimeout(ctx, 500*time.Microsecond)
@@ -333,33 +269,157 @@ func TestInFlight_ABookingThatEndsKeepsNoSlot(t *testing.T) {
 	})
 }
 
-// Calls that wait are granted slots although others have stopped to wait meanwhile.
-func TestInFlight_WhoStopsToWaitTakesNoTurnAway(t *testing.T) {
+// Waiting calls are granted slots although other calls have stopped to wait meanwhile.
+func TestInFlight_CallThatStopsToWaitTakesNoSlot(t *testing.T) {
 	inFleet(t, 2, []Limit{InFlight(1)}, func(links []*link, b []*Bucket) {
 		p := admit(t, b[1], 1)
 		links[0].cut.Store(true)
-		told := make(chan struct{}, 99)
+		notified := make(chan struct{}, 99)
+		notify := func() { notified <- struct{}{} }
+		book := func() error { return b[0].Book(ctx, &BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}) }
 		for range 5 {
-			stop := b[0].Waiting(func() { told <- struct{}{} })
+			stop := b[0].Waiting(notify)
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				_ = b[0].Book(ctx, &BookRequest{Costs: []Cost{{1}}, Wait: time.Minute})
+				_ = book()
 			}()
 			time.Sleep(1500 * time.Microsecond)
 			stop()
 			<-done
 		}
 		links[0].cut.Store(false)
-		defer b[0].Waiting(func() { told <- struct{}{} })()
+		defer b[0].Waiting(notify)()
 		time.Sleep(2 * time.Second)
-		if err := b[0].Book(ctx, &BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}); !errors.Is(err, ErrThrottled) {
+		if err := book(); !errors.Is(err, ErrThrottled) {
 			t.Errorf("no slot: %v", err)
 		}
 		p.Done()
 		time.Sleep(500 * time.Millisecond)
-		if len(told) == 0 {
-			t.Error("nobody learned of the slot")
+		if len(notified) == 0 {
+			t.Error("no call was notified of the slot")
+		}
+	})
+}
+
+// aloneInFlight are the limits of a bucket whose only limit is an InFlight.
+var aloneInFlight = []Limit{InFlight(2)}
+
+// A call that has a slot neither makes a request nor waits for one, as long as its process has a recent
+// reply. Its real cost changes nothing.
+func TestInFlight_AloneCallWithASlotWaitsForNoRequest(t *testing.T) {
+	inFleet(t, 1, aloneInFlight, func(links []*link, b []*Bucket) {
+		admit(t, b[0], 1)
+		p := admit(t, b[0], 1)
+		began, was := time.Now(), links[0].trips.Load()
+		for range 1000 {
+			time.Sleep(time.Millisecond)
+			p.Settle(Cost{5})
+			p.Done()
+			p = admit(t, b[0], 1)
+		}
+		if d, n := time.Since(began), links[0].trips.Load()-was; d > 1001*time.Millisecond || n > 80 {
+			t.Errorf("1,000 calls of 1 ms in a slot took %v and made %d requests", d, n)
+		}
+	})
+}
+
+// A pause by one process stops the calls of another 25 ms and a request later, however it got its slots.
+// Its own calls stop immediately, and a refusal holds the calls of all processes.
+func TestInFlight_AloneHoldReachesAllProcesses(t *testing.T) {
+	for _, every := range []time.Duration{time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond, 4 * time.Second} {
+		inFleet(t, 2, aloneInFlight, func(links []*link, b []*Bucket) {
+			p, other := admit(t, b[0], 1), admit(t, b[0], 1)
+			for range 7 {
+				time.Sleep(every)
+				p.Done()
+				p = admit(t, b[0], 1)
+			}
+			go func() {
+				if err := b[1].Pause(ctx, time.Minute); err != nil {
+					t.Error(err)
+				}
+			}()
+			time.Sleep(time.Millisecond)
+			paused := time.Now()
+			for {
+				p.Done()
+				began := time.Now()
+				q, err := b[0].Acquire(ctx, Cost{1})
+				if held, ok := errors.AsType[*ThrottledError](err); ok && held.Held {
+					break
+				}
+				if since := began.Sub(paused); err != nil || since > 26*time.Millisecond {
+					t.Fatalf("calls each %v: %v after the pause: %v", every, since, err)
+				}
+				time.Sleep(time.Millisecond)
+				p = q
+			}
+			must(t, b[0].Resume(ctx))
+			p, ok := admitSoon(t, b[0], time.Second)
+			if !ok {
+				t.Fatal("no slot after the hold")
+			}
+			p.Refused(time.Minute)
+			p.Done()
+			other.Done()
+			for i := range b {
+				time.Sleep(50 * time.Millisecond) // until process 0 has returned its slots
+				if full := refused(t, b[i], Cost{1}); !full.Held || full.RetryAfter < 59*time.Second {
+					t.Errorf("process %d, after a refusal: %v", i, full)
+				}
+			}
+			time.Sleep(time.Minute)
+			p = admit(t, b[1], 1)
+			if p.Done(); b[0].Reservations() != nil {
+				t.Error("there are reservations of no limit")
+			}
+		})
+	}
+}
+
+// A late reply from before a hold does not end the hold in this process.
+func TestInFlight_AloneLateReplyHidesNoHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s FakeStore
+		b := Must(NewSharedBucket(StoreFunc(func(_ context.Context, key string, op *store.Op) (store.Reply, error) {
+			r, err := s.Apply(key, op)
+			if op.Action == store.Look && len(op.Reports) == 0 {
+				time.Sleep(20 * time.Millisecond)
+			}
+			return r, err
+		}), "k", aloneInFlight...))
+		p := admit(t, b, 1)
+		go func() {
+			_, _ = b.State(ctx)
+		}()
+		time.Sleep(10 * time.Millisecond)
+		p.Refused(time.Minute)
+		p.Done()
+		time.Sleep(15 * time.Millisecond)
+		if full := refused(t, b, Cost{1}); !full.Held {
+			t.Errorf("on hold: %v", full)
+		}
+	})
+}
+
+// A success whose report was lost is reported with the next call. Then a refusal is no second one in
+// sequence.
+func TestInFlight_AloneReportIsNotLost(t *testing.T) {
+	inFleet(t, 1, aloneInFlight, func(links []*link, b []*Bucket) {
+		refused, ok := admit(t, b[0], 1), admit(t, b[0], 1)
+		refused.Refused(time.Second)
+		refused.Done()
+		time.Sleep(2 * time.Second)
+		p := admit(t, b[0], 1)
+		ok.Failed()
+		links[0].cut.Store(true)
+		p.Done()
+		links[0].cut.Store(false)
+		next := admit(t, b[0], 1)
+		next.Refused(time.Second)
+		if s := states(t, b[0]); s[0].HeldFor > time.Second {
+			t.Errorf("held for %v", s[0].HeldFor)
 		}
 	})
 }

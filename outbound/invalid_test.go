@@ -47,20 +47,6 @@ func buckets(t *testing.T) map[string]*Bucket {
 	return all
 }
 
-func states(t *testing.T, b *Bucket) []State {
-	t.Helper()
-	all, err := b.States(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range all {
-		if !(s.Level >= 0 && s.Level < 1e15) || s.Remaining < 0 || s.EmptyIn < 0 || s.NextIn < 0 || s.HeldFor < 0 {
-			t.Fatalf("%s: %+v", b.Key(), s)
-		}
-	}
-	return all
-}
-
 // refuses checks that something bad is an error of its kind and leaves each
 // kind of bucket as it was.
 func refuses(t *testing.T, what string, want error, do func(b *Bucket) error) {

@@ -14,12 +14,6 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// level returns that of the limit at an index, as a bucket sees it.
-func level(t *testing.T, b *Bucket, i int) float64 {
-	t.Helper()
-	return states(t, b)[i].Level
-}
-
 // What a call has cost beyond its cost counts in limits that it was not booked
 // under, too, and nothing comes back from them.
 func TestSettle_AddsUnderLimitsSetSince(t *testing.T) {

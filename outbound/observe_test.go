@@ -37,15 +37,6 @@ func (h *heard) kinds() (all []string) {
 	return all
 }
 
-func mustAcquire(t *testing.T, l Limiter) *Permit {
-	t.Helper()
-	p, err := l.Acquire(ctx, Cost{1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &p
-}
-
 func expect(t *testing.T, h *heard, want ...Event) {
 	t.Helper()
 	if len(h.events) != len(want) {

@@ -22,15 +22,6 @@ func bothPaths(t *testing.T, test func(*testing.T, *Bucket)) {
 	}
 }
 
-func admit(t *testing.T, b *Bucket, n float64) Permit {
-	t.Helper()
-	p, err := b.Acquire(ctx, Cost{n})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
 func TestSettle_ReturnsBeforeDone(t *testing.T) {
 	bothPaths(t, func(t *testing.T, b *Bucket) {
 		p := admit(t, b, 10)

@@ -6,18 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
-
-	"github.com/dripfeed/dripfeed/outbound/store"
 )
-
-// bothWays calls f with a bucket in this process, and with one in a store.
-func bothWays(t *testing.T, f func(t *testing.T, b *Bucket), limits ...Limit) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) { f(t, Must(NewBucket("k", limits...))) })
-	synctest.Test(t, func(t *testing.T) { f(t, Must(NewSharedBucket(store.NewMemory(), "k", limits...))) })
-}
 
 // hear returns the bucket's clock of now.
 func hear(t *testing.T, b *Bucket) *Clock {

@@ -1,0 +1,66 @@
+package outbound
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/dripfeed/dripfeed/outbound/store"
+)
+
+// admit makes a call of n units that l must admit.
+func admit(t *testing.T, l Limiter, n float64) Permit {
+	t.Helper()
+	p, err := l.Acquire(ctx, Cost{n})
+	must(t, err)
+	return p
+}
+
+// mustAcquire makes a call of one unit that l must admit.
+func mustAcquire(t *testing.T, l Limiter) *Permit {
+	t.Helper()
+	p := admit(t, l, 1)
+	return &p
+}
+
+// refused makes a call that l must refuse, and returns the refusal.
+func refused(t *testing.T, l Limiter, c Cost) *ThrottledError {
+	t.Helper()
+	_, err := l.Acquire(ctx, c)
+	full, ok := errors.AsType[*ThrottledError](err)
+	if !ok {
+		t.Errorf("%v is no refusal", err)
+		return new(ThrottledError)
+	}
+	return full
+}
+
+// states returns those of a bucket, which must make sense.
+func states(t *testing.T, b *Bucket) []State {
+	t.Helper()
+	all, err := b.States(ctx)
+	must(t, err)
+	for _, s := range all {
+		if !(s.Level >= 0 && s.Level < 1e15) || s.Remaining < 0 || s.EmptyIn < 0 || s.NextIn < 0 || s.HeldFor < 0 {
+			t.Fatalf("%s: %+v", b.Key(), s)
+		}
+	}
+	return all
+}
+
+// level returns that of the limit at an index.
+func level(t *testing.T, b *Bucket, i int) float64 {
+	t.Helper()
+	return states(t, b)[i].Level
+}
+
+// bothWays runs f with a bucket in this process, and with one in a store.
+func bothWays(t *testing.T, f func(t *testing.T, b *Bucket), limits ...Limit) {
+	t.Helper()
+	t.Run("in memory", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { f(t, Must(NewBucket("k", limits...))) })
+	})
+	t.Run("shared", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { f(t, Must(NewSharedBucket(store.NewMemory(), "k", limits...))) })
+	})
+}
