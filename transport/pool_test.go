@@ -138,19 +138,6 @@ func TestPool_UsesAllOfEachMember(t *testing.T) {
 	})
 }
 
-// far is a store whose replies take a while.
-type far struct {
-	store.Store
-	latency time.Duration
-}
-
-func (f far) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	time.Sleep(f.latency / 2)
-	r, err := f.Store.Update(ctx, key, op)
-	time.Sleep(f.latency / 2)
-	return r, err
-}
-
 // Requests that wait at a member which is then held move to the others, in one process and in two
 // whose buckets are in a store.
 func TestPool_WaitersOfAHeldMemberMove(t *testing.T) {
@@ -160,7 +147,7 @@ func TestPool_WaitersOfAHeldMemberMove(t *testing.T) {
 				api := perKey(60)
 				var s store.Store
 				if processes > 1 {
-					s = far{store.NewMemory(), 4 * time.Millisecond}
+					s = &distant{Store: store.NewMemory()}
 				}
 				answered := make(chan []time.Duration)
 				for p := range processes {
