@@ -36,7 +36,7 @@ func ours(path string) bool { return path == module || strings.HasPrefix(path, m
 // Users of these packages get nothing else into their builds, and nothing else
 // to trust.
 func TestDeps_CoreImportsOnlyTheStandardLibrary(t *testing.T) {
-	core := []string{"./outbound", "./outbound/fallback", "./outbound/store", "./queue", "./queue/jobs", "./transport"}
+	core := []string{"./outbound", "./outbound/fallback", "./outbound/store", "./outbound/watch", "./queue", "./queue/jobs", "./transport"}
 	seen := map[string]bool{}
 	for _, line := range listed(t, append([]string{"-deps", "-test", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}"}, core...)...) {
 		// A package built for a test is listed as "path [of the test]", and

@@ -1,13 +1,10 @@
 package watch
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,10 +17,8 @@ import (
 // heldBucket returns a bucket that is held for an hour.
 func heldBucket(t testing.TB) *outbound.Bucket {
 	t.Helper()
-	b := outbound.Must(outbound.NewBucket("secret key", outbound.PerSecond(10)))
-	if err := b.Hold(t.Context(), time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	b := bucket(t, outbound.PerSecond(10))
+	hold(t, b, time.Hour)
 	return b
 }
 
@@ -61,7 +56,7 @@ func boardOf(t testing.TB) (b *Board, bucket *outbound.Bucket) {
 }
 
 // Trap 7: no other site's page acts, however it got the browser to send a request.
-func TestRequestsOfOtherSitesChangeNothing(t *testing.T) {
+func TestAction_OtherSitesChangeNothing(t *testing.T) {
 	b, bucket := boardOf(t)
 	b.Allow = func(r *http.Request, a Action) error {
 		t.Errorf("Allow is asked: %v", r.Header)
@@ -86,7 +81,8 @@ func TestRequestsOfOtherSitesChangeNothing(t *testing.T) {
 	}
 }
 
-func TestThePageAndCurlMayAct(t *testing.T) {
+// Requests of the page itself and of curl act, whatever name of this machine or of Hosts they use.
+func TestAction_PageAndCurlMayAct(t *testing.T) {
 	for _, header := range [][]string{
 		{}, {"Sec-Fetch-Site", "same-origin", "Origin", "http://localhost:8080"}, {"Sec-Fetch-Site", "none"}, {"Origin", "http://localhost:8080"},
 		{"Host", "LocalHost"}, {"Host", "localhost.:80"}, {"Host", "127.0.0.1:6060"}, {"Host", "10.1.2.3"}, {"Host", "[::1]:6060"}, {"Host", "[::1]"}, {"Host", "[fe80::1%25eth0]:80"},
@@ -124,7 +120,8 @@ func TestAction_NilAllowIsReadOnly(t *testing.T) {
 	}
 }
 
-func TestAllowDecides(t *testing.T) {
+// Allow decides by the request and the action, and its error is the answer.
+func TestAction_AllowDecides(t *testing.T) {
 	b, bucket := boardOf(t)
 	var asked []Action
 	b.Allow = func(r *http.Request, a Action) error {
@@ -153,59 +150,27 @@ func TestAllowDecides(t *testing.T) {
 }
 
 // Trap 28: Allow may look at the board, and act itself.
-func TestAllowIsCalledWithNoLockHeld(t *testing.T) {
+func TestAction_AllowIsCalledWithoutALock(t *testing.T) {
 	b, bucket := boardOf(t)
 	b.Allow = func(r *http.Request, a Action) error {
-		done := make(chan struct{})
-		go func() { // another goroutine, so that no lock could be taken twice
-			defer close(done)
-			b.Snapshot(r.Context(), Query{})
-			b.Add("github", bucket)
-			if err := bucket.Resume(r.Context()); err != nil {
-				t.Error(err)
-			}
-			get(b, "/?json")
-		}()
-		select {
-		case <-done:
-		case <-time.After(time.Minute):
-			t.Error("Allow hangs")
-		}
-		return errors.New("no")
+		b.Add("github", bucket)
+		get(b, "/?json")
+		return errors.Join(bucket.Resume(r.Context()), errors.New("no"))
 	}
-	if w := post(b, "name=github&do=pause&for=2h"); w.Code != http.StatusForbidden {
+	if w := post(b, "name=github&do=pause&for=2h"); w.Code != http.StatusForbidden || w.Body.String() != "no\n" {
 		t.Error(w.Code, w.Body)
 	}
 }
 
-func TestAPanicOfAllowReachesTheServer(t *testing.T) {
-	b, bucket := boardOf(t)
-	b.Allow = func(*http.Request, Action) error { panic(http.ErrAbortHandler) }
-	func() {
-		defer func() {
-			if r := recover(); r != http.ErrAbortHandler {
-				t.Errorf("recovered %v", r)
-			}
-		}()
-		post(b, "name=github&do=resume")
-	}()
-	if heldFor(t, bucket) == 0 {
-		t.Error("it was resumed")
-	}
-	b.Allow = anybody
-	if w := post(b, "name=github&do=resume"); w.Code != http.StatusNoContent {
-		t.Error("afterwards:", w.Code, w.Body)
-	}
-}
-
-func TestWhatIsNoActionIsRefused(t *testing.T) {
+// A request that is no form of an action, or that names no bucket, changes nothing, and Allow is not asked.
+func TestAction_InvalidFormIsRefused(t *testing.T) {
 	b, bucket := boardOf(t)
 	b.Allow = func(_ *http.Request, a Action) error {
 		t.Errorf("Allow is asked for %+v", a)
 		return nil
 	}
 	b.Add("keys", nil)
-	AddKeyed(b, "tenants", tenants(t, 10, outbound.PerSecond(1)), func(k string) string { return k })
+	AddKeyed(b, "tenants", tenants(10, outbound.PerSecond(1)), itself)
 	for form, code := range map[string]int{
 		"":                                              http.StatusBadRequest,
 		"name=github":                                   http.StatusBadRequest,
@@ -224,7 +189,7 @@ func TestWhatIsNoActionIsRefused(t *testing.T) {
 		"name=keys&do=resume":                           http.StatusNotFound,
 		"name=tenants&do=resume":                        http.StatusNotFound,
 		"name=tenants&label=nobody&do=resume":           http.StatusNotFound,
-		"name=secret+key&do=resume":                     http.StatusNotFound,
+		"name=secret-key&do=resume":                     http.StatusNotFound,
 		"do=resume&name=" + strings.Repeat("x", 70_000): http.StatusRequestEntityTooLarge,
 	} {
 		if w := post(b, form); w.Code != code {
@@ -246,122 +211,26 @@ func TestWhatIsNoActionIsRefused(t *testing.T) {
 	}
 }
 
-// An endless body ends with the limit, not with the sender.
-func TestAnEndlessBodyIsNotRead(t *testing.T) {
-	b, _ := boardOf(t)
-	read := 0
-	r := httptest.NewRequest(http.MethodPost, "http://localhost/", readerFunc(func(p []byte) (int, error) {
-		read += len(p)
-		clear(p)
-		return len(p), nil
-	}))
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	w := httptest.NewRecorder()
-	if b.ServeHTTP(w, r); w.Code != http.StatusRequestEntityTooLarge || read > 1<<20 {
-		t.Errorf("%d after %d bytes", w.Code, read)
-	}
-}
-
-type readerFunc func([]byte) (int, error)
-
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
-
-var _ io.Reader = readerFunc(nil)
-
-// Trap 6: the page sends back the ID that it got, whatever bytes the name has.
-func TestActionsFindHostileNames(t *testing.T) {
-	f := &fake{buckets: map[[2]string]*outbound.Bucket{}}
-	for _, name := range hostileNames {
-		f.buckets[[2]string{name, name}] = heldBucket(t)
-		f.show = func(Query) Snapshot {
-			return Snapshot{Limiters: []Limiter{{Name: name, Label: name, ID: idOf(name, name)}}}
-		}
-		var got Action
-		s := &server{source: f, allow: func(_ *http.Request, a Action) error { got = a; return nil }}
-		id := viewOf(t, s, "/?json").Limiters[0].ID
-		if w := post(s, id+"&do=resume"); w.Code != http.StatusNoContent {
-			t.Errorf("%.40q: %d %s", name, w.Code, w.Body)
-		}
-		if got != (Action{Name: name, Label: name, Do: "resume"}) {
-			t.Errorf("%.40q: Allow is asked for %.80q", name, got)
-		}
-		if heldFor(t, f.buckets[[2]string{name, name}]) != 0 {
-			t.Errorf("%.40q is held still", name)
-		}
-	}
-}
-
-func TestAKeyIsResumedByItsLabel(t *testing.T) {
-	b := &Board{Allow: anybody}
-	k := tenants(t, 10, outbound.PerSecond(1))
-	of := AddKeyed(b, "tenants", k, func(k string) string { return "tenant " + k })
-	var all []*outbound.Bucket
-	for _, key := range []string{"a", "b"} {
-		if _, err := of(key).Acquire(t.Context(), outbound.Cost{1}); err != nil {
-			t.Fatal(err)
-		}
-		if err := k.Use(key, func(l outbound.Limiter) error {
-			all = append(all, l.(*outbound.Bucket))
-			return l.(*outbound.Bucket).Hold(t.Context(), time.Hour)
-		}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if w := post(b, url.Values{"name": {"tenants"}, "label": {"tenant b"}, "do": {"resume"}}.Encode()); w.Code != http.StatusNoContent {
-		t.Fatal(w.Code, w.Body)
-	}
-	if heldFor(t, all[0]) == 0 || heldFor(t, all[1]) != 0 {
-		t.Error("held:", heldFor(t, all[0]), heldFor(t, all[1]))
-	}
-}
-
-// hungStore answers nobody until they give up.
-type hungStore struct{}
-
-func (hungStore) Update(ctx context.Context, _ string, _ *store.Op) (store.Reply, error) {
-	<-ctx.Done()
-	return store.Reply{}, ctx.Err()
-}
-
-// awayStore is down.
-type awayStore struct{}
-
-func (awayStore) Update(context.Context, string, *store.Op) (store.Reply, error) {
-	return store.Reply{}, fmt.Errorf("%w: connection refused", store.ErrUnavailable)
-}
-
-// The error of a failed action has the cause, and not the key, which may be a secret.
+// The error of a failed action has the cause, and not the key, which may be a secret. A store that hangs is not waited for.
 func TestAction_FailureHasAReason(t *testing.T) {
-	bucket, err := outbound.NewSharedBucket(awayStore{}, "secret key", outbound.PerSecond(1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := &Board{Allow: anybody}
-	b.Add("github", bucket)
-	for _, form := range []string{"name=github&do=resume", "name=github&do=pause&for=1m"} {
-		w := post(b, form)
-		if text := w.Body.String(); w.Code != http.StatusBadGateway || !strings.Contains(text, "connection refused") || strings.Contains(text, "secret") {
-			t.Errorf("%s: %d %s", form, w.Code, text)
-		}
-	}
-}
-
-// An action on a shared bucket fails within seconds if its store hangs.
-func TestAnActionDoesNotWaitForAHungStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &Board{Allow: anybody}
-		bucket, err := outbound.NewSharedBucket(hungStore{}, "secret key", outbound.PerSecond(1))
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.Add("github", bucket)
-		for _, form := range []string{"name=github&do=resume", "name=github&do=pause&for=1m"} {
-			began := time.Now()
-			if w := post(b, form); w.Code != http.StatusBadGateway || strings.Contains(w.Body.String(), "secret") {
-				t.Errorf("%s: %d %s", form, w.Code, w.Body)
-			}
-			if d := time.Since(began); d > actionTime {
-				t.Errorf("%s: answered after %v", form, d)
+		for cause, change := range map[string]func(*fakeStore){
+			"connection refused": func(s *fakeStore) { s.fail(fmt.Errorf("%w: connection refused", store.ErrUnavailable)) },
+			"deadline exceeded":  func(s *fakeStore) { s.hangs.Store(true) },
+		} {
+			s := newStore()
+			change(s)
+			b := &Board{Allow: anybody}
+			b.Add("github", shared(t, s, "secret key", outbound.PerSecond(1)))
+			for _, form := range []string{"name=github&do=resume", "name=github&do=pause&for=1m"} {
+				began := time.Now()
+				w := post(b, form)
+				if text := w.Body.String(); w.Code != http.StatusBadGateway || !strings.Contains(text, cause) || strings.Contains(text, "secret") {
+					t.Errorf("%s: %d %s", form, w.Code, text)
+				}
+				if d := time.Since(began); d > actionTime {
+					t.Errorf("%s: answered after %v", form, d)
+				}
 			}
 		}
 	})

@@ -10,8 +10,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// told has an API report a quota, as it does with each answer.
-func told(p *outbound.Permit, policy string, limit, remaining float64, reset time.Duration) {
+// report has the API report a quota, as it does with each reply.
+func report(p *outbound.Permit, policy string, limit, remaining float64, reset time.Duration) {
 	p.Answered(outbound.Answer{Kind: outbound.AnswerQuota, Budget: outbound.Budget{Policy: policy, Limit: limit, Remaining: remaining, Reset: reset}})
 }
 
@@ -20,15 +20,12 @@ func TestBudget_EndsAtItsReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		l := b.Add("api", bucket(t, outbound.Limit{Capacity: 100, LeakRate: 1}))
-		p, err := l.Acquire(bg, outbound.Cost{1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		told(&p, "core", 5000, 4999, time.Hour)
-		told(&p, "search", 30, 29, time.Minute)
-		told(&p, "forever", 10, 9, -1)
-		told(&p, "nothing", -1, -1, time.Hour)
-		told(&p, "garbage", math.NaN(), math.Inf(1), time.Hour)
+		p := take(t, l)
+		report(&p, "core", 5000, 4999, time.Hour)
+		report(&p, "search", 30, 29, time.Minute)
+		report(&p, "forever", 10, 9, -1)
+		report(&p, "nothing", -1, -1, time.Hour)
+		report(&p, "garbage", math.NaN(), math.Inf(1), time.Hour)
 		names := func() (all []string) {
 			for _, x := range only(t, &b).Budgets {
 				all = append(all, fmt.Sprint(x.Policy, " ", x.Remaining, " ", x.Reset, " ", x.Age))
@@ -48,7 +45,7 @@ func TestBudget_EndsAtItsReset(t *testing.T) {
 			t.Error(got)
 		}
 		for i := range 100 { // an API may make names up
-			told(&p, fmt.Sprint("policy ", i), 5, 4, time.Hour)
+			report(&p, fmt.Sprint("policy ", i), 5, 4, time.Hour)
 		}
 		if n := len(names()); n != mostBudgets {
 			t.Errorf("%d policies are kept", n)
@@ -69,14 +66,11 @@ func TestBudget_OthersAreOtherClients(t *testing.T) {
 					if at := time.Since(begin); at >= window {
 						begin, used = begin.Add(window), 0
 					}
-					p, err := l.Acquire(bg, outbound.Cost{1})
-					if err != nil {
-						t.Fatal(err)
-					}
+					p := take(t, l)
 					foreign += others
 					used += 1 + math.Floor(foreign)
 					foreign -= math.Floor(foreign)
-					told(&p, "core", limit, limit-used, time.Until(begin.Add(window)))
+					report(&p, "core", limit, limit-used, time.Until(begin.Add(window)))
 					p.Done()
 					if i == 2399-1 || i == 2999 {
 						ours := 2398.0
@@ -105,11 +99,8 @@ func othersAfter(t *testing.T, answers []answer) (all []float64) {
 		begin := time.Now()
 		for _, a := range answers {
 			time.Sleep(time.Until(begin.Add(a.at)))
-			p, err := l.Acquire(bg, outbound.Cost{1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			told(&p, "core", a.limit, a.remaining, a.reset)
+			p := take(t, l)
+			report(&p, "core", a.limit, a.remaining, a.reset)
 			got := -2.0 // nothing is told
 			if x := only(t, &b).Budgets; len(x) > 0 {
 				got = x[0].Others
@@ -176,10 +167,7 @@ func TestBudget_OthersCountsRequestsOnly(t *testing.T) {
 		var b Board
 		l := b.Add("api", outbound.Unlimited{})
 		for i := range 11 {
-			p, err := l.Acquire(bg, outbound.Cost{500, 1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := take(t, l, 500, 1)
 			for policy, number := range map[string]int{"first": 0, "second": 1, "none": -1, "beyond": len(outbound.Cost{})} {
 				p.Answered(outbound.Answer{Kind: outbound.AnswerQuota, Budget: outbound.Budget{
 					Policy: policy, Limit: 100, Remaining: 100 - 4*float64(i), Reset: time.Hour, Number: number}})
@@ -191,12 +179,9 @@ func TestBudget_OthersCountsRequestsOnly(t *testing.T) {
 			}
 		}
 		// Each key may have a quota of its own.
-		of := AddKeyed(&b, "api", tenants(t, 5, outbound.PerSecond(9)), nil)
-		p, err := of("a").Acquire(bg, outbound.Cost{1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		told(&p, "second", 100, 0, time.Hour)
+		of := AddKeyed(&b, "api", tenants(5, outbound.PerSecond(9)), nil)
+		p := take(t, of("a"))
+		report(&p, "second", 100, 0, time.Hour)
 		for _, x := range b.Snapshot(bg, Query{}).Limiters[0].Budgets {
 			if x.Others != -1 {
 				t.Errorf("%+v of all keys", x)
@@ -220,15 +205,12 @@ func TestBudget_ProcessesTogetherFindOtherPrograms(t *testing.T) {
 			reset := time.Now().Add(time.Hour)
 			for call := range calls {
 				for _, l := range limiters {
-					p, err := l.Acquire(bg, outbound.Cost{1})
-					if err != nil {
-						t.Fatal(err)
-					}
+					p := take(t, l)
 					used++
 					if call == calls/2 {
 						used += foreign / workers
 					}
-					told(&p, "core", limit, limit-used, time.Until(reset))
+					report(&p, "core", limit, limit-used, time.Until(reset))
 				}
 				time.Sleep(time.Second)
 			}

@@ -2,12 +2,16 @@ package watch
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"math"
 	"net/http"
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -15,6 +19,163 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
+
+var bg = context.Background()
+
+func bucket(t testing.TB, limits ...outbound.Limit) *outbound.Bucket {
+	t.Helper()
+	b, err := outbound.NewBucket("secret-key", limits...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func shared(t testing.TB, s store.Store, key string, limits ...outbound.Limit) *outbound.Bucket {
+	t.Helper()
+	b, err := outbound.NewSharedBucket(s, key, limits...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// tenants returns a Keyed of buckets.
+func tenants(max int, limit outbound.Limit) *outbound.Keyed[string] {
+	return &outbound.Keyed[string]{Max: max, New: func(key string) (outbound.Limiter, error) { return outbound.NewBucket(key, limit) }}
+}
+
+// itself is the label of a key.
+func itself(key string) string { return key }
+
+// take has the limiter admit a call, of cost 1 if none is given.
+func take(t testing.TB, l outbound.Limiter, cost ...float64) outbound.Permit {
+	t.Helper()
+	c := outbound.Cost{1}
+	copy(c[:], cost)
+	p, err := l.Acquire(bg, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// hold holds a bucket for d.
+func hold(t testing.TB, b *outbound.Bucket, d time.Duration) {
+	t.Helper()
+	if err := b.Hold(bg, d); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wait has n calls wait until stop.
+func wait(l outbound.Limiter, n int) (stop func()) {
+	ctx, cancel := context.WithCancel(bg)
+	for range n {
+		go func() { _, _ = l.Acquire(ctx, outbound.Cost{1}) }()
+	}
+	synctest.Wait()
+	return func() { cancel(); synctest.Wait() }
+}
+
+// only returns the one limiter that a board shows.
+func only(t testing.TB, b *Board) *Limiter {
+	t.Helper()
+	s := b.Snapshot(bg, Query{})
+	if len(s.Limiters) != 1 {
+		t.Fatalf("%d limiters are shown", len(s.Limiters))
+	}
+	return &s.Limiters[0]
+}
+
+// called returns what a board shows of a name.
+func called(t testing.TB, b *Board, name string) *Limiter {
+	t.Helper()
+	s := b.Snapshot(bg, Query{})
+	for i := range s.Limiters {
+		if s.Limiters[i].Name == name && s.Limiters[i].Label == "" {
+			return &s.Limiters[i]
+		}
+	}
+	t.Fatalf("%s is not shown", name)
+	return nil
+}
+
+// metricsOf returns what a scraper gets.
+func metricsOf(b *Board) string {
+	var text strings.Builder
+	b.prometheus(bg, &text)
+	return text.String()
+}
+
+// exports checks that the metrics have these lines.
+func exports(t testing.TB, b *Board, lines ...string) {
+	t.Helper()
+	text := metricsOf(b)
+	for _, line := range lines {
+		if !strings.Contains(text, "\ndripfeed_"+line+"\n") {
+			t.Errorf("no %s in\n%s", line, text)
+		}
+	}
+}
+
+// lacks checks that the metrics do not have these parts.
+func lacks(t testing.TB, b *Board, parts ...string) {
+	t.Helper()
+	text := metricsOf(b)
+	for _, part := range parts {
+		if strings.Contains(text, part) {
+			t.Errorf("the metrics have %s", part)
+		}
+	}
+}
+
+func jsonOf(t testing.TB, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+type limiterFunc func(context.Context, outbound.Cost) (outbound.Permit, error)
+
+func (f limiterFunc) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
+	return f(ctx, c)
+}
+
+// fakeStore is a store that counts its requests, and can hang, fail or be late.
+type fakeStore struct {
+	*store.Memory
+	stats store.StoreStats
+	trips atomic.Int64
+	hangs atomic.Bool
+	late  atomic.Int64          // nanoseconds from an update to its reply
+	err   atomic.Pointer[error] // of each request
+}
+
+func newStore() *fakeStore { return &fakeStore{Memory: store.NewMemory()} }
+
+func (s *fakeStore) Stats() store.StoreStats { return s.stats }
+
+// fail makes requests fail with err, or succeed if it is nil.
+func (s *fakeStore) fail(err error) { s.err.Store(&err) }
+
+func (s *fakeStore) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+	s.trips.Add(1)
+	if s.hangs.Load() {
+		<-ctx.Done()
+		return store.Reply{}, ctx.Err()
+	}
+	if err := s.err.Load(); err != nil && *err != nil {
+		return store.Reply{}, *err
+	}
+	r, err := s.Memory.Update(ctx, key, op)
+	r.When = time.Now()
+	time.Sleep(time.Duration(s.late.Load()))
+	return r, err
+}
 
 // fake is a Board whose rows a test has written.
 type fake struct {

@@ -3,6 +3,8 @@ package watch
 import (
 	"context"
 	"fmt"
+	"math"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,55 +15,134 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// The limiter of a key works as that of For: a Keyed around it may drop it, and it costs one allocation.
-func TestTheLimiterOfAKeyIsAsForReturnsIt(t *testing.T) {
+// Among very many keys the fullest are shown, and metrics have one series for all. DRIPFEED_LONG=1 makes it a million keys.
+func TestKeyed_ShowsTheFullest(t *testing.T) {
+	n, found := 100_000, 11
+	switch {
+	case os.Getenv("DRIPFEED_LONG") == "1":
+		n, found = 1_000_000, 111
+	case raced:
+		n, found = 10_000, 1
+	}
 	var b Board
-	of := AddKeyed(&b, "tenants", tenants(t, 10, outbound.Limit{Capacity: 1e9, LeakRate: 1e9}), nil)
-	if i, ok := of("a").(idler); !ok || !i.Idle() {
-		t.Error("it is not idle")
-	}
-	if n := testing.AllocsPerRun(100, func() {
-		p, err := of("a").Acquire(bg, outbound.Cost{1})
-		if err != nil {
-			t.Fatal(err)
+	of := AddKeyed(&b, "tenants", tenants(n, outbound.Limit{Capacity: 10, LeakRate: 1e-6}), func(key string) string { return "tenant " + key })
+	for i := range n {
+		cost := 0.001
+		if i%(n/20) == 7 {
+			cost = 5 + float64(i)/float64(n)
 		}
-		p.Done()
-	}); n > 1 {
-		t.Errorf("%v allocations", n)
+		take(t, of(strconv.Itoa(i)), cost)
 	}
-	if c := b.Snapshot(bg, Query{}).Limiters[0].Calls; c.Admitted != 101 {
-		t.Errorf("%+v", c)
+	refused, fullest := strconv.Itoa(n/3), strconv.Itoa(n/20*19+7)
+	for range 5 {
+		if _, err := of(refused).Acquire(bg, outbound.Cost{9.9999}); err == nil {
+			t.Fatal("it is not refused")
+		}
+	}
+	s := b.Snapshot(bg, Query{Rows: 11})
+	var labels []string
+	for _, l := range s.Limiters {
+		if l.Label != "" {
+			labels = append(labels, l.Label)
+		} else if l.Keys != n || l.Calls.Admitted != uint64(n) || l.Calls.Refused != 5 {
+			t.Errorf("%+v", l)
+		}
+	}
+	if want := []string{"tenant " + refused, "tenant " + fullest, "tenant " + strconv.Itoa(n/20*18+7)}; len(labels) < 10 || !slices.Equal(labels[:3], want) {
+		t.Errorf("%v, want %v first", labels, want)
+	}
+	if s.Hidden != n+1-11 {
+		t.Errorf("%d are hidden", s.Hidden)
+	}
+	if s := b.Snapshot(bg, Query{Search: "TENANT 4242", Rows: 1000}); len(s.Limiters) != found || s.Limiters[0].Label == "" {
+		t.Errorf("a search found %d", len(s.Limiters))
+	}
+	exports(t, &b, `keys{limiter="tenants"} `+strconv.Itoa(n))
+	lacks(t, &b, "tenant ", "calls_waiting{", "oldest_wait_seconds{", "queue_late_total{", "hold_time_seconds_total{")
+	if lines := strings.Count(metricsOf(&b), "dripfeed_calls_total{"); lines != 4 {
+		t.Errorf("%d series", lines)
+	}
+	if bucket := b.bucketOf("tenants", "tenant "+fullest); bucket == nil || bucket.Key() != fullest {
+		t.Errorf("the bucket of a label: %v", bucket)
+	}
+	if b.bucketOf("tenants", "") != nil || b.bucketOf("tenants", "no") != nil || b.bucketOf("no", "") != nil {
+		t.Error("a bucket without a limiter")
 	}
 }
 
-// Of shared buckets, whose state is elsewhere, the keys come first that were refused lately, and not those whose
-// callers have left, or that were refused long ago.
-func TestKeysThatAreRefusedLatelyComeFirst(t *testing.T) {
+// Without a label function a key is shown by digits that do not reveal it.
+func TestKeyed_KeyIsNotShown(t *testing.T) {
+	var b Board
+	take(t, AddKeyed(&b, "tokens", tenants(10, outbound.PerHour(1)), nil)("ghp_secret"))
+	s := b.Snapshot(bg, Query{})
+	if text := jsonOf(t, s); strings.Contains(text, "secret") || len(s.Limiters) != 2 {
+		t.Error(text)
+	}
+	for _, l := range s.Limiters {
+		if l.Label != "" && (len(l.Label) != 16 || b.bucketOf("tokens", l.Label) == nil) {
+			t.Errorf("label %q", l.Label)
+		}
+	}
+	nan := AddKeyed(&b, "floats", &outbound.Keyed[float64]{New: func(float64) (outbound.Limiter, error) { return outbound.Unlimited{}, nil }}, nil)
+	if _, err := nan(math.NaN()).Acquire(bg, outbound.Cost{1}); err == nil {
+		t.Error("NaN is a key")
+	}
+}
+
+// Between two walks over very many keys, a look reads the keys again that the last walk has found.
+func TestKeyed_WalksAreSpaced(t *testing.T) {
+	var b Board
+	of := AddKeyed(&b, "tenants", tenants(100, outbound.Limit{Capacity: 10, LeakRate: 1e-6}), itself)
+	for i := range 20 {
+		take(t, of(strconv.Itoa(i)), 1+float64(i)/100)
+	}
+	set := b.shown[0].keyed.(*keyedSet[string])
+	first := func(n int, want string) {
+		t.Helper()
+		all, more := set.worst(n, "")
+		if got := fmt.Sprint(all[0].label, " of ", len(all), " and ", more); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	first(5, "19 of 5 and 15")
+	set.last.until = now() + time.Hour // as if there were a million
+	take(t, of("3"), 8)                // it was not among the five
+	take(t, of("16"), 5)
+	first(5, "16 of 5 and 15")
+	first(2, "16 of 2 and 18")
+	first(6, "3 of 6 and 14") // more than the last walk has found
+	take(t, of("5"), 8.9)
+	set.last.until = 0
+	first(5, "5 of 5 and 15")
+}
+
+// The keys come first that were refused lately, and not those whose callers have left, or that were refused long ago.
+func TestKeyed_LatelyRefusedComeFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
-		keyed := &outbound.Keyed[string]{New: func(key string) (outbound.Limiter, error) {
+		of := AddKeyed(&b, "tenants", &outbound.Keyed[string]{New: func(key string) (outbound.Limiter, error) {
 			if key == "failing" {
-				return limiterFunc(func(ctx context.Context, _ outbound.Cost) (outbound.Permit, error) {
+				return limiterFunc(func(context.Context, outbound.Cost) (outbound.Permit, error) {
 					return outbound.Permit{}, context.Canceled
 				}), nil
 			}
 			return outbound.NewBucket(key, outbound.PerHour(1))
-		}}
-		of := AddKeyed(&b, "tenants", keyed, func(key string) string { return key })
+		}}, itself)
 		ask := func(key string, times int) {
 			for range times {
 				_, _ = of(key).Acquire(bg, outbound.Cost{1})
 			}
 		}
-		first := func() string {
+		first := func(want string) {
+			t.Helper()
 			all := b.Snapshot(bg, Query{Rows: 2}).Limiters
-			return all[0].Label + all[1].Label // one is the name's row
+			if got := all[0].Label + all[1].Label; got != want { // one stands for all keys
+				t.Errorf("first comes %q, want %q", got, want)
+			}
 		}
 		ask("failing", 100)
 		ask("former", 1000)
-		if got := first(); got != "former" {
-			t.Errorf("first comes %q", got)
-		}
+		first("former")
 		for _, l := range b.Snapshot(bg, Query{}).Limiters {
 			if l.Label != "" && (l.Severity == Busy) != (l.Label == "former") {
 				t.Errorf("%s: %d %q", l.Label, l.Severity, l.Trouble)
@@ -69,29 +150,24 @@ func TestKeysThatAreRefusedLatelyComeFirst(t *testing.T) {
 		}
 		time.Sleep(30 * time.Minute)
 		ask("new", 3)
-		if got := first(); got != "new" {
-			t.Errorf("first comes %q, which was refused half an hour ago", got)
-		}
+		first("new")
 	})
 }
 
-// Keys that share a label are shown, and an action finds none of them: it could be the wrong one. A key without a
-// label does not look like all keys.
-func TestLabelsThatCollide(t *testing.T) {
+// Keys that share a label are shown, and an action finds neither of them, because it could be the wrong one. A key with an
+// empty label does not look like all keys.
+func TestKeyed_LabelsThatCollide(t *testing.T) {
 	var b Board
-	of := AddKeyed(&b, "tenants", tenants(t, 10, outbound.PerHour(1)), func(key string) string { return strings.TrimRight(key, "0123456789") })
+	of := AddKeyed(&b, "tenants", tenants(10, outbound.PerHour(1)), func(key string) string { return strings.TrimRight(key, "0123456789") })
 	for _, key := range []string{"acme1", "acme2", "other7", "5"} {
-		_, _ = of(key).Acquire(bg, outbound.Cost{1})
+		take(t, of(key))
 	}
-	s := b.Snapshot(bg, Query{})
-	all := 0
-	for _, l := range s.Limiters {
-		if l.Label == "" {
-			all++
-		}
+	var labels []string
+	for _, l := range b.Snapshot(bg, Query{}).Limiters {
+		labels = append(labels, l.Label)
 	}
-	if len(s.Limiters) != 5 || all != 1 {
-		t.Errorf("%d rows, %d of them for all keys", len(s.Limiters), all)
+	if slices.Sort(labels); fmt.Sprintf("%q", labels) != `["" "(no label)" "acme" "acme" "other"]` {
+		t.Errorf("%q", labels)
 	}
 	if b.bucketOf("tenants", "acme") != nil {
 		t.Error("an action finds one of two keys with the same label")
@@ -101,62 +177,46 @@ func TestLabelsThatCollide(t *testing.T) {
 	}
 }
 
-// However many keys are full, a name of the program keeps its row.
-func TestSnapshot_KeysTakeAtMostHalf(t *testing.T) {
+// However many keys are full, the names of the program are shown.
+func TestKeyed_TakesAtMostHalfOfASnapshot(t *testing.T) {
 	var b Board
 	for i := range 5 {
 		b.Add(fmt.Sprint("api ", i), bucket(t, outbound.PerSecond(1)))
 	}
-	of := AddKeyed(&b, "tenants", tenants(t, 200, outbound.PerHour(1)), nil)
+	of := AddKeyed(&b, "tenants", tenants(200, outbound.PerHour(1)), nil)
 	for i := range 200 {
-		_, _ = of(strconv.Itoa(i)).Acquire(bg, outbound.Cost{1})
+		take(t, of(strconv.Itoa(i)))
 	}
-	for _, rows := range []int{50, 8, 4} {
-		s := b.Snapshot(bg, Query{Rows: rows})
+	for _, most := range []int{50, 8, 4} {
+		s := b.Snapshot(bg, Query{Rows: most})
 		names := 0
 		for _, l := range s.Limiters {
 			if l.Label == "" {
 				names++
 			}
 		}
-		if want := min(6, rows/2); len(s.Limiters) != rows || names < want || names == rows || s.Hidden != 206-rows {
-			t.Errorf("of %d rows %d are names, want %d; %d are hidden", len(s.Limiters), names, want, s.Hidden)
+		if want := min(6, most/2); len(s.Limiters) != most || names < want || names == most || s.Hidden != 206-most {
+			t.Errorf("%d of %d are names, want %d; %d are hidden", names, most, want, s.Hidden)
 		}
-	}
-}
-
-// A row that stands for keys has no number of a queue or a hold of its own.
-func TestAllKeysTogetherHaveNoQueue(t *testing.T) {
-	var b Board
-	of := AddKeyed(&b, "tenants", tenants(t, 5, outbound.PerSecond(1)), nil)
-	_, _ = of("a").Acquire(bg, outbound.Cost{1})
-	text := metricsOf(&b)
-	for _, none := range []string{"calls_waiting{", "oldest_wait_seconds{", "queue_late_total{", "hold_time_seconds_total{"} {
-		if strings.Contains(text, none) {
-			t.Errorf("a metric tells %s of all keys", none)
-		}
-	}
-	if !strings.Contains(text, `dripfeed_keys{limiter="tenants"} 1`) {
-		t.Error("no number of keys")
 	}
 }
 
 // A search makes the label of each key once, and then those of the keys that it has found, whose states
 // are the latest. The last search is remembered.
-func TestSearchesAreSpared(t *testing.T) {
+func TestKeyed_SearchMakesFewLabels(t *testing.T) {
 	var b Board
 	labels := 0
-	of := AddKeyed(&b, "tenants", tenants(t, 1000, outbound.Limit{Capacity: 10, LeakRate: 1e-6}), func(key string) string {
+	of := AddKeyed(&b, "tenants", tenants(1000, outbound.Limit{Capacity: 10, LeakRate: 1e-6}), func(key string) string {
 		labels++
 		return "Tenant " + key
 	})
 	for i := range 1000 {
-		go1(t, of(strconv.Itoa(i)))
+		take(t, of(strconv.Itoa(i)))
 	}
 	set := b.shown[0].keyed.(*keyedSet[string])
-	look := func(search string, rows int) (first string) {
+	look := func(search string, most int) (first string) {
 		labels = 0
-		s := b.Snapshot(bg, Query{Search: search, Rows: rows})
+		s := b.Snapshot(bg, Query{Search: search, Rows: most})
 		set.last.until = now() + time.Hour // as if there were a million
 		return fmt.Sprint(s.Limiters[0].Label, " of ", len(s.Limiters), " and ", s.Hidden)
 	}
@@ -164,9 +224,7 @@ func TestSearchesAreSpared(t *testing.T) {
 	if labels != 1000+11 {
 		t.Errorf("the first look has made %d labels", labels)
 	}
-	if _, err := of("773").Acquire(bg, outbound.Cost{5}); err != nil {
-		t.Fatal(err)
-	}
+	take(t, of("773"), 5)
 	if got := look("tenant 77", 5); got != "Tenant 773 of 5 and 6" || labels != 5 {
 		t.Errorf("%s; the next look has made %d labels", got, labels)
 	}
@@ -175,7 +233,7 @@ func TestSearchesAreSpared(t *testing.T) {
 	}
 	set.last.until = 0
 	if look("tenant 5", 50); labels <= 1000 {
-		t.Errorf("a look after the rest has made %d labels", labels)
+		t.Errorf("a look after the pause has made %d labels", labels)
 	}
 	if look("tenants", 5); labels != 5 {
 		t.Errorf("a search for the name has made %d labels", labels)
@@ -184,7 +242,7 @@ func TestSearchesAreSpared(t *testing.T) {
 
 // However many keys are refused, only some are remembered: the latest, and a key that is refused again
 // and again.
-func TestRefusedKeysThatAreRememberedAreFew(t *testing.T) {
+func TestKeyed_RemembersFewRefusedKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set := &keyedSet[int]{keyed: &outbound.Keyed[int]{}}
 		for i := range 1000 {

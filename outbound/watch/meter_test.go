@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"math"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,52 +16,14 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-var bg = context.Background()
-
-// idler is a limiter that knows whether forgetting it would lose anything.
-type idler interface{ Idle() bool }
-
-func bucket(t testing.TB, limits ...outbound.Limit) *outbound.Bucket {
-	t.Helper()
-	b, err := outbound.NewBucket("secret-key", limits...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
-// only returns the one limiter that a board shows.
-func only(t testing.TB, b *Board) *Limiter {
-	t.Helper()
-	s := b.Snapshot(bg, Query{})
-	if len(s.Limiters) != 1 {
-		t.Fatalf("%d limiters are shown", len(s.Limiters))
-	}
-	return &s.Limiters[0]
-}
-
-type limiterFunc func(context.Context, outbound.Cost) (outbound.Permit, error)
-
-func (f limiterFunc) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
-	return f(ctx, c)
-}
-
-// broken is a store that fails.
-type broken struct{}
-
-func (broken) Update(context.Context, string, *store.Op) (store.Reply, error) {
-	return store.Reply{}, fmt.Errorf("%w: broken", store.ErrUnavailable)
-}
-
 // Whatever becomes of calls, each is counted once.
-func TestEachCallIsCountedOnce(t *testing.T) {
+func TestMeter_CountsEachCallOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		q := queue.New(bucket(t, outbound.PerSecond(10)), queue.Config{MaxWait: 5 * time.Second})
-		away, err := outbound.NewSharedBucket(broken{}, "k", outbound.PerSecond(1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := newStore()
+		s.fail(store.ErrUnavailable)
+		away := shared(t, s, "k", outbound.PerSecond(1))
 		l := b.Add("api", limiterFunc(func(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 			switch c[0] {
 			case 2:
@@ -118,95 +81,14 @@ func TestEachCallIsCountedOnce(t *testing.T) {
 	})
 }
 
-// A wait that the caller's context ends is cancelled, and is no wait of an admitted call.
-func TestACancelledWaitIsInNoHistogram(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
-		l := b.Add("api", queue.New(bucket(t, outbound.PerHour(1)), queue.Config{}))
-		if _, err := l.Acquire(bg, outbound.Cost{1}); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(bg)
-		time.AfterFunc(time.Minute, cancel)
-		if _, err := l.Acquire(ctx, outbound.Cost{1}); err != context.Canceled {
-			t.Fatal(err)
-		}
-		if c := only(t, &b).Calls; c.Cancelled != 1 || c.Admitted != 1 || c.Waits.Count != 1 || c.Waits.Within[0] != 1 || c.Waits.Time > time.Second {
-			t.Errorf("%+v", c)
-		}
-	})
-}
-
-func TestWaitsAreTheLastMinutes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
-		wait := time.Duration(0)
-		l := b.Add("api", limiterFunc(func(context.Context, outbound.Cost) (outbound.Permit, error) {
-			time.Sleep(wait)
-			return outbound.Permit{}, nil
-		}))
-		acquire := func(n int, w time.Duration) {
-			wait = w
-			for range n {
-				if _, err := l.Acquire(bg, outbound.Cost{1}); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		expect := func(p50, p99 time.Duration) {
-			t.Helper()
-			m := only(t, &b).Minute
-			near := func(got, want time.Duration) bool { return got >= min(want, want*3/4) && got <= max(want, want*4/3) }
-			if !near(m.P50, p50) || !near(m.P99, p99) {
-				t.Errorf("p50 %v and p99 %v, want about %v and %v", m.P50, m.P99, p50, p99)
-			}
-		}
-		expect(-1, -1)
-		acquire(98, 0)
-		acquire(2, 400*time.Millisecond)
-		expect(0, 300*time.Millisecond)
-		time.Sleep(65 * time.Second)
-		if m := only(t, &b).Minute; m.P50 >= 0 || m.P99 >= 0 {
-			t.Errorf("a quiet minute: %v, %v", m.P50, m.P99)
-		}
-		acquire(5, 10*time.Second)
-		expect(8*time.Second, 10*time.Second)
-	})
-}
-
-// The units of the last window are shown where the level is always 0 or 1.
-func TestALimitMadeByPerShowsTheCallsInItsWindow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
-		l := b.Add("api", queue.New(bucket(t, outbound.PerSecond(10), outbound.Limit{Capacity: 100, LeakRate: 50}.Of(0, "wide")), queue.Config{}))
-		for range 50 {
-			if _, err := l.Acquire(bg, outbound.Cost{1}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		s := only(t, &b)
-		first, second := s.Limits[0], s.Limits[1]
-		if first.Of != 10 || first.Window != time.Second || first.Used < 8 || first.Used > 11 {
-			t.Errorf("%+v", first)
-		}
-		if second.Of != 0 || second.Capacity != 100 {
-			t.Errorf("%+v", second)
-		}
-		time.Sleep(5 * time.Second)
-		if s := only(t, &b); s.Limits[0].Used != 0 || s.Minute.Seconds[59].Admitted != 0 || s.Minute.Seconds[53].Admitted == 0 {
-			t.Errorf("after five quiet seconds: %+v, %+v", s.Limits[0], s.Minute.Seconds[50:])
-		}
-	})
-}
-
-// What calls cost is known by their permits, and those have nothing more to free than without the board.
-func TestABoardCountsWhatTheAPIAnswersAndWrapsNoPermit(t *testing.T) {
+// Refusals of the API are counted by their reasons. The permits have nothing more to free than without the board.
+func TestMeter_CountsRefusalsOfTheAPI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		l := b.Add("api", bucket(t, outbound.Limit{Capacity: 100, LeakRate: 1}))
-		p, err := l.Acquire(bg, outbound.Cost{3})
-		if err != nil || p.Pending() {
-			t.Fatal(err, "or Done has something to free")
+		p := take(t, l, 3)
+		if p.Pending() {
+			t.Error("Done has something to free")
 		}
 		p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: time.Minute, Reason: "rate"})
 		p.Refused(0)
@@ -221,133 +103,122 @@ func TestABoardCountsWhatTheAPIAnswersAndWrapsNoPermit(t *testing.T) {
 	})
 }
 
-func TestCountingAllocatesNothing(t *testing.T) {
+// Counting a call allocates nothing, and the limiter of a key is one allocation.
+func TestMeter_Allocations(t *testing.T) {
 	var b Board
-	l := b.Add("api", bucket(t, outbound.Limit{Capacity: 1e9, LeakRate: 1e9}))
-	if n := testing.AllocsPerRun(100, func() {
-		p, err := l.Acquire(bg, outbound.Cost{1})
-		if err != nil {
-			t.Fatal(err)
+	wide := outbound.Limit{Capacity: 1e9, LeakRate: 1e9}
+	l, of := b.Add("api", bucket(t, wide)), AddKeyed(&b, "tenants", tenants(10, wide), nil)
+	for most, limiter := range []func() outbound.Limiter{func() outbound.Limiter { return l }, func() outbound.Limiter { return of("a") }} {
+		if n := testing.AllocsPerRun(100, func() {
+			p := take(t, limiter())
+			p.Done()
+		}); n > float64(most) {
+			t.Errorf("%v allocations, want %d", n, most)
 		}
-		p.Done()
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
 	}
 }
 
-func TestAddingANilLimiterIsAnError(t *testing.T) {
-	var b Board
-	if _, err := b.Add("api", nil).Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrInvalid) {
-		t.Error(err)
-	}
-	if s := only(t, &b); s.Calls.ByError["invalid"] != 1 || s.Explain != nil {
-		t.Errorf("%+v", s)
-	}
-}
-
-// A name that is added again goes on with its counters, and has the state of the new limiter.
-func TestAdd_SameNameContinuesCounting(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
-		old := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1})
-		for _, l := range []outbound.Limiter{b.Add("api", old), b.Add("api", bucket(t, outbound.Limit{Capacity: 7, LeakRate: 1}))} {
-			if _, err := l.Acquire(bg, outbound.Cost{1}); err != nil {
-				t.Fatal(err)
+// A call that OnCall breaks returns its cost, because it never leaves.
+func TestOnCall_PanicReturnsTheCall(t *testing.T) {
+	for name, end := range map[string]func(){"panic": func() { panic("own") }, "Goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			var b Board
+			slots := bucket(t, outbound.InFlight(1), outbound.Limit{Capacity: 1, LeakRate: 0.001})
+			l, breaks := b.Add("api", slots), true
+			b.OnCall = func(context.Context, Call) {
+				if breaks {
+					end()
+				}
 			}
-		}
-		if s := only(t, &b); s.Calls.Admitted != 2 || s.Limits[0].Capacity != 7 {
-			t.Errorf("%+v", s)
-		}
-		if err := old.Hold(bg, time.Hour); err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		if s := b.Snapshot(bg, Query{}); len(s.Events) != 0 {
-			t.Errorf("events of a limiter that is not shown: %+v", s.Events)
+			done := make(chan any)
+			go func() {
+				defer func() { done <- recover() }()
+				_, _ = l.Acquire(bg, outbound.Cost{1})
+			}()
+			if got := <-done; (got == nil) != (name == "Goexit") {
+				t.Errorf("recovered %v", got)
+			}
+			breaks = false
+			p := take(t, l)
+			p.Done()
+			if c := only(t, &b).Calls; c.Admitted != 2 || c.Failed != 0 {
+				t.Errorf("%+v", c)
+			}
+		})
+	}
+}
+
+// A call whose own ctx has ended is cancelled, however its limiter says so. A store's deadline, or its context, is not
+// the caller's.
+func TestResults_CancelledAndFailed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cause := errors.New("the user has left")
+		left, leave := context.WithCancelCause(bg)
+		leave(cause)
+		late, cancel := context.WithTimeout(bg, time.Nanosecond)
+		defer cancel()
+		time.Sleep(time.Second)
+		outage := func(err error) error { return &outbound.StoreError{Op: "book", Key: "k", Err: err} }
+		for _, c := range []struct {
+			ctx  context.Context
+			err  error
+			want string
+		}{
+			{left, context.Canceled, "cancelled"},
+			{left, cause, "cancelled"},
+			{left, outage(context.Canceled), "cancelled"},
+			{late, fmt.Errorf("own: %w", context.DeadlineExceeded), "cancelled"},
+			{late, outage(fmt.Errorf("net: %w", context.DeadlineExceeded)), "cancelled"},
+			{late, &outbound.CostError{Err: outbound.ErrTooLarge}, "map[cost:1]"},
+			{late, &outbound.ThrottledError{Err: context.DeadlineExceeded}, "refused"},
+			{bg, outage(context.DeadlineExceeded), "map[store:1]"},
+			{bg, outage(context.Canceled), "map[store:1]"},
+			{bg, fmt.Errorf("own: %w", outbound.ErrThrottled), "refused"},
+			{nil, errors.New("own"), "map[other:1]"},
+		} {
+			var b Board
+			var call Call
+			b.OnCall = func(_ context.Context, c Call) { call = c }
+			l := b.Add("api", limiterFunc(func(context.Context, outbound.Cost) (outbound.Permit, error) { return outbound.Permit{}, c.err }))
+			if _, err := l.Acquire(c.ctx, outbound.Cost{1}); err != c.err {
+				t.Errorf("%v became %v", c.err, err)
+			}
+			is := only(t, &b).Calls
+			got := fmt.Sprint(is.ByError)
+			result := "failed"
+			switch {
+			case is.Cancelled == 1:
+				got, result = "cancelled", "cancelled"
+			case is.Refused == 1:
+				got, result = "refused", "refused"
+			}
+			if call.Name != "api" || call.Result != result || call.Err != c.err {
+				t.Errorf("OnCall got %+v, and counted is %s", call, got)
+			}
+			if sum := is.Cancelled + is.Refused + is.Failed + is.Admitted; got != c.want || sum != 1 {
+				t.Errorf("%v is %s, want %s: %+v", c.err, got, c.want, is)
+			}
 		}
 	})
 }
 
-// A Keyed may drop what it could drop before.
-func TestACountedLimiterIsIdleAsItsOwnIs(t *testing.T) {
+// A limiter may admit a cost that is no number. All that is shown stays a number.
+func TestMeter_InvalidNumbersAreNotSummed(t *testing.T) {
 	var b Board
-	if i := b.Add("own", limiterFunc(nil)).(idler); i.Idle() {
-		t.Error("idle, though nobody knows")
+	l := b.Add("api", outbound.Unlimited{})
+	for _, n := range []float64{1, math.Inf(1), math.NaN(), -5, math.MaxFloat64, 2} {
+		p := take(t, l, n, n)
+		report(&p, "both", 5, math.Inf(1), time.Hour)
+		report(&p, "other", math.NaN(), 3, time.Hour)
 	}
-	l := b.Add("bucket", bucket(t, outbound.PerHour(1)))
-	if i := l.(idler); !i.Idle() {
-		t.Error("an empty bucket is not idle")
+	s := b.Snapshot(bg, Query{})
+	if c := s.Limiters[0].Calls; c.Units[0] != 3 || c.Units[1] != 3 || c.Admitted != 6 {
+		t.Errorf("%+v", c)
 	}
-	if _, err := l.Acquire(bg, outbound.Cost{1}); err != nil {
-		t.Fatal(err)
+	for _, x := range s.Limiters[0].Budgets {
+		if x.Limit*x.Remaining >= 0 { // one is -1
+			t.Errorf("%+v", x)
+		}
 	}
-	if i, ok := l.(idler); !ok || i.Idle() {
-		t.Error("a full bucket is idle")
-	}
-}
-
-func TestNoTextShowsTheBucketsKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
-		b.Add("api", bucket(t, outbound.PerHour(1)))
-		away, err := outbound.NewSharedBucket(broken{}, "secret-key", outbound.PerSecond(1))
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.Add("away", away)
-		small := bucket(t, outbound.Limit{Capacity: 0.5, LeakRate: 1})
-		b.Add("small", small)
-		s := b.Snapshot(bg, Query{})
-		if text := string(jsonOf(t, s)) + metricsOf(&b); strings.Contains(text, "secret") {
-			t.Error(text)
-		}
-		for _, l := range s.Limiters {
-			if l.Name == "small" && (l.Explain.Because != "never" || !strings.Contains(l.Explain.String(), `"small"`)) {
-				t.Errorf("%+v", l)
-			}
-			if l.Name == "away" && (l.Err == "" || l.Severity != Stopped || len(l.Trouble) == 0) {
-				t.Errorf("%+v", l)
-			}
-		}
-	})
-}
-
-// Somebody else may watch a limiter as well, on either side.
-func TestAnObservedLimiterHasAState(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
-		observe := func(l outbound.Limiter) outbound.Limiter {
-			return outbound.Observe(l, "", func(context.Context, outbound.Event) {})
-		}
-		own := bucket(t, outbound.PerHour(1))
-		l := observe(b.Add("bucket", observe(observe(own))))
-		b.Add("queue", observe(queue.New(own, queue.Config{})))
-		if _, err := l.Acquire(bg, outbound.Cost{1}); err != nil {
-			t.Fatal(err)
-		}
-		if err := own.Hold(bg, time.Hour); err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		s := b.Snapshot(bg, Query{})
-		for _, l := range s.Limiters {
-			if !l.Bucket || len(l.Limits) != 1 || l.HeldFor != time.Hour || (l.Queue != nil) != (l.Name == "queue") {
-				t.Errorf("%+v", l)
-			}
-		}
-		if len(s.Events) != 2 {
-			t.Errorf("%d events", len(s.Events))
-		}
-		if found, ok := outbound.As[*outbound.Bucket](l); !ok || found != own {
-			t.Errorf("%v, %v", found, ok)
-		}
-		tenants := &outbound.Keyed[string]{}
-		of := AddKeyed(&b, "tenants", tenants, nil)
-		type user interface {
-			Use(func(outbound.Limiter) error) error
-		}
-		if u, ok := outbound.As[user](of("acme")); !ok || u != tenants.For("acme").(user) {
-			t.Errorf("%v, %v", u, ok)
-		}
-	})
+	jsonOf(t, s)
 }

@@ -1,16 +1,18 @@
 package watch
 
 import (
+	"context"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// Nothing is lost or counted twice when many calls come at the same time into a new second, long after
-// its mark was used, while others look.
-func TestAMinuteCountsEachCallOnce(t *testing.T) {
+// Each call is counted once when many come at the same time into a new second, long after its mark was used, while a
+// board looks.
+func TestMinute_CountsEachCallOnce(t *testing.T) {
 	var m meter
 	const callers, calls = 4, 20
 	read := func(at time.Duration) *Minute {
@@ -54,7 +56,7 @@ func TestAMinuteCountsEachCallOnce(t *testing.T) {
 }
 
 // A second in which nothing happened counts nothing, and has no mark.
-func TestAQuietSecondCountsNothing(t *testing.T) {
+func TestMinute_QuietSecondCountsNothing(t *testing.T) {
 	var m meter
 	at := func(sec int) time.Duration { return before + time.Duration(sec)*time.Second }
 	for _, sec := range []int{0, 1, 30, 100, 101, 101, 159} {
@@ -75,4 +77,40 @@ func TestAQuietSecondCountsNothing(t *testing.T) {
 			t.Errorf("at %d: %+v", now, l.Minute)
 		}
 	}
+}
+
+// The quantiles are those of the waits in the last minute.
+func TestMinute_QuantilesOfWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b Board
+		wait := time.Duration(0)
+		l := b.Add("api", limiterFunc(func(context.Context, outbound.Cost) (outbound.Permit, error) {
+			time.Sleep(wait)
+			return outbound.Permit{}, nil
+		}))
+		acquire := func(n int, w time.Duration) {
+			wait = w
+			for range n {
+				take(t, l)
+			}
+		}
+		expect := func(p50, p99 time.Duration) {
+			t.Helper()
+			m := only(t, &b).Minute
+			near := func(got, want time.Duration) bool { return got >= min(want, want*3/4) && got <= max(want, want*4/3) }
+			if !near(m.P50, p50) || !near(m.P99, p99) {
+				t.Errorf("p50 %v and p99 %v, want about %v and %v", m.P50, m.P99, p50, p99)
+			}
+		}
+		expect(-1, -1)
+		acquire(98, 0)
+		acquire(2, 400*time.Millisecond)
+		expect(0, 300*time.Millisecond)
+		time.Sleep(65 * time.Second)
+		if m := only(t, &b).Minute; m.P50 >= 0 || m.P99 >= 0 {
+			t.Errorf("a quiet minute: %v, %v", m.P50, m.P99)
+		}
+		acquire(5, 10*time.Second)
+		expect(8*time.Second, 10*time.Second)
+	})
 }

@@ -6,8 +6,6 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
-	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -39,33 +37,16 @@ func viewOf(t *testing.T, h http.Handler, target string) (v view) {
 }
 
 // Trap 4: other packages that serve pages of this kind open them to whoever reaches the program's default mux.
-func TestImportingWatchRegistersNothing(t *testing.T) {
+func TestPage_ImportRegistersNothing(t *testing.T) {
 	for _, path := range []string{"/", "/debug/dripfeed", "/debug/vars", "/debug/pprof/", "/metrics"} {
 		if _, pattern := http.DefaultServeMux.Handler(httptest.NewRequest(http.MethodGet, path, nil)); pattern != "" {
 			t.Errorf("%s is served: %s", path, pattern)
 		}
 	}
-	out, err := exec.Command("go", "list", "-deps", ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen := false
-	for _, path := range strings.Fields(string(out)) {
-		if path == "expvar" || path == "net/http/pprof" {
-			t.Error(path, "is reached")
-		}
-		if first, _, _ := strings.Cut(path, "/"); strings.Contains(first, ".") && !strings.HasPrefix(path, "github.com/dripfeed/dripfeed/") {
-			t.Error(path, "is neither in the standard library nor here")
-		}
-		seen = seen || path == "github.com/dripfeed/dripfeed/outbound/watch"
-	}
-	if !seen {
-		t.Error("go list has not listed this package")
-	}
 }
 
-// Trap 5: one address, wherever it is, without a redirect. In a browser TestPageInChromium sees what it asks for.
-func TestThePageWorksWhereverItIsMounted(t *testing.T) {
+// Trap 5: one address, wherever it is, without a redirect. In a browser TestPage_InChromium sees what it asks for.
+func TestPage_WorksWhereverItIsMounted(t *testing.T) {
 	var b Board
 	b.Add("github", outbound.Must(outbound.NewBucket("k", outbound.PerSecond(1))))
 	mux := http.NewServeMux()
@@ -88,37 +69,29 @@ func TestThePageWorksWhereverItIsMounted(t *testing.T) {
 	}
 }
 
-func TestOnlyThePagesMethodsAreServed(t *testing.T) {
+// Other methods are refused, and HEAD asks no limiter.
+func TestPage_OnlyItsMethodsAreServed(t *testing.T) {
 	f := &fake{}
-	site := httptest.NewServer(allowed(f))
-	defer site.Close()
 	for _, method := range []string{http.MethodHead, http.MethodPut, http.MethodDelete, http.MethodOptions, http.MethodPatch, "BREW"} {
-		for _, query := range []string{"", "?json"} {
-			r, err := http.NewRequest(method, site.URL+query, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp, err := http.DefaultClient.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp.Body.Close()
+		for _, target := range []string{"/", "/?json"} {
+			w := httptest.NewRecorder()
+			allowed(f).ServeHTTP(w, httptest.NewRequest(method, target, nil))
 			code, allow := http.StatusMethodNotAllowed, "GET, HEAD, POST"
 			if method == http.MethodHead {
 				code, allow = http.StatusOK, ""
 			}
-			if resp.StatusCode != code || resp.Header.Get("Allow") != allow {
-				t.Errorf("%s %s: %d, Allow: %q", method, query, resp.StatusCode, resp.Header.Get("Allow"))
+			if w.Code != code || w.Header().Get("Allow") != allow {
+				t.Errorf("%s %s: %d, Allow: %q", method, target, w.Code, w.Header().Get("Allow"))
 			}
 		}
 	}
 	if len(f.asked) != 0 {
-		t.Errorf("%d looks at the limiters, of which nobody sees anything", len(f.asked))
+		t.Errorf("%d looks at the limiters", len(f.asked))
 	}
 }
 
 // Whatever the answer is, no browser keeps it, frames it, or runs anything in it that is not in page.html.
-func TestEveryAnswerIsLockedDown(t *testing.T) {
+func TestPage_EveryAnswerIsLockedDown(t *testing.T) {
 	s := allowed(&fake{})
 	for _, r := range []*http.Request{
 		httptest.NewRequest(http.MethodGet, "/", nil), httptest.NewRequest(http.MethodGet, "/?json", nil),
@@ -156,39 +129,40 @@ func TestEveryAnswerIsLockedDown(t *testing.T) {
 	}
 }
 
-// Trap 6: names are bytes that anybody may have chosen.
-func TestHostileNamesBreakNoJSON(t *testing.T) {
+// Trap 6: names are bytes that anybody may have chosen. The ID of each finds its limiter again.
+func TestPage_HostileNames(t *testing.T) {
 	var all Snapshot
+	f := &fake{show: func(Query) Snapshot { return all }, buckets: map[[2]string]*outbound.Bucket{}}
 	for _, name := range hostileNames {
+		f.buckets[[2]string{name, name}] = heldBucket(t)
 		all.Limiters = append(all.Limiters, hostileRow(name))
 		all.Stores = append(all.Stores, Store{Name: name, Err: name})
 		all.Events = append(all.Events, Event{Name: name, Kind: name, Words: name})
 	}
-	s := allowed(&fake{show: func(Query) Snapshot { return all }})
+	var got Action
+	s := &server{source: f, allow: func(_ *http.Request, a Action) error { got = a; return nil }}
 	if body := get(s, "/?json").Body.Bytes(); bytes.ContainsAny(body, "<>\x00\u2028") {
 		t.Error("the JSON has markup that is not escaped")
 	}
 	v := viewOf(t, s, "/?json")
 	if len(v.Limiters) != len(hostileNames) {
-		t.Fatalf("%d rows of %d", len(v.Limiters), len(hostileNames))
+		t.Fatalf("%d limiters of %d", len(v.Limiters), len(hostileNames))
 	}
-	ids := map[string]bool{}
 	for i, name := range hostileNames {
 		if want := strings.ToValidUTF8(name, "\ufffd"); len(v.Limiters[i].Name) < len(want) {
 			t.Errorf("%q is %q", name, v.Limiters[i].Name)
 		}
-		form, err := url.ParseQuery(v.Limiters[i].ID)
-		if err != nil || form.Get("name") != name || form.Get("label") != name {
-			t.Errorf("%q has the ID %q: %v", name, v.Limiters[i].ID, err)
+		if w := post(s, v.Limiters[i].ID+"&do=resume"); w.Code != http.StatusNoContent || got != (Action{Name: name, Label: name, Do: "resume"}) {
+			t.Errorf("%.40q: %d %s; Allow is asked for %.80q", name, w.Code, w.Body, got)
 		}
-		ids[v.Limiters[i].ID] = true
-	}
-	if len(ids) != len(hostileNames) {
-		t.Errorf("%d names, %d IDs", len(hostileNames), len(ids))
+		if heldFor(t, f.buckets[[2]string{name, name}]) != 0 {
+			t.Errorf("%.40q is still held", name)
+		}
 	}
 }
 
-func TestTheQueryIsTheAddress(t *testing.T) {
+// The address of a page is its query.
+func TestPage_QueryIsTheAddress(t *testing.T) {
 	f := &fake{}
 	s := &server{source: f}
 	for target, want := range map[string]Query{
@@ -240,7 +214,7 @@ func TestPage_InvalidJSONIsAnError(t *testing.T) {
 }
 
 // What a page costs whoever loads it.
-func TestThePageIsSmall(t *testing.T) {
+func TestPage_IsSmall(t *testing.T) {
 	if len(page) > 34_000 {
 		t.Errorf("page.html has %d bytes", len(page))
 	}

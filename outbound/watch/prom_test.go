@@ -1,9 +1,8 @@
 package watch
 
 import (
-	"net/http"
-	"net/http/httptest"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,25 +13,24 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// hostile are names that break texts which are careless.
-var hostile = []string{`<img src=x onerror="alert(1)">`, "quote\" back\\slash", "new\nline\r", "not \xff\xfe UTF-8", "\u202Eright to left", strings.Repeat("long ", 3000), ""}
-
 // sampleLine is a line of Prometheus text.
 var sampleLine = regexp.MustCompile(`^([a-z_]+)(\{([a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*\})? (\S+)$`)
 
-func TestHostileNamesDoNotBreakTheMetrics(t *testing.T) {
+// Names that break careless texts, or that look alike when they are cut or mended, have valid series of their own: a scrape
+// with one twice is lost.
+func TestMetrics_HostileNames(t *testing.T) {
 	var b Board
-	for _, name := range hostile {
+	long := strings.Repeat("x", longestLabel)
+	names := append([]string{"a\xff", "a\xfe", "a\uFFFD", long, long + "1", long + "2", long[1:] + "\u00e9"}, hostileNames...)
+	for _, name := range names {
 		l := b.Add(name, bucket(t, outbound.Limit{Capacity: 1, LeakRate: 0.001, Name: strings.ToValidUTF8(name, "?")}))
-		for range 2 {
-			p, _ := l.Acquire(bg, outbound.Cost{1})
-			p.Answered(outbound.Answer{Kind: outbound.AnswerQuota, Budget: outbound.Budget{Policy: name, Unit: name, Limit: 5, Remaining: 3, Reset: time.Hour}})
+		p := take(t, l)
+		for _, policy := range names {
+			report(&p, policy, 5, 3, time.Hour)
 		}
+		_, _ = l.Acquire(bg, outbound.Cost{1})
 	}
 	text := metricsOf(&b)
-	if !utf8.ValidString(text) {
-		t.Error("the text is no UTF-8")
-	}
 	seen, types := make(map[string]bool), make(map[string]bool)
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
@@ -48,12 +46,12 @@ func TestHostileNamesDoNotBreakTheMetrics(t *testing.T) {
 			continue
 		}
 		m := sampleLine.FindStringSubmatch(line)
-		if m == nil {
+		if m == nil || len(line) > 1000 || !utf8.ValidString(line) {
 			t.Fatalf("no line of Prometheus text: %q", line)
 		}
 		series, _, _ := strings.Cut(line, "} ")
 		if seen[series] {
-			t.Errorf("twice: %s", series)
+			t.Fatalf("twice: %s", series)
 		}
 		seen[series] = true
 		base := m[1]
@@ -64,72 +62,71 @@ func TestHostileNamesDoNotBreakTheMetrics(t *testing.T) {
 			t.Errorf("%s has no type", m[1])
 		}
 	}
-	if n := strings.Count(text, "dripfeed_api_remaining{"); n != len(hostile) {
+	if n := strings.Count(text, "dripfeed_api_remaining{"); n != len(names)*min(len(names), mostBudgets) {
 		t.Errorf("%d budgets", n)
+	}
+	if !strings.Contains(text, `limiter="`+long+`"`) || !strings.Contains(text, "limiter=\"a\uFFFD\"") {
+		t.Error("a name that needs no mending was mended")
 	}
 	jsonOf(t, b.Snapshot(bg, Query{}))
 }
 
-func TestMetricsAreServed(t *testing.T) {
+// Metrics are served as Prometheus text.
+func TestMetrics_AreServed(t *testing.T) {
 	var b Board
 	b.Add("api", bucket(t, outbound.PerSecond(1)))
-	get := func(method string) *httptest.ResponseRecorder {
-		w := httptest.NewRecorder()
-		b.Metrics().ServeHTTP(w, httptest.NewRequest(method, "/metrics", nil))
-		return w
-	}
-	if w := get(http.MethodGet); w.Code != 200 || w.Header().Get("Content-Type") != "text/plain; version=0.0.4; charset=utf-8" ||
-		!strings.Contains(w.Body.String(), `dripfeed_calls_total{limiter="api",result="admitted",error_type=""} 0`+"\n") {
+	if w := get(b.Metrics(), "/metrics"); w.Code != 200 || w.Header().Get("Content-Type") != "text/plain; version=0.0.4; charset=utf-8" || w.Body.String() != metricsOf(&b) {
 		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
 	}
+	exports(t, &b, `calls_total{limiter="api",result="admitted",error_type=""} 0`)
 }
 
-// The histogram's buckets are cumulative, in seconds, and end with all.
-func TestTheHistogramIsInSeconds(t *testing.T) {
+// The histogram's buckets are cumulative, in seconds, and the last one has all calls.
+func TestMetrics_Histogram(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		l := b.Add("api", queue.New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 2}), queue.Config{}))
 		for range 5 {
-			if _, err := l.Acquire(bg, outbound.Cost{1}); err != nil {
-				t.Fatal(err)
-			}
+			take(t, l)
 		}
-		text := metricsOf(&b)
 		for _, line := range []string{
 			`_bucket{limiter="api",le="0.001"} 1`, `_bucket{limiter="api",le="0.5"} 5`, `_bucket{limiter="api",le="3600"} 5`,
 			`_bucket{limiter="api",le="+Inf"} 5`, `_sum{limiter="api"} 2`, `_count{limiter="api"} 5`,
 		} {
-			if !strings.Contains(text, "dripfeed_call_wait_time_seconds"+line+"\n") {
-				t.Errorf("no %s in\n%s", line, text)
-			}
+			exports(t, &b, "call_wait_time_seconds"+line)
 		}
 	})
 }
 
-// Names that look alike when they are cut or mended have series of their own: a scrape with one twice is lost.
-func TestNamesThatAreCutStayApart(t *testing.T) {
-	var b Board
-	long := strings.Repeat("x", longestLabel)
-	names := []string{"a\xff", "a\xfe", "a\uFFFD", long, long + "1", long + "2", long[1:] + "\u00e9"}
-	for _, name := range names {
-		l := b.Add(name, bucket(t, outbound.PerSecond(1)))
-		p, _ := l.Acquire(bg, outbound.Cost{1})
-		for _, policy := range names {
-			p.Answered(outbound.Answer{Kind: outbound.AnswerQuota, Budget: outbound.Budget{Policy: policy, Limit: 5, Remaining: 3, Reset: time.Hour}})
+// A Keyed that drops its keys, or a hold that ends, takes nothing back from the counters.
+func TestMetrics_CountersNeverDecrease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b Board
+		keyed := tenants(5, outbound.PerSecond(1))
+		of := AddKeyed(&b, "tenants", keyed, nil)
+		for i := range 100 {
+			p := take(t, of(strconv.Itoa(i)))
+			p.Done()
+			time.Sleep(2 * time.Second)
+			if c := called(t, &b, "tenants").Calls; c.Admitted != uint64(i+1) {
+				t.Fatalf("%+v after %d calls", c, i+1)
+			}
 		}
-	}
-	seen := make(map[string]bool)
-	for line := range strings.Lines(metricsOf(&b)) {
-		series, _, ok := strings.Cut(line, "} ")
-		if ok && seen[series] {
-			t.Fatalf("twice: %s", series)
+		if keyed.Len() > 5 {
+			t.Error("no key was dropped")
 		}
-		seen[series] = true
-		if len(line) > 1000 || !utf8.ValidString(line) {
-			t.Fatalf("%q", line)
+		one := bucket(t, outbound.PerSecond(1))
+		b.Add("one", one)
+		for range 2 {
+			hold(t, one, time.Minute)
+			synctest.Wait()
+			time.Sleep(10 * time.Second)
+			_ = one.Resume(bg)
+			synctest.Wait()
+			time.Sleep(time.Minute)
 		}
-	}
-	if text := metricsOf(&b); !strings.Contains(text, `limiter="`+long+`"`) || !strings.Contains(text, "limiter=\"a\uFFFD\"") {
-		t.Error("a name that needs no mending was mended")
-	}
+		if l := called(t, &b, "one"); l.HeldTime != 20*time.Second {
+			t.Errorf("%+v", l)
+		}
+	})
 }

@@ -2,148 +2,262 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"os"
+	"math"
 	"runtime"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/fallback"
 	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// watchedStore is a store that counts its requests, and can hang.
-type watchedStore struct {
-	*store.Memory
-	trips atomic.Int64
-	hangs atomic.Bool
+// question asks something of a board, in virtual time.
+func question(t *testing.T, words string, f func(t *testing.T, b *Board)) {
+	t.Run(words, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { f(t, new(Board)) })
+	})
 }
 
-func (s *watchedStore) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	s.trips.Add(1)
-	if s.hangs.Load() {
-		<-ctx.Done()
-		return store.Reply{}, ctx.Err()
-	}
-	r, err := s.Memory.Update(ctx, key, op)
-	r.When = time.Now()
-	return r, err
-}
-
-func shared(t testing.TB, s store.Store, key string, limits ...outbound.Limit) *outbound.Bucket {
-	t.Helper()
-	b, err := outbound.NewSharedBucket(s, key, limits...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
-func tenants(t testing.TB, max int, limit outbound.Limit) *outbound.Keyed[string] {
-	return &outbound.Keyed[string]{Max: max, New: func(key string) (outbound.Limiter, error) { return outbound.NewBucket(key, limit) }}
-}
-
-// A look asks the store once for each shared row that is shown, and for no other. Nobody asks while nobody looks, and
-// several who look within a second ask once.
-func TestSnapshot_AsksOncePerSharedRow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
-		store := &watchedStore{Memory: store.NewMemory()}
+// A board answers what an operator asks.
+func TestBoard_AnswersQuestions(t *testing.T) {
+	question(t, "how full is it now", func(t *testing.T, b *Board) {
+		l := b.Add("api", bucket(t, outbound.Limit{Capacity: 10, LeakRate: 0.001, Name: "burst"}, outbound.PerMinute(30).Of(0, "minute").Burst(30)))
+		paced := b.Add("paced", queue.New(bucket(t, outbound.PerSecond(10)), queue.Config{}))
+		for range 7 {
+			take(t, l)
+			take(t, paced)
+		}
+		if is := called(t, b, "api").Limits; math.Abs(is[0].Level-7) > 0.01 || is[0].Capacity != 10 || is[1].Of != 0 {
+			t.Errorf("%+v", is)
+		}
+		// A level of 1 of 1 says nothing: the calls in the window do.
+		if is := called(t, b, "paced").Limits[0]; is.Used < 5.5 || is.Used > 7 || is.Of != 10 || is.Window != time.Second {
+			t.Errorf("%+v", is)
+		}
+		exports(t, b, `limit_capacity{limiter="api",limit="burst"} 10`)
+	})
+	question(t, "how many calls wait, and for how long", func(t *testing.T, b *Board) {
+		l := b.Add("api", queue.New(bucket(t, outbound.PerMinute(1)), queue.Config{}))
+		take(t, l)
+		stop := wait(l, 3)
+		time.Sleep(20 * time.Second)
+		if is := called(t, b, "api"); is.Queue.Waiting != 3 || is.Queue.Oldest != 20*time.Second || is.Queue.NextIn.Round(time.Second) != 40*time.Second || is.Severity != Busy || is.Trouble[0] != "3 calls wait in the queue, the first for 20 s." {
+			t.Errorf("%+v", is)
+		}
+		exports(t, b, `calls_waiting{limiter="api"} 3`, `calls_oldest_wait_seconds{limiter="api"} 20`)
+		time.Sleep(41 * time.Second)
+		stop()
+		if is := called(t, b, "api"); is.Queue.Waiting != 0 || is.Minute.P99 < 10*time.Second || is.Calls.Waits.Time < 59*time.Second {
+			t.Errorf("%+v", is)
+		}
+		exports(t, b, `call_wait_time_seconds_bucket{limiter="api",le="10"} 1`, `call_wait_time_seconds_bucket{limiter="api",le="300"} 2`)
+	})
+	question(t, "which share was used in the last minute and hour", func(t *testing.T, b *Board) {
+		l := b.Add("api", queue.New(bucket(t, outbound.PerMinute(60), outbound.Window(100, time.Hour).Of(0, "hour"), outbound.Window(1e6, time.Hour).Of(1, "tokens")), queue.Config{}))
+		for range 40 {
+			take(t, l, 1, 250)
+		}
+		is := called(t, b, "api")
+		if used, hour, tokens := is.Limits[0], is.Limits[1], is.Limits[2]; math.Abs(used.Used-40) > 1 || used.Of != 60 || hour.Level != 40 || hour.Capacity != 100 || tokens.Level != 10_000 {
+			t.Errorf("%+v", is.Limits)
+		}
+		sum := uint64(0)
+		for _, s := range is.Minute.Seconds {
+			sum += s.Admitted
+		}
+		if sum != 40 {
+			t.Errorf("%d calls in the last minute", sum)
+		}
+		exports(t, b, `units_total{limiter="api",unit="0"} 40`, `units_total{limiter="api",unit="1"} 10000`)
+	})
+	question(t, "what was refused or held, and why", func(t *testing.T, b *Board) {
+		one := bucket(t, outbound.Limit{Capacity: 3, LeakRate: 0.001})
+		l := b.Add("api", one)
+		var log lines
+		defer one.Observe(Log(log.logger().With("limiter", "api")))()
+		p := take(t, l)
+		p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: 10 * time.Minute, Reason: "quota"})
+		if _, err := l.Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		is := called(t, b, "api")
+		if is.Calls.ByReason["quota"] != 1 || is.Calls.Refused != 1 || is.HeldTime != time.Minute || is.Reason != "quota" || is.Severity != Stopped || !strings.Contains(is.Trouble[0], "the API reports that the quota is used up") {
+			t.Errorf("%+v", is)
+		}
+		if is.HeldFor < 9*time.Minute || is.HeldFor > 12*time.Minute || is.Explain.Because != "hold" {
+			t.Errorf("held for %v: %v", is.HeldFor, is.Explain)
+		}
+		exports(t, b, `refusals_total{limiter="api",reason="quota"} 1`, `hold_time_seconds_total{limiter="api"} 60`, `calls_total{limiter="api",result="refused",error_type=""} 1`)
+		if all := log.all(); !strings.Contains(all[0], `level=WARN msg="no call leaves" limiter=api`) || !strings.Contains(all[0], "reason=quota") {
+			t.Errorf("%q", all)
+		}
+		if e := b.Snapshot(bg, Query{}).Events; len(e) == 0 || e[len(e)-1].Kind != "held" || !strings.Contains(e[len(e)-1].Words, "reason quota") {
+			t.Errorf("%+v", e)
+		}
+	})
+	question(t, "how fast is it", func(t *testing.T, b *Board) {
+		l := b.Add("api", bucket(t, outbound.Limit{Capacity: 10, LeakRate: 10}))
+		exports(t, b, `speed{limiter="api"} 1`)
+		for range 2 {
+			p := take(t, l)
+			p.Done()
+			p.Refused(time.Second)
+			time.Sleep(2 * time.Second)
+		}
+		if is := called(t, b, "api"); is.Speed <= 0 || is.Speed >= 1 || is.Severity != Slowed || !strings.Contains(is.Trouble[0], " % of the speed") || !strings.Contains(is.Explain.String(), "slowed to") {
+			t.Errorf("%+v", is)
+		}
+	})
+	question(t, "what does each worker get", func(t *testing.T, b *Board) {
+		s := newStore()
+		other := new(Board) // of another process
+		one, two := b.Add("api", shared(t, s, "k", outbound.Window(10, time.Hour))), other.Add("api", shared(t, s, "k", outbound.Window(10, time.Hour)))
 		for i := range 10 {
-			b.Add("api "+strconv.Itoa(i), queue.New(shared(t, store, strconv.Itoa(i), outbound.PerSecond(1)), queue.Config{}))
+			take(t, map[bool]outbound.Limiter{true: one, false: two}[i < 7])
 		}
-		time.Sleep(time.Hour)
-		if n := store.trips.Load(); n != 0 {
-			t.Errorf("%d trips while nobody looked", n)
+		exports(t, b, `calls_total{limiter="api",result="admitted",error_type=""} 7`)
+		exports(t, other, `calls_total{limiter="api",result="admitted",error_type=""} 3`)
+		if is := called(t, other, "api"); !is.Shared || is.Limits[0].Level != 10 || is.Calls.Admitted != 3 {
+			t.Errorf("%+v", is)
 		}
+	})
+	question(t, "which limit binds", func(t *testing.T, b *Board) {
+		l := b.Add("api", bucket(t, outbound.Window(10, time.Second).Of(0, "per second"), outbound.Window(3, time.Hour).Of(0, "per hour")))
 		for range 3 {
-			if s := b.Snapshot(bg, Query{Rows: 4}); len(s.Limiters) != 4 || s.Hidden != 6 || s.Limiters[0].Explain == nil || !s.Limiters[0].Shared {
-				t.Errorf("%+v", s)
-			}
+			take(t, l)
 		}
-		if n := store.trips.Load(); n != 4 {
-			t.Errorf("%d trips for 4 rows within a second", n)
+		_, err := l.Acquire(bg, outbound.Cost{1})
+		var full *outbound.ThrottledError
+		if !errors.As(err, &full) || full.Limit != "per hour" {
+			t.Error(err)
 		}
+		is := called(t, b, "api")
+		if is.Explain.Limit != "per hour" || !strings.Contains(is.Explain.String(), `would wait 1h for limit "per hour"`) {
+			t.Errorf("%+v", is)
+		}
+		exports(t, b, `calls_over_limit_total{limiter="api",limit="per hour"} 1`)
+	})
+	question(t, "what is a limit without a name called", func(t *testing.T, b *Board) {
+		l := b.Add("api", bucket(t, outbound.PerHour(1)))
+		take(t, l)
+		_, _ = l.Acquire(bg, outbound.Cost{1})
+		if is := called(t, b, "api"); is.Limits[0].Name != "1 per 1h" || is.Explain.Limit != "1 per 1h" {
+			t.Errorf("%+v", is)
+		}
+		exports(t, b, `calls_over_limit_total{limiter="api",limit="1 per 1h"} 1`)
+		exports(t, b, `limit_level{limiter="api",limit="1 per 1h"} 1`)
+	})
+	question(t, "when is it empty", func(t *testing.T, b *Board) {
+		l := b.Add("api", bucket(t, outbound.Limit{Capacity: 10, LeakRate: 0.1}))
+		for range 6 {
+			take(t, l)
+		}
+		if is := called(t, b, "api").Limits[0]; is.EmptyIn.Round(time.Second) != time.Minute {
+			t.Errorf("%+v", is)
+		}
+		line := b.Add("line", queue.New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 0.1}), queue.Config{}))
+		take(t, line)
+		stop := wait(line, 5)
+		if is := called(t, b, "line"); is.Explain.Ahead != 5 || is.Explain.Wait.Round(time.Second) != time.Minute || is.Explain.Booked <= 0 || is.Explain.Booked > time.Minute {
+			t.Errorf("%v", is.Explain)
+		}
+		stop()
+	})
+	question(t, "is the store unavailable, since when, and what do calls do meanwhile", func(t *testing.T, b *Board) {
+		s := newStore()
+		f := &fallback.Store{Store: s, Share: 0.5}
+		if err := b.AddStore("quotas", f); err != nil {
+			t.Fatal(err)
+		}
+		l := b.Add("api", shared(t, f, "k", outbound.PerSecond(10)))
+		direct := b.Add("direct", shared(t, s, "k", outbound.PerSecond(10)))
+		take(t, l)
+		exports(t, b, `store_unavailable{store="quotas"} 0`)
+		s.fail(store.ErrUnavailable)
 		time.Sleep(time.Second)
-		b.Snapshot(bg, Query{Rows: 4})
-		if n := store.trips.Load(); n != 8 {
-			t.Errorf("%d trips for 4 rows in two seconds", n)
+		_, _ = l.Acquire(bg, outbound.Cost{1})
+		_, _ = direct.Acquire(bg, outbound.Cost{1})
+		time.Sleep(30 * time.Second)
+		take(t, l)
+		is := b.Snapshot(bg, Query{}).Stores[0]
+		if !is.Away || is.AwayFor < 30*time.Second || is.Fallback.Keys != 1 || is.Fallback.Outages != 1 || !strings.Contains(is.Err, "unavailable") || len(is.Trouble) != 2 || !strings.Contains(is.Trouble[1], "1 key alone") {
+			t.Errorf("%+v", is)
 		}
+		if is := called(t, b, "direct"); is.Severity != Stopped || !strings.HasPrefix(is.Trouble[0], "Its store does not answer (explain: ") || is.Calls.ByError["store"] != 1 {
+			t.Errorf("%+v", is)
+		}
+		if is := called(t, b, "api"); is.Severity == Stopped || is.Err != "" { // its calls go on
+			t.Errorf("%+v", is)
+		}
+		exports(t, b, `store_unavailable{store="quotas"} 1`, `calls_total{limiter="direct",result="failed",error_type="store"} 1`)
+		s.fail(nil) // calls go to it again some time later
+		for i := 0; i < 100 && f.State().Away; i++ {
+			_, _ = l.Acquire(bg, outbound.Cost{1})
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(time.Minute) // each limiter is looked at again
+		if is = b.Snapshot(bg, Query{}).Stores[0]; is.Away || is.Err != "" || is.Trouble != nil || is.Fallback.Outages != 1 {
+			t.Errorf("%+v", is)
+		}
+		if is := called(t, b, "direct"); is.Err != "" {
+			t.Errorf("%+v", is)
+		}
+		exports(t, b, `store_unavailable{store="quotas"} 0`)
+	})
+	question(t, "is this process late, and how late do calls depart", func(t *testing.T, b *Board) {
+		s := newStore()
+		one := shared(t, s, "k", outbound.PerSecond(10))
+		var log lines
+		defer one.Observe(Log(log.logger()))()
+		l := b.Add("api", queue.New(one, queue.Config{}))
+		stop := wait(l, 200)
+		time.Sleep(3 * time.Second)
+		if is := called(t, b, "api"); is.Queue.Late != 0 {
+			t.Errorf("%d reservations are lost before", is.Queue.Late)
+		}
+		s.late.Store(int64(500 * time.Millisecond)) // its replies come after the reservations that they book
+		time.Sleep(5 * time.Second)
+		is, e := called(t, b, "api"), b.Snapshot(bg, Query{}).Events
+		if is.Queue.Late == 0 || len(e) == 0 || e[0].Kind != "late" || !strings.Contains(e[0].Words, "this process was late") {
+			t.Errorf("%d reservations are lost, %+v", is.Queue.Late, e)
+		}
+		exports(t, b, `queue_late_total{limiter="api"} `+strconv.FormatUint(is.Queue.Late, 10))
+		if all := log.all(); len(all) == 0 || !strings.Contains(all[0], `level=WARN msg="reservations were lost, because this process was late"`) || !strings.Contains(all[0], "late=") {
+			t.Errorf("%q", all)
+		}
+		stop()
+		time.Sleep(time.Minute) // for requests that are under way
 	})
 }
 
-// With a store that hangs, a look ends within a second, and says how old the state is that it shows.
-func TestSnapshot_EndsThoughTheStoreHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
-		store := &watchedStore{Memory: store.NewMemory()}
-		for i := range 20 {
-			b.Add("api "+strconv.Itoa(i), shared(t, store, strconv.Itoa(i), outbound.PerSecond(1)))
-		}
-		b.Snapshot(bg, Query{})
-		store.hangs.Store(true)
-		time.Sleep(10 * time.Second)
-		for range 3 {
-			begin := time.Now()
-			s := b.Snapshot(bg, Query{})
-			if took := time.Since(begin); took > time.Second {
-				t.Errorf("a look took %v", took)
-			}
-			for _, l := range s.Limiters {
-				if l.Err == "" || l.Severity != Stopped || l.Explain == nil || s.At.Sub(l.Explain.AsOf) < 10*time.Second || !strings.HasPrefix(l.Trouble[0], "Its store does not answer") {
-					t.Errorf("%+v", l)
-				}
-			}
-		}
-		if n := store.trips.Load(); n != 40 {
-			t.Errorf("%d trips, want one for each row, and none for looks at the same time", n)
-		}
-		store.hangs.Store(false)
-		time.Sleep(time.Second)
-		if s := b.Snapshot(bg, Query{}); s.Limiters[0].Err != "" {
-			t.Errorf("after the store is back: %+v", s.Limiters[0])
-		}
-	})
-}
-
-// The rows in trouble come first, in an order that their words explain.
+// The limiters in trouble come first, in an order that their words explain.
 func TestSnapshot_TroubleComesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		limit := outbound.Limit{Capacity: 10, LeakRate: 0.01}
 		b.Add("calm", bucket(t, limit))
 		full := b.Add("full", bucket(t, limit))
-		waits := b.Add("waits", queue.New(bucket(t, outbound.PerMinute(1)), queue.Config{}))
+		stop := wait(b.Add("waits", queue.New(bucket(t, outbound.PerMinute(1)), queue.Config{})), 3)
+		defer stop()
 		slow := b.Add("slowed", bucket(t, outbound.Limit{Capacity: 10, LeakRate: 10}))
-		heldBucket := bucket(t, limit)
-		b.Add("held", heldBucket)
-		for range 9 {
-			if _, err := full.Acquire(bg, outbound.Cost{1}); err != nil {
-				t.Fatal(err)
-			}
-		}
+		held := bucket(t, limit)
+		b.Add("held", held)
+		take(t, full, 9)
 		for range 2 {
-			p, err := slow.Acquire(bg, outbound.Cost{1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := take(t, slow)
 			p.Done()
 			p.Refused(time.Second)
 			time.Sleep(2 * time.Second)
 		}
-		if err := heldBucket.Hold(bg, time.Hour); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(bg)
-		defer cancel()
-		for range 3 {
-			go func() { _, _ = waits.Acquire(ctx, outbound.Cost{1}) }()
-		}
+		hold(t, held, time.Hour)
 		time.Sleep(3 * time.Second)
 		s := b.Snapshot(bg, Query{})
 		var names []string
@@ -161,141 +275,124 @@ func TestSnapshot_TroubleComesFirst(t *testing.T) {
 		if len(s.Events) == 0 || s.Events[0].Name != "held" || !strings.Contains(s.Events[0].Words, "1 h") {
 			t.Errorf("%+v", s.Events)
 		}
-		cancel()
-		synctest.Wait()
 	})
 }
 
-// Of very many keys the fullest are shown, and metrics have one series for all. DRIPFEED_LONG=1 makes it a million keys.
-func TestTheFullestKeysAreShown(t *testing.T) {
-	n, found := 100_000, 11
-	switch {
-	case os.Getenv("DRIPFEED_LONG") == "1":
-		n, found = 1_000_000, 111
-	case raced:
-		n, found = 10_000, 1
-	}
-	fullest := strconv.Itoa(n/20*19 + 7)
-	var b Board
-	keyed := tenants(t, n, outbound.Limit{Capacity: 10, LeakRate: 1e-6})
-	of := AddKeyed(&b, "tenants", keyed, func(key string) string { return "tenant " + key })
-	for i := range n {
-		cost := 0.001
-		if i%(n/20) == 7 {
-			cost = 5 + float64(i)/float64(n)
+// Calls that fail are trouble, and the words name the cause.
+func TestSnapshot_FailedCallsAreTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			err   error
+			some  bool // others are admitted
+			want  Severity
+			words string
+		}{
+			{queue.ErrClosed, false, Stopped, "3 calls failed in the last minute, the latest because the queue is closed."},
+			{&outbound.StoreError{Op: "book", Err: store.ErrUnavailable}, false, Stopped, "the latest because the store failed."},
+			{&outbound.StoreError{Op: "book", Err: store.ErrUnavailable}, true, Busy, "the latest because the store failed."},
+			{&outbound.CostError{Err: outbound.ErrTooLarge}, false, Busy, "the latest because a cost can never be admitted."},
+			{errors.New("own"), false, Busy, "3 calls failed in the last minute."},
+		} {
+			var b Board
+			fails := true
+			l := b.Add("api", limiterFunc(func(context.Context, outbound.Cost) (outbound.Permit, error) {
+				if fails {
+					return outbound.Permit{}, c.err
+				}
+				return outbound.Permit{}, nil
+			}))
+			for range 3 {
+				_, _ = l.Acquire(bg, outbound.Cost{1})
+			}
+			if fails = false; c.some {
+				_, _ = l.Acquire(bg, outbound.Cost{1})
+			}
+			s := only(t, &b)
+			if s.Severity != c.want || len(s.Trouble) != 1 || !strings.HasSuffix(s.Trouble[0], c.words) || s.Minute.Seconds[59].Failed != 3 {
+				t.Errorf("%v: %d %q", c.err, s.Severity, s.Trouble)
+			}
+			time.Sleep(time.Minute)
+			if s := only(t, &b); s.Severity != Calm || len(s.Trouble) != 0 {
+				t.Errorf("a minute later: %d %q", s.Severity, s.Trouble)
+			}
 		}
-		if _, err := of(strconv.Itoa(i)).Acquire(bg, outbound.Cost{cost}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	refused := strconv.Itoa(n / 3)
-	for range 5 {
-		if _, err := of(refused).Acquire(bg, outbound.Cost{9.9999}); err == nil {
-			t.Fatal("it is not refused")
-		}
-	}
-	s := b.Snapshot(bg, Query{Rows: 11})
-	var labels []string
-	for _, l := range s.Limiters {
-		if l.Label != "" {
-			labels = append(labels, l.Label)
-		} else if l.Keys != n || l.Calls.Admitted != uint64(n) || l.Calls.Refused != 5 {
-			t.Errorf("%+v", l)
-		}
-	}
-	if want := []string{"tenant " + refused, "tenant " + fullest, "tenant " + strconv.Itoa(n/20*18+7)}; len(labels) < 10 || fmt.Sprint(labels[:3]) != fmt.Sprint(want) {
-		t.Errorf("%v, want %v first", labels, want)
-	}
-	if s.Hidden != n+1-11 {
-		t.Errorf("%d are hidden", s.Hidden)
-	}
-	if s := b.Snapshot(bg, Query{Search: "TENANT 4242", Rows: 1000}); len(s.Limiters) != found || s.Limiters[0].Label == "" {
-		t.Errorf("a search found %d", len(s.Limiters))
-	}
-	text := metricsOf(&b)
-	if lines := strings.Count(text, "dripfeed_calls_total{"); lines != 4 || strings.Contains(text, "tenant ") || !strings.Contains(text, `dripfeed_keys{limiter="tenants"} `+strconv.Itoa(n)) {
-		t.Errorf("%d series\n%s", lines, text)
-	}
-	if bucket := b.bucketOf("tenants", "tenant "+fullest); bucket == nil || bucket.Key() != fullest {
-		t.Errorf("the bucket of a label: %v", bucket)
-	}
-	if b.bucketOf("tenants", "") != nil || b.bucketOf("tenants", "no") != nil || b.bucketOf("no", "") != nil {
-		t.Error("a bucket of nobody")
-	}
+	})
 }
 
-// Without labels a key is shown by digits that do not reveal it.
-func TestAKeyIsNotShown(t *testing.T) {
-	var b Board
-	of := AddKeyed(&b, "tokens", tenants(t, 10, outbound.PerHour(1)), nil)
-	for range 2 {
-		_, _ = of("ghp_secret").Acquire(bg, outbound.Cost{1})
-	}
-	s := b.Snapshot(bg, Query{})
-	if text := string(jsonOf(t, s)); strings.Contains(text, "secret") || len(s.Limiters) != 2 {
-		t.Error(text)
-	}
-	for _, l := range s.Limiters {
-		if l.Label != "" && (len(l.Label) != 16 || b.bucketOf("tokens", l.Label) == nil) {
-			t.Errorf("label %q", l.Label)
-		}
-	}
-	nan := AddKeyed(&b, "floats", &outbound.Keyed[float64]{New: func(float64) (outbound.Limiter, error) { return outbound.Unlimited{}, nil }}, nil)
-	zero := 0.0
-	if _, err := nan(zero/zero).Acquire(bg, outbound.Cost{1}); err == nil {
-		t.Error("NaN is a key")
-	}
-}
-
-// A Keyed that drops its keys takes nothing back from the counters.
-func TestMetrics_CountersNeverDecrease(t *testing.T) {
+// What a limit shows of its window is never above what it admits.
+func TestSnapshot_UsedIsAtMostTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
-		keyed := tenants(t, 5, outbound.PerSecond(1))
-		of := AddKeyed(&b, "tenants", keyed, nil)
-		for i := range 100 {
-			p, err := of(strconv.Itoa(i)).Acquire(bg, outbound.Cost{1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			p.Done()
-			time.Sleep(2 * time.Second)
-			if c := b.Snapshot(bg, Query{}).Limiters[0].Calls; c.Admitted != uint64(i+1) {
-				t.Fatalf("%+v after %d calls", c, i+1)
+		l := b.Add("api", queue.New(bucket(t, outbound.PerMinute(1).Of(0, "minute"), outbound.PerSecond(3).Of(0, "second")), queue.Config{}))
+		time.Sleep(500 * time.Millisecond)
+		most := 0.0
+		for range 5 {
+			take(t, l)
+			for range 9 {
+				for _, is := range only(t, &b).Limits {
+					if is.Used > is.Of {
+						t.Errorf("%s: %v of %v", is.Name, is.Used, is.Of)
+					}
+					most = max(most, is.Used/is.Of)
+				}
+				time.Sleep(100 * time.Millisecond)
 			}
 		}
-		if keyed.Len() > 5 {
-			t.Error("no key was dropped")
-		}
-		one := bucket(t, outbound.Limit{Capacity: 5, LeakRate: 1})
-		l := b.Add("one", one)
-		_, _ = l.Acquire(bg, outbound.Cost{1})
-		for range 2 {
-			_ = one.Hold(bg, time.Minute)
-			synctest.Wait()
-			time.Sleep(10 * time.Second)
-			_ = one.Resume(bg)
-			synctest.Wait()
-			time.Sleep(time.Minute)
-		}
-		for _, l := range b.Snapshot(bg, Query{}).Limiters {
-			if l.Name == "one" && (l.Calls.Admitted != 1 || l.HeldTime != 20*time.Second) {
-				t.Errorf("%+v", l)
-			}
+		if most != 1 {
+			t.Errorf("at most %v of a limit that is used up", most)
 		}
 	})
 }
 
-// Who looks for hours leaves the heap as it was: from the first look on, no key that is looked at has become larger.
-func TestLookingLeavesTheHeapAsItWas(t *testing.T) {
-	var b Board
-	const keys = 3000 // whose ledgers would take 2.3 MB
-	keyed := tenants(t, keys, outbound.Limit{Capacity: 10, LeakRate: 1e-3})
-	of := AddKeyed(&b, "tenants", keyed, nil)
-	for i := range keys {
-		if _, err := of(strconv.Itoa(i)).Acquire(bg, outbound.Cost{1}); err != nil {
+// spoiled is a store that finds the bytes of a key corrupt the first time.
+type spoiled struct {
+	stored store.Stored
+	read   bool
+}
+
+func (s *spoiled) Update(_ context.Context, _ string, op *store.Op) (store.Reply, error) {
+	if !s.read {
+		s.read, s.stored.State.Speed = true, -1
+	}
+	return op.Apply(&s.stored, time.Duration(time.Now().UnixNano())), nil
+}
+
+// A board shows that the data of a key was corrupt, and what to do, until a Resume.
+func TestSnapshot_CorruptData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := outbound.Must(outbound.NewSharedBucket(new(spoiled), "quota", outbound.Monthly(1_000, time.UTC)))
+		var board Board
+		l := board.Add("quota", b)
+		time.Sleep(time.Minute) // no call leaves in the first second of a month
+		if _, err := l.Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
+			t.Fatalf("a call by corrupt data: %v", err)
+		}
+		check := func(want bool) {
+			t.Helper()
+			e, err := b.Explain(bg, outbound.Cost{1})
+			shown := strings.Join(only(t, &board).Trouble, " ")
+			if err != nil || e.Corrupt != want || strings.Contains(e.String(), "corrupt") != want || strings.Contains(shown, "corrupt") != want {
+				t.Errorf("want corrupt %v: %v, %v, %q", want, e, err, shown)
+			}
+		}
+		check(true)
+		if err := b.Resume(bg); err != nil {
 			t.Fatal(err)
 		}
+		time.Sleep(2 * time.Second) // a Board looks once a second at most
+		check(false)
+		take(t, l)
+	})
+}
+
+// Looks leave the heap as it was: from the first look on, no key that is looked at has become larger.
+func TestSnapshot_LeavesTheHeapAsItWas(t *testing.T) {
+	var b Board
+	const keys = 3000 // whose ledgers would take 2.3 MB
+	keyed := tenants(keys, outbound.Limit{Capacity: 10, LeakRate: 1e-3})
+	of := AddKeyed(&b, "tenants", keyed, nil)
+	for i := range keys {
+		take(t, of(strconv.Itoa(i)))
 	}
 	b.Add("queue", queue.New(bucket(t, outbound.PerSecond(1), outbound.InFlight(5)), queue.Config{}))
 	heap := func() uint64 {
@@ -317,68 +414,27 @@ func TestLookingLeavesTheHeapAsItWas(t *testing.T) {
 	if after := heap(); after > before+1<<20 {
 		t.Errorf("%d bytes before, %d after", before, after)
 	}
-	runtime.KeepAlive(&b) // else what has grown is garbage by then
+	runtime.KeepAlive(&b) // otherwise what has grown is garbage by then
 	runtime.KeepAlive(keyed)
 }
 
-// What is called by the board may use it.
-func TestBoard_CallsWithoutALock(t *testing.T) {
+// OnCall may use the board.
+func TestOnCall_IsCalledWithoutALock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		one := bucket(t, outbound.Limit{Capacity: 5, LeakRate: 1})
 		l := b.Add("one", one)
-		heard := 0
+		calls := 0
 		b.OnCall = func(ctx context.Context, c Call) {
-			heard++
+			calls++
 			b.Snapshot(ctx, Query{})
 			_, _ = one.Explain(ctx, c.Cost)
 			_ = one.Resume(ctx)
 			b.Add("two", one)
 		}
-		_, _ = l.Acquire(bg, outbound.Cost{1})
-		if heard != 1 {
-			t.Errorf("heard of %d calls", heard)
+		if take(t, l); calls != 1 {
+			t.Errorf("%d calls", calls)
 		}
 		synctest.Wait()
 	})
-}
-
-// Between two walks over very many keys, a look reads the keys again that were found.
-func TestKeyed_LooksAtManyKeysAreSpaced(t *testing.T) {
-	var b Board
-	of := AddKeyed(&b, "tenants", tenants(t, 100, outbound.Limit{Capacity: 10, LeakRate: 1e-6}), func(key string) string { return key })
-	take := func(key string, n float64) {
-		t.Helper()
-		if _, err := of(key).Acquire(bg, outbound.Cost{n}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i := range 20 {
-		take(strconv.Itoa(i), 1+float64(i)/100)
-	}
-	first := func(n int) string {
-		rows, more := b.shown[0].keyed.worst(n, "")
-		return fmt.Sprint(rows[0].label, " of ", len(rows), " and ", more)
-	}
-	if got := first(5); got != "19 of 5 and 15" {
-		t.Error(got)
-	}
-	set := b.shown[0].keyed.(*keyedSet[string])
-	set.last.until = now() + time.Hour // as if there were a million
-	take("3", 8)                       // it was not among the five
-	take("16", 5)
-	if got := first(5); got != "16 of 5 and 15" {
-		t.Error(got)
-	}
-	if got := first(2); got != "16 of 2 and 18" {
-		t.Error(got)
-	}
-	if got := first(6); got != "3 of 6 and 14" { // more than were looked for
-		t.Error(got)
-	}
-	take("5", 8.9)
-	set.last.until = 0
-	if got := first(5); got != "5 of 5 and 15" {
-		t.Error(got)
-	}
 }

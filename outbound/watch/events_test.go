@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -24,15 +25,11 @@ func TestLog_HoldOfAnHourIsTwoLines(t *testing.T) {
 		var l lines
 		b := bucket(t, outbound.PerSecond(1))
 		defer b.Observe(Log(l.logger().With("limiter", "github")))()
-		p, err := b.Acquire(bg, outbound.Cost{1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: time.Minute, Reason: "quota"})
-		for range 59 {
-			time.Sleep(time.Minute / 2)
+		p := take(t, b)
+		for range 60 {
 			p.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: time.Minute, Reason: "quota"})
 			_, _ = b.State(bg)
+			time.Sleep(time.Minute / 2)
 		}
 		time.Sleep(time.Hour)
 		_, _ = b.State(bg)
@@ -61,6 +58,7 @@ func TestLog_ManyChangesAreFewLines(t *testing.T) {
 	})
 }
 
+// Each kind of event has words and a line.
 func TestLog_EachChangeHasALine(t *testing.T) {
 	var l lines
 	note := Log(l.logger())
@@ -96,16 +94,12 @@ func TestLog_LongHoldIsLoggedAfterShortOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l lines
 		note := Log(l.logger())
-		hold := func(d time.Duration) {
+		for _, d := range []time.Duration{time.Second, 2 * time.Second, time.Hour} {
 			note(outbound.Event{Kind: outbound.EventHeld, Hold: d, Reason: "quota"})
+			if time.Sleep(d); d < time.Hour {
+				note(outbound.Event{Kind: outbound.EventReleased, Hold: d})
+			}
 		}
-		hold(time.Second)
-		time.Sleep(time.Second)
-		note(outbound.Event{Kind: outbound.EventReleased, Hold: time.Second})
-		hold(2 * time.Second)
-		time.Sleep(2 * time.Second)
-		note(outbound.Event{Kind: outbound.EventReleased, Hold: 2 * time.Second})
-		hold(time.Hour)
 		if all := l.all(); len(all) != 3 || !strings.Contains(all[2], `msg="no call leaves" for=1h0m0s reason=quota`) || !strings.Contains(all[2], "more=1") {
 			t.Errorf("%q", all)
 		}
@@ -119,9 +113,7 @@ func TestLog_ExtendedHoldIsLogged(t *testing.T) {
 		b := bucket(t, outbound.PerSecond(1))
 		defer b.Observe(Log(l.logger()))()
 		for _, d := range []time.Duration{time.Second, 2 * time.Second, time.Hour, time.Hour, 61 * time.Minute} {
-			if err := b.Hold(bg, d); err != nil {
-				t.Fatal(err)
-			}
+			hold(t, b, d)
 			time.Sleep(time.Second / 2)
 		}
 		time.Sleep(2 * time.Hour)
@@ -134,39 +126,58 @@ func TestLog_ExtendedHoldIsLogged(t *testing.T) {
 	})
 }
 
-// comesBack is a handler that has something logged while it logs.
-type comesBack struct {
+// again is a handler that calls a function before it logs.
+type again struct {
 	slog.Handler
-	back func()
+	call func()
 }
 
-func (c comesBack) Handle(ctx context.Context, r slog.Record) error {
-	c.back()
-	return c.Handler.Handle(ctx, r)
+func (a again) Handle(ctx context.Context, r slog.Record) error {
+	a.call()
+	return a.Handler.Handle(ctx, r)
 }
 
-// A handler may come back to what it logs.
+// A handler may have an event logged.
 func TestLog_HoldsNoLock(t *testing.T) {
 	var l lines
 	var note func(outbound.Event)
-	again := true
-	note = Log(slog.New(comesBack{slog.NewTextHandler(&l, nil), func() {
-		if again {
-			again = false
+	first := true
+	note = Log(slog.New(again{slog.NewTextHandler(&l, nil), func() {
+		if first {
+			first = false
 			note(outbound.Event{Kind: outbound.EventLimits})
 		}
 	}}))
-	done := make(chan bool)
-	go func() {
-		note(outbound.Event{Kind: outbound.EventForgotten})
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-time.After(10 * time.Second):
-		t.Fatal("it waits for itself")
-	}
+	note(outbound.Event{Kind: outbound.EventForgotten})
 	if all := l.all(); len(all) != 2 {
 		t.Errorf("%q", all)
 	}
+}
+
+// Many equal events are shown as one, so that they push no other out.
+func TestEvents_StormIsOneEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b Board
+		b.Add("api", bucket(t, outbound.PerSecond(1)))
+		b.Add("other", bucket(t, outbound.PerSecond(1)))
+		s, other := b.shown[0], b.shown[1]
+		b.note(s, 1, &outbound.Event{Kind: outbound.EventHeld, Hold: time.Hour})
+		for i := range 300 {
+			time.Sleep(time.Second)
+			b.note(s, 1, &outbound.Event{Kind: outbound.EventLate, Calls: 2, Late: time.Duration(i+1) * time.Millisecond})
+			if i == 100 {
+				b.note(other, 1, &outbound.Event{Kind: outbound.EventLimits})
+			}
+		}
+		e := b.Snapshot(bg, Query{}).Events
+		if len(e) != 3 || e[0].Times != 300 || e[0].Name != "api" || !strings.Contains(e[0].Words, "300 ms") || e[1].Times != 1 || e[2].Kind != "held" || time.Since(e[0].At) != 0 {
+			t.Errorf("%+v", e)
+		}
+		for i := range 2 * mostEvents { // holds stay apart
+			b.note(s, 1, &outbound.Event{Kind: []string{outbound.EventHeld, outbound.EventReleased}[i%2], Hold: time.Hour})
+		}
+		if e := b.Snapshot(bg, Query{}).Events; len(e) != mostEvents || fmt.Sprint(e[0].Times) != "1" {
+			t.Errorf("%d events", len(e))
+		}
+	})
 }
