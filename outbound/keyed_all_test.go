@@ -11,7 +11,7 @@ import (
 
 type tenantID string
 
-// All tells of every key and its limiter, whatever kind the key and the limiter are of.
+// All yields every key with its limiter, whatever their types.
 func TestKeyed_AllYieldsEachKey(t *testing.T) {
 	var none *Keyed[int]
 	for range none.All() {
@@ -32,12 +32,8 @@ func TestKeyed_AllYieldsEachKey(t *testing.T) {
 	want := map[string]Limiter{}
 	for i := range 300 {
 		key := string("abu"[i%3]) + strconv.Itoa(i)
-		if _, err := k.Acquire(t.Context(), key, Cost{1}); err != nil { // one that nobody has used is dropped
-			t.Fatal(err)
-		}
-		if err := k.Use(key, func(l Limiter) error { want[key] = l; return nil }); err != nil {
-			t.Fatal(err)
-		}
+		mustAcquire(t, k.For(key)) // an unused limiter is dropped
+		must(t, k.Use(key, func(l Limiter) error { want[key] = l; return nil }))
 	}
 	if got := maps.Collect(k.All()); !maps.Equal(got, want) {
 		t.Errorf("%d keys of %d", len(got), len(want))
@@ -52,20 +48,15 @@ func TestKeyed_AllYieldsEachKey(t *testing.T) {
 		t.Errorf("%d keys until the break", n)
 	}
 	ids := &Keyed[tenantID]{New: func(id tenantID) (Limiter, error) { return NewBucket(string(id), PerSecond(10)) }}
-	if _, err := ids.Acquire(t.Context(), "a", Cost{1}); err != nil {
-		t.Fatal(err)
-	}
+	mustAcquire(t, ids.For("a"))
 	for id, l := range ids.All() {
 		if b, ok := l.(*Bucket); id != "a" || !ok || b.Key() != "a" {
 			t.Errorf("%v: %v", id, l)
 		}
 	}
-	if ids.Len() != 1 {
-		t.Error(ids.Len())
-	}
 }
 
-// Beside calls that make and drop limiters All tells of keys that stay, but for those that move at that moment.
+// While calls make and drop limiters, All yields each key with its own limiter.
 func TestKeyed_AllDuringChanges(t *testing.T) {
 	k := &Keyed[string]{Max: 200, New: func(key string) (Limiter, error) { return NewBucket(key, PerSecond(10)) }}
 	var stop atomic.Bool

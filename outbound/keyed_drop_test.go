@@ -13,21 +13,24 @@ import (
 	"time"
 )
 
+// noRoom checks that l is refused because its Keyed is full.
+func noRoom(t *testing.T, l Limiter, when string) {
+	t.Helper()
+	if _, err := l.Acquire(ctx, Cost{1}); !errors.Is(err, ErrFull) {
+		t.Errorf("%s: %v", when, err)
+	}
+}
+
+// A limiter is dropped when it is idle and no permit is in use.
 func TestKeyed_DropsIdleLimiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := 0
 		k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) { made++; return perTenant(key) }}
 		first := k.For("a")
 		p := mustAcquire(t, first)
-		refused := func(why string) {
-			t.Helper()
-			if _, err := k.For("b").Acquire(ctx, Cost{1}); !errors.Is(err, ErrFull) {
-				t.Errorf("%s: %v", why, err)
-			}
-		}
-		refused("while the bucket is not empty")
+		noRoom(t, k.For("b"), "while the bucket is not empty")
 		time.Sleep(4 * time.Minute)
-		refused("while a permit is out")
+		noRoom(t, k.For("b"), "while a permit is in use")
 		if n := p.pin.Load(); n != 1 {
 			t.Errorf("%d permits are counted, want 1", n)
 		}
@@ -42,6 +45,7 @@ func TestKeyed_DropsIdleLimiters(t *testing.T) {
 	})
 }
 
+// A permit whose Done is forgotten keeps its limiter for five minutes.
 func TestKeyed_ForgottenDoneKeepsALimiterFiveMinutes(t *testing.T) {
 	for name, limits := range map[string][]Limit{
 		"cell":       {PerSecond(10)},
@@ -56,9 +60,7 @@ func TestKeyed_ForgottenDoneKeepsALimiterFiveMinutes(t *testing.T) {
 				p.call.Done() // as the collection of a forgotten permit does: what stays is the pin
 			}
 			time.Sleep(5*time.Minute - time.Second)
-			if _, err := k.For("b").Acquire(ctx, Cost{1}); !errors.Is(err, ErrFull) {
-				t.Errorf("%s: before five minutes: %v", name, err)
-			}
+			noRoom(t, k.For("b"), name+", before five minutes")
 			time.Sleep(time.Second)
 			mustAcquire(t, k.For("b")).Done()
 			p.Done() // too late, and without effect
@@ -69,6 +71,7 @@ func TestKeyed_ForgottenDoneKeepsALimiterFiveMinutes(t *testing.T) {
 	}
 }
 
+// Idle limiters stay for a minute, and are dropped by the calls of other keys.
 func TestKeyed_IdleLimitersLingerAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &Keyed[int]{New: func(i int) (Limiter, error) { return perTenant(strconv.Itoa(i)) }}
@@ -89,6 +92,7 @@ func TestKeyed_IdleLimitersLingerAMinute(t *testing.T) {
 	})
 }
 
+// A limiter without the method Idle is kept.
 func TestKeyed_LimiterWithoutIdleIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &Keyed[int]{Max: 3, New: func(int) (Limiter, error) {
@@ -98,9 +102,7 @@ func TestKeyed_LimiterWithoutIdleIsKept(t *testing.T) {
 			mustAcquire(t, k.For(i)).Done()
 		}
 		time.Sleep(24 * time.Hour)
-		if _, err := k.For(3).Acquire(ctx, Cost{1}); !errors.Is(err, ErrFull) {
-			t.Errorf("fourth key: %v", err)
-		}
+		noRoom(t, k.For(3), "fourth key")
 	})
 }
 
@@ -119,15 +121,11 @@ func (n *numbered) Acquire(ctx context.Context, _ Cost) (Permit, error) {
 	return NewPermit(n), ctx.Err()
 }
 
-// A limiter is not dropped while a call is in its Acquire, or Use in its function. It is when
-// that has ended, also in a panic.
+// A limiter is not dropped while a call is in its Acquire, or Use in its function. It is dropped when
+// that has ended, also by a panic.
 func TestKeyed_LimiterOfACallInAcquireIsKept(t *testing.T) {
 	var k *Keyed[string]
-	full := func() {
-		if _, err := k.Acquire(ctx, "other", Cost{1}); !errors.Is(err, ErrFull) {
-			t.Errorf("another key: %v", err)
-		}
-	}
+	full := func() { noRoom(t, k.For("other"), "another key") }
 	acquire := full
 	k = &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) {
 		if key == "other" {
@@ -139,15 +137,10 @@ func TestKeyed_LimiterOfACallInAcquireIsKept(t *testing.T) {
 	full()
 	p.Done()
 	mustAcquire(t, k.For("other")).Done()
-	if err := k.Use("key", func(Limiter) error { full(); return nil }); err != nil {
-		t.Error(err)
-	}
+	must(t, k.Use("key", func(Limiter) error { full(); return nil }))
 	mustAcquire(t, k.For("other")).Done()
 	acquire = func() { panic("acquire") }
-	func() {
-		defer func() { _ = recover() }()
-		_, _ = k.Acquire(ctx, "key", Cost{1})
-	}()
+	ending(func() { _, _ = k.Acquire(ctx, "key", Cost{1}) })
 	mustAcquire(t, k.For("other")).Done()
 }
 
@@ -162,8 +155,8 @@ func (w lined) Acquire(ctx context.Context, c Cost) (Permit, error) {
 	return w.bucket.Acquire(ctx, c)
 }
 
-// Limiters of many keys around one busy bucket make room for others, and the last one stays
-// until the bucket is idle. One around a bucket of its own stays until then, too.
+// Limiters of many keys around one busy bucket are dropped, and the last one stays until the
+// bucket is idle. One around a bucket of its own stays until then, too.
 func TestKeyed_LastLimiterKeepsABusyBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := 0
@@ -186,16 +179,14 @@ func TestKeyed_LastLimiterKeepsABusyBucket(t *testing.T) {
 			t.Errorf("%d limiters, %d around the bucket, idle %v", k.Len(), all.keys.Load(), all.Idle())
 		}
 		time.Sleep(10 * time.Minute)
-		if _, err := k.For("other").Acquire(ctx, Cost{1}); !errors.Is(err, ErrFull) {
-			t.Errorf("while both buckets are busy: %v", err)
-		}
+		noRoom(t, k.For("other"), "while both buckets are busy")
 		time.Sleep(time.Hour)
 		mustAcquire(t, k.For("other")).Done()
 	})
 }
 
-// A limiter that is dropped at every chance: two of one key never have permits
-// out at the same time.
+// Two limiters of one key never have permits in use at the same time, though idle ones are dropped at
+// every chance.
 func TestKeyed_NoTwoLimitersOfAKeyAreInUse(t *testing.T) {
 	k := &Keyed[int]{Max: 3, New: func(int) (Limiter, error) { return &numbered{}, nil }}
 	const keys = 6
@@ -235,7 +226,7 @@ func TestKeyed_NoTwoLimitersOfAKeyAreInUse(t *testing.T) {
 	}
 }
 
-// Whatever is dropped and made again, each key's calls obey its limit.
+// Each key's calls keep to its limit, whatever limiters are dropped and made again.
 func TestKeyed_KeysKeepTheirLimitsWhileOthersCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := Limit{Capacity: 2, LeakRate: 4}
@@ -249,7 +240,6 @@ func TestKeyed_KeysKeepTheirLimitsWhileOthersCome(t *testing.T) {
 			sync.Mutex
 			level float64
 			last  time.Time
-			n     int
 		}
 		var of [keys]history
 		var all sync.WaitGroup
@@ -266,7 +256,6 @@ func TestKeyed_KeysKeepTheirLimitsWhileOthersCome(t *testing.T) {
 							t.Errorf("level %v of key %d", h.level, i)
 						}
 						h.last = time.Now()
-						h.n++
 						h.Unlock()
 						if r.IntN(4) == 0 {
 							time.Sleep(time.Duration(r.IntN(2000)) * time.Millisecond)
@@ -286,23 +275,17 @@ func TestKeyed_KeysKeepTheirLimitsWhileOthersCome(t *testing.T) {
 	})
 }
 
-// What a tenant has spent of a day is not forgotten before the day is over, however long
-// nobody calls. Then its limiter makes room.
+// What a tenant has spent of a day is kept until the day is over, however long no call comes. Then its
+// limiter is dropped.
 func TestKeyed_DayIsKeptUntilMidnight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) { return NewBucket(key, Daily(2, time.UTC)) }}
 		until(t, "2024-02-29T06:00:00Z")
-		for range 2 {
-			p := mustAcquire(t, k.For("a"))
-			p.Done()
-		}
+		mustAcquire(t, k.For("a")).Done()
+		mustAcquire(t, k.For("a")).Done()
 		until(t, "2024-02-29T23:59:00Z")
-		if _, err := k.For("b").Acquire(ctx, Cost{1}); !errors.Is(err, ErrFull) {
-			t.Errorf("before midnight: %v", err)
-		}
-		if _, err := k.For("a").Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
-			t.Errorf("the third of a day: %v", err)
-		}
+		noRoom(t, k.For("b"), "before midnight")
+		refused(t, k.For("a"), Cost{1}) // the third of a day
 		until(t, "2024-03-01T00:00:01Z")
 		mustAcquire(t, k.For("b")).Done()
 		if k.Len() != 1 {

@@ -1,4 +1,4 @@
-package outbound_test
+package outbound
 
 import (
 	"context"
@@ -7,71 +7,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-var background = context.Background()
-
-var errCut = fmt.Errorf("%w: connection refused", store.ErrUnavailable)
-
-// cutOff is a store that cannot be reached.
-type cutOff struct{}
-
-func (cutOff) Update(context.Context, string, *store.Op) (store.Reply, error) {
-	return store.Reply{}, errCut
-}
-
-func TestKeyedLabel_StandsInErrorsAndEvents(t *testing.T) {
-	const secret, tenant = "sk-live-0123456789", "the first tenant"
-	away := cutOff{}
-	hour, second := outbound.PerHour(1), outbound.PerSecond(9).Of(0, "second")
-	for name, c := range map[string]struct {
-		store  store.Store
-		limits []outbound.Limit
-		cost   float64
-		want   error
-	}{
-		"no room":            {nil, []outbound.Limit{hour}, 1, outbound.ErrThrottled},
-		"no room in one":     {nil, []outbound.Limit{hour, second}, 1, outbound.ErrThrottled},
-		"a cost too large":   {nil, []outbound.Limit{hour}, 2, outbound.ErrTooLarge},
-		"a limit of nothing": {nil, []outbound.Limit{{}}, 1, outbound.ErrInvalid},
-		"a store away":       {away, []outbound.Limit{hour}, 1, store.ErrUnavailable},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for _, label := range []func(string) string{nil, func(string) string { return tenant }} {
-				keyed := &outbound.Keyed[string]{Label: label, New: func(key string) (outbound.Limiter, error) {
-					if c.store != nil {
-						return outbound.NewSharedBucket(c.store, key, c.limits...)
-					}
-					return outbound.NewBucket(key, c.limits...)
-				}}
-				var told error
-				observed := outbound.Observe(keyed.For(secret), "", func(_ context.Context, e outbound.Event) { told = e.Err })
-				var err error
-				for range 2 { // for the second there is no room
-					_, err = observed.Acquire(background, outbound.Cost{c.cost})
-				}
-				if !errors.Is(err, c.want) || !errors.Is(told, c.want) {
-					t.Fatalf("%v, and told %v, not %v", err, told, c.want)
-				}
-				for _, text := range []string{err.Error(), told.Error(), fmt.Sprintf("%#v", err)} {
-					shown := strings.Contains(text, secret)
-					if shown != (label == nil) || strings.Contains(text, tenant) == shown {
-						t.Errorf("with a label: %v, %s", label != nil, text)
-					}
-				}
-			}
-		})
-	}
-}
-
-// wrapping is a foreign limiter.
-type wrapping struct{ outbound.Limiter }
+// wrapping is a foreign limiter, whose errors are its own.
+type wrapping struct{ Limiter }
 
 var errTenant = errors.New("of a tenant")
 
-func (w wrapping) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
+func (w wrapping) Acquire(ctx context.Context, c Cost) (Permit, error) {
 	p, err := w.Limiter.Acquire(ctx, c)
 	if err != nil {
 		err = fmt.Errorf("%w: %w", errTenant, err)
@@ -79,106 +23,114 @@ func (w wrapping) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit
 	return p, err
 }
 
-func TestKeyedLabel_HidesTheKeyInWrappedErrors(t *testing.T) {
+// Errors and events show a key's label in place of the key, also in errors that wrap others.
+func TestKeyedLabel_StandsInErrorsAndEvents(t *testing.T) {
 	const secret, tenant = "sk-live-0123456789", "the first tenant"
-	hour := outbound.PerHour(1)
-	away := cutOff{}
-	made := func(l outbound.Limiter, err error) (outbound.Limiter, error) {
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", errTenant, err)
-		}
-		return wrapping{l}, nil
-	}
-	for want, c := range map[error]struct {
-		new  func(key string) (outbound.Limiter, error)
-		cost float64
+	down := StoreFunc(func(context.Context, string, *store.Op) (store.Reply, error) { return store.Reply{}, errCut })
+	hour, second := PerHour(1), PerSecond(9).Of(0, "second")
+	for name, c := range map[string]struct {
+		store  store.Store
+		limits []Limit
+		cost   float64
+		want   error
 	}{
-		outbound.ErrThrottled: {func(key string) (outbound.Limiter, error) { return made(outbound.NewBucket(key, hour)) }, 1},
-		outbound.ErrTooLarge:  {func(key string) (outbound.Limiter, error) { return made(outbound.NewBucket(key, hour)) }, 2},
-		outbound.ErrInvalid:   {func(key string) (outbound.Limiter, error) { return made(outbound.NewBucket(key)) }, 1},
-		store.ErrUnavailable:  {func(key string) (outbound.Limiter, error) { return made(outbound.NewSharedBucket(away, key, hour)) }, 1},
+		"over the limit":      {nil, []Limit{hour}, 1, ErrThrottled},
+		"over one limit":      {nil, []Limit{hour, second}, 1, ErrThrottled},
+		"a cost too large":    {nil, []Limit{hour}, 2, ErrTooLarge},
+		"a limit of nothing":  {nil, []Limit{{}}, 1, ErrInvalid},
+		"no limit":            {nil, nil, 1, ErrInvalid},
+		"a store unavailable": {down, []Limit{hour}, 1, store.ErrUnavailable},
 	} {
-		keyed := &outbound.Keyed[string]{Label: func(string) string { return tenant }, New: c.new}
-		var err error
-		for range 2 { // for the second there is no room
-			_, err = keyed.Acquire(background, secret, outbound.Cost{c.cost})
-		}
-		if !errors.Is(err, want) || !errors.Is(err, errTenant) {
-			t.Errorf("%v, not %v of a tenant", err, want)
-			continue
-		}
-		for _, text := range []string{err.Error(), fmt.Sprintf("%+v", err), fmt.Sprintf("%#v", err)} {
-			if strings.Contains(text, secret) {
-				t.Errorf("%v shows the key: %s", want, text)
+		for _, wraps := range []bool{false, true} {
+			for _, label := range []func(string) string{nil, func(string) string { return tenant }} {
+				t.Run(fmt.Sprintf("%s, wrapped %v, label %v", name, wraps, label != nil), func(t *testing.T) {
+					keyed := &Keyed[string]{Label: label, New: func(key string) (Limiter, error) {
+						b, err := NewBucket(key, c.limits...)
+						if c.store != nil {
+							b, err = NewSharedBucket(c.store, key, c.limits...)
+						}
+						if wraps && err != nil {
+							return nil, fmt.Errorf("%w: %w", errTenant, err)
+						} else if wraps {
+							return wrapping{b}, nil
+						}
+						return b, err
+					}}
+					var event, err error
+					observed := Observe(keyed.For(secret), "", func(_ context.Context, e Event) { event = e.Err })
+					for range 2 { // the first call takes all units
+						_, err = observed.Acquire(ctx, Cost{c.cost})
+					}
+					if !errors.Is(err, c.want) || !errors.Is(event, c.want) || errors.Is(err, errTenant) != wraps {
+						t.Fatalf("%v, in the event %v, not %v", err, event, c.want)
+					}
+					for _, text := range []string{err.Error(), event.Error(), fmt.Sprintf("%+v", err), fmt.Sprintf("%#v", err)} {
+						shown := strings.Contains(text, secret)
+						if shown != (label == nil) || !strings.HasPrefix(text, "&") && strings.Contains(text, tenant) == shown {
+							t.Error(text)
+						}
+					}
+					if full, ok := errors.AsType[*ThrottledError](err); ok && label != nil && full.Key != tenant {
+						t.Errorf("its key is %q", full.Key)
+					}
+				})
 			}
-		}
-		if !strings.Contains(err.Error(), tenant) {
-			t.Errorf("%q does not name the tenant", err)
-		}
-		var throttled *outbound.ThrottledError
-		if errors.As(err, &throttled) && throttled.Key != tenant {
-			t.Errorf("its key is %q", throttled.Key)
 		}
 	}
 }
 
 // An error without a bucket's key stays as New has made it.
 func TestKeyedLabel_ErrorWithoutAKeyStays(t *testing.T) {
-	keyed := &outbound.Keyed[string]{
+	keyed := &Keyed[string]{
 		Label: func(string) string { return "label" },
-		New:   func(string) (outbound.Limiter, error) { return nil, errTenant },
+		New:   func(string) (Limiter, error) { return nil, errTenant },
 	}
-	if _, err := keyed.Acquire(background, "k", outbound.Cost{1}); err != errTenant {
+	if _, err := keyed.Acquire(ctx, "k", Cost{1}); err != errTenant {
 		t.Error(err)
 	}
 }
 
+// A refusal shows at most 64 bytes of a key.
 func TestThrottledError_Shows64BytesOfAKey(t *testing.T) {
 	for key, want := range map[string]string{
 		strings.Repeat("x", 64):             `"` + strings.Repeat("x", 64) + `"`,
 		strings.Repeat("x", 65):             `"` + strings.Repeat("x", 64) + `"…`,
 		"a\nb" + strings.Repeat("\x00", 70): `"a\nb` + strings.Repeat(`\x00`, 61) + `"…`,
 	} {
-		if text := (&outbound.ThrottledError{Key: key}).Error(); text != "outbound: rate limited: "+want {
+		if text := (&ThrottledError{Key: key}).Error(); text != "outbound: rate limited: "+want {
 			t.Error(text)
 		}
 	}
 }
 
-// failing is a limiter whose answer is an error.
-type failing struct{ err error }
-
-func (f failing) Acquire(context.Context, outbound.Cost) (outbound.Permit, error) {
-	return outbound.Permit{}, f.err
+// failing returns a Keyed whose limiters fail with err.
+func failing(err error, label func(string) string) *Keyed[string] {
+	return &Keyed[string]{Label: label, New: func(string) (Limiter, error) {
+		return limiterFunc(func(context.Context, Cost) (Permit, error) { return Permit{}, err }), nil
+	}}
 }
 
 // embedding is a program's own error, which no program can compare with ==.
 type embedding struct {
-	*outbound.ThrottledError
+	*ThrottledError
 	hints []string
 }
 
+// A program finds its own error in one with a label.
 func TestKeyedLabel_ProgramFindsItsOwnError(t *testing.T) {
-	refusal := &outbound.ThrottledError{Key: "secret"}
+	refusal := &ThrottledError{Key: "secret"}
 	own := embedding{refusal, []string{"later"}}
 	for name, err := range map[string]error{
-		"wrapped in a store's": fmt.Errorf("x: %w", &outbound.StoreError{Key: "secret", Err: refusal}),
+		"wrapped in a store's": fmt.Errorf("x: %w", &StoreError{Key: "secret", Err: refusal}),
 		"embedded":             own,
 		"embedded, a pointer":  &own,
 		"wrapped and embedded": fmt.Errorf("x: %w", own),
 	} {
-		keyed := &outbound.Keyed[string]{
-			Label: func(string) string { return "label" },
-			New:   func(string) (outbound.Limiter, error) { return failing{err}, nil },
-		}
-		_, got := keyed.Acquire(background, "secret", outbound.Cost{1})
-		var throttled *outbound.ThrottledError
+		_, got := failing(err, func(string) string { return "label" }).Acquire(ctx, "secret", Cost{1})
+		var throttled *ThrottledError
 		if errors.As(err, &throttled) { // else it is the limiter's own error
-			if strings.Contains(got.Error(), "secret") {
-				t.Errorf("%s: %v shows the key", name, got)
-			}
-			if !errors.As(got, &throttled) || throttled.Key != "label" {
-				t.Errorf("%s: the refusal's key is %q", name, throttled.Key)
+			if strings.Contains(got.Error(), "secret") || !errors.As(got, &throttled) || throttled.Key != "label" {
+				t.Errorf("%s: %v, the refusal's key is %q", name, got, throttled.Key)
 			}
 		}
 		var value embedding
@@ -189,27 +141,24 @@ func TestKeyedLabel_ProgramFindsItsOwnError(t *testing.T) {
 	}
 }
 
+// A Keyed without a Label passes errors on without an allocation.
 func TestKeyedLabel_NoneAllocatesNothing(t *testing.T) {
-	err := error(&outbound.ThrottledError{Key: "key"})
-	keyed := &outbound.Keyed[string]{New: func(string) (outbound.Limiter, error) { return failing{err}, nil }}
-	if n := testing.AllocsPerRun(1000, func() { _, _ = keyed.Acquire(background, "key", outbound.Cost{1}) }); n > 0 {
+	keyed := failing(&ThrottledError{Key: "key"}, nil)
+	if n := testing.AllocsPerRun(1000, func() { _, _ = keyed.Acquire(ctx, "key", Cost{1}) }); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
-// An error of what uses the limiter, such as that of a booking, is one of the limiter's.
+// An error of what uses the limiter, such as that of a booking, has the label, too.
 func TestKeyedLabel_StandsInErrorsOfUse(t *testing.T) {
-	k := &outbound.Keyed[string]{Label: func(string) string { return "label" }, New: func(key string) (outbound.Limiter, error) {
-		return outbound.NewBucket(key, outbound.Limit{Capacity: 1, LeakRate: 1})
+	k := &Keyed[string]{Label: func(string) string { return "label" }, New: func(key string) (Limiter, error) {
+		return NewBucket(key, Limit{Capacity: 1, LeakRate: 1})
 	}}
-	err := k.Use("secret", func(l outbound.Limiter) error {
-		return l.(*outbound.Bucket).Book(background, &outbound.BookRequest{Costs: []outbound.Cost{{2}}})
+	err := k.Use("secret", func(l Limiter) error {
+		return l.(*Bucket).Book(ctx, &BookRequest{Costs: []Cost{{2}}})
 	})
-	var bad *outbound.CostError
-	if !errors.As(err, &bad) || bad.Key != "label" || strings.Contains(err.Error(), "secret") {
+	if bad, ok := errors.AsType[*CostError](err); !ok || bad.Key != "label" || strings.Contains(err.Error(), "secret") {
 		t.Errorf("%v", err)
 	}
-	if err := k.Use("secret", func(outbound.Limiter) error { return nil }); err != nil {
-		t.Error(err)
-	}
+	must(t, k.Use("secret", func(Limiter) error { return nil }))
 }
