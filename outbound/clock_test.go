@@ -175,7 +175,7 @@ func TestClock_Reopens(t *testing.T) {
 					}
 				}
 				time.Sleep(10 * time.Second)
-				k := hear(t, b)
+				k := clockOf(t, b)
 				if in := k.Reopens(&Cost{2}); in != 0 {
 					t.Errorf("with room for two it reopens in %v", in)
 				}

@@ -24,7 +24,7 @@ var (
 	noSpans = []time.Duration{-1, -time.Hour, math.MinInt64}
 )
 
-// buckets are one of each kind, all with some room and some level.
+// buckets are one of each kind, all with some capacity left and some level.
 func buckets(t *testing.T) map[string]*Bucket {
 	all := map[string]*Bucket{
 		"fast":    Must(NewBucket("fast", Limit{Capacity: 10, LeakRate: 1})),
@@ -41,14 +41,11 @@ func buckets(t *testing.T) map[string]*Bucket {
 			t.Fatalf("%s: %v", name, err)
 		}
 	}
-	if err := all["held"].Hold(ctx, time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	must(t, all["held"].Hold(ctx, time.Minute))
 	return all
 }
 
-// refuses checks that something bad is an error of its kind and leaves each
-// kind of bucket as it was.
+// refuses checks that something invalid is the error want and leaves each kind of bucket as it was.
 func refuses(t *testing.T, what string, want error, do func(b *Bucket) error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -64,71 +61,60 @@ func refuses(t *testing.T, what string, want error, do func(b *Bucket) error) {
 	})
 }
 
+// Each method refuses a cost that is no number of units or too large, and changes nothing.
 func TestBucket_InvalidCostChangesNothing(t *testing.T) {
-	type entry struct {
-		name  string
-		meter bool // takes any finite cost
-		do    func(b *Bucket, c Cost) error
-	}
-	entries := []entry{
-		{"Acquire", false, func(b *Bucket, c Cost) error { _, err := b.Acquire(ctx, c); return err }},
-		{"Fillup", true, func(b *Bucket, c Cost) error { _, err := b.Fillup(ctx, c); return err }},
-		{"AbleToAccept", false, func(b *Bucket, c Cost) error {
+	for name, do := range map[string]func(b *Bucket, c Cost) error{
+		"Acquire": func(b *Bucket, c Cost) error { _, err := b.Acquire(ctx, c); return err },
+		"Fillup":  func(b *Bucket, c Cost) error { _, err := b.Fillup(ctx, c); return err },
+		"AbleToAccept": func(b *Bucket, c Cost) error {
 			ok, err := b.AbleToAccept(ctx, c)
 			if ok {
 				t.Errorf("AbleToAccept(%v)", c)
 			}
 			return err
-		}},
-		{"Book", false, func(b *Bucket, c Cost) error {
+		},
+		"Book": func(b *Bucket, c Cost) error {
 			k := BookRequest{Costs: []Cost{c}, Wait: time.Hour}
 			err := b.Book(ctx, &k)
 			if len(k.Tickets) > 0 {
 				t.Errorf("Book(%v): a ticket", c)
 			}
 			return err
-		}},
-		{"Clock.Earliest", false, func(b *Bucket, c Cost) error {
-			var k BookRequest
-			if err := b.Book(ctx, &k); err != nil {
-				return err
-			}
-			_, _, err := k.Clock.Earliest(&c, new(Cost))
+		},
+		"Clock.Earliest": func(b *Bucket, c Cost) error {
+			_, _, err := clockOf(t, b).Earliest(&c, new(Cost))
 			return err
-		}},
-	}
-	for _, e := range entries {
+		},
+	} {
 		for _, n := range noNumbers {
 			for unit := range units {
 				c := Cost{1}
 				c[unit] = n
-				refuses(t, fmt.Sprintf("%s(%v)", e.name, c), ErrInvalid, func(b *Bucket) error { return e.do(b, c) })
+				refuses(t, fmt.Sprintf("%s(%v)", name, c), ErrInvalid, func(b *Bucket) error { return do(b, c) })
 			}
 		}
-		if e.meter {
+		if name == "Fillup" { // which takes any finite cost
 			continue
 		}
 		for _, n := range append([]float64{10.000001, 11}, huge...) {
-			refuses(t, fmt.Sprintf("%s(%v)", e.name, n), ErrTooLarge, func(b *Bucket) error { return e.do(b, Cost{n}) })
+			refuses(t, fmt.Sprintf("%s(%v)", name, n), ErrTooLarge, func(b *Bucket) error { return do(b, Cost{n}) })
 		}
 	}
 }
 
-// What is too small to tell from nothing still counts: a billionth of the
-// capacity.
+// A cost that is too small for a float to add still counts, as a billionth of the capacity.
 func TestCost_DenormalIsCharged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, b := range []*Bucket{Must(NewBucket("fast", Limit{Capacity: 1e9, LeakRate: 1})), Must(NewBucket("two", Limit{Capacity: 1e9, LeakRate: 1}, Limit{Capacity: 1e9, LeakRate: 1, Unit: 1}))} {
-			if _, err := b.Acquire(ctx, Cost{denormal}); err != nil {
-				t.Error(err)
-			}
-			if level := states(t, b)[0].Level; math.Abs(level-1) > 1e-6 {
-				t.Errorf("level %v, want 1", level)
+			admit(t, b, denormal)
+			if n := level(t, b, 0); math.Abs(n-1) > 1e-6 {
+				t.Errorf("level %v, want 1", n)
 			}
 		}
 	})
 }
 
+// Fillup takes any finite cost, and its state is never above the capacity.
 func TestFillup_TakesAnyFiniteCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, b := range buckets(t) {
@@ -142,25 +128,21 @@ func TestFillup_TakesAnyFiniteCost(t *testing.T) {
 	})
 }
 
+// A negative duration, or a hold of none, is an error and changes nothing.
 func TestBucket_InvalidDurationChangesNothing(t *testing.T) {
-	for _, d := range append([]time.Duration{0}, noSpans...) {
+	refuses(t, "Hold(0)", ErrInvalid, func(b *Bucket) error { return b.Hold(ctx, 0) })
+	for _, d := range noSpans {
 		refuses(t, fmt.Sprintf("Hold(%d)", d), ErrInvalid, func(b *Bucket) error { return b.Hold(ctx, d) })
-		if d == 0 {
-			continue
+		for field, k := range map[string]BookRequest{"Wait": {Wait: d}, "Horizon": {Horizon: d}, "After": {After: d}} {
+			refuses(t, fmt.Sprintf("Book, %s %d", field, d), ErrInvalid, func(b *Bucket) error {
+				k.Costs = []Cost{{1}}
+				return b.Book(ctx, &k)
+			})
 		}
-		refuses(t, fmt.Sprintf("Book, Wait %d", d), ErrInvalid, func(b *Bucket) error {
-			return b.Book(ctx, &BookRequest{Costs: []Cost{{1}}, Wait: d})
-		})
-		refuses(t, fmt.Sprintf("Book, Horizon %d", d), ErrInvalid, func(b *Bucket) error {
-			return b.Book(ctx, &BookRequest{Costs: []Cost{{1}}, Horizon: d})
-		})
-		refuses(t, fmt.Sprintf("Book, After %d", d), ErrInvalid, func(b *Bucket) error {
-			return b.Book(ctx, &BookRequest{Costs: []Cost{{1}}, After: d})
-		})
 	}
 }
 
-// What returns no error ignores what makes no sense.
+// A permit ignores invalid numbers and durations.
 func TestPermit_IgnoresInvalidNumbers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, b := range buckets(t) {
@@ -183,8 +165,8 @@ func TestPermit_IgnoresInvalidNumbers(t *testing.T) {
 				t.Errorf("the bucket %s has changed\n%+v to\n%+v", name, before, after)
 			}
 			p.Settle(Cost{2, 1}) // none of those was the first Settle
-			if level := states(t, b)[0].Level; level != before[0].Level+1 {
-				t.Errorf("%s: level %v, want %v", name, level, before[0].Level+1)
+			if n := level(t, b, 0); n != before[0].Level+1 {
+				t.Errorf("%s: level %v, want %v", name, n, before[0].Level+1)
 			}
 			p.Refused(math.MinInt64)
 			if s := states(t, b)[0]; s.HeldFor != time.Second {
@@ -194,29 +176,25 @@ func TestPermit_IgnoresInvalidNumbers(t *testing.T) {
 	})
 }
 
+// The longest durations overflow nothing.
 func TestBucket_LongestDurationsDoNotOverflow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, b := range buckets(t) {
 			p, _ := b.Acquire(ctx, Cost{1, 1})
 			for range 3 {
-				if err := b.Hold(ctx, math.MaxInt64); err != nil {
-					t.Fatal(err)
-				}
+				must(t, b.Hold(ctx, math.MaxInt64))
 				p.Refused(math.MaxInt64)
 				p.Hold(math.MaxInt64)
 				time.Sleep(time.Hour)
-				var full *ThrottledError
-				if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &full) || full.RetryAfter < 100*365*24*time.Hour {
-					t.Errorf("%s, held for ever: %v", name, err)
+				if full := refused(t, b, Cost{1}); full.RetryAfter < 100*365*24*time.Hour {
+					t.Errorf("%s, held for ever: %v", name, full)
 				}
 				if err := b.Book(ctx, &BookRequest{Costs: []Cost{{1}, {1}}, Wait: time.Hour, Horizon: math.MaxInt64}); !errors.Is(err, ErrThrottled) {
 					t.Errorf("%s, held for ever: %v", name, err)
 				}
 				states(t, b)
 			}
-			if err := b.Resume(ctx); err != nil {
-				t.Fatal(err)
-			}
+			must(t, b.Resume(ctx))
 			for _, s := range states(t, b) {
 				if s.HeldFor > 0 || s.Level > s.Limit.Capacity {
 					t.Errorf("%s, resumed: %+v", name, s)
@@ -234,10 +212,13 @@ func TestBucket_LongestDurationsDoNotOverflow(t *testing.T) {
 	})
 }
 
+// An invalid limit is refused wherever limits are given, and changes nothing.
 func TestLimit_InvalidIsRefusedEverywhere(t *testing.T) {
 	good := Limit{Capacity: 1, LeakRate: 1}
 	bad := map[string]Limit{"zero": {}, "unit": good.Of(-1, ""), "unit 4": good.Of(units, ""), "name": good.Of(0, "a\xff"), "literal burst": good.Burst(1),
-		"at once 0": InFlight(0), "at once -1": InFlight(-1), "at once min": InFlight(math.MinInt), "at once max": InFlight(math.MaxInt),
+		"in flight 0": InFlight(0), "in flight -1": InFlight(-1), "in flight min": InFlight(math.MinInt), "in flight max": InFlight(math.MaxInt),
+		"lease 1s": InFlight(1).Lease(time.Second), "lease 2h": InFlight(1).Lease(2 * time.Hour), "lease of a rate": PerSecond(1).Lease(time.Minute),
+		"adaptive rate": PerSecond(9).Adaptive(), "adaptive lease": InFlight(9).Lease(time.Minute).Adaptive(), "lease, adaptive": InFlight(9).Adaptive().Lease(time.Minute),
 		"slow": {Capacity: 1e12, LeakRate: 1e-3}, "denormal rate": {Capacity: 1, LeakRate: denormal}, "denormal both": {Capacity: 1e-300, LeakRate: denormal},
 		"denormal n": Per(denormal, time.Second), "window": Per(1, 0), "window -1": Per(1, -1), "window min": Per(1, math.MinInt64),
 		"window max": Per(1, math.MaxInt64), "300 years": Per(1, 101*365*24*time.Hour)}
@@ -257,7 +238,7 @@ func TestLimit_InvalidIsRefusedEverywhere(t *testing.T) {
 			t.Errorf("NewBucket with %s, %v: %v", name, l, err)
 		}
 		if _, err := NewBucket("key", good, l); !errors.Is(err, ErrInvalid) {
-			t.Errorf("NewBucket with %s beside a good one: %v", name, err)
+			t.Errorf("NewBucket with %s next to a good one: %v", name, err)
 		}
 		if _, err := NewSharedBucket(store.NewMemory(), "key", l); !errors.Is(err, ErrInvalid) {
 			t.Errorf("NewSharedBucket with %s: %v", name, err)
@@ -268,8 +249,9 @@ func TestLimit_InvalidIsRefusedEverywhere(t *testing.T) {
 	for i := range nine {
 		nine[i] = good.Of(0, fmt.Sprint(i))
 	}
-	for _, some := range [][]Limit{{}, nine, {good, good}, {InFlight(1), InFlight(2)}} {
-		if _, err := NewBucket("key", some...); !errors.Is(err, ErrInvalid) {
+	for _, some := range [][]Limit{{}, nine, {good, good}, {InFlight(1).Of(0, "a"), good, InFlight(2).Of(1, "b")}} {
+		_, err := NewBucket("key", some...)
+		if bad, ok := errors.AsType[*LimitError](err); !ok || !errors.Is(err, ErrInvalid) || bad.Key != "key" {
 			t.Errorf("NewBucket with %v: %v", some, err)
 		}
 	}
@@ -292,34 +274,27 @@ func TestLimit_ExtremesAdmitTheirCapacityOnce(t *testing.T) {
 			}
 			// What leaks in a nanosecond, the resolution of waits, may come on top.
 			if most := 2 + int(l.LeakRate*1e-9/(l.Capacity/2)); admitted > most || admitted == 0 {
-				t.Errorf("%v: %d halves of it admitted at once", l, admitted)
+				t.Errorf("%v: %d halves of it admitted in one burst", l, admitted)
 			}
 			states(t, b)
 		})
 	}
 }
 
-// The time of a process may be anything, also long before its start, as in the
-// bubbles of testing/synctest.
+// A Memory drops keys that equal new ones, and keeps those in use.
 func TestMemory_KeepsUsedKeysAmongMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := store.NewMemory()
 		debtor := Must(NewSharedBucket(store, "debtor", PerHour(1)))
 		for i := range 200 {
-			_, err := debtor.Acquire(ctx, Cost{1})
-			if (err == nil) != (i == 0) {
+			if _, err := debtor.Acquire(ctx, Cost{1}); (err == nil) != (i == 0) {
 				t.Fatalf("call %d: %v", i, err)
 			}
-			other := Must(NewSharedBucket(store, fmt.Sprint(i), PerSecond(1)))
-			if _, err := other.Acquire(ctx, Cost{1}); err != nil {
-				t.Fatal(err)
-			}
+			admit(t, Must(NewSharedBucket(store, fmt.Sprint(i), PerSecond(1))), 1)
 		}
 		time.Sleep(2 * time.Hour)
 		for i := range 200 {
-			if _, err := Must(NewSharedBucket(store, fmt.Sprint("new ", i), PerSecond(1))).Acquire(ctx, Cost{1}); err != nil {
-				t.Fatal(err)
-			}
+			admit(t, Must(NewSharedBucket(store, fmt.Sprint("new ", i), PerSecond(1))), 1)
 		}
 		if n := store.Len(); n > 250 {
 			t.Errorf("%d keys are kept, 200 of them in use", n)
@@ -327,18 +302,15 @@ func TestMemory_KeepsUsedKeysAmongMany(t *testing.T) {
 	})
 }
 
+// Any string is a key, and errors show little of it.
 func TestBucket_AnyKeyWorks(t *testing.T) {
-	keys := []string{"", "\x00", "a\x00b", "\xff\xfe\xc0", "*?[]{}", "a\nb", strings.Repeat("k", 10<<20)}
 	synctest.Test(t, func(t *testing.T) {
-		store := store.NewMemory()
-		for _, key := range keys {
-			for name, b := range map[string]*Bucket{"own": Must(NewBucket(key, Limit{Capacity: 1, LeakRate: 1})), "shared": Must(NewSharedBucket(store, key, Limit{Capacity: 1, LeakRate: 1}))} {
-				if _, err := b.Acquire(ctx, Cost{1}); err != nil || b.Key() != key {
-					t.Errorf("%s, a key of %d bytes: %v", name, len(key), err)
-				}
-				_, err := b.Acquire(ctx, Cost{1})
-				if !errors.Is(err, ErrThrottled) || len(err.Error()) > 600 || strings.ContainsAny(err.Error(), "\x00\n") {
-					t.Errorf("%s, a key of %d bytes: %.99v", name, len(key), err)
+		store, limit := store.NewMemory(), Limit{Capacity: 1, LeakRate: 1}
+		for _, key := range []string{"", "\x00", "a\x00b", "\xff\xfe\xc0", "*?[]{}", "a\nb", strings.Repeat("k", 10<<20)} {
+			for _, b := range []*Bucket{Must(NewBucket(key, limit)), Must(NewSharedBucket(store, key, limit))} {
+				admit(t, b, 1)
+				if text := refused(t, b, Cost{1}).Error(); b.Key() != key || len(text) > 600 || strings.ContainsAny(text, "\x00\n") {
+					t.Errorf("a key of %d bytes: %.99v", len(key), text)
 				}
 			}
 		}

@@ -42,6 +42,7 @@ func ending(f func()) {
 	wg.Wait()
 }
 
+// Do runs the job once, returns its error and ends the permit.
 func TestDo_RunsTheJobOnce(t *testing.T) {
 	var c calls
 	failed := errors.New("failed")
@@ -56,26 +57,25 @@ func TestDo_RunsTheJobOnce(t *testing.T) {
 	}
 }
 
+// A refused job does not run, and its error says when to retry.
 func TestWrap_RefusedJobDoesNotRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("jobs", Limit{Capacity: 1, LeakRate: 2}))
 		ran := 0
 		job := Wrap(b, Cost{1}, func(_ context.Context, n int) error { ran += n; return nil })
-		if err := job(ctx, 5); err != nil {
-			t.Fatal(err)
-		}
-		err := job(ctx, 7)
-		var full *ThrottledError
-		if !errors.As(err, &full) || full.RetryAfter != time.Second/2 {
-			t.Fatalf("second job: %v", err)
+		must(t, job(ctx, 5))
+		full, ok := errors.AsType[*ThrottledError](job(ctx, 7))
+		if !ok || full.RetryAfter != time.Second/2 {
+			t.Fatalf("second job: %v", full)
 		}
 		time.Sleep(full.RetryAfter)
-		if err := job(ctx, 9); err != nil || ran != 14 {
-			t.Errorf("third job: %v; the jobs that ran add up to %d, want 14", err, ran)
+		if must(t, job(ctx, 9)); ran != 14 {
+			t.Errorf("the jobs that ran add up to %d, want 14", ran)
 		}
 	})
 }
 
+// A panic of the job reaches the caller, and ends the permit, as runtime.Goexit does.
 func TestDo_PanicEndsThePermit(t *testing.T) {
 	var c calls
 	func() {
@@ -92,6 +92,7 @@ func TestDo_PanicEndsThePermit(t *testing.T) {
 	}
 }
 
+// PermitFrom returns the permit of the job, whose ctx has the values of the caller.
 func TestPermitFrom_SettlesTheJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("settle", Limit{Capacity: 10, LeakRate: 1}))
@@ -106,12 +107,13 @@ func TestPermitFrom_SettlesTheJob(t *testing.T) {
 			PermitFrom(inner).Settle(Cost{3})
 			return nil
 		})
-		if s, _ := b.State(ctx); err != nil || s.Level != 3 {
-			t.Errorf("level %v after settling 8 to 3, %v", s.Level, err)
+		if n := level(t, b, 0); err != nil || n != 3 {
+			t.Errorf("level %v after settling 8 to 3, %v", n, err)
 		}
 	})
 }
 
+// Outside of a job PermitFrom returns a permit without effect.
 func TestPermitFrom_OutsideOfAJob(t *testing.T) {
 	p := PermitFrom(ctx)
 	if p == nil || *p != (Permit{}) || p == PermitFrom(ctx) {
@@ -123,6 +125,7 @@ func TestPermitFrom_OutsideOfAJob(t *testing.T) {
 	p.Done()
 }
 
+// In a job inside of a job, PermitFrom returns the permit of the inner one.
 func TestPermitFrom_NestedJobs(t *testing.T) {
 	var outer, inner calls
 	_ = Do(ctx, &outer, Cost{1}, func(ctx context.Context) error {
@@ -171,8 +174,8 @@ func TestDo_BadArgumentsChargeNothing(t *testing.T) {
 	if err := Do(done, b, Cost{1}, job); err != context.Canceled {
 		t.Errorf("Do, after its ctx: %v", err)
 	}
-	if s, _ := b.State(ctx); s.Level != 0 {
-		t.Errorf("charged %v", s.Level)
+	if n := level(t, b, 0); n != 0 {
+		t.Errorf("charged %v", n)
 	}
 }
 
@@ -180,15 +183,11 @@ func TestDo_BadArgumentsChargeNothing(t *testing.T) {
 func TestWrap_CostByPayload(t *testing.T) {
 	b := Must(NewBucket("rows", Limit{Capacity: 10, LeakRate: 1e-6}))
 	insert := Wrap(b, func(rows []int) Cost { return Cost{float64(len(rows))} }, func(context.Context, []int) error { return nil })
-	if err := insert(ctx, make([]int, 7)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, insert(ctx, make([]int, 7)))
 	if err := insert(ctx, make([]int, 4)); !errors.Is(err, ErrThrottled) {
 		t.Errorf("7 + 4 rows of 10: %v, want a refusal", err)
 	}
-	if err := insert(ctx, make([]int, 3)); err != nil {
-		t.Errorf("7 + 3 rows of 10: %v", err)
-	}
+	must(t, insert(ctx, make([]int, 3)))
 }
 
 // The requests of a job may run in parallel: one ends while the next is admitted.
@@ -197,7 +196,7 @@ func TestAcquireIn_ParallelRequestsOfAJob(t *testing.T) {
 	pool := &Pool{Members: []Limiter{b}}
 	observed := Observe(b, "api", func(context.Context, Event) {})
 	for name, l := range map[string]Limiter{"bucket": b, "pool": pool, "observer": observed, "tenant": Within(b, Unlimited{})} {
-		before, _ := b.State(ctx)
+		before := level(t, b, 0)
 		err := Do(ctx, l, Cost{1}, func(ctx context.Context) error {
 			var first, next Permit
 			if err := first.AcquireIn(ctx, b, Cost{1}); err != nil {
@@ -218,8 +217,8 @@ func TestAcquireIn_ParallelRequestsOfAJob(t *testing.T) {
 			both.Wait()
 			return nil
 		})
-		if s, _ := b.State(ctx); err != nil || s.Level-before.Level > 1.51 {
-			t.Errorf("%s: %v, two requests of 0.5 and 1 took %v", name, err, s.Level-before.Level)
+		if n := level(t, b, 0) - before; err != nil || n > 1.51 {
+			t.Errorf("%s: %v, two requests of 0.5 and 1 took %v", name, err, n)
 		}
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// Who comes back at RetryAfter is admitted, whatever limits there are beside each other, and
-// through holds and slow-downs.
+// A call that comes back at RetryAfter is admitted, whatever limits the bucket has, and through holds
+// and slow-downs.
 func TestBucket_RetryAfterIsEnoughForAllKinds(t *testing.T) {
 	all := []Limit{Window(5, time.Second), Window(40, time.Minute), FixedWindow(7, 3*time.Second), FixedWindow(60, 2*time.Minute), Hourly(90),
 		Daily(400, pacific), Monthly(5_000, pacific), PerSecond(3), PerMinute(60).Burst(20), {Capacity: 6, LeakRate: 1. / 3}}
@@ -35,8 +35,7 @@ func TestBucket_RetryAfterIsEnoughForAllKinds(t *testing.T) {
 			b := Must(NewBucket("k", limits...))
 			for range 200 {
 				p, err := b.Acquire(ctx, Cost{float64(r.IntN(3))})
-				var full *ThrottledError
-				if errors.As(err, &full) {
+				if full, ok := errors.AsType[*ThrottledError](err); ok {
 					time.Sleep(full.RetryAfter)
 					if p, err = b.Acquire(ctx, Cost{1}); full.Held || err == nil {
 						// A call of another cost, or after a hold.
@@ -53,9 +52,7 @@ func TestBucket_RetryAfterIsEnoughForAllKinds(t *testing.T) {
 				case 1:
 					p.Refused(time.Duration(r.Int64N(int64(20 * time.Second))))
 				case 2:
-					if err := b.Hold(ctx, time.Duration(1+r.Int64N(int64(time.Minute)))); err != nil {
-						t.Fatal(err)
-					}
+					must(t, b.Hold(ctx, time.Duration(1+r.Int64N(int64(time.Minute)))))
 				case 3:
 					time.Sleep(time.Duration(r.ExpFloat64() * float64(10*time.Second)))
 				}
@@ -65,56 +62,44 @@ func TestBucket_RetryAfterIsEnoughForAllKinds(t *testing.T) {
 	}
 }
 
-// awry is a store whose clock is ahead of this process's, and may be set.
-type awry struct {
-	kept  store.Stored
-	ahead time.Duration
-	steps int
-	wild  bool // each step finds another day
-}
-
-func (s *awry) Update(_ context.Context, _ string, op *store.Op) (store.Reply, error) {
-	if s.steps++; s.wild {
-		s.ahead += 72 * time.Hour
-	}
-	return op.ApplyAt(&s.kept, now(), calendar.Stamp(time.Now())+s.ahead), nil
-}
-
-// A store's time of day counts, and not the worker's: it is learned in one more trip.
+// The store's time of day counts, and not the process's. It is learned in one more request.
 func TestCalendar_CountsByTheStoresTimeOfDay(t *testing.T) {
+	clocked := func(ahead func() time.Duration) *Bucket { // in a store whose clock is ahead of this process's
+		var kept store.Stored
+		return Must(NewSharedBucket(StoreFunc(func(_ context.Context, _ string, op *store.Op) (store.Reply, error) {
+			return op.ApplyAt(&kept, now(), calendar.Stamp(time.Now())+ahead()), nil
+		}), "k", Daily(10, time.UTC)))
+	}
 	for _, ahead := range []time.Duration{0, time.Minute, -time.Minute, 5 * time.Hour, -5 * time.Hour, 72 * time.Hour, -72 * time.Hour, 40 * 365 * 24 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			time.Sleep(12 * time.Hour)
-			s := &awry{ahead: ahead}
-			b := Must(NewSharedBucket(s, "k", Daily(10, time.UTC)))
-			admit(t, b, 10)
-			if s.steps > 2 {
-				t.Errorf("ahead %v: the first step takes %d trips", ahead, s.steps)
+			requests := 0
+			b := clocked(func() time.Duration { requests++; return ahead })
+			if admit(t, b, 10); requests > 2 {
+				t.Errorf("ahead %v: the first call takes %d requests", ahead, requests)
 			}
-			s.steps = 0
-			_, err := b.Acquire(ctx, Cost{1})
-			var full *ThrottledError
+			requests = 0
+			full := refused(t, b, Cost{1})
 			stores := time.Now().Add(ahead).UTC()
 			midnight := stores.Truncate(24 * time.Hour).Add(24*time.Hour + store.Slack)
-			if !errors.As(err, &full) || full.RetryAfter != midnight.Sub(stores) || s.steps != 1 {
-				t.Errorf("ahead %v: %v in %d trips, want %v", ahead, err, s.steps, midnight.Sub(stores))
+			if full.RetryAfter != midnight.Sub(stores) || requests != 1 {
+				t.Errorf("ahead %v: %v in %d requests, want %v", ahead, full, requests, midnight.Sub(stores))
 			}
 			time.Sleep(full.RetryAfter)
-			if admit(t, b, 10); s.steps > 2 {
-				t.Errorf("ahead %v: after midnight %d trips", ahead, s.steps)
+			if admit(t, b, 10); requests > 2 {
+				t.Errorf("ahead %v: after midnight %d requests", ahead, requests)
 			}
 		})
 	}
-	b := Must(NewSharedBucket(&awry{wild: true}, "k", Daily(10, time.UTC)))
-	_, err := b.Acquire(ctx, Cost{1})
-	var bad *StoreError
-	if !errors.As(err, &bad) || !strings.Contains(err.Error(), "store's clock") {
+	ahead := time.Duration(0)
+	_, err := clocked(func() time.Duration { ahead += 72 * time.Hour; return ahead }).Acquire(ctx, Cost{1})
+	if _, bad := errors.AsType[*StoreError](err); !bad || !strings.Contains(err.Error(), "store's clock") {
 		t.Errorf("a clock that runs away: %v", err)
 	}
 }
 
-// An answer that tells what is left of a window concerns the bucket only where the calls
-// since can have used it up: by the limit under which the fewest can have gone.
+// An answer with what remains of a window holds the bucket only if the calls since can have used it up, by the limit
+// that admits the fewest.
 func TestAnswerRemaining_OfAWindowHoldsWhenLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Minute)

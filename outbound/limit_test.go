@@ -10,33 +10,35 @@ import (
 	"time"
 )
 
-func TestBurst_OfOneChangesNothing(t *testing.T) {
-	for _, n := range []float64{1e-3, 0.1, 0.5, 1, 1.7, 10, 1e6} {
-		for name, l := range map[string]Limit{"once": PerSecond(n).Burst(1), "twice": PerSecond(n).Burst(1).Burst(1)} {
-			if l != PerSecond(n) {
-				t.Errorf("PerSecond(%v), burst of 1, %s: %+v", n, name, l)
-			}
-			if _, err := NewBucket("k", l); err != nil {
-				t.Errorf("PerSecond(%v), burst of 1, %s: %v", n, name, err)
-			}
-		}
-	}
-}
-
-func TestBurst_IsAtMostTheLimitsNumber(t *testing.T) {
-	for _, n := range []float64{0.5, 1, 2, 2.5, 10, 1000} {
-		for _, b := range []float64{math.Nextafter(n, 2*n), n + 0.5, n + 1, 2 * n} {
-			if _, err := NewBucket("k", PerMinute(n).Burst(b)); (err == nil) != (b == 1) {
-				t.Errorf("PerMinute(%v).Burst(%v): %v", n, b, err)
+// A burst is a number from 1, which changes nothing, to the limit's number. The error of a larger one offers a limit.
+func TestBurst_IsFromOneToTheLimitsNumber(t *testing.T) {
+	for _, n := range []float64{1e-3, 0.5, 1, 1.7, 2, 10, 1000, 1e6} {
+		for name, l := range map[string]Limit{"1": PerMinute(n).Burst(1), "1, twice": PerMinute(n).Burst(1).Burst(1)} {
+			if _, err := NewBucket("k", l); err != nil || l != PerMinute(n) {
+				t.Errorf("PerMinute(%v), burst of %s: %+v, %v", n, name, l, err)
 			}
 		}
 		if _, err := NewBucket("k", PerMinute(n).Burst(max(1, n))); err != nil {
 			t.Errorf("PerMinute(%v).Burst of as many: %v", n, err)
 		}
+		for _, b := range []float64{math.Nextafter(n, 2*n), n + 0.5, n + 1, 2 * n} {
+			if _, err := NewBucket("k", PerMinute(n).Burst(b)); (err == nil) != (b == 1) {
+				t.Errorf("PerMinute(%v).Burst(%v): %v", n, b, err)
+			}
+		}
+	}
+	for _, c := range []struct {
+		burst float64
+		offer string
+	}{{20, "write Limit{Capacity: 20, LeakRate: 10}"}, {60, "write Limit{Capacity: 60, LeakRate: 10}"}, {0.5, ""}, {1e13, ""}, {inf, ""}, {nan, ""}} {
+		_, err := NewBucket("k", PerSecond(10).Burst(c.burst))
+		if !errors.Is(err, ErrInvalid) || !strings.HasSuffix(err.Error(), c.offer) || c.offer == "" && strings.Contains(err.Error(), "Limit{") {
+			t.Errorf("%v, want %q", err, c.offer)
+		}
 	}
 }
 
-// A caller takes all that there is room for, and after each pause the burst again.
+// A caller takes all that fits, and after each pause the burst again: no window has more than n.
 func TestBurst_KeepsTheWindow(t *testing.T) {
 	const window = time.Second
 	for _, n := range []int{2, 3, 7, 20} {
@@ -46,15 +48,10 @@ func TestBurst_KeepsTheWindow(t *testing.T) {
 					bucket := Must(NewBucket("k", Per(float64(n), window).Burst(float64(b))))
 					var went []time.Time
 					for len(went) < 8*n {
-						_, err := bucket.Acquire(ctx, Cost{1})
-						var full *ThrottledError
-						switch {
-						case err == nil:
+						if _, err := bucket.Acquire(ctx, Cost{1}); err == nil {
 							went = append(went, time.Now())
-						case errors.As(err, &full):
-							time.Sleep(full.RetryAfter)
-						default:
-							t.Fatal(err)
+						} else {
+							time.Sleep(refused(t, bucket, Cost{1}).RetryAfter)
 						}
 						if len(went)%(3*n) == 0 {
 							time.Sleep(2 * window)
@@ -79,18 +76,7 @@ func TestBurst_KeepsTheWindow(t *testing.T) {
 	}
 }
 
-func TestNewBucket_OneInFlightOnly(t *testing.T) {
-	_, err := NewBucket("k", InFlight(1).Of(0, "a"), PerSecond(1), InFlight(2).Of(1, "b"))
-	var bad *LimitError
-	if !errors.As(err, &bad) || bad.Key != "k" {
-		t.Errorf("two of different names: %v", err)
-	}
-	b := Must(NewBucket("k", InFlight(1)))
-	if err := b.SetLimits(ctx, InFlight(1).Of(0, "a"), InFlight(2).Of(1, "b")); !errors.As(err, &bad) {
-		t.Errorf("set: %v", err)
-	}
-}
-
+// A limit takes at least a nanosecond to drain.
 func TestLimit_DrainsInNoLessThanANanosecond(t *testing.T) {
 	for _, c := range []struct {
 		limit Limit
@@ -105,8 +91,7 @@ func TestLimit_DrainsInNoLessThanANanosecond(t *testing.T) {
 	}
 }
 
-// A rate of which a unit takes no whole ns is not rounded to one of which it does,
-// but by as little as a hundred-thousandth.
+// A rate is rounded by at most a hundred-thousandth, also if a unit leaks in no whole number of nanoseconds.
 func TestLimit_RateIsExact(t *testing.T) {
 	for _, rate := range []float64{1e-3, 0.7, 3, 61, 1e4 / 3, 1e6 / 7, 3e6, 7e6, 1e8, 3e8, 2e9 / 3, 7e8, 1e9, 3e9, 1e11} {
 		synctest.Test(t, func(t *testing.T) {
@@ -114,67 +99,13 @@ func TestLimit_RateIsExact(t *testing.T) {
 			b := Must(NewBucket("k", Limit{Capacity: 3 * rate, LeakRate: rate}))
 			admit(t, b, 3*rate)
 			time.Sleep(time.Second)
-			if _, err := b.Acquire(ctx, Cost{rate * (1 + 1e-8)}); !errors.Is(err, ErrThrottled) {
-				t.Errorf("%v per second: more after a second: %v", rate, err)
-			}
-			if _, err := b.Acquire(ctx, Cost{rate * (1 - 1.1e-5)}); err != nil {
-				t.Errorf("%v per second: as many after a second: %v", rate, err)
-			}
+			refused(t, b, Cost{rate * (1 + 1e-8)})
+			admit(t, b, rate*(1-1.1e-5))
 		})
 	}
 }
 
-func TestLimit_WithoutNameHasALabel(t *testing.T) {
-	limits := []Limit{PerSecond(10), PerHour(5_000), Per(1_000_000, 90*time.Minute).Burst(2), Per(0.5, 1500*time.Millisecond), {Capacity: 40, LeakRate: 2},
-		PerMinute(30_000).Of(1, ""), PerMinute(7).Of(0, "mine"), InFlight(3)}
-	b, err := NewBucket("k", limits...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	states, err := b.States(ctx)
-	for i, want := range []string{"10 per 1s", "5000 per 1h", "1000000 per 1h30m", "0.5 per 1.5s", "40 burst, 2/s", "30000 per 1m", "mine", "3 in flight"} {
-		if err != nil || states[i].Label() != want || states[i].Limit.Name != limits[i].Name {
-			t.Errorf("%v is named %q and labelled %q (%v), want %q", limits[i], states[i].Limit.Name, states[i].Label(), err, want)
-		}
-	}
-	var full *ThrottledError
-	if _, err := b.Acquire(ctx, Cost{1}); err != nil {
-		t.Error(err)
-	}
-	if _, err := b.Acquire(ctx, Cost{1}); !errors.As(err, &full) || full.Limit != "mine" {
-		t.Errorf("%v, want a refusal by the slowest", err)
-	}
-	// Limits that the same code makes once more are the same limits.
-	if err := b.SetLimits(ctx, limits...); err != nil {
-		t.Error(err)
-	}
-	if again, err := b.States(ctx); err != nil || again[1].Level < 0.9 {
-		t.Errorf("%+v, %v", again, err)
-	}
-	for _, twice := range [][]Limit{{PerSecond(10), PerSecond(10)}, {PerSecond(10), PerSecond(10).Burst(2)}, {PerSecond(1), PerSecond(1).Of(0, "1 per 1s"), PerHour(1)}} {
-		var bad *LimitError
-		if _, err := NewBucket("k", twice...); !errors.As(err, &bad) || !strings.Contains(err.Error(), `"`+twice[0].label()+`"`) {
-			t.Errorf("%v: %v", twice, err)
-		}
-	}
-}
-
-func TestBurst_ErrorOffersALimit(t *testing.T) {
-	for l, want := range map[Limit]string{
-		PerSecond(10).Burst(20): "write Limit{Capacity: 20, LeakRate: 10}",
-		PerMinute(30).Burst(60): "write Limit{Capacity: 60, LeakRate: 0.5}",
-	} {
-		if _, err := NewBucket("k", l); !errors.Is(err, ErrInvalid) || !strings.HasSuffix(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
-		}
-	}
-	for _, b := range []float64{0.5, 1e13, inf, nan} {
-		if _, err := NewBucket("k", PerSecond(10).Burst(b)); !errors.Is(err, ErrInvalid) || strings.Contains(err.Error(), "Limit{") {
-			t.Errorf("%v: %v", b, err)
-		}
-	}
-}
-
+// Each returns the number and the window that a limit was made with.
 func TestLimit_Each(t *testing.T) {
 	for _, l := range []struct {
 		Limit

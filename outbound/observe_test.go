@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// heard notes events, and their ctx's value of heardKey.
+// heard keeps events, and their ctx's value of heardKey.
 type heard struct {
 	mu     sync.Mutex
 	events []Event
@@ -40,7 +40,7 @@ func (h *heard) kinds() (all []string) {
 func expect(t *testing.T, h *heard, want ...Event) {
 	t.Helper()
 	if len(h.events) != len(want) {
-		t.Fatalf("heard %v, want %d events", h.kinds(), len(want))
+		t.Fatalf("got %v, want %d events", h.kinds(), len(want))
 	}
 	for i, e := range h.events {
 		w := want[i]
@@ -57,6 +57,7 @@ func expect(t *testing.T, h *heard, want ...Event) {
 	h.events = nil
 }
 
+// A limiter without a function to report to is the limiter itself.
 func TestObserve_NilFunctionIsNoLimiter(t *testing.T) {
 	b := Must(NewBucket("b", PerSecond(1)))
 	if l := Observe(b, "api", nil); l != Limiter(b) {
@@ -64,6 +65,7 @@ func TestObserve_NilFunctionIsNoLimiter(t *testing.T) {
 	}
 }
 
+// Each call is reported: admitted, refused or failed, then what is reported to its permit, and its end.
 func TestObserve_ReportsWhatBecomesOfACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h heard
@@ -71,20 +73,16 @@ func TestObserve_ReportsWhatBecomesOfACall(t *testing.T) {
 		l := Observe(b, "api", h.hear)
 		c := Cost{6}
 
-		p, err := l.Acquire(ctx, c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := admit(t, l, 6)
 		expect(t, &h, Event{Kind: EventAdmitted, Cost: c})
 
-		_, err = l.Acquire(ctx, c)
-		expect(t, &h, Event{Kind: EventRefused, Cost: c, Limit: "10 burst, 1/s", Err: err})
-		var full *ThrottledError
-		if !errors.As(err, &full) || full.RetryAfter != 2*time.Second {
-			t.Errorf("refused with %v", err)
+		full := refused(t, l, c)
+		expect(t, &h, Event{Kind: EventRefused, Cost: c, Limit: "10 burst, 1/s", Err: full})
+		if full.RetryAfter != 2*time.Second {
+			t.Errorf("refused with %v", full)
 		}
 
-		_, err = l.Acquire(ctx, Cost{11})
+		_, err := l.Acquire(ctx, Cost{11})
 		expect(t, &h, Event{Kind: EventFailed, Cost: Cost{11}, Err: ErrTooLarge})
 		if !errors.Is(err, ErrTooLarge) {
 			t.Error(err)
@@ -102,9 +100,16 @@ func TestObserve_ReportsWhatBecomesOfACall(t *testing.T) {
 		p.Settle(Cost{2})
 		p.Settle(Cost{3}) // not the first
 		expect(t, &h, Event{Kind: EventSettled, Cost: c, Used: Cost{2}})
-		if s, _ := b.State(ctx); s.Level != 2 {
-			t.Errorf("level %v, want 2", s.Level)
+		if n := level(t, b, 0); n != 2 {
+			t.Errorf("level %v, want 2", n)
 		}
+
+		budget := Budget{Policy: "core", Unit: "requests", Limit: 60, Remaining: 59, Reset: time.Hour, Window: time.Hour}
+		p.Answered(Answer{Kind: AnswerQuota, Budget: budget})
+		if len(h.events) != 1 || h.events[0].Budget == nil || *h.events[0].Budget != budget {
+			t.Fatalf("%+v", h.events)
+		}
+		expect(t, &h, Event{Kind: EventQuota, Cost: c, Budget: h.events[0].Budget})
 
 		p.Hold(-1)
 		p.Hold(time.Second)
@@ -114,10 +119,7 @@ func TestObserve_ReportsWhatBecomesOfACall(t *testing.T) {
 		p.Done()
 		expect(t, &h, Event{Kind: EventEnded, Cost: c, Took: 3 * time.Second, Succeeded: true})
 
-		p, err = l.Acquire(ctx, Cost{1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p = admit(t, l, 1)
 		p.Refused(-1)
 		p.Done()
 		p.Refused(time.Minute) // an answer that is understood late
@@ -125,13 +127,13 @@ func TestObserve_ReportsWhatBecomesOfACall(t *testing.T) {
 			Event{Kind: EventHeld, Cost: Cost{1}, Rejected: true, Reason: "rate", Err: ErrInvalid},
 			Event{Kind: EventEnded, Cost: Cost{1}},
 			Event{Kind: EventHeld, Cost: Cost{1}, Rejected: true, Reason: "rate", Hold: time.Minute})
-		if s, _ := b.State(ctx); s.HeldFor != time.Minute {
+		if s := states(t, b)[0]; s.HeldFor != time.Minute {
 			t.Errorf("held for %v, want a minute", s.HeldFor)
 		}
 	})
 }
 
-// Whether what remains holds the bucket depends on all of its calls: the bucket's observers hear of it.
+// Whether what remains holds the bucket depends on all of its calls, so the bucket's observers are notified of it.
 func TestObserve_LeavesWhatRemainsToTheBucket(t *testing.T) {
 	eachBucket(t, func(t *testing.T, b, _ *Bucket) {
 		var h heard
@@ -147,7 +149,7 @@ func TestObserve_LeavesWhatRemainsToTheBucket(t *testing.T) {
 	})
 }
 
-// A foreign Call around a permit is asked by its own Answered.
+// ownAnswered is a foreign Call around a permit.
 type ownAnswered struct {
 	*Permit
 	heard int
@@ -155,6 +157,7 @@ type ownAnswered struct {
 
 func (o *ownAnswered) Answered(Answer) { o.heard++ }
 
+// A foreign Call receives answers by its own method.
 func TestObserve_PassesAnswersToForeignCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h heard
@@ -163,12 +166,13 @@ func TestObserve_PassesAnswersToForeignCalls(t *testing.T) {
 		l := Observe(limiterFunc(func(context.Context, Cost) (Permit, error) { return NewPermit(&own), nil }), "api", h.hear)
 		mustAcquire(t, l).Answered(Answer{Kind: AnswerRemaining, Wait: time.Minute})
 		expect(t, &h, Event{Kind: EventAdmitted, Cost: Cost{1}})
-		if s, _ := b.State(ctx); own.heard != 1 || s.HeldFor != 0 {
+		if s := states(t, b)[0]; own.heard != 1 || s.HeldFor != 0 {
 			t.Errorf("its own heard %d times, held for %v", own.heard, s.HeldFor)
 		}
 	})
 }
 
+// An event has the time that the call has waited, and the values of its ctx.
 func TestObserve_ReportsWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h heard
@@ -184,9 +188,7 @@ func TestObserve_ReportsWaits(t *testing.T) {
 		}), "api", h.hear)
 
 		p, err := l.Acquire(outer, Cost{2})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, err = l.Acquire(outer, Cost{60}) // gives up after 3 s
 		p.Settle(Cost{})
 		p.Done()
@@ -203,30 +205,30 @@ func TestObserve_ReportsWaits(t *testing.T) {
 	})
 }
 
+// A function that panics at the admission of a call ends the call, which costs nothing.
 func TestObserve_PanicAtAdmissionChargesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, at := range []string{EventAdmitted} {
-			for how, end := range map[string]func(){"panic": func() { panic("f") }, "goexit": runtime.Goexit} {
-				b := Must(NewBucket("b", Limit{Capacity: 4, LeakRate: 1}, InFlight(1)))
-				slow := limiterFunc(func(ctx context.Context, c Cost) (Permit, error) {
-					time.Sleep(time.Second)
-					return b.Acquire(ctx, c)
-				})
-				ending(func() {
-					_, _ = Observe(slow, "api", func(_ context.Context, e Event) {
-						if e.Kind == at {
-							end()
-						}
-					}).Acquire(ctx, Cost{3})
-				})
-				if all, _ := b.States(ctx); all[0].Level != 0 || all[1].Level != 0 {
-					t.Errorf("%s at %v: level %v, %v in progress", how, at, all[0].Level, all[1].Level)
-				}
+		for how, end := range map[string]func(){"panic": func() { panic("f") }, "goexit": runtime.Goexit} {
+			b := Must(NewBucket("b", Limit{Capacity: 4, LeakRate: 1}, InFlight(1)))
+			slow := limiterFunc(func(ctx context.Context, c Cost) (Permit, error) {
+				time.Sleep(time.Second)
+				return b.Acquire(ctx, c)
+			})
+			ending(func() {
+				_, _ = Observe(slow, "api", func(_ context.Context, e Event) {
+					if e.Kind == EventAdmitted {
+						end()
+					}
+				}).Acquire(ctx, Cost{3})
+			})
+			if all := states(t, b); all[0].Level != 0 || all[1].Level != 0 {
+				t.Errorf("%s: level %v, %v in progress", how, all[0].Level, all[1].Level)
 			}
 		}
 	})
 }
 
+// A report has its effect also if the function panics at it.
 func TestObserve_LaterPanicLosesNoReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("b", Limit{Capacity: 4, LeakRate: 1}, InFlight(1)))
@@ -247,44 +249,18 @@ func TestObserve_LaterPanicLosesNoReport(t *testing.T) {
 				report()
 			}()
 		}
-		if all, _ := b.States(ctx); all[0].Level < 3 || all[0].HeldFor != time.Second || all[1].Level != 0 {
-			t.Errorf("the bucket has not heard all: %+v", all)
+		if all := states(t, b); all[0].Level < 3 || all[0].HeldFor != time.Second || all[1].Level != 0 {
+			t.Errorf("a report had no effect: %+v", all)
 		}
 	})
 }
 
-// The waits of all events add up to the time that calls have waited.
-func TestObserve_WaitsAddUpToTheTimeWaited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var sum time.Duration
-		l := Observe(limiterFunc(func(_ context.Context, c Cost) (Permit, error) {
-			time.Sleep(time.Duration(c[0]) * 100 * time.Microsecond)
-			return Permit{}, nil
-		}), "api", func(_ context.Context, e Event) {
-			sum += e.Wait
-		})
-		begin := time.Now()
-		for _, n := range []float64{1, 9, 10, 300} {
-			p, err := l.Acquire(ctx, Cost{n})
-			if err != nil {
-				t.Fatal(err)
-			}
-			p.Done()
-		}
-		if sum != time.Since(begin) {
-			t.Errorf("waited %v, and the sum is %v", time.Since(begin), sum)
-		}
-	})
-}
-
+// An observed limiter is idle when the limiter is, and never if that has no Idle.
 func TestObserve_IdleIsThatOfTheLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hear := func(context.Context, Event) {}
 		b := Must(NewBucket("b", Limit{Capacity: 1, LeakRate: 1}))
-		i, ok := Observe(b, "api", hear).(interface{ Idle() bool })
-		if !ok {
-			t.Fatal("an observed bucket has no Idle")
-		}
+		i := Observe(b, "api", hear).(idler)
 		mustAcquire(t, b).Done()
 		if i.Idle() {
 			t.Error("idle while it is full")
@@ -295,12 +271,13 @@ func TestObserve_IdleIsThatOfTheLimiter(t *testing.T) {
 		}
 		for _, l := range []Limiter{limiterFunc(nil), nil} {
 			if Observe(l, "api", hear).(idler).Idle() {
-				t.Errorf("a %T is idle, though nobody knows", l)
+				t.Errorf("a %T without Idle is idle", l)
 			}
 		}
 	})
 }
 
+// A nil Limiter is an error of each call, and reported.
 func TestObserve_NilLimiterIsAnError(t *testing.T) {
 	var h heard
 	_, err := Observe(nil, "api", h.hear).Acquire(ctx, Cost{1})
@@ -310,7 +287,7 @@ func TestObserve_NilLimiterIsAnError(t *testing.T) {
 	expect(t, &h, Event{Kind: EventFailed, Cost: Cost{1}, Err: ErrInvalid})
 }
 
-// f is called with no lock held, so it may use the bucket that it hears of.
+// The function is called with no lock held, so it may use the bucket.
 func TestObserve_FunctionMayUseTheBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("b", Limit{Capacity: 4, LeakRate: 1}, InFlight(2)))
@@ -326,27 +303,23 @@ func TestObserve_FunctionMayUseTheBucket(t *testing.T) {
 		p.Settle(Cost{2})
 		p.Refused(time.Second)
 		p.Done()
-		if _, err := l.Acquire(ctx, Cost{1}); err == nil {
-			t.Error("a held call goes")
-		}
+		refused(t, l, Cost{1})
 		for _, k := range []string{EventAdmitted, EventRefused, EventSettled, EventHeld, EventEnded} {
 			if heard[k] != 1 {
-				t.Errorf("%v was told %d times", k, heard[k])
+				t.Errorf("%v was reported %d times", k, heard[k])
 			}
 		}
 	})
 }
 
-// What a bucket decides at one moment is told with that moment, so that nobody reads the clock once more for it.
+// A decision that a bucket makes immediately has a wait of zero, without another reading of the clock.
 func TestObserve_ImmediateDecisionWaitsZero(t *testing.T) {
 	var events []Event
 	b := Must(NewBucket("b", Limit{Capacity: 1, LeakRate: 1e-3}))
 	l := Observe(b, "api", func(_ context.Context, e Event) { events = append(events, e) })
 	before := now()
 	p := mustAcquire(t, l)
-	if _, err := l.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
-		t.Fatal(err)
-	}
+	refused(t, l, Cost{1})
 	p.Done()
 	end := now()
 	if len(events) != 3 || events[0].Kind != EventAdmitted || events[1].Kind != EventRefused || events[2].Kind != EventEnded {
@@ -357,5 +330,51 @@ func TestObserve_ImmediateDecisionWaitsZero(t *testing.T) {
 	}
 	if took := events[2].Took; took <= 0 || took > end-before {
 		t.Errorf("took %v, of %v", took, end-before)
+	}
+}
+
+// The ctx of a later event has the values of the call's ctx, and does not end.
+func TestObserve_CtxOfLaterEventsDoesNotEnd(t *testing.T) {
+	outer, cancel := context.WithTimeout(context.WithValue(ctx, heardKey{}, "trace"), time.Hour)
+	ended := 0
+	l := Observe(Must(NewBucket("b", Limit{Capacity: 1e9, LeakRate: 1e9})), "api", func(ctx context.Context, e Event) {
+		if e.Kind != EventEnded {
+			return
+		}
+		ended++
+		if _, has := ctx.Deadline(); has || ctx.Err() != nil || ctx.Done() != nil || ctx.Value(heardKey{}) != "trace" {
+			t.Error("the context of the end ends, or has lost the values")
+		}
+	})
+	if n := testing.AllocsPerRun(100, func() {
+		p, _ := l.Acquire(outer, Cost{1})
+		p.Done()
+	}); n != 1 {
+		t.Errorf("%v allocations, want 1", n)
+	}
+	p, _ := l.Acquire(outer, Cost{1})
+	cancel()
+	p.Done()
+	if ended == 0 {
+		t.Error("no end was reported")
+	}
+}
+
+// BenchmarkObserve is a call with its Done, without an observer and with an empty one:
+//
+//	go test -run - -bench Observe -count 5 ./outbound
+func BenchmarkObserve(b *testing.B) {
+	bucket := Must(NewBucket("bench", Limit{Capacity: 1e9, LeakRate: 1e9}))
+	for name, l := range map[string]Limiter{"bare": bucket, "observed": Observe(bucket, "bench", func(context.Context, Event) {})} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				p, err := l.Acquire(ctx, Cost{1})
+				if err != nil {
+					b.Fatal(err)
+				}
+				p.Done()
+			}
+		})
 	}
 }

@@ -1,52 +1,313 @@
-package outbound_test
+package outbound
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"math"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// A name that was given is never taken from its limit, and no two limits get one.
-func TestSetLimits_NamedLimitKeepsItsName(t *testing.T) {
-	b := outbound.Must(outbound.NewBucket("k", outbound.PerSecond(10), outbound.PerHour(100)))
-	limits := []outbound.Limit{outbound.PerSecond(10), outbound.PerHour(9).Of(0, "100 per 1h")}
-	for range 2 {
-		if err := b.SetLimits(background, limits...); err != nil {
-			t.Fatal(err)
-		}
-		states, err := b.States(background)
-		if err != nil || len(states) != 2 || states[0].Limit.Name != "" || states[1].Limit.Name != "100 per 1h" {
-			t.Fatalf("%+v, %v", states, err)
+// What a call has used beyond its cost counts in limits that were set after its admission, and nothing
+// is returned from them.
+func TestSettle_AddsUnderLimitsSetSince(t *testing.T) {
+	calls, tokens := Limit{Capacity: 100, LeakRate: 1e-6}, Limit{Capacity: 100, LeakRate: 1e-6, Unit: 1}
+	for name, c := range map[string]struct{ used, want float64 }{"more": {35, 50}, "the same": {20, 35}, "less": {5, 35}} {
+		for _, changes := range []int{1, 2, 3} {
+			for _, learns := range []bool{true, false} { // the process, of each change
+				store := store.NewMemory()
+				mine, other := Must(NewSharedBucket(store, "k", calls)), Must(NewSharedBucket(store, "k", calls))
+				p, err := mine.Acquire(ctx, Cost{10, 20})
+				must(t, err)
+				for i := range changes {
+					to := tokens
+					to.Capacity += float64(changes - 1 - i) // the last is it
+					must(t, other.SetLimits(ctx, to))
+					if i == 0 {
+						_, err := other.Acquire(ctx, Cost{30, 35})
+						must(t, err)
+					}
+					if learns {
+						states(t, mine)
+					}
+				}
+				p.Settle(Cost{10, c.used})
+				if got := level(t, mine, 0); math.Abs(got-c.want) > 1e-3 {
+					t.Errorf("%s, %d changes, learned %v: level %v, want %v", name, changes, learns, got, c.want)
+				}
+			}
 		}
 	}
 }
 
-// Which of several limits stays is not guessed: those without a window need names.
+// A charge keeps its units of limits that stay. A new limit counts the call's cost.
+func TestLimits_AlignCharge(t *testing.T) {
+	a, b := Limit{Capacity: 100, LeakRate: 1}, Limit{Capacity: 100, LeakRate: 1, Unit: 1}
+	first, second, third := newLimitSet([]Limit{a}), newLimitSet([]Limit{b, a}), newLimitSet([]Limit{a.Of(0, "other")})
+	charge := store.Charge{N: store.Units{10}, Y: store.Units{40}, Up: store.Units{1}, Place: 3 * time.Second, Number: 7}
+	c := second.align(&charge, &first, &Cost{10, 7})
+	if c.N != (store.Units{7, 10}) || c.Y != (store.Units{0, 40}) || c.Up != (store.Units{0, 1}) || c.Place != charge.Place || c.Number != 7 {
+		t.Errorf("%+v", c)
+	}
+	if c = third.align(&charge, &first, &Cost{12}); c.N != (store.Units{12}) || c.Y != (store.Units{}) {
+		t.Errorf("of none that has stayed: %+v", c)
+	}
+	if c = first.align(&charge, &first, &Cost{12}); c != &charge {
+		t.Errorf("copied: %+v", c)
+	}
+}
+
+// A booking that moves no ticket under other limits leaves what the ticket's call settles later.
+func TestBook_RefusedMoveChangesNoSettle(t *testing.T) {
+	calls, tokens := Limit{Capacity: 10, LeakRate: 1e-6}, Limit{Capacity: 10, LeakRate: 1e-6, Unit: 1}
+	for _, tried := range []bool{false, true} {
+		b := Must(NewSharedBucket(store.NewMemory(), "k", calls))
+		k := BookRequest{Costs: []Cost{{1, 4}}, Wait: time.Hour}
+		must(t, b.Book(ctx, &k))
+		ticket := k.Tickets[0]
+		must(t, b.SetLimits(ctx, calls, tokens))
+		if tried {
+			move := BookRequest{Move: ticket, Costs: []Cost{{1, 4}}, Wait: time.Hour}
+			if must(t, b.Book(ctx, &move)); len(move.Tickets) > 0 {
+				t.Fatal("moved under limits that do not know of it")
+			}
+		}
+		p := ticket.Permit()
+		p.Settle(Cost{1, 5})
+		if got := level(t, b, 1); math.Abs(got-1) > 1e-3 { // what is beyond the cost
+			t.Errorf("tried %v: level %v, want 1", tried, got)
+		}
+	}
+}
+
+// Under other limits no ticket moves: its next reservation could be a later one.
+func TestBook_NoMoveUnderOtherLimits(t *testing.T) {
+	bothWays(t, func(t *testing.T, b *Bucket) {
+		admit(t, b, 1)
+		k := BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}
+		must(t, b.Book(ctx, &k))
+		must(t, b.SetLimits(ctx, Limit{Capacity: 1, LeakRate: 0.01}))
+		move := BookRequest{Move: k.Tickets[0], Costs: []Cost{{1}}, Wait: time.Hour}
+		if must(t, b.Book(ctx, &move)); len(move.Tickets) != 0 {
+			t.Errorf("moved to %v", move.Clock.Due(move.Tickets[0]))
+		}
+		if in := time.Until(move.Clock.Due(k.Tickets[0])); in != 500*time.Millisecond {
+			t.Errorf("it is due in %v", in)
+		}
+	}, Limit{Capacity: 1, LeakRate: 2})
+}
+
+// A move to a cost that is too large leaves the reservation.
+func TestBook_MoveOfATooLargeCostUndoesNothing(t *testing.T) {
+	bothWays(t, func(t *testing.T, b *Bucket) {
+		admit(t, b, 5)
+		k := BookRequest{Costs: []Cost{{5}}, Wait: time.Minute}
+		must(t, b.Book(ctx, &k))
+		must(t, b.SetLimits(ctx, Limit{Capacity: 3, LeakRate: 10}))
+		move := BookRequest{Move: k.Tickets[0], Costs: []Cost{{5}}, Wait: time.Minute}
+		if err := b.Book(ctx, &move); !errors.Is(err, ErrTooLarge) {
+			t.Fatal(err)
+		}
+		if got := level(t, b, 0); got != 10 {
+			t.Errorf("level %v after the try, want 10", got)
+		}
+		must(t, b.Book(ctx, &BookRequest{Back: k.Tickets[:1]}))
+		if got := level(t, b, 0); got != 5 {
+			t.Errorf("level %v after it was returned, want 5", got)
+		}
+	}, Limit{Capacity: 5, LeakRate: 10})
+}
+
+// The first call of a booking gets what it would get alone.
+func TestBook_FirstCallIsIndependentOfTheSecond(t *testing.T) {
+	bothWays(t, func(t *testing.T, b *Bucket) {
+		admit(t, b, 2)
+		if err := b.Book(ctx, &BookRequest{Costs: []Cost{{1}, {5}}}); !errors.Is(err, ErrThrottled) {
+			t.Errorf("full: %v", err)
+		}
+		k := BookRequest{Costs: []Cost{{1}, {5}}, Wait: time.Hour, Horizon: time.Hour}
+		if must(t, b.Book(ctx, &k)); len(k.Tickets) != 1 {
+			t.Errorf("%d tickets", len(k.Tickets))
+		}
+		k = BookRequest{Costs: []Cost{{5}, {1}}, Wait: time.Hour, Horizon: time.Hour}
+		if err := b.Book(ctx, &k); !errors.Is(err, ErrTooLarge) {
+			t.Errorf("too large: %v", err)
+		}
+	}, Limit{Capacity: 2, LeakRate: 1e-3})
+}
+
+// Changes of the limits leave no memory in use.
+func TestSetLimits_KeepsNoMemoryOfChanges(t *testing.T) {
+	bothWays(t, func(t *testing.T, b *Bucket) {
+		heap := func() int64 {
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return int64(m.HeapAlloc)
+		}
+		before := heap()
+		const changes = 20_000
+		for i := range changes {
+			must(t, b.SetLimits(ctx, Limit{Capacity: 2 + float64(i%2), LeakRate: 1}))
+		}
+		if grown := heap() - before; grown > changes*50 {
+			t.Errorf("%d bytes are kept of %d changes", grown, changes)
+		}
+		runtime.KeepAlive(b)
+	}, Limit{Capacity: 1, LeakRate: 1})
+}
+
+// A limit has the name that its user gave, also if it reads like another limit, and never that of another one.
+func TestSetLimits_NamesAreThoseGiven(t *testing.T) {
+	for _, c := range []struct{ limits, set []Limit }{
+		{[]Limit{PerSecond(10).Of(0, "10 per 1s")}, []Limit{PerSecond(20).Of(0, "20 per 1s")}},
+		{[]Limit{PerSecond(10), PerHour(100)}, []Limit{PerSecond(10), PerHour(9).Of(0, "100 per 1h")}},
+	} {
+		bothWays(t, func(t *testing.T, b *Bucket) {
+			for range 2 {
+				must(t, b.SetLimits(ctx, c.set...))
+				for i, s := range states(t, b) {
+					n, _ := s.Limit.Each()
+					if want, _ := c.set[i].Each(); s.Limit.Name != c.set[i].Name || n != want {
+						t.Errorf("the limit is %v, want %v", s.Limit, c.set[i])
+					}
+				}
+			}
+		}, c.limits...)
+	}
+	b := Must(NewSharedBucket(store.NewMemory(), "k", Limit{Capacity: 10, LeakRate: 1}, InFlight(1).Of(0, "slots")))
+	must(t, b.SetLimits(ctx, Limit{Capacity: 20, LeakRate: 1}))
+	admit(t, b, 1)
+	if full := refused(t, b, Cost{1}); full.Limit != "slots" || full.InProgress != 1 {
+		t.Errorf("%v", full)
+	}
+}
+
+// Of two limits without a window, names say which one stays.
 func TestNewBucket_LiteralsOfOneUnitNeedNames(t *testing.T) {
-	limits := []outbound.Limit{{Capacity: 10, LeakRate: 1}, {Capacity: 20, LeakRate: 0.5}}
-	if _, err := outbound.NewBucket("k", limits...); !errors.Is(err, outbound.ErrInvalid) || !strings.Contains(err.Error(), "different names") {
+	limits := []Limit{{Capacity: 10, LeakRate: 1}, {Capacity: 20, LeakRate: 0.5}}
+	if _, err := NewBucket("k", limits...); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "different names") {
 		t.Error(err)
 	}
 	limits[1].Name = "slow"
-	limits = append(limits, outbound.Limit{Capacity: 20, LeakRate: 0.5, Unit: 1})
-	if _, err := outbound.NewBucket("k", limits...); err != nil {
-		t.Error(err)
+	limits = append(limits, Limit{Capacity: 20, LeakRate: 0.5, Unit: 1})
+	_, err := NewBucket("k", limits...)
+	must(t, err)
+}
+
+// A call whose limits change before each of its requests fails after a thousand.
+func TestSetLimits_EndlessChangesAreAnError(t *testing.T) {
+	var s FakeStore
+	limit, n, stay := Limit{Capacity: 10, LeakRate: 1}, 0, false
+	other := Must(NewSharedBucket(&s, "k", limit))
+	b := Must(NewSharedBucket(StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+		if !stay {
+			n++
+			must(t, other.SetLimits(ctx, limit.Of(0, fmt.Sprint(n))))
+		}
+		return s.Apply(key, op)
+	}), "k", limit))
+	_, err := b.Acquire(ctx, Cost{1})
+	if _, failed := errors.AsType[*StoreError](err); !failed || !errors.Is(err, errStale) || n != mostTries+1 {
+		t.Errorf("%v after %d requests", err, n)
+	}
+	stay = true
+	admit(t, b, 1)
+}
+
+// Invalid limits in a store are the store's error.
+func TestSetLimits_InvalidOnesInAStoreAreAStoreError(t *testing.T) {
+	for name, limits := range map[string][]store.Limit{
+		"one name twice": {{Capacity: 1, Rate: 1}, {Capacity: 1, Rate: 1}},
+		"no capacity":    {{Rate: 1}},
+		"a unit too far": {{Capacity: 1, Rate: 1, Unit: 7}},
+		"nine":           make([]store.Limit, 9),
+		"no such kind":   {{Capacity: 1, Kind: 77}},
+		"no such zone":   {{Capacity: 1, Kind: store.Daily, Zone: "Europe/Nowhere"}},
+		"no zone":        {{Capacity: 1, Kind: store.Monthly}},
+		"this machine's": {{Capacity: 1, Kind: store.Monthly, Zone: "Local"}},
+		"a leak's zone":  {{Capacity: 1, Rate: 1, Zone: "UTC"}},
+		"short":          {{Capacity: 1, Rate: 1e9, Kind: store.Window, Window: 1}},
+		"no window":      {{Capacity: 1, Rate: 1, Kind: store.Fixed}},
+		"a wrong rate":   {{Capacity: 1, Rate: 2, Kind: store.Fixed, Window: time.Second}},
+		"too long":       {{Capacity: 1, Rate: 1e-10, Kind: store.Window, Window: math.MaxInt64}},
+	} {
+		b := Must(NewSharedBucket(StoreFunc(func(context.Context, string, *store.Op) (store.Reply, error) {
+			return store.Reply{Stale: true, Number: 5, Limits: limits}, nil
+		}), "k", Limit{Capacity: 10, LeakRate: 1}))
+		_, err := b.Acquire(ctx, Cost{1})
+		if _, failed := errors.AsType[*StoreError](err); !failed || !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
-// A limit without a name keeps what is in it when its number changes, and when others come or go: else as many calls
+// States are those of all limits at one time.
+func TestSetLimits_StatesAreOfOneTime(t *testing.T) {
+	a := Limit{Capacity: 1, LeakRate: 1}
+	b := Must(NewBucket("k", a))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for range 2000 {
+			b.SetLimits(ctx, a)
+			b.SetLimits(ctx, a, a.Of(0, "b"), a.Of(0, "c"), InFlight(1))
+		}
+	})
+	for range 4000 {
+		if all := states(t, b); len(all) != 1 && len(all) != 4 {
+			t.Fatalf("%d states", len(all))
+		}
+	}
+	wg.Wait()
+}
+
+// A window that is made shorter frees nothing: the calls of its last 400 ms count in the shorter one.
+func TestSetLimits_ShorterWindowForgetsNoCall(t *testing.T) {
+	for _, window := range []func(float64, time.Duration) Limit{Window, FixedWindow} {
+		bothWays(t, func(t *testing.T, b *Bucket) {
+			admit(t, b, 1)
+			time.Sleep(5 * time.Second)
+			admit(t, b, 99)
+			must(t, b.SetLimits(ctx, window(10, 400*time.Millisecond)))
+			if full := refused(t, b, Cost{1}); full.RetryAfter != 410*time.Millisecond {
+				t.Errorf("after 99 calls another one: %v", full)
+			}
+			time.Sleep(410 * time.Millisecond)
+			admit(t, b, 10)
+		}, window(100, 6*time.Second))
+	}
+}
+
+// A limit that is set again after another one returns no units of calls that it did not count.
+func TestSetLimits_ReturningLimitReturnsNoOldUnits(t *testing.T) {
+	first, second := Limit{Capacity: 10, LeakRate: 1, Name: "first"}, Limit{Capacity: 10, LeakRate: 1, Name: "second"}
+	bothWays(t, func(t *testing.T, b *Bucket) {
+		p := admit(t, b, 10)
+		time.Sleep(time.Second)
+		must(t, b.SetLimits(ctx, second))
+		must(t, b.SetLimits(ctx, first))
+		admit(t, b, 3)
+		p.Settle(Cost{})
+		if n := level(t, b, 0); n != 3 {
+			t.Errorf("level %v, want 3", n)
+		}
+	}, first)
+}
+
+// A limit without a name keeps its level when its number changes, and when other limits come or go. Else as many calls
 // would leave once more.
 func TestSetLimits_LimitWithoutNameKeepsItsLevel(t *testing.T) {
-	many, window, day := outbound.Limit{Capacity: 1000, LeakRate: 1000}, outbound.Window(100, time.Hour), outbound.Daily(100, time.UTC)
-	hundred := outbound.Limit{Capacity: 100, LeakRate: 1e-6, Unit: 1}
-	hour, fast, named := outbound.Limit{Capacity: 100, LeakRate: 1. / 36}, outbound.PerSecond(1000).Burst(100), outbound.PerMinute(900).Burst(100).Of(0, "minute")
-	burst := outbound.PerHour(1000).Burst(100)
-	for name, sets := range map[string][][]outbound.Limit{
+	many, window, day := Limit{Capacity: 1000, LeakRate: 1000}, Window(100, time.Hour), Daily(100, time.UTC)
+	hundred := Limit{Capacity: 100, LeakRate: 1e-6, Unit: 1}
+	hour, fast, named := Limit{Capacity: 100, LeakRate: 1. / 36}, PerSecond(1000).Burst(100), PerMinute(900).Burst(100).Of(0, "minute")
+	burst := PerHour(1000).Burst(100)
+	for name, sets := range map[string][][]Limit{
 		"a second comes":          {{hour}, {hour, fast}},
 		"a second before it":      {{hour}, {fast, hour}},
 		"a burst":                 {{burst}, {burst, fast}},
@@ -55,42 +316,31 @@ func TestSetLimits_LimitWithoutNameKeepsItsLevel(t *testing.T) {
 		"it goes and comes":       {{fast, hour}, {hour}, {hour, fast}},
 		"it is set, and one goes": {{hour}, {hour, fast}, {fast, hour}, {hour}},
 		"a named one comes":       {{hour}, {hour, named}, {hour, named, fast}},
-		"another unit":            {{fast, hour}, {outbound.Limit{Capacity: 100, LeakRate: 1. / 36, Unit: 1}, hour}},
-		"a day comes and goes":    {{window}, {window, outbound.Daily(990, time.UTC)}, {window}},
-		"an hour goes and comes":  {{fast, outbound.Hourly(100)}, {outbound.Hourly(100)}, {outbound.Hourly(100), fast}},
-		"a window":                {{many, window}, {many, outbound.Window(50, time.Hour)}, {many, outbound.Window(25, time.Hour)}, {many, window}},
-		"set again":               {{many, window}, {many, outbound.Window(50, time.Hour)}, {many, outbound.Window(50, time.Hour)}},
-		"another goes":            {{many, window}, {outbound.Window(50, time.Hour)}, {many, outbound.Window(40, time.Hour)}, {window}},
-		"another comes":           {{window}, {outbound.Window(50, time.Hour), many}, {many, outbound.Window(40, time.Hour)}},
-		"two kinds":               {{outbound.PerHour(1e9).Burst(200), window}, {outbound.Window(50, time.Hour), outbound.PerHour(2e9).Burst(300)}},
-		"two windows":             {{window, outbound.Window(10_000, 25*time.Hour)}, {outbound.Window(9_000, 25*time.Hour), outbound.Window(50, time.Hour)}},
-		"a day":                   {{many, day}, {many, outbound.Daily(50, time.UTC)}, {outbound.Daily(40, time.UTC)}, {day, many}},
-		"a day, and another's":    {{outbound.Daily(1000, newYork), day}, {outbound.Daily(900, newYork), outbound.Daily(50, time.UTC)}},
-		"a literal":               {{outbound.PerSecond(1000).Burst(1000), {Capacity: 100, LeakRate: 1e-6}}, {outbound.PerSecond(1000).Burst(1000), {Capacity: 50, LeakRate: 2e-6}}, {{Capacity: 90, LeakRate: 1e-6}}},
-		"a literal of other unit": {{many, hundred, outbound.Window(1e6, time.Hour).Of(1, "")}, {outbound.Window(2e6, time.Hour).Of(1, ""), {Capacity: 50, LeakRate: 2e-6, Unit: 1}, many}},
+		"another unit":            {{fast, hour}, {Limit{Capacity: 100, LeakRate: 1. / 36, Unit: 1}, hour}},
+		"a day comes and goes":    {{window}, {window, Daily(990, time.UTC)}, {window}},
+		"an hour goes and comes":  {{fast, Hourly(100)}, {Hourly(100)}, {Hourly(100), fast}},
+		"a window":                {{many, window}, {many, Window(50, time.Hour)}, {many, Window(25, time.Hour)}, {many, window}},
+		"set again":               {{many, window}, {many, Window(50, time.Hour)}, {many, Window(50, time.Hour)}},
+		"another goes":            {{many, window}, {Window(50, time.Hour)}, {many, Window(40, time.Hour)}, {window}},
+		"another comes":           {{window}, {Window(50, time.Hour), many}, {many, Window(40, time.Hour)}},
+		"two kinds":               {{PerHour(1e9).Burst(200), window}, {Window(50, time.Hour), PerHour(2e9).Burst(300)}},
+		"two windows":             {{window, Window(10_000, 25*time.Hour)}, {Window(9_000, 25*time.Hour), Window(50, time.Hour)}},
+		"a day":                   {{many, day}, {many, Daily(50, time.UTC)}, {Daily(40, time.UTC)}, {day, many}},
+		"a day, and another's":    {{Daily(1000, zone("America/New_York")), day}, {Daily(900, zone("America/New_York")), Daily(50, time.UTC)}},
+		"a literal":               {{PerSecond(1000).Burst(1000), {Capacity: 100, LeakRate: 1e-6}}, {PerSecond(1000).Burst(1000), {Capacity: 50, LeakRate: 2e-6}}, {{Capacity: 90, LeakRate: 1e-6}}},
+		"a literal of other unit": {{many, hundred, Window(1e6, time.Hour).Of(1, "")}, {Window(2e6, time.Hour).Of(1, ""), {Capacity: 50, LeakRate: 2e-6, Unit: 1}, many}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, shared := range []bool{false, true} {
-				synctest.Test(t, func(t *testing.T) {
-					time.Sleep(12*time.Hour + time.Minute) // no call leaves in the first second of an hour
-					b := outbound.Must(outbound.NewBucket("k", sets[0]...))
-					if shared {
-						b = outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "k", sets[0]...))
-					}
-					if _, err := b.Acquire(background, outbound.Cost{100, 100}); err != nil {
-						t.Fatal(err)
-					}
-					time.Sleep(2 * time.Second)
-					for _, limits := range sets[1:] {
-						if err := b.SetLimits(background, limits...); err != nil {
-							t.Fatal(err)
-						}
-						if _, err := b.Acquire(background, outbound.Cost{1, 1}); !errors.Is(err, outbound.ErrThrottled) {
-							t.Fatalf("shared: %v, with %v: %v, want no room", shared, limits, err)
-						}
-					}
-				})
-			}
+			bothWays(t, func(t *testing.T, b *Bucket) {
+				time.Sleep(12*time.Hour + time.Minute) // no call leaves in the first second of an hour
+				_, err := b.Acquire(ctx, Cost{100, 100})
+				must(t, err)
+				time.Sleep(2 * time.Second)
+				for _, limits := range sets[1:] {
+					must(t, b.SetLimits(ctx, limits...))
+					refused(t, b, Cost{1, 1})
+				}
+			}, sets[0]...)
 		})
 	}
 }

@@ -2,10 +2,8 @@ package outbound
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"math"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,98 +12,57 @@ import (
 
 var errNotWritten = errors.New("not written")
 
-// unwritten is a store that computes with Apply, and may then fail to write.
-type unwritten struct {
-	mu   sync.Mutex
-	row  []byte
-	fail error
-}
-
-// fails has all writes from now on fail with err, or none if it is nil. It returns what was set before.
-func (u *unwritten) fails(err error) (was error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	was, u.fail = u.fail, err
-	return was
-}
-
-func (u *unwritten) Update(_ context.Context, _ string, op *store.Op) (store.Reply, error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	var s store.Stored
-	if len(u.row) > 0 {
-		if err := json.Unmarshal(u.row, &s); err != nil {
-			s.State.Speed = -1
-		}
-	}
-	r := op.Apply(&s, now())
-	if u.fail != nil {
-		return store.Reply{}, u.fail
-	}
-	row, err := json.Marshal(s)
-	u.row = row
-	return r, err
-}
-
+// A request that the store computes and fails to write changes no charge of another call.
 func TestStore_FailedWriteLeavesCharges(t *testing.T) {
-	limit := Limit{Capacity: 100, LeakRate: 1e-6}
-	another := func(b *Bucket) []Ticket {
-		k := BookRequest{Costs: []Cost{{1}}, Wait: time.Hour}
-		u := b.slowPath().shared.store.(*unwritten)
-		was := u.fails(nil)
-		if err := b.Book(ctx, &k); err != nil {
-			t.Fatal(err)
-		}
-		u.fails(was)
-		return k.Tickets
-	}
-	for name, c := range map[string]struct {
-		fails func(b *Bucket, p *Permit) error
-		want  float64
-	}{
-		"another's move": {func(b *Bucket, _ *Permit) error {
-			return b.Book(ctx, &BookRequest{Move: another(b)[0], Costs: []Cost{{1}}, Wait: time.Hour})
-		}, 10},
-		"a hold":           {func(b *Bucket, p *Permit) error { p.Hold(time.Second); return errors.New("lost") }, 9},
-		"another's return": {func(b *Bucket, _ *Permit) error { return b.Book(ctx, &BookRequest{Back: another(b)}) }, 10},
+	type request func(b *Bucket, p *Permit, other []Ticket) error
+	for name, fails := range map[string]request{
+		"another's move": func(b *Bucket, _ *Permit, other []Ticket) error {
+			return b.Book(ctx, &BookRequest{Move: other[0], Costs: []Cost{{1}}, Wait: time.Hour})
+		},
+		"another's return": func(b *Bucket, _ *Permit, other []Ticket) error { return b.Book(ctx, &BookRequest{Back: other}) },
+		"a hold":           func(b *Bucket, p *Permit, _ []Ticket) error { p.Hold(time.Second); return errNotWritten },
 	} {
-		u := new(unwritten)
-		b := Must(NewSharedBucket(u, "key", limit))
-		k := BookRequest{Costs: []Cost{{4}}, Wait: time.Hour}
-		if err := b.Book(ctx, &k); err != nil {
-			t.Fatal(err)
-		}
+		s := new(FakeStore)
+		b := Must(NewSharedBucket(s, "key", Limit{Capacity: 100, LeakRate: 1e-6}))
+		k := BookRequest{Costs: []Cost{{4}, {1}}, Wait: time.Hour, Horizon: time.Hour}
+		must(t, b.Book(ctx, &k))
 		p := k.Tickets[0].Permit()
-		u.fails(errNotWritten)
-		if err := c.fails(b, &p); err == nil {
+		s.Fail(errNotWritten, false)
+		if err := fails(b, &p, k.Tickets[1:]); err == nil {
 			t.Errorf("%s did not fail", name)
 		}
-		u.fails(nil)
+		s.Fail(nil, false)
 		p.Settle(Cost{9})
-		if s, err := b.State(ctx); err != nil || math.Abs(s.Level-c.want) > 0.01 {
-			t.Errorf("after %s that failed, a call of 4 is settled to 9: level %v, %v; want %v", name, s.Level, err, c.want)
+		if n := level(t, b, 0); math.Abs(n-10) > 0.01 {
+			t.Errorf("after %s that failed, a call of 4 is settled to 9: level %v, want 10", name, n)
 		}
 	}
 }
 
-// Nobody knows whether a place was moved whose trip has failed: it goes back no more.
+// A reservation whose move has failed is not returned, because it may have been moved.
 func TestBook_FailedMoveReturnsNothing(t *testing.T) {
-	u := new(unwritten)
-	b := Must(NewSharedBucket(u, "key", Limit{Capacity: 100, LeakRate: 1e-6}))
+	s := new(FakeStore)
+	b := Must(NewSharedBucket(s, "key", Limit{Capacity: 100, LeakRate: 1e-6}))
 	k := BookRequest{Costs: []Cost{{4}}, Wait: time.Hour}
-	if err := b.Book(ctx, &k); err != nil {
+	must(t, b.Book(ctx, &k))
+	s.Fail(errNotWritten, false)
+	if err := b.Book(ctx, &BookRequest{Move: k.Tickets[0], Costs: []Cost{{4}}, Wait: time.Hour}); !errors.Is(err, errNotWritten) {
 		t.Fatal(err)
 	}
-	ticket := k.Tickets[0]
-	u.fails(errNotWritten)
-	if err := b.Book(ctx, &BookRequest{Move: ticket, Costs: []Cost{{4}}, Wait: time.Hour}); !errors.Is(err, errNotWritten) {
-		t.Fatal(err)
+	s.Fail(nil, false)
+	must(t, b.Book(ctx, &BookRequest{Back: k.Tickets[:1]}))
+	if n := level(t, b, 0); math.Abs(n-4) > 0.01 {
+		t.Errorf("level %v, want 4", n)
 	}
-	u.fails(nil)
-	if err := b.Book(ctx, &BookRequest{Back: []Ticket{ticket}}); err != nil {
-		t.Fatal(err)
-	}
-	if s, err := b.State(ctx); err != nil || math.Abs(s.Level-4) > 0.01 {
-		t.Errorf("level %v, %v; want 4", s.Level, err)
+}
+
+// A store that returns neither a decision nor an error admits no call.
+func TestStore_ReplyWithoutDecisionIsAnError(t *testing.T) {
+	b := Must(NewSharedBucket(StoreFunc(func(context.Context, string, *store.Op) (store.Reply, error) {
+		return store.Reply{Limit: -1, State: store.New(0, 1)}, nil
+	}), "k", Limit{Capacity: 1, LeakRate: 1}))
+	_, err := b.Acquire(ctx, Cost{1})
+	if _, broken := errors.AsType[*StoreError](err); !broken {
+		t.Error(err)
 	}
 }

@@ -2,7 +2,6 @@ package outbound
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -13,28 +12,25 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// went acquires until n calls have gone, comes back whenever it is told to, and returns when
-// each of them went.
+// went acquires until n calls have left, asks again at each RetryAfter, and returns when each of them left.
 func went(t *testing.T, b *Bucket, n int) (at []time.Time) {
 	t.Helper()
 	for again := 0; len(at) < n; {
 		_, err := b.Acquire(ctx, Cost{1})
-		var full *ThrottledError
-		switch {
-		case err == nil:
+		if err == nil {
 			at, again = append(at, time.Now()), 0
-		case errors.As(err, &full) && full.RetryAfter > 0:
-			if again++; again > 1 {
-				t.Fatalf("call %d is refused again when it comes back: %v", len(at), err)
-			}
-			time.Sleep(full.RetryAfter)
-		default:
-			t.Fatal(err)
+			continue
 		}
+		full, ok := errors.AsType[*ThrottledError](err)
+		if again++; !ok || full.RetryAfter <= 0 || again > 1 {
+			t.Fatalf("call %d, refused %d times: %v", len(at), again, err)
+		}
+		time.Sleep(full.RetryAfter)
 	}
 	return at
 }
 
+// All calls of a window may leave together, and the next one a window later.
 func TestWindow_AllLeaveImmediately(t *testing.T) {
 	const n, window = 20, time.Second
 	for _, l := range []Limit{Window(n, window), FixedWindow(n, window)} {
@@ -55,7 +51,7 @@ func TestWindow_AllLeaveImmediately(t *testing.T) {
 	}
 }
 
-// Callers come and go, ask for more or less than they use, and no window sees more than n.
+// No window has more than n calls, also if calls are settled to less, and through holds.
 func TestWindow_KeepsItsNumber(t *testing.T) {
 	const n, window = 7, time.Second
 	for seed := range uint64(20) {
@@ -65,13 +61,10 @@ func TestWindow_KeepsItsNumber(t *testing.T) {
 			var at []time.Time
 			for len(at) < 60*n {
 				p, err := b.Acquire(ctx, Cost{1})
-				var full *ThrottledError
 				switch {
-				case err != nil && errors.As(err, &full):
-					time.Sleep(full.RetryAfter)
 				case err != nil:
-					t.Fatal(err)
-				case r.IntN(4) == 0: // it has not gone after all
+					time.Sleep(refused(t, b, Cost{1}).RetryAfter)
+				case r.IntN(4) == 0: // it has not left after all
 					p.Settle(Cost{})
 				default:
 					at = append(at, time.Now())
@@ -80,46 +73,36 @@ func TestWindow_KeepsItsNumber(t *testing.T) {
 					time.Sleep(time.Duration(r.Float64() * float64(window) / 3))
 				}
 				if r.IntN(100) == 0 {
-					if err := b.Hold(ctx, time.Duration(1+r.IntN(int(2*window)))); err != nil {
-						t.Fatal(err)
+					must(t, b.Hold(ctx, time.Duration(1+r.IntN(int(2*window)))))
+				}
+			}
+			for n, window := range map[int]time.Duration{n: window, 3 * n: 10 * window} {
+				for i := range at[n:] {
+					if d := at[i+n].Sub(at[i]); d < window+jitter {
+						t.Fatalf("calls %d to %d within %v", i, i+n, d)
 					}
-				}
-			}
-			for i := range at[n:] {
-				if d := at[i+n].Sub(at[i]); d < window+jitter {
-					t.Fatalf("calls %d to %d within %v", i, i+n, d)
-				}
-			}
-			for i := range at[3*n:] {
-				if d := at[i+3*n].Sub(at[i]); d < 10*window+jitter {
-					t.Fatalf("calls %d to %d within %v", i, i+3*n, d)
 				}
 			}
 		})
 	}
 }
 
+// Units that a call returns are free immediately.
 func TestWindow_ReturnedUnitsAreFreeImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("k", Window(100, time.Minute)))
-		p, err := b.Acquire(ctx, Cost{100})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := admit(t, b, 100)
 		time.Sleep(time.Second)
 		p.Settle(Cost{30})
 		if s := states(t, b)[0]; s.Level != 30 || s.Remaining != 70 || s.NextIn != 0 || s.EmptyIn != 59*time.Second+jitter {
 			t.Errorf("%+v", s)
 		}
 		admit(t, b, 70)
-		if _, err := b.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
-			t.Error("one more than there is room for:", err)
-		}
+		refused(t, b, Cost{1})
 	})
 }
 
-// What issue trackers of other libraries ask for: as fast as one limit allows, until another
-// one's window is full.
+// Calls leave as fast as one limit allows, until the window of another one is full.
 func TestWindow_FastLimitNextToAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("github", PerSecond(10), Window(5_000, time.Hour)))
@@ -134,6 +117,7 @@ func TestWindow_FastLimitNextToAnHour(t *testing.T) {
 	})
 }
 
+// A window reports its level, and when units are free.
 func TestWindow_State(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("k", Window(10, time.Minute)))
@@ -150,9 +134,7 @@ func TestWindow_State(t *testing.T) {
 		check("with room for one", 9, 1, 0, time.Minute+jitter)
 		admit(t, b, 1)
 		check("full", 10, 0, 30*time.Second+jitter, time.Minute+jitter)
-		if err := b.Hold(ctx, 40*time.Second); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.Hold(ctx, 40*time.Second))
 		if s := states(t, b)[0]; s.NextIn < 40*time.Second || s.HeldFor != 40*time.Second {
 			t.Errorf("held: %+v", s)
 		}
@@ -164,6 +146,7 @@ func TestWindow_State(t *testing.T) {
 	})
 }
 
+// Fillup counts beyond n, and reports when the window is full.
 func TestWindow_Fillup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("errors", Window(10, time.Minute)))
@@ -180,7 +163,7 @@ func TestWindow_Fillup(t *testing.T) {
 	})
 }
 
-// A limit that is no leaky one is invalid where it is made, and says what would work.
+// The error of an invalid limit says what is wrong, and what would work.
 func TestWindow_InvalidErrorSaysWhatWorks(t *testing.T) {
 	hand := time.FixedZone("Europe/Berlin", 3600)
 	for _, c := range []struct {
@@ -222,37 +205,8 @@ func TestWindow_InvalidErrorSaysWhatWorks(t *testing.T) {
 	}
 }
 
-func TestWindow_StringAndLabel(t *testing.T) {
-	for _, c := range []struct {
-		limit          Limit
-		says, describe string
-	}{
-		{Window(5_000, time.Hour), "5000 per 1h", "5000 in any 1h"},
-		{Window(100, 10*time.Second).Of(1, "tokens"), "100 per 10s", "tokens (unit 1): 100 in any 10s"},
-		{FixedWindow(0.5, 90*time.Second), "0.5 per 1m30s", "0.5 in 1m30s from the first"},
-		{Hourly(1_000_000), "1000000 per hour UTC", "1000000 per hour UTC"},
-		{Daily(10_000, time.UTC), "10000 per day UTC", "10000 per day UTC"},
-		{Monthly(30, pacific).Of(0, "euros"), "30 per month America/Los_Angeles", "euros: 30 per month America/Los_Angeles"},
-	} {
-		unnamed := c.limit.Of(c.limit.Unit, "")
-		if says, is := unnamed.label(), c.limit.String(); says != c.says || is != c.describe {
-			t.Errorf("%q, %q; want %q, %q", says, is, c.says, c.describe)
-		}
-	}
-	b := Must(NewBucket("k", PerSecond(10), Window(5_000, time.Hour), Daily(50_000, pacific), Daily(60_000, time.UTC), InFlight(3)))
-	for i, s := range states(t, b)[:4] {
-		if want := []string{"10 per 1s", "5000 per 1h", "50000 per day America/Los_Angeles", "60000 per day UTC"}[i]; s.Label() != want {
-			t.Errorf("%q, want %q", s.Label(), want)
-		}
-	}
-	_, err := Must(NewBucket("k", Window(10, time.Minute))).Acquire(ctx, Cost{11})
-	if want := "split the call"; !errors.Is(err, ErrTooLarge) || !strings.Contains(fmt.Sprint(err), want) {
-		t.Errorf("%v, want %q", err, want)
-	}
-}
-
-// An API that asks to wait until its reset does not make a window longer for calls that come then.
-// Calls that are booked already leave later by the hold, as every reservation does.
+// A hold until an API's reset does not make a window longer for calls that come then. Calls that were
+// booked before leave later by the hold, as every reservation does.
 func TestWindow_HoldUntilReset(t *testing.T) {
 	for _, booked := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -260,25 +214,18 @@ func TestWindow_HoldUntilReset(t *testing.T) {
 			limits := []Limit{PerSecond(10), Window(100, time.Hour).Of(1, "tokens")}
 			b, other := Must(NewSharedBucket(store, "k", limits...)), Must(NewSharedBucket(store, "k", limits...))
 			begin := time.Now()
-			if _, err := b.Acquire(ctx, Cost{1, 100}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := b.Acquire(ctx, Cost{1, 100})
+			must(t, err)
 			time.Sleep(5 * time.Minute)
 			k := BookRequest{Costs: []Cost{{1, 1}}, Wait: 2 * time.Hour}
 			if booked {
-				if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 1 {
-					t.Fatal(err)
-				}
+				must(t, b.Book(ctx, &k))
 			}
-			if err := b.Hold(ctx, 55*time.Minute); err != nil {
-				t.Fatal(err)
-			}
+			must(t, b.Hold(ctx, 55*time.Minute))
 			time.Sleep(55*time.Minute + time.Second)
 			if booked {
 				now := BookRequest{Clock: k.Clock}
-				if err := b.Book(ctx, &now); err != nil {
-					t.Fatal(err)
-				}
+				must(t, b.Book(ctx, &now))
 				at := now.Clock.Due(k.Tickets[0]).Sub(begin)
 				if at < time.Hour || at > 2*time.Hour-5*time.Minute+time.Second {
 					t.Errorf("a call that was booked leaves after %v", at)
@@ -292,37 +239,50 @@ func TestWindow_HoldUntilReset(t *testing.T) {
 	}
 }
 
-// Who comes back at RetryAfter finds all of a fixed window, and is told of that before.
+// A call that is refused by a fixed window comes back at its end, and finds all of it.
 func TestFixedWindow_AllRetryAtItsEnd(t *testing.T) {
-	for _, shared := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			b := Must(NewBucket("k", FixedWindow(10, time.Minute)))
-			if shared {
-				b = Must(NewSharedBucket(store.NewMemory(), "k", FixedWindow(10, time.Minute)))
+	bothWays(t, func(t *testing.T, b *Bucket) {
+		admit(t, b, 1)
+		time.Sleep(20 * time.Second)
+		admit(t, b, 2)
+		time.Sleep(20 * time.Second)
+		admit(t, b, 7)
+		const left = 20*time.Second + jitter
+		if s := states(t, b)[0]; s.NextIn != left || s.EmptyIn != left || s.Level != 10 {
+			t.Errorf("%+v", s)
+		}
+		for _, n := range []float64{1, 5, 10} {
+			if full := refused(t, b, Cost{n}); full.RetryAfter != left {
+				t.Errorf("%v of 10: %v", n, full)
 			}
-			admit(t, b, 1)
-			time.Sleep(20 * time.Second)
-			admit(t, b, 2)
-			time.Sleep(20 * time.Second)
-			admit(t, b, 7)
-			const left = 20*time.Second + jitter
-			if s := states(t, b)[0]; s.NextIn != left || s.EmptyIn != left || s.Level != 10 {
-				t.Errorf("shared %v: %+v", shared, s)
+		}
+		for _, wait := range []time.Duration{left, time.Hour} { // nothing is reserved beyond the end
+			err := b.Book(ctx, &BookRequest{Costs: []Cost{{3}}, Wait: wait})
+			if full, ok := errors.AsType[*ThrottledError](err); !ok || full.RetryAfter != left {
+				t.Errorf("a reservation within %v: %v", wait, err)
 			}
-			for _, n := range []float64{1, 5, 10} {
-				var full *ThrottledError
-				if _, err := b.Acquire(ctx, Cost{n}); !errors.As(err, &full) || full.RetryAfter != left {
-					t.Errorf("shared %v: %v of 10: %v", shared, n, err)
-				}
-			}
-			// Nothing is reserved beyond the end.
-			for _, wait := range []time.Duration{left, time.Hour} {
-				k := BookRequest{Costs: []Cost{{3}}, Wait: wait}
-				var full *ThrottledError
-				if err := b.Book(ctx, &k); !errors.As(err, &full) || full.RetryAfter != left {
-					t.Errorf("shared %v: a reservation within %v: %v", shared, wait, err)
-				}
-			}
-		})
+		}
+	}, FixedWindow(10, time.Minute))
+}
+
+// A call under two limits allocates as much whatever kinds they are, also when a window's log is full.
+func TestWindow_AllocatesNoMoreThanALeakyLimit(t *testing.T) {
+	second := Limit{Capacity: 1e9, LeakRate: 1e9, Name: "second"}
+	allocs := func(limits ...Limit) float64 {
+		b := Must(NewBucket("k", limits...))
+		for begin := time.Now(); time.Since(begin) < 100*time.Millisecond; { // until the log of 64 parts of 1 ms has grown
+			mustAcquire(t, b).Done()
+		}
+		return testing.AllocsPerRun(1000, func() { mustAcquire(t, b).Done() })
+	}
+	leaky := allocs(Limit{Capacity: 1e9, LeakRate: 1e9}, second)
+	for name, limits := range map[string][]Limit{
+		"window":   {Window(1e9, 64*time.Millisecond), second},
+		"windows":  {Window(1e9, 64*time.Millisecond), FixedWindow(1e9, time.Second).Of(0, "second")},
+		"calendar": {Daily(1e12, time.UTC), second},
+	} {
+		if n := allocs(limits...); n > leaky {
+			t.Errorf("%s: %v allocations, of two leaky limits %v", name, n, leaky)
+		}
 	}
 }
