@@ -42,8 +42,8 @@ func TestAtEnd_HasTheLastBytes(t *testing.T) {
 			if err != nil || string(got) != text {
 				t.Fatalf("%s, %d: read %d bytes, %v", name, most, len(got), err)
 			}
-			_, _ = resp.Body.Read(make([]byte, 1)) // EOF once more
 			_ = resp.Body.Close()
+			_, _ = resp.Body.Read(make([]byte, 1)) // EOF once more
 			if want := text[max(0, len(text)-most):]; !slices.Equal(*tails, []string{want}) {
 				t.Errorf("%s, %d: %q", name, most, *tails)
 			}
@@ -180,10 +180,10 @@ func TestAtEnd_CloseReadsForATenthOfASecond(t *testing.T) {
 			if took := time.Since(begin); took != 100*time.Millisecond || len(*tails) > 0 {
 				t.Errorf("every %v: closed after %v, called with %q", drip, took, *tails)
 			}
+			_ = resp.Body.Close()
 			if _, err := resp.Body.Read(make([]byte, 1)); err == nil {
 				t.Error("it can still be read")
 			}
-			_ = resp.Body.Close()
 			writer.Wait()
 		}
 		r, _ := io.Pipe()

@@ -73,20 +73,6 @@ func TestDiscovered_RoutesOfABucketShareALimiter(t *testing.T) {
 	})
 }
 
-// A name counts for the host that the program asks, wherever Base sends the request.
-func TestDiscovered_NameCountsBehindAGateway(t *testing.T) {
-	_, rt, made := discover(hourly, func(req *http.Request) (*http.Response, error) {
-		req = req.Clone(req.Context())
-		req.URL.Host = "10.0.0.1:8080"
-		return answer(200, nil, "X-Bucket", "ab")(req)
-	})
-	wantFull(t, rt, "a", "", false)
-	wantFull(t, rt, "a", "", false)
-	if got, want := slices.Sorted(maps.Keys(made)), []string{"api.test a", "api.test=ab"}; !slices.Equal(got, want) {
-		t.Errorf("limiters %q, want %q", got, want)
-	}
-}
-
 // A request that the name's limiter refuses costs the route's limiter nothing.
 func TestDiscovered_RefusalByNameCostsRouteNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -195,7 +181,7 @@ func TestDiscovered_RefusalUnderAnotherNameHoldsRoute(t *testing.T) {
 func TestDiscovered_HoldsEachScopeByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, api, _ := discover(outbound.PerSecond(10), func(req *http.Request) (*http.Response, error) {
-			if req.Header.Get("Authorization") == "secret" && req.URL.RawQuery == "1" {
+			if req.Header.Get("Authorization") == "Bearer secret" && req.URL.RawQuery == "1" {
 				return answer(429, nil, "Retry-After", "600", "X-Bucket", "ab")(req)
 			}
 			return answer(200, nil, "X-Bucket", "ab")(req)
@@ -204,7 +190,7 @@ func TestDiscovered_HoldsEachScopeByItself(t *testing.T) {
 		for round := range 3 {
 			for _, token := range []string{"secret", "other", ""} {
 				for _, channel := range []string{"1", "2", ""} {
-					err := fetch(t, keyed{token, api}, "https://api.test/messages?"+channel)
+					err := fetch(t, withKey{token, api}, "https://api.test/messages?"+channel)
 					full, ok := errors.AsType[*outbound.ThrottledError](err)
 					switch held := round > 0 && token == "secret" && channel == "1"; {
 					case held && (!ok || !full.Held || strings.Contains(err.Error(), "secret")):

@@ -15,7 +15,7 @@ import (
 
 // A language model streams its answer, and the last event but one has the number of tokens. Until
 // then the call is in flight.
-func ExampleAtEnd_stream() {
+func ExampleAtEnd() {
 	bucket := outbound.Must(outbound.NewBucket("model",
 		outbound.InFlight(20),
 		outbound.PerMinute(500).Of(calls, "calls"),

@@ -1,9 +1,7 @@
 package transport_test
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,19 +11,43 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/transport"
+	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// api stands for the network in these examples: it answers every request.
-type api string
+// answering stands for the network: it replies to all requests with this response.
+func answering(status int, body string, header ...string) http.RoundTripper {
+	return roundTripper(func(req *http.Request) (*http.Response, error) {
+		h := http.Header{"Content-Type": {"application/json"}}
+		for i := 0; i < len(header); i += 2 {
+			h.Set(header[i], header[i+1])
+		}
+		return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body)), Request: req}, nil
+	})
+}
 
-func (text api) RoundTrip(req *http.Request) (*http.Response, error) {
-	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(string(text))), Request: req}, nil
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+func visit(client *http.Client, url string) {
+	resp, err := client.Get(url)
+	var full *outbound.ThrottledError
+	if errors.As(err, &full) {
+		fmt.Println(full.Key, "held:", full.Held, full.Reason, full.RetryAfter.Round(time.Second))
+		return
+	} else if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	resp.Body.Close()
+	fmt.Println(resp.StatusCode)
 }
 
 // An http.Client that calls an API at most once an hour.
 func ExampleTransport() {
 	bucket := outbound.Must(outbound.NewBucket("weather", outbound.PerHour(1)))
-	client := &http.Client{Transport: &transport.Transport{Base: api("sunny"), Limiter: bucket}}
+	client := &http.Client{Transport: &transport.Transport{Base: answering(200, "sunny"), Limiter: bucket}}
 
 	for range 2 {
 		resp, err := client.Get("https://weather.example.com/today")
@@ -53,12 +75,12 @@ func ExampleByHost() {
 		"b.example.com": outbound.Must(outbound.NewBucket("b", outbound.PerHour(1))),
 	}
 	client := &http.Client{Transport: &transport.Transport{
-		Base: api("ok"),
+		Base: answering(200, "ok"),
 		For: transport.ByHost(func(host string) outbound.Limiter {
 			if b := buckets[host]; b != nil {
 				return b
 			}
-			return nil // the Transport's Limiter; if that is nil, no pace
+			return nil // the Transport's Limiter admits; if that is nil, every request is
 		}),
 	}}
 	for _, url := range []string{"https://a.example.com/", "https://A.example.com:443/", "https://b.example.com/", "https://c.example.com/"} {
@@ -86,7 +108,7 @@ func ExampleByRoute() {
 		return
 	}
 	client := &http.Client{Transport: &transport.Transport{
-		Base:    api("ok"),
+		Base:    answering(200, "ok"),
 		Limiter: outbound.Must(outbound.NewBucket("api", outbound.PerHour(100).Burst(2))),
 		For:     byRoute,
 	}}
@@ -105,10 +127,10 @@ func ExampleByRoute() {
 	// /health true
 }
 
-// TooManyRequests tells clients that retry by the status when to come back.
+// TooManyRequests reports to clients that retry by the status when to retry.
 func ExampleTooManyRequests() {
 	client := &http.Client{Transport: &transport.Transport{
-		Base:      api("ok"),
+		Base:      answering(200, "ok"),
 		Limiter:   outbound.Must(outbound.NewBucket("api", outbound.Limit{Capacity: 1, LeakRate: 0.01})),
 		OnRefusal: transport.TooManyRequests,
 	}}
@@ -136,7 +158,7 @@ const (
 func ExampleWithCost() {
 	bucket := outbound.Must(outbound.NewBucket("model", outbound.PerMinute(500),
 		outbound.Window(1_000, time.Minute).Of(tokens, "tokens")))
-	client := &http.Client{Transport: &transport.Transport{Base: api("hello"), Limiter: bucket}}
+	client := &http.Client{Transport: &transport.Transport{Base: answering(200, "hello"), Limiter: bucket}}
 
 	ctx, permit := transport.WithCost(context.Background(), outbound.Cost{calls: 1, tokens: 900}) // an estimate
 	used := ask(ctx, client)
@@ -162,47 +184,39 @@ func ask(ctx context.Context, client *http.Client) (tokens float64) {
 	return 42
 }
 
-// The answer itself tells at its end what it has cost: OnResponse wraps the body.
-func ExampleTransport_onResponse() {
-	bucket := outbound.Must(outbound.NewBucket("model", outbound.Limit{Capacity: 1000, LeakRate: 0.01}))
+// GitHub refuses by a secondary limit with 403. Only the text of the body distinguishes that from a
+// lack of permission.
+func ExampleTransport_profile() {
 	client := &http.Client{Transport: &transport.Transport{
-		Base:    api(`{"text": "hello", "used": 42}`),
-		Limiter: bucket,
-		Cost:    func(*http.Request) outbound.Cost { return outbound.Cost{900} }, // an estimate
-		OnResponse: func(resp *http.Response, permit *outbound.Permit) {
-			resp.Body = &metered{ReadCloser: resp.Body, permit: permit}
+		Base:    answering(403, `{"message": "You have exceeded a secondary rate limit."}`, "Retry-After", "60"),
+		Limiter: outbound.Must(outbound.NewBucket("github", outbound.PerSecond(10))),
+		Profile: profile.GitHub,
+		OnSignal: func(_ *http.Response, s *profile.Signal) {
+			fmt.Println("the API says:", s.Reason, s.Scope, s.Wait)
 		},
 	}}
-	resp, err := client.Get("https://model.example.com/")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	_, _ = io.Copy(io.Discard, resp.Body)
-	resp.Body.Close()
-
-	state, err := bucket.State(context.Background())
-	fmt.Printf("%.0f %v\n", state.Level, err)
-	// Output: 42 <nil>
+	visit(client, "https://api.github.com/user")
+	visit(client, "https://api.github.com/user")
+	// Output:
+	// the API says: rate secondary 1m0s
+	// 403
+	// github held: true rate 1m0s
 }
 
-// metered settles a call by what its body says.
-type metered struct {
-	io.ReadCloser
-	permit *outbound.Permit
-	text   bytes.Buffer
-}
-
-func (m *metered) Read(p []byte) (int, error) {
-	n, err := m.ReadCloser.Read(p)
-	m.text.Write(p[:n])
-	return n, err
-}
-
-func (m *metered) Close() error {
-	var answer struct{ Used float64 }
-	if json.Unmarshal(m.text.Bytes(), &answer) == nil {
-		m.permit.Settle(outbound.Cost{answer.Used})
-	}
-	return m.ReadCloser.Close()
+// A response that has not changed is free.
+func ExampleTransport_used() {
+	bucket := outbound.Must(outbound.NewBucket("github", outbound.Limit{Capacity: 10, LeakRate: 0.001}))
+	client := &http.Client{Transport: &transport.Transport{
+		Base:    answering(304, ""),
+		Limiter: bucket,
+		Used: func(resp *http.Response) (outbound.Cost, bool) {
+			return outbound.Cost{}, resp.StatusCode == http.StatusNotModified
+		},
+	}}
+	visit(client, "https://api.github.com/user")
+	state, _ := bucket.State(context.Background())
+	fmt.Printf("%.0f remain\n", state.Remaining)
+	// Output:
+	// 304
+	// 10 remain
 }

@@ -20,20 +20,6 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// keyed sends a request with a member's key.
-type keyed struct {
-	key  string
-	base http.RoundTripper
-}
-
-func (k keyed) RoundTrip(req *http.Request) (*http.Response, error) {
-	req = req.Clone(req.Context())
-	if k.key != "" {
-		req.Header.Set("Authorization", k.key)
-	}
-	return k.base.RoundTrip(req)
-}
-
 // keyLog is an API that records the keys of its requests.
 type keyLog struct {
 	takes  time.Duration
@@ -47,7 +33,7 @@ func (l *keyLog) RoundTrip(req *http.Request) (*http.Response, error) {
 	time.Sleep(l.takes)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	key, status := req.Header.Get("Authorization"), 200
+	key, status := strings.TrimPrefix(req.Header.Get("Authorization"), "Bearer "), 200
 	l.keys = append(l.keys, key)
 	if l.status != nil {
 		status = l.status(key)
@@ -83,7 +69,7 @@ func keys(n int, api http.RoundTripper, s store.Store) (all []*transport.Transpo
 			b = outbound.Must(outbound.NewSharedBucket(s, name, outbound.PerMinute(60)))
 		}
 		buckets = append(buckets, b)
-		all = append(all, &transport.Transport{Limiter: queue.New(b, queue.Config{}), Base: keyed{name, api}})
+		all = append(all, &transport.Transport{Limiter: queue.New(b, queue.Config{}), Base: withKey{name, api}})
 	}
 	return all, buckets
 }
