@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -18,7 +17,7 @@ import (
 type badLine struct {
 	engine.Carrier
 	lost     float64       // share of the requests that are lost
-	unheard  float64       // share of the replies that are lost
+	noReply  float64       // share of the replies that are lost
 	repeated float64       // share of the requests that arrive a second time
 	delay    time.Duration // of each way, at most; every tenth way takes up to 100 times as long
 
@@ -26,8 +25,6 @@ type badLine struct {
 	dice *rand.Rand
 	wg   sync.WaitGroup // counts the repeated requests that are still on their way
 }
-
-var errLost = errors.New("lost on the way")
 
 // dice returns a source of random numbers. With DRIPFEED_SEED it draws the same numbers
 // again.
@@ -74,7 +71,7 @@ func (b *badLine) Send(ctx context.Context, todo []engine.Attempt) {
 				b.Carrier.Send(context.Background(), again)
 			})
 		}
-		if b.roll(b.unheard) {
+		if b.roll(b.noReply) {
 			todo[i].Err = errLost
 		}
 	}

@@ -8,31 +8,32 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// trips plays n trips, each 10 ms after the one before. It calls tell for each reply,
-// with the time by which the estimate lies before the reply was written, with the
-// time that the reply's way back took, and with the time that lay takes for normal.
-func (o *clockOffset) trips(n int, way func(i int) (there, back time.Duration), tell func(i int, behind, back, normal time.Duration)) {
+// requests plays n requests, each 10 ms after the one before. It calls check for each reply, with the
+// time by which the estimate lies before the reply was written, with the latency of the reply, and
+// with the latency that lay takes for normal.
+func (o *clockOffset) requests(n int, way func(i int) (there, back time.Duration), check func(i int, behind, back, normal time.Duration)) {
 	now := start
 	for i := range n {
 		there, back := way(i)
 		wrote := now.Add(there)
 		arrived := wrote.Add(back)
-		when, heard := o.lay(time.Hour+wrote.Sub(start), time.Hour+wrote.Sub(start), now, arrived)
-		tell(i, wrote.Sub(when), back, heard.Sub(when))
+		when, received := o.lay(time.Hour+wrote.Sub(start), time.Hour+wrote.Sub(start), now, arrived)
+		check(i, wrote.Sub(when), back, received.Sub(when))
 		now = arrived.Add(10 * time.Millisecond)
 	}
 }
 
 const ms = time.Millisecond
 
-func TestTheFirstTripMayOpenAConnection(t *testing.T) {
-	new(clockOffset).trips(20, func(i int) (there, back time.Duration) {
+// The first request may open a connection: the estimate is better from the second one on.
+func TestClockOffset_FirstReplyMayBeSlow(t *testing.T) {
+	new(clockOffset).requests(20, func(i int) (there, back time.Duration) {
 		if i == 0 {
 			return 700 * ms, 100 * ms
 		}
 		return 100 * ms, 100 * ms
 	}, func(i int, behind, _, normal time.Duration) {
-		if i == 0 { // places look due earlier than they are, and callers give them back
+		if i == 0 { // reservations look due earlier than they are, and callers return them
 			require.Equal(t, 300*ms, behind)
 			return
 		}
@@ -42,12 +43,13 @@ func TestTheFirstTripMayOpenAConnection(t *testing.T) {
 	})
 }
 
-func TestMostRepliesArriveByTheirNormalTime(t *testing.T) {
+// At most 3 % of the replies come later than what the estimate takes for normal.
+func TestClockOffset_MostRepliesArriveByTheirNormalTime(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, way := range []time.Duration{ms / 20, ms, 10 * ms, 100 * ms} {
 		late := 0
 		jitter := func() time.Duration { return way + time.Duration(r.Float64()*float64(way/5)) }
-		new(clockOffset).trips(1000, func(i int) (there, back time.Duration) {
+		new(clockOffset).requests(1000, func(i int) (there, back time.Duration) {
 			there, back = jitter(), jitter()
 			if r.IntN(20) == 0 {
 				back += 300 * ms
@@ -67,10 +69,10 @@ func TestMostRepliesArriveByTheirNormalTime(t *testing.T) {
 	}
 }
 
-// A route may become longer for good.
-func TestTheEstimateLearnsALongerWay(t *testing.T) {
+// A route may become longer permanently.
+func TestClockOffset_LearnsALongerRoute(t *testing.T) {
 	o := new(clockOffset)
-	o.trips(200, func(i int) (there, back time.Duration) {
+	o.requests(200, func(i int) (there, back time.Duration) {
 		if i < 100 { // the bounds are not narrow yet
 			return ms, ms
 		}

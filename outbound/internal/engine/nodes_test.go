@@ -3,9 +3,9 @@ package engine_test
 import (
 	"context"
 	"errors"
-	"sync"
+	"fmt"
+	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -14,145 +14,400 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-var (
-	errMoved  = errors.New("another node has the key")
-	errDenied = errors.New("no permission")
-	errBroken = errors.New("the store's own error")
-)
-
-// spread is a carrier to a store of two nodes, a and b, of which one has all keys.
-type spread struct {
-	*porter
-	mu      sync.Mutex
-	owner   string        // the node that has the keys
-	known   string        // the node that the client takes for the owner
-	learns  bool          // a Refresh tells the client the owner
-	hung    chan struct{} // until it is closed, a does not answer
-	answers error         // instead of carrying anything out
+// newCluster returns a carrier to two nodes, of which a has all keys, as the client knows.
+func newCluster() *carrier {
+	c := newCarrier()
+	c.owner, c.known = "a", "a"
+	return c
 }
 
-func (s *spread) Send(ctx context.Context, todo []engine.Attempt) {
-	s.mu.Lock()
-	node, owner, hung, answers := s.known, s.owner, s.hung, s.answers
-	s.mu.Unlock()
-	if node == "a" && hung != nil {
-		<-hung
-	}
-	for i := range todo {
-		switch {
-		case answers != nil:
-			todo[i].Err = answers
-		case node != owner:
-			todo[i].Err = errMoved
-		default:
-			s.porter.Send(ctx, todo[i:i+1])
-		}
-	}
-}
-
-func (s *spread) Take(a *engine.Attempt) engine.Verdict {
-	switch a.Err {
-	case errMoved:
-		return engine.Elsewhere
-	case errDenied:
-		return engine.Denied
-	case errBroken:
-		return engine.Failed
-	}
-	return s.porter.Take(a)
-}
-
-func (s *spread) nodes() *engine.Nodes {
-	known := func() string {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.known
-	}
-	return &engine.Nodes{
-		Known: func(string) string { return known() },
-		Refresh: func() {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if s.learns {
-				s.known = s.owner
-			}
-		},
-	}
-}
-
-// set changes a spread.
-func (s *spread) set(f func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f()
-}
-
-// onNodes runs a test of an engine on two nodes, and returns what it has told.
-func onNodes(t *testing.T, f func(s *spread, ask func() error)) (told []store.StoreEventKind) {
+// onNodes runs a test of an engine on two nodes with a key in use, and returns the kinds of its events.
+func onNodes(t *testing.T, f func(t *testing.T, c *carrier, e *engine.Engine)) (kinds []store.StoreEventKind) {
 	bubble(t, func(t *testing.T) {
-		s := &spread{porter: &porter{newShelf()}, owner: "a", known: "a"}
-		e := engine.New(engine.Config{
-			Carrier: s, Nodes: s.nodes(), Timeout: time.Second, Observe: func(ev store.StoreEvent) { told = append(told, ev.Kind) },
-		})
-		ask := func() error {
-			_, err := e.Update(context.Background(), "", calls(1)) // a key like any other
-			return err
-		}
-		require.NoError(t, ask())
-		f(s, ask)
-		synctest.Wait()
+		c := newCluster()
+		e := c.start(time.Second)
+		require.NoError(t, try(e, "key"))
+		f(t, c, e)
+		kinds = c.reported()
 	})
-	return told
+	return kinds
 }
 
-func TestAKeyThatHasMovedIsAskedForWhereItIs(t *testing.T) {
-	told := onNodes(t, func(s *spread, ask func() error) {
-		s.set(func() { s.owner, s.learns = "b", true })
+// If the keys have moved, a call goes on where they are.
+func TestNodes_MovedKeyIsAskedForWhereItIs(t *testing.T) {
+	require.Empty(t, onNodes(t, func(t *testing.T, c *carrier, e *engine.Engine) {
+		c.set(func() { c.owner, c.learns = "b", true })
 		start := time.Now()
-		require.NoError(t, ask())
+		require.NoError(t, try(e, "key"))
 		require.Less(t, time.Since(start), 100*time.Millisecond)
-		require.InDelta(t, 2, s.level(""), 0.1)
-	})
-	require.Empty(t, told)
+		require.InDelta(t, 2, c.level("key"), 0.1)
+	}))
 }
 
-func TestTheKeysOfANodeThatHangsGoToTheNodeThatIsPromoted(t *testing.T) {
-	told := onNodes(t, func(s *spread, ask func() error) {
-		hung := make(chan struct{})
-		s.set(func() { s.hung = hung })
-		require.ErrorIs(t, ask(), store.ErrUnavailable)
-		s.set(func() { s.owner, s.learns = "b", true })
-		for err, start := ask(), time.Now(); err != nil; err = ask() {
+// A trip is on its way to the node that its key has left, which hangs, when it is made at the node
+// that has the key now. It is made once, and the key's other calls go on.
+func TestNodes_TripGoesOnWhereItsKeyHasMoved(t *testing.T) {
+	require.Empty(t, onNodes(t, func(t *testing.T, c *carrier, e *engine.Engine) {
+		free := c.hang()
+		time.AfterFunc(100*time.Millisecond, func() { c.set(func() { c.owner, c.known = "b", "b" }) })
+		start := time.Now()
+		each(3, func(int) { require.NoError(t, try(e, "key")) })
+		require.Less(t, time.Since(start), 300*time.Millisecond)
+		c.set(func() { c.owner, c.known = "a", "a" }) // what arrives there late is answered from the record
+		free()
+		time.Sleep(time.Second)
+		require.InDelta(t, 4, c.level("key"), 0.1)
+	}))
+}
+
+// The keys of a node that hangs go to the node that is promoted: their calls flow again within a
+// second, and the return of the keys delays none.
+func TestNodes_CallsFlowAfterAFailover(t *testing.T) {
+	kinds := onNodes(t, func(t *testing.T, c *carrier, e *engine.Engine) {
+		free := c.hang()
+		require.ErrorIs(t, try(e, "key"), store.ErrUnavailable)
+		time.Sleep(3 * time.Second)
+		require.ErrorIs(t, try(e, "key"), store.ErrUnavailable)
+		c.set(func() { c.owner, c.learns = "b", true })
+		for err, start := try(e, "key"), time.Now(); err != nil; err = try(e, "key") {
 			require.Less(t, time.Since(start), time.Second)
 			time.Sleep(10 * time.Millisecond)
 		}
 		for range 10 {
-			require.NoError(t, ask())
+			require.NoError(t, try(e, "key"))
 		}
-		s.set(func() { s.owner, s.known = "a", "a" }) // back again, and b says so
-		close(hung)
-		s.set(func() { s.hung = nil })
+		c.set(func() { c.owner, c.known = "a", "a" })
+		free()
 		start := time.Now()
-		require.NoError(t, ask())
+		require.NoError(t, try(e, "key"))
 		require.Less(t, time.Since(start), 100*time.Millisecond)
 	})
-	require.Equal(t, []store.StoreEventKind{store.EventDown, store.EventUp}, told)
+	require.Equal(t, []store.StoreEventKind{store.EventDown, store.EventUp}, kinds)
 }
 
-func TestErrorsThatNoWaitCuresComeAtOnce(t *testing.T) {
+// Errors that a wait does not cure come immediately.
+func TestNodes_ErrorsThatNoWaitCuresComeImmediately(t *testing.T) {
 	for err, want := range map[error][]store.StoreEventKind{errDenied: {store.EventDenied}, errBroken: nil} {
-		told := onNodes(t, func(s *spread, ask func() error) {
-			s.set(func() { s.answers = err })
+		require.Equal(t, want, onNodes(t, func(t *testing.T, c *carrier, e *engine.Engine) {
+			c.set(func() { c.fails = err })
 			start := time.Now()
 			for range 3 {
-				got := ask()
+				got := try(e, "key")
 				require.ErrorIs(t, got, err)
 				require.NotErrorIs(t, got, store.ErrUnavailable)
 			}
 			require.Zero(t, time.Since(start))
-			s.set(func() { s.answers = nil })
-			require.NoError(t, ask())
-		})
-		require.Equal(t, want, told)
+			c.set(func() { c.fails = nil })
+			require.NoError(t, try(e, "key"))
+		}))
 	}
+}
+
+// A node denies access, and another one has its keys from then on. The first is not asked again.
+func TestNodes_DenialEndsWhenTheKeysHaveMoved(t *testing.T) {
+	onNodes(t, func(t *testing.T, c *carrier, e *engine.Engine) {
+		c.set(func() { c.fails = errDenied })
+		require.ErrorIs(t, try(e, "key"), errDenied)
+		require.Len(t, e.Stats().Outages, 1)
+		c.set(func() { c.fails, c.owner, c.known = nil, "b", "b" })
+		require.NoError(t, try(e, "key"))
+		require.Nil(t, e.Stats().Outages)
+	})
+}
+
+// A key moves to a node that is gone. The keys of the node that it has left are served meanwhile,
+// whether the client knows where the key is or not.
+func TestNodes_KeyOnANodeThatIsGoneDelaysNoOther(t *testing.T) {
+	for _, test := range []struct{ known, hangs bool }{{false, false}, {false, true}, {true, false}, {true, true}} {
+		t.Run(fmt.Sprintf("known %v, hangs %v", test.known, test.hangs), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				var moved, known atomic.Bool
+				errRefused := errors.New("connection refused")
+				c := newCluster().answers(func(_ int, a *engine.Attempt) error {
+					switch {
+					case a.Key.Bucket != "moved" || !moved.Load():
+						return nil
+					case test.hangs:
+						known.Store(true) // a has sent the client to b
+						return errSilent
+					}
+					known.Store(true)
+					return errRefused
+				})
+				c.nodeOf = func(key string) string {
+					if key == "moved" && known.Load() {
+						return "b"
+					}
+					return "a"
+				}
+				e := c.start(time.Second)
+				end := time.Now().Add(5 * time.Second)
+				var slowest [17]time.Duration
+				asked := 0             // of "moved", since
+				each(17, func(i int) { // the last one is the key that moves
+					key := fmt.Sprint("key ", i)
+					if i == 16 {
+						key = "moved"
+					}
+					for n := 0; time.Now().Before(end); n++ {
+						began := time.Now()
+						err := try(e, key)
+						require.LessOrEqual(t, time.Since(began), time.Second)
+						if i < 16 || n == 0 {
+							require.NoError(t, err, key)
+							slowest[i] = max(slowest[i], time.Since(began))
+						} else {
+							require.ErrorIs(t, err, store.ErrUnavailable)
+							asked++
+						}
+						if n == 0 && i == 16 {
+							moved.Store(true)
+							known.Store(test.known)
+						}
+						time.Sleep(10 * time.Millisecond)
+					}
+				})
+				for i, slow := range slowest {
+					require.LessOrEqual(t, slow, 300*time.Millisecond, i)
+				}
+				require.Greater(t, asked, 15, "most calls of the key that has moved are refused immediately")
+				require.Equal(t, []store.StoreEventKind{store.EventDown}, c.reported())
+				for _, o := range e.Stats().Outages {
+					require.Equal(t, "b", o.Server)
+				}
+			})
+		})
+	}
+}
+
+// A node refuses all its keys. One of them has moved to another node, whose answers do not end the
+// outage.
+func TestNodes_AnswerOfAnotherNodeEndsNoOutage(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var learned atomic.Bool
+		c := newCluster().answers(func(_ int, a *engine.Attempt) error {
+			switch {
+			case a.Key.Bucket != "moved":
+				return errLost
+			case !learned.Swap(true):
+				return errMoved
+			}
+			return nil
+		})
+		c.nodeOf = func(key string) string {
+			if key == "moved" && learned.Load() {
+				return "b"
+			}
+			return "a"
+		}
+		e := c.start(time.Second)
+		each(32, func(i int) { // some have the pipeline of the key that has moved
+			require.ErrorIs(t, try(e, fmt.Sprint("stays ", i)), store.ErrUnavailable)
+		})
+		answered := 0
+		for range 300 {
+			if try(e, "moved") == nil {
+				answered++
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		require.Greater(t, answered, 1)
+		require.Equal(t, []store.StoreEventKind{store.EventDown}, c.reported())
+		require.Len(t, e.Stats().Outages, 1)
+	})
+}
+
+// A node answers some trips of each Send, and then the connection breaks. Few Sends run at a time.
+func TestNodes_FewSendsRunAtANode(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		start := time.Now()
+		c := newCluster().answers(func(i int, a *engine.Attempt) error {
+			switch {
+			case time.Since(start) > 3*time.Millisecond:
+				return errSilent
+			case i < 10:
+				return nil
+			}
+			return errLost
+		})
+		e := c.start(time.Second)
+		each(200, func(i int) { _ = try(e, fmt.Sprint(i)) })
+		require.LessOrEqual(t, c.most, 16)
+	})
+}
+
+// A node carries out what writes nothing, and refuses writers. So it is unavailable, and available
+// again, repeatedly.
+func TestNodes_NodeThatRefusesWritersIsUnavailable(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newCluster().answers(func(_ int, a *engine.Attempt) error {
+			if a.Key.Bucket[0] == 'w' {
+				return errLost
+			}
+			return nil
+		})
+		e := c.start(time.Second)
+		end := time.Now().Add(10 * time.Second)
+		each(64, func(i int) {
+			key := fmt.Sprint("look ", i)
+			if i < 4 {
+				key = fmt.Sprint("write ", i)
+			}
+			for time.Now().Before(end) {
+				if err := try(e, key); i < 4 {
+					require.ErrorIs(t, err, store.ErrUnavailable)
+				}
+				time.Sleep(time.Duration(5+i%3) * time.Millisecond)
+			}
+		})
+		require.Greater(t, len(c.reported()), 16)
+	})
+}
+
+// locks is a carrier to keys of which some are locked. A trip that meets a lock does nothing, and the
+// key's next trip goes apart, and waits until the lock is free.
+type locks struct {
+	*carrier
+	locked map[string]chan struct{} // by key; closed when the lock is free
+	waits  int                      // Sends that wait for a lock now
+	shared int                      // trips in one of them, at most
+}
+
+func newLocks() *locks {
+	l := &locks{carrier: newCarrier(), locked: make(map[string]chan struct{})}
+	l.apart, l.send = true, l.wait
+	return l
+}
+
+func (l *locks) lock(key string) (free func()) {
+	until := make(chan struct{})
+	l.set(func() { l.locked[key] = until })
+	return func() {
+		l.set(func() { delete(l.locked, key) })
+		close(until)
+	}
+}
+
+func (l *locks) wait(_ context.Context, todo []engine.Attempt) {
+	for i := range todo {
+		a := &todo[i]
+		var until chan struct{}
+		l.set(func() { until = l.locked[a.Key.Bucket] })
+		switch {
+		case until == nil:
+			l.carry(todo[i : i+1])
+			continue
+		case !a.State.(composed).apart:
+			a.Err = errRace
+			continue
+		}
+		l.set(func() { l.waits, l.shared = l.waits+1, max(l.shared, len(todo)) })
+		select {
+		case <-until:
+			if l.set(func() { a.Err = l.fails }); a.Err == nil {
+				l.carry(todo[i : i+1])
+			}
+		case <-time.After(450 * time.Millisecond):
+			a.Err = errRace
+		}
+		l.set(func() { l.waits-- })
+	}
+}
+
+// A key that is locked delays no other key.
+func TestApart_LockedKeyDelaysNoOther(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := newLocks()
+		e := l.start(time.Second)
+		const stuck, late = 20, 5 // keys that are locked for too long, and of those the ones that are free in time
+		var free []func()
+		ended := make(chan struct{})
+		start := time.Now()
+		for i := range stuck {
+			if unlock := l.lock(fmt.Sprint("locked ", i)); i < late {
+				free = append(free, unlock)
+			} else {
+				defer unlock()
+			}
+		}
+		go func() {
+			defer close(ended)
+			each(stuck, func(i int) {
+				err := try(e, fmt.Sprint("locked ", i))
+				if i < late {
+					require.NoError(t, err)
+					require.Equal(t, time.Second/2, time.Since(start))
+					return
+				}
+				require.ErrorIs(t, err, errRace)
+				require.NotErrorIs(t, err, store.ErrUnavailable)
+				require.LessOrEqual(t, time.Since(start), time.Second)
+			})
+		}()
+		require.Empty(t, l.reported())
+		require.Equal(t, stuck, l.waits)
+		require.Equal(t, 1, l.shared, "a trip that waits goes by itself")
+		each(100, func(i int) {
+			require.NoError(t, try(e, fmt.Sprint(i)))
+			require.Zero(t, time.Since(start), "it need not wait for a locked key")
+		})
+		time.Sleep(time.Second / 2)
+		for _, unlock := range free {
+			unlock()
+		}
+		<-ended
+		for i := range late { // from then on such a key goes with the rest
+			key := fmt.Sprint("locked ", i)
+			require.NoError(t, try(e, key))
+			require.InDelta(t, 2, l.level(key), 0.1)
+		}
+		require.Empty(t, l.reported())
+	})
+}
+
+// A row that other processes always write first delays no other.
+func TestApart_RowThatOthersWriteDelaysNoOther(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var events atomic.Int32
+		e := engine.New(engine.Config{
+			Carrier: rowCarrier{&table{rows: make(map[string]row)}, "process", "hot"}, Timeout: time.Second,
+			Observe: func(store.StoreEvent) { events.Add(1) },
+		})
+		start := time.Now()
+		each(100, func(i int) {
+			if i == 0 {
+				_, err := e.Update(bg, "hot", &store.Op{Limits: []store.Limit{ages}})
+				require.ErrorIs(t, err, errRace)
+				require.NotErrorIs(t, err, store.ErrUnavailable)
+				require.Equal(t, time.Second, time.Since(start))
+				return
+			}
+			require.NoError(t, try(e, fmt.Sprint(i)))
+			require.Less(t, time.Since(start), 20*time.Millisecond)
+		})
+		require.Zero(t, events.Load())
+	})
+}
+
+// A trip that waits for a lock fails if the server becomes unavailable.
+func TestApart_TripFailsWhileServerIsUnavailable(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := newLocks()
+		e := l.start(time.Second)
+		unlock := l.lock("key")
+		time.AfterFunc(time.Second/10, func() {
+			l.set(func() { l.fails = errLost })
+			unlock()
+		})
+		err := try(e, "key")
+		require.ErrorIs(t, err, store.ErrUnavailable)
+		require.ErrorIs(t, err, errLost)
+		require.Empty(t, l.events)
+		require.ErrorIs(t, try(e, "key"), store.ErrUnavailable)
+		require.Equal(t, []store.StoreEventKind{store.EventDown}, l.reported())
+		l.set(func() { l.fails = nil })
+		time.Sleep(time.Second)
+		require.NoError(t, try(e, "key"))
+		require.Equal(t, []store.StoreEventKind{store.EventDown, store.EventUp}, l.reported())
+	})
 }
