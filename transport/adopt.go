@@ -25,11 +25,7 @@ import (
 // has set lower stays. If the store fails, the limit stays until a later response.
 func Adopt(b *outbound.Bucket) func(*http.Response, *profile.Signal) {
 	a := &adopter{bucket: b, own: b.Limits(), lowered: map[int]float64{}}
-	return func(_ *http.Response, s *profile.Signal) {
-		if !s.Cached {
-			a.hear(s.Policies())
-		}
-	}
+	return func(_ *http.Response, s *profile.Signal) { a.adopt(s.Policies()) }
 }
 
 // adopter is what Adopt keeps.
@@ -42,7 +38,8 @@ type adopter struct {
 	lowered map[int]float64 // what this adopter has set
 }
 
-func (a *adopter) hear(policies []profile.Policy) {
+// adopt sets the limits that this response and the one before report.
+func (a *adopter) adopt(policies []profile.Policy) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	reported := map[int]float64{}

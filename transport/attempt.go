@@ -23,7 +23,7 @@ type attempt struct {
 
 	mu       sync.Mutex // protects what follows
 	permit   outbound.Permit
-	answered bool            // a user has said how the API answered, or the call is over
+	answered bool            // the program has reported how the API answered, or the call is over
 	stop     func() bool     // stops waiting for the end of the request's context, or nil
 	cleanup  runtime.Cleanup // calls stop if the garbage collector finds the attempt first
 }

@@ -60,7 +60,7 @@ func (l *lastAttempt) Settle(used outbound.Cost) {
 	}
 }
 
-// Answered says what the API has answered the last attempt.
+// Answered reports what the API has answered the last attempt.
 func (l *lastAttempt) Answered(answer outbound.Answer) {
 	if a := l.attempt.Load(); a != nil {
 		a.Answered(answer)

@@ -62,7 +62,6 @@ const (
 // HeaderName returns a function for [Discovered.Name] that takes the name from a header of
 // the response.
 func HeaderName(header string) func(*http.Response) string {
-	header = http.CanonicalHeaderKey(header)
 	return func(resp *http.Response) string { return resp.Header.Get(header) }
 }
 
@@ -226,10 +225,9 @@ func (k *routedCall) each(do func(*outbound.Permit)) {
 }
 
 // OnlyScope returns a function for [Transport.OnSignal] that applies refusals of these scopes only,
-// as [profile.Signal] has them, and everything that is no refusal. With limiters in a row, one
-// transport around the other, each then applies what is meant for it: the outer one "global", and
-// the inner one, with [JudgeAlways], everything else. Without JudgeAlways inside, a refusal of
-// another scope is lost.
+// as [profile.Signal] has them, and everything that is no refusal. Each of two nested transports
+// then applies what is meant for it: the outer one "global", and the inner one, with [JudgeAlways],
+// everything else. Without JudgeAlways inside, a refusal of another scope is lost.
 func OnlyScope(applies func(scope string) bool) func(*http.Response, *profile.Signal) {
 	return func(_ *http.Response, s *profile.Signal) {
 		if s.Throttled && !applies(s.Scope) {

@@ -138,6 +138,18 @@ func TestDiscovered_ResponseThatNamesABucketAdjustsIt(t *testing.T) {
 	}
 }
 
+// A call that has ended is charged to no further name.
+func TestDiscovered_EndedCallIsChargedToNoName(t *testing.T) {
+	_, rt, made := discover(slow, answer(200, nil, "X-Bucket", "ab"))
+	ctx, permit := transport.WithCost(t.Context(), outbound.Cost{1})
+	if _, err := getURL(ctx, rt, "https://api.test/a"); err != nil {
+		t.Fatal(err)
+	}
+	if permit.Hold(time.Second); made["api.test=ab"] != nil {
+		t.Error("a call that has ended was charged to the name of its response")
+	}
+}
+
 // A refusal that comes with another name holds its route all the same, also if the limiter of that
 // name has no capacity.
 func TestDiscovered_RefusalUnderAnotherNameHoldsRoute(t *testing.T) {

@@ -72,7 +72,7 @@
 // [http.Client] and deadlines of contexts count the wait in a queue as well. A queue refuses early
 // what cannot be in time, with an error that is a timeout.
 //
-// # Transports in a row
+// # Nested transports
 //
 // A transport may be the Base of another, such as a limiter for each tenant around a total. A
 // wrapper between them needs a method Unwrap() http.RoundTripper. Each charges the request, and the

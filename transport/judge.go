@@ -8,9 +8,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// Judge selects which of several transports in a row reports a response to its limiter. They are in
-// a row if one is the Base of the other, or Base has a method Unwrap() http.RoundTripper that leads
-// to the other. The rest only settles and ends permits.
+// Judge selects which of several nested transports reports a response to its limiter. They are
+// nested if one is the Base of the other, or Base has a method Unwrap() http.RoundTripper that
+// leads to the other. The rest only settles and ends permits.
 type Judge uint8
 
 const (
@@ -26,60 +26,65 @@ const (
 	JudgeNever
 )
 
-// rowKey is the key of a context whose request is sent to the next transport in a row. Its value is
-// a *row.
-type rowKey struct{}
+// linkKey is the key of a context whose request is sent to a nested transport. Its value is a
+// *link.
+type linkKey struct{}
 
-// row is what a transport and the next one in a row know about a request.
-type row struct {
-	next   http.RoundTripper // a *Transport or *Pool
-	judged bool              // a transport around judges the response
-	asked  atomic.Bool       // next has got the request
-	open   atomic.Int32      // how often next has got it, and is sending it or has sent it
+// link is what a transport and the one nested in it share about a request.
+type link struct {
+	inner   http.RoundTripper // the nested *Transport or *Pool
+	judged  bool              // a transport around inner judges the response
+	asked   atomic.Int32      // how often inner has got the request
+	refused atomic.Int32      // how often inner has ended it unsent
 }
 
-// rowOf returns the row of t and the transport around it, or nil.
-func rowOf(ctx context.Context, t http.RoundTripper) *row {
-	if r, _ := ctx.Value(rowKey{}).(*row); r != nil && r.next == t {
-		return r
+// linkOf returns the link of t and the transport around it, or nil.
+func linkOf(ctx context.Context, t http.RoundTripper) *link {
+	if l, _ := ctx.Value(linkKey{}).(*link); l != nil && l.inner == t {
+		return l
 	}
 	return nil
 }
 
-// enter notes that the next transport has got the request.
-func (r *row) enter() {
-	if r != nil {
-		r.asked.Store(true)
-		r.open.Add(1)
+// enter records that inner has got the request.
+func (l *link) enter() {
+	if l != nil {
+		l.asked.Add(1)
 	}
 }
 
-// leave notes how that has ended. An unsent request does not count.
-func (r *row) leave(unsent bool) {
-	if r != nil && unsent {
-		r.open.Add(-1)
+// leave records how that has ended.
+func (l *link) leave(unsent bool) {
+	if l != nil && unsent {
+		l.refused.Add(1)
 	}
 }
 
-// unsent reports whether the request has ended at the next transport, before the API.
-func (r *row) unsent() bool { return r != nil && r.asked.Load() && r.open.Load() == 0 }
+// unsent reports whether the request has ended at inner, before the API.
+func (l *link) unsent() bool {
+	if l == nil {
+		return false
+	}
+	refused := l.refused.Load()
+	return refused > 0 && refused == l.asked.Load()
+}
 
-// rowFor returns the row of t and the next transport, or nil if there is none. judged reports
-// whether t leaves the response to another transport. p has admitted req.
-func (t *Transport) rowFor(req *http.Request, p *outbound.Permit, redirected bool) (r *row, judged bool) {
-	next := t.next()
-	_, pool := next.(*Pool) // whose members judge
-	outer := rowOf(req.Context(), t)
+// linkFor returns the link of t and the transport nested in it, or nil if there is none. judged
+// reports whether t leaves the response to another transport. p has admitted req.
+func (t *Transport) linkFor(req *http.Request, p *outbound.Permit, redirected bool) (l *link, judged bool) {
+	inner := t.inner()
+	_, pool := inner.(*Pool) // whose members judge
+	outer := linkOf(req.Context(), t)
 	around := outer != nil && outer.judged
 	judged = t.Judge == JudgeNever || t.Judge == JudgeOutermost && (around || pool)
-	if next != nil {
-		r = &row{next: next, judged: around || t.Judge != JudgeNever && !redirected && p.Hears()}
+	if inner != nil {
+		l = &link{inner: inner, judged: around || t.Judge != JudgeNever && !redirected && p.Hears()}
 	}
-	return r, judged
+	return l, judged
 }
 
-// next returns the next transport or pool in the row, or nil.
-func (t *Transport) next() http.RoundTripper {
+// inner returns the transport or pool nested in t, or nil.
+func (t *Transport) inner() http.RoundTripper {
 	for rt := t.Base; rt != nil; {
 		switch around := rt.(type) {
 		case *Transport, *Pool:

@@ -287,11 +287,13 @@ func TestNested_RefusalInsideReturnsPermitsAround(t *testing.T) {
 			if c.inside != nil {
 				inside = c.inside(inside)
 			}
-			err := get(t.Context(), &transport.Transport{Limiter: outer, Base: inside})
+			b := bucket(slow) // the outermost, whose permit ends with the headers
+			err := get(t.Context(), &transport.Transport{Limiter: b, Base: &transport.Transport{Limiter: outer, Base: inside}})
 			if c.free == 0 && !errors.Is(err, outbound.ErrThrottled) || sent != c.free {
 				t.Errorf("%d sent: %v", sent, err)
 			}
 			wantCharged(t, outer, c.charged, 0)
+			wantCharged(t, b, c.charged)
 		})
 	}
 	t.Run("cancelled in the queue inside", func(t *testing.T) {

@@ -101,7 +101,7 @@ func (p *Pool) RoundTrip(req *http.Request) (*http.Response, error) {
 			closeRequest(req)
 		}
 	}()
-	outer, unsent := rowOf(req.Context(), p), true
+	outer, unsent := linkOf(req.Context(), p), true
 	outer.enter()
 	defer func() { outer.leave(unsent) }()
 	r, err := p.pooled(req)

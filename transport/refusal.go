@@ -19,8 +19,8 @@ import (
 // is JSON that SDKs read as their API's own: the error's text in message and in error.message, the
 // seconds in retry_after. TooManyRequests returns any other error as it is.
 //
-// With several transports in a row, give it to the outermost only: to those around it, the
-// response would look like the API's.
+// If transports are nested, give it to the outermost only: to those around it, the response would
+// look like the API's.
 func TooManyRequests(req *http.Request, err error) (*http.Response, error) {
 	var full *outbound.ThrottledError
 	if !errors.As(err, &full) {

@@ -33,8 +33,8 @@ type Transport struct {
 	// Profile reads from a response what the API reports of its limits: see package profile, which
 	// has many vendors. If it is nil, it is [profile.Generic].
 	Profile *profile.Profile
-	// Judge selects whether the transport judges responses. If it is zero, the outermost of
-	// transports in a row does: see [JudgeOutermost].
+	// Judge selects whether the transport judges responses. If it is zero, the outermost of nested
+	// transports does: see [JudgeOutermost].
 	Judge Judge
 	// Units has the index of a Cost's number that a policy of the API counts, by the policy's name or
 	// by its unit, such as {"requests": 0, "tokens": 1}. The transport ignores policies that Units
@@ -94,7 +94,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 // permit is nil, roundTrip asks the limiter. unsent reports whether the API certainly has not seen
 // the request, because t's limiter or one inside has refused it.
 func (t *Transport) roundTrip(req *http.Request, admitted *outbound.Permit) (resp *http.Response, unsent bool, err error) {
-	outer := rowOf(req.Context(), t)
+	outer := linkOf(req.Context(), t)
 	outer.enter()
 	defer func() { outer.leave(unsent) }()
 	// Base takes the request's body, and the caller the response's. If Base or one of the
@@ -128,7 +128,7 @@ func (t *Transport) roundTrip(req *http.Request, admitted *outbound.Permit) (res
 			return resp, true, err
 		}
 	}
-	inner, judged := t.rowFor(req, &permit, redirected)
+	inner, judged := t.linkFor(req, &permit, redirected)
 	untilEnd := t.OnResponse != nil || permit.Pending()
 	if untilEnd || cost != nil || judged {
 		a = &attempt{permit: permit, maxHold: t.maxHold()}
@@ -232,10 +232,10 @@ func (t *Transport) refuse(req *http.Request, reason error) (*http.Response, err
 
 // send hands the request on, with its body, and holds Base to its contract: a response or
 // an error. ctx becomes the context that the request was sent with.
-func (t *Transport) send(req *http.Request, inner *row, ctx *context.Context, sent *bool) (resp *http.Response, err error) {
+func (t *Transport) send(req *http.Request, inner *link, ctx *context.Context, sent *bool) (resp *http.Response, err error) {
 	out := req
 	if inner != nil {
-		out = req.WithContext(context.WithValue(req.Context(), rowKey{}, inner))
+		out = req.WithContext(context.WithValue(req.Context(), linkKey{}, inner))
 	}
 	if t.Timeout > 0 {
 		resp, err = t.sendWithin(out, ctx)

@@ -188,9 +188,9 @@ func TestTransport_ChargesFailedRequest(t *testing.T) {
 
 // A Base that returns both a response and an error, or neither, is held to its contract.
 func TestTransport_HoldsBaseToItsContract(t *testing.T) {
-	for _, l := range []outbound.Limiter{nil, new(recorder)} {
-		body := newBody("x")
-		both := &transport.Transport{Limiter: l, Base: roundTripper(func(*http.Request) (*http.Response, error) {
+	for _, timeout := range []time.Duration{0, time.Hour} {
+		body, r := newBody("x"), new(recorder)
+		both := &transport.Transport{Limiter: r, Timeout: timeout, Base: roundTripper(func(*http.Request) (*http.Response, error) {
 			return &http.Response{Body: body}, io.ErrUnexpectedEOF
 		})}
 		if resp, err := both.RoundTrip(newRequest(t, nil)); resp != nil || err != io.ErrUnexpectedEOF {
@@ -199,14 +199,12 @@ func TestTransport_HoldsBaseToItsContract(t *testing.T) {
 		if body.closed.Load() != 1 {
 			t.Error("the body of a response with an error is open")
 		}
-		none := &transport.Transport{Limiter: l, Base: failing(nil)}
+		none := &transport.Transport{Limiter: r, Timeout: timeout, Base: failing(nil)}
 		if resp, err := none.RoundTrip(newRequest(t, nil)); resp != nil || err == nil {
 			t.Errorf("nothing came back as %v, %v", resp, err)
 		}
-		if r, ok := l.(*recorder); ok {
-			if got := r.take(); got != "acquire 1, none, done, acquire 1, none, done" {
-				t.Errorf("recorded %q", got)
-			}
+		if got := r.take(); got != "acquire 1, none, done, acquire 1, none, done" {
+			t.Errorf("recorded %q", got)
 		}
 	}
 }

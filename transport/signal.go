@@ -13,28 +13,28 @@ const (
 	// slotHold is the longest hold after a refusal of too many calls in flight: one of them ends
 	// soon, and a limit InFlight is the cure.
 	slotHold = time.Second
-	// holdUntold is the hold after a refusal by pace or quota that names no wait, as
-	// [outbound.Permit.Refused] says.
-	holdUntold = time.Second
-	// soon is a reset that a success does not wait for, as [outbound.AnswerRemaining] says.
+	// defaultHold is the hold after a refusal by rate or quota without a time: see
+	// [outbound.Permit.Refused].
+	defaultHold = time.Second
+	// soon is a reset that a success does not wait for: see [outbound.AnswerRemaining].
 	soon = 2 * time.Second
 )
 
-// reported is what a call has learned of its refusal before the body arrived.
+// reported is what was reported to a call of its refusal before the body arrived.
 type reported struct {
-	refused bool          // by pace or quota
-	wait    time.Duration // how long all wait
+	refused bool          // by rate or quota
+	wait    time.Duration // how long the bucket holds
 }
 
-// judge applies what the response says. Either a has the call and ends later, or permit has
-// it and nothing happens until the body's end: then judge ends the call.
+// judge applies what the response reports. Either a has the call and ends later, or permit has it
+// and nothing happens until the body's end: then judge ends the call.
 func (t *Transport) judge(resp *http.Response, permit *outbound.Permit, a *attempt, redirected bool) {
 	var call outbound.Call // or nil for permit's, which has no answer yet
 	if a != nil {
 		call = a
 	}
 	var before reported
-	// If the body is late, the headers count first, so that no call goes meanwhile.
+	// If the body is late, the headers count first, so that no call leaves meanwhile.
 	s := t.Profile.ReadEarly(resp, time.Time{}, func(s profile.Signal) {
 		if call == nil {
 			call = onHeap(permit)
@@ -75,8 +75,8 @@ func (t *Transport) apply(resp *http.Response, s profile.Signal, redirected bool
 	t.settle(resp, redirected, c)
 }
 
-// settle reports the cost to the call, if Used knows it. What another host says of that has nothing
-// to do with this limiter.
+// settle reports the cost to the call, if Used knows it. What another host reports does not
+// concern this limiter.
 func (t *Transport) settle(resp *http.Response, redirected bool, c outbound.Call) {
 	if t.Used == nil || redirected {
 		return
@@ -92,12 +92,12 @@ func (t *Transport) applySignal(resp *http.Response, s *profile.Signal, redirect
 	if t.OnSignal != nil {
 		t.OnSignal(resp, s)
 	}
-	if redirected || s.Cached { // it is not about the API's present state
+	if redirected { // it is not about the API that was asked
 		return before
 	}
 	policies := s.Policies()
 	for i := range policies {
-		t.tell(&policies[i], c)
+		t.applyQuota(&policies[i], c)
 	}
 	if s.Throttled {
 		return t.applyRefusal(s, before, c)
@@ -110,8 +110,8 @@ func (t *Transport) applySignal(resp *http.Response, s *profile.Signal, redirect
 	return before
 }
 
-// tell notifies the call's listeners of one policy of the API.
-func (t *Transport) tell(p *profile.Policy, c outbound.Call) {
+// applyQuota notifies the call's listeners of one policy of the API.
+func (t *Transport) applyQuota(p *profile.Policy, c outbound.Call) {
 	if p.Limit < 0 && p.Remaining < 0 {
 		return
 	}
@@ -146,7 +146,7 @@ func (t *Transport) applyRefusal(s *profile.Signal, before reported, c outbound.
 	switch {
 	case paced && !before.refused:
 		answer.Kind = outbound.AnswerRefused
-		before = reported{true, cmp.Or(answer.Wait, holdUntold)}
+		before = reported{true, cmp.Or(answer.Wait, defaultHold)}
 	case answer.Wait > before.wait:
 		before.wait = answer.Wait
 	default:
@@ -159,7 +159,7 @@ func (t *Transport) applyRefusal(s *profile.Signal, before reported, c outbound.
 // applyRemaining reports to the call what remains of one policy.
 func (t *Transport) applyRemaining(p *profile.Policy, c outbound.Call) {
 	unit, ok := t.unit(p)
-	if !ok || p.Reset <= soon { // as the API said it: Wait adds a second to points in time
+	if !ok || p.Reset <= soon { // as the API reports it: Wait adds a second to points in time
 		return
 	}
 	left := outbound.Cost{-1, -1, -1, -1}
