@@ -13,7 +13,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-func TestConformance_OfRowsThatCannotBeLocked(t *testing.T) {
+// Rows that cannot be locked pass the conformance test.
+func TestConformance_WithoutLocks(t *testing.T) {
 	rows := &mapRows{rows: make(map[string]rowstore.Row)}
 	outboundtest.TestStore(t, func(*testing.T) store.Store { return rowstore.New(rows, rowstore.Config{Timeout: time.Minute}) })
 }
@@ -44,22 +45,23 @@ func (d *delayed) Swap(ctx context.Context, swaps []rowstore.Swap) error {
 	return ctx.Err()
 }
 
+// A store passes the conformance test with its faults.
 func TestConformance_WithFaults(t *testing.T) {
 	rows := newTable()
 	var mu sync.Mutex
-	ways := make(map[store.Store]*delayed)
+	lines := make(map[store.Store]*delayed)
 	open := func() store.Store {
 		d := &delayed{hanging: hanging{Locker: rows}}
 		s := rowstore.New(d, rowstore.Config{Timeout: 1500 * time.Millisecond})
 		mu.Lock()
 		defer mu.Unlock()
-		ways[s] = d
+		lines[s] = d
 		return s
 	}
 	of := func(s store.Store) *delayed {
 		mu.Lock()
 		defer mu.Unlock()
-		return ways[s]
+		return lines[s]
 	}
 	outboundtest.TestStore(t, func(*testing.T) store.Store { return open() }, outboundtest.StoreHooks{
 		Break: func(s store.Store) (mend func()) { return of(s).hang() },
@@ -75,8 +77,8 @@ func TestConformance_WithFaults(t *testing.T) {
 	})
 }
 
-// The line loses no reply. A repeated reply has the state of a moment ago, and the test wants the
-// state of now.
+// A store behind a bad line passes the conformance test. The line loses no reply: a repeated reply
+// has the state of a moment ago, and the test wants the state of now.
 func TestConformance_OverABadLine(t *testing.T) {
 	seed := dice(t).Uint64()
 	for sentence, check := range outboundtest.StoreCases() {

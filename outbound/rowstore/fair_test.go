@@ -24,9 +24,9 @@ func jain(shares []float64) float64 {
 	return sum * sum / (float64(len(shares)) * squares)
 }
 
-// Some of ten workers are near, and the others ten times as far away. Each has eight callers, who
-// ask as often as they can.
-func TestAFarWorkerHasItsShare(t *testing.T) {
+// Some of ten processes are near, and the rest is ten times as far away. Each has eight callers that
+// ask as often as they can. With locks the shares are equal.
+func TestStore_FarProcessHasItsShare(t *testing.T) {
 	for _, c := range []struct {
 		form string
 		far  int
@@ -59,7 +59,7 @@ func TestAFarWorkerHasItsShare(t *testing.T) {
 				})
 				var trips float64
 				rows.set(func() { trips = float64(rows.trips) / float64(rows.writes) })
-				t.Logf("%v, Jain %.3f, %.2f trips each step", shares, jain(shares), trips)
+				t.Logf("%v, Jain %.3f, %.2f requests each step", shares, jain(shares), trips)
 				require.GreaterOrEqual(t, jain(shares), c.jain)
 				if c.jain > 0 {
 					require.LessOrEqual(t, trips, 3.1)
@@ -71,9 +71,8 @@ func TestAFarWorkerHasItsShare(t *testing.T) {
 	}
 }
 
-// Where workers write a row in turn, and seldom at the same time, each finds it written, and swaps it
-// once more.
-func TestAStepTakesTwoTripsWhereOthersHaveWrittenTheRow(t *testing.T) {
+// If processes write a row in sequence, each finds it written by another one, and swaps it once more.
+func TestStore_StepAfterAnotherProcessTakesTwoRequests(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rows := newTable()
 		each(10, func(i int) {
@@ -81,8 +80,7 @@ func TestAStepTakesTwoTripsWhereOthersHaveWrittenTheRow(t *testing.T) {
 			time.Sleep(time.Duration(i) * 20 * time.Millisecond)
 			next := time.Now()
 			for range 50 {
-				_, err := s.Update(context.Background(), "key", calls(1))
-				require.NoError(t, err)
+				require.NoError(t, one(s, "key"))
 				next = next.Add(200 * time.Millisecond)
 				time.Sleep(time.Until(next))
 			}

@@ -47,8 +47,8 @@ func (o *oneRow) set(f func()) {
 	f()
 }
 
-// level makes the row a bucket with one call, makes another one while before says what the rows do, and returns
-// the level then.
+// level makes the row a bucket with one call, makes another one while before says what the rows do,
+// and returns the level then.
 func (o *oneRow) level(t *testing.T, calls int, before func(c *carrier, call int)) float64 {
 	t.Helper()
 	o.before = func(int) {}
@@ -66,12 +66,12 @@ func (o *oneRow) level(t *testing.T, calls int, before func(c *carrier, call int
 	o.set(func() { o.calls, o.before = 0, func(call int) { before(c, call) } })
 	update(store.Units{1})
 	o.set(func() { o.before = func(int) {} })
-	time.Sleep(time.Second) // whoever is under way arrives
+	time.Sleep(time.Second) // what is under way arrives
 	return update()
 }
 
-// The engine begins a second attempt, which waits for its turn. Meanwhile the first finds the row locked, so that the
-// operation goes with the key's next step: the second attempt must not be carried out any more.
+// The engine begins a second attempt, which waits. Meanwhile the first finds the row locked, so that
+// the operation goes with the key's next step: the second attempt must not be carried out.
 func TestRetry_WaitingAttemptIsNotSentAfterItsStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		defer time.Sleep(time.Minute)
@@ -82,7 +82,7 @@ func TestRetry_WaitingAttemptIsNotSentAfterItsStep(t *testing.T) {
 			}
 			rows.set(func() { rows.busy = true })
 			time.Sleep(200 * time.Millisecond)
-			go func() { // another key's call has the next turn
+			go func() { // another key's call comes first
 				c.slots <- struct{}{}
 				time.Sleep(50 * time.Millisecond)
 				rows.set(func() { rows.busy = false })
@@ -94,10 +94,10 @@ func TestRetry_WaitingAttemptIsNotSentAfterItsStep(t *testing.T) {
 	})
 }
 
-// The same where the first attempt finds that its time has not come, because the clock was set back. Then a second one
+// The same if the first attempt comes too early, because the clock was set back. Then a second one
 // that is under way may still come in time.
 func TestRetry_NextToAnAttemptThatCameTooEarly(t *testing.T) {
-	for name, turns := range map[string]int{"it waits for its turn": 1, "it is under way": 2} {
+	for name, turns := range map[string]int{"it waits": 1, "it is under way": 2} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				defer time.Sleep(time.Minute)
@@ -143,7 +143,7 @@ func TestRetry_ReplyIsOfTheTryThatWasWritten(t *testing.T) {
 	}
 }
 
-// A key that waits in vain for its turn to lock a row has not asked the rows.
+// A key that has waited without success to lock a row has not asked the rows.
 func TestRetry_WaitForALockIsNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCarrier(new(oneRow), &Config{})

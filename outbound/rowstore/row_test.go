@@ -13,7 +13,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-func TestARowIsKeptForLongEnoughAndNotMuchLonger(t *testing.T) {
+// A row is kept for as long as its state matters, and not much longer.
+func TestRow_IsKeptWhileItMatters(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var keep time.Duration
 		rows := &keeping{table: newTable(), keep: &keep}
@@ -26,9 +27,9 @@ func TestARowIsKeptForLongEnoughAndNotMuchLonger(t *testing.T) {
 	})
 }
 
-// A call that has cost far more than its capacity leaves a level that leaks for ages. The row must not
-// go at once because its time overflows.
-func TestALevelThatLeaksForAgesIsKept(t *testing.T) {
+// A call that has cost far more than its capacity leaves a level that leaks for ages. The row is kept,
+// although its time overflows.
+func TestRow_LevelThatLeaksForAgesIsKept(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var keep time.Duration
 		rows := &keeping{table: newTable(), keep: &keep}
@@ -39,7 +40,7 @@ func TestALevelThatLeaksForAgesIsKept(t *testing.T) {
 	})
 }
 
-// keeping are rows that tell for how long they are to be kept.
+// keeping are rows that note for how long they are to be kept.
 type keeping struct {
 	*table
 	keep *time.Duration
@@ -54,7 +55,8 @@ func (k *keeping) Swap(ctx context.Context, swaps []rowstore.Swap) error {
 	return k.table.Swap(ctx, swaps)
 }
 
-func TestRowsAreNamed(t *testing.T) {
+// Each key has a row of its own, whose name is short and hides the key unless PlainKeys is set.
+func TestRow_Names(t *testing.T) {
 	s := rowstore.New(newTable(), rowstore.Config{})
 	plain := rowstore.New(newTable(), rowstore.Config{PlainKeys: true})
 	long := make([]byte, 10<<20)
@@ -64,7 +66,7 @@ func TestRowsAreNamed(t *testing.T) {
 		for _, key := range keys {
 			name := string(s.Key(key))
 			require.LessOrEqual(t, len(name), 512)
-			require.False(t, names[name], "%.20q has another's row", key)
+			require.False(t, names[name], "%.20q has the row of another key", key)
 			names[name] = true
 		}
 	}
@@ -73,13 +75,12 @@ func TestRowsAreNamed(t *testing.T) {
 }
 
 // A row takes what the package says.
-func TestARowIsSmall(t *testing.T) {
+func TestRow_IsSmall(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rows := newTable()
 		for i, most := range []int{100, 220} {
 			for range 1 + 9*i {
-				_, err := rows.store().Update(context.Background(), "key", calls(1))
-				require.NoError(t, err)
+				require.NoError(t, one(rows.store(), "key"))
 			}
 			for _, r := range rows.rows {
 				require.LessOrEqual(t, len(r.Bytes), most)
@@ -88,7 +89,8 @@ func TestARowIsSmall(t *testing.T) {
 	})
 }
 
-func FuzzAnyBytesAreARow(f *testing.F) {
+// Any bytes are a row: corrupt ones count as full.
+func FuzzRow(f *testing.F) {
 	rows := newTable()
 	if _, err := rows.store().Update(context.Background(), "key", calls(1)); err != nil {
 		f.Fatal(err)

@@ -70,7 +70,7 @@ func (t *table) Lock(ctx context.Context, s *rowstore.Swap, compute func()) erro
 	return t.lock(ctx, s, compute, func() {})
 }
 
-// lock is Lock by a worker that is one way from the table.
+// lock is Lock by a process that is one way from the table.
 func (t *table) lock(ctx context.Context, s *rowstore.Swap, compute, way func()) error {
 	l := t.lockOf(s.Key)
 	ctx, cancel := context.WithTimeout(ctx, 400*time.Millisecond)
@@ -108,7 +108,7 @@ func (t *table) set(f func()) {
 	f()
 }
 
-// store returns a store of one worker on the table.
+// store returns a store of one process on the table.
 func (t *table) store() *rowstore.Store { return rowstore.New(t, rowstore.Config{}) }
 
 // badRows are the rows of a table behind a bad line: the line loses requests and replies,
@@ -116,7 +116,7 @@ func (t *table) store() *rowstore.Store { return rowstore.New(t, rowstore.Config
 type badRows struct {
 	*table
 	lost     float64       // share of the requests that are lost
-	unheard  float64       // share of the replies that are lost
+	noReply  float64       // share of the replies that are lost
 	repeated float64       // share of the requests that arrive a second time
 	delay    time.Duration // of each way, at most; every tenth way takes up to 100 times as long
 	even     bool          // each way takes just the delay
@@ -134,10 +134,10 @@ func (b *badRows) roll(share *float64) bool {
 }
 
 // lose sets the share of the replies that are lost.
-func (b *badRows) lose(unheard float64) {
+func (b *badRows) lose(noReply float64) {
 	b.diceMu.Lock()
 	defer b.diceMu.Unlock()
-	b.unheard = unheard
+	b.noReply = noReply
 }
 
 func (b *badRows) way() {
@@ -172,7 +172,7 @@ func (b *badRows) Swap(ctx context.Context, swaps []rowstore.Swap) error {
 		})
 	}
 	b.way()
-	if b.roll(&b.unheard) {
+	if b.roll(&b.noReply) {
 		return errLost
 	}
 	return nil
@@ -187,7 +187,7 @@ func (b *badRows) Lock(ctx context.Context, s *rowstore.Swap, compute func()) er
 	if err == nil {
 		b.way()
 	}
-	if b.roll(&b.unheard) {
+	if b.roll(&b.noReply) {
 		return errLost
 	}
 	return err
@@ -235,7 +235,13 @@ func calls(n int) *store.Op {
 	return op
 }
 
-// level returns the level of a key, as another worker sees it.
+// one asks for one call of a key.
+func one(s *rowstore.Store, key string) error {
+	_, err := s.Update(context.Background(), key, calls(1))
+	return err
+}
+
+// level returns the level of a key, as another process sees it.
 func (t *table) level(test *testing.T, key string) float64 {
 	test.Helper()
 	r, err := t.store().Update(context.Background(), key, &store.Op{Limits: ages})
@@ -245,24 +251,24 @@ func (t *table) level(test *testing.T, key string) float64 {
 	return r.State.Level[0]
 }
 
-// events are the events that stores have told.
+// events are the events that stores have reported.
 type events struct {
-	mu   sync.Mutex
-	told []store.StoreEvent
+	mu  sync.Mutex
+	all []store.StoreEvent
 }
 
 func (e *events) observe(ev store.StoreEvent) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.told = append(e.told, ev)
+	e.all = append(e.all, ev)
 }
 
-// kinds returns the kinds of the events so far, once all are told. It needs a bubble.
+// kinds returns the kinds of the events so far, once all are reported. It needs a bubble.
 func (e *events) kinds() (kinds []store.StoreEventKind) {
 	synctest.Wait()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, ev := range e.told {
+	for _, ev := range e.all {
 		kinds = append(kinds, ev.Kind)
 	}
 	return kinds

@@ -16,23 +16,20 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-func TestALockedRowDelaysNoOtherAndIsNoOutage(t *testing.T) {
+// A locked row delays no other, and is no outage.
+func TestLock_DelaysNoOtherRow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rows := newTable()
-		var told events
-		s := rowstore.New(rows, rowstore.Config{Observe: told.observe})
-		ask := func(key string) error {
-			_, err := s.Update(context.Background(), key, calls(1))
-			return err
-		}
+		var seen events
+		s := rowstore.New(rows, rowstore.Config{Observe: seen.observe})
 		for i := range 40 {
-			require.NoError(t, ask(fmt.Sprint(i)))
+			require.NoError(t, one(s, fmt.Sprint(i)))
 		}
 		lock := rows.lockOf(s.Key("0"))
 		lock <- struct{}{} // as a person does, by hand
 		start := time.Now()
 		each(40, func(i int) {
-			err := ask(fmt.Sprint(i))
+			err := one(s, fmt.Sprint(i))
 			if i > 0 {
 				require.NoError(t, err)
 				require.Zero(t, time.Since(start))
@@ -43,22 +40,21 @@ func TestALockedRowDelaysNoOtherAndIsNoOutage(t *testing.T) {
 			require.Equal(t, time.Second, time.Since(start))
 		})
 		<-lock
-		require.NoError(t, ask("0"))
-		require.Empty(t, told.kinds())
+		require.NoError(t, one(s, "0"))
+		require.Empty(t, seen.kinds())
 		require.InDelta(t, 2, rows.level(t, "0"), 0.1)
 	})
 }
 
-// Those who wait for locked rows do not take the places of keys whose workers take turns by locks.
-func TestLockedRowsDelayNoKeyThatManyWorkersWrite(t *testing.T) {
+// Keys that wait for locked rows do not delay a key that many processes write by locks.
+func TestLock_DelaysNoBusyRow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rows := newTable()
 		line := &badRows{table: rows, even: true, delay: time.Millisecond}
 		s := rowstore.New(line, rowstore.Config{})
 		const stuck = 5
 		for i := range stuck {
-			_, err := s.Update(context.Background(), fmt.Sprint(i), calls(1))
-			require.NoError(t, err)
+			require.NoError(t, one(s, fmt.Sprint(i)))
 			lock := rows.lockOf(s.Key(fmt.Sprint(i)))
 			lock <- struct{}{}
 			defer func() { <-lock }()
@@ -71,7 +67,7 @@ func TestLockedRowsDelayNoKeyThatManyWorkersWrite(t *testing.T) {
 			}
 			for time.Now().Before(until) {
 				start := time.Now()
-				_, err := of.Update(context.Background(), key, calls(1))
+				err := one(of, key)
 				if i < stuck {
 					require.ErrorContains(t, err, "keeps the row locked")
 					continue
@@ -83,7 +79,7 @@ func TestLockedRowsDelayNoKeyThatManyWorkersWrite(t *testing.T) {
 	})
 }
 
-// hurried are rows that others write again and again, and lock for long.
+// hurried are rows that other processes write repeatedly, and lock for long.
 type hurried struct{ *table }
 
 func (h hurried) Swap(ctx context.Context, swaps []rowstore.Swap) error {
@@ -101,47 +97,46 @@ func (h hurried) Lock(_ context.Context, s *rowstore.Swap, _ func()) error {
 	return nil
 }
 
-// Keys that wait for their turn to lock a row are no outage.
-func TestManyKeysThatOthersKeepWritingAreNotAway(t *testing.T) {
+// Keys that wait to lock a row are no outage.
+func TestLock_WaitIsNoOutage(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := rowstore.New(hurried{newTable()}, rowstore.Config{})
 		each(20, func(i int) {
-			_, err := s.Update(context.Background(), fmt.Sprint(i), calls(1))
+			err := one(s, fmt.Sprint(i))
 			require.Error(t, err)
 			require.NotErrorIs(t, err, store.ErrUnavailable)
 		})
 	})
 }
 
-// Rows that cannot be locked by the store may be locked by others.
-func TestALockedRowIsNotAskedForWithoutAPause(t *testing.T) {
+// Rows that the store cannot lock may be locked by other programs. The store pauses between attempts.
+func TestLock_RowIsAskedForWithPauses(t *testing.T) {
 	for _, form := range []string{"locks", "no locks"} {
 		bubble(t, func(t *testing.T) {
 			rows := newTable()
 			line := &badRows{table: rows, even: true, delay: time.Millisecond}
 			s := rowstore.New(forms(line)[form], rowstore.Config{})
-			_, err := s.Update(context.Background(), "key", calls(1))
-			require.NoError(t, err)
+			require.NoError(t, one(s, "key"))
 			lock := rows.lockOf(s.Key("key"))
 			lock <- struct{}{}
 			var before, after int
 			rows.set(func() { before = rows.asked })
-			_, err = s.Update(context.Background(), "key", calls(1))
+			err := one(s, "key")
 			require.ErrorContains(t, err, "keeps the row locked")
 			require.NotErrorIs(t, err, store.ErrUnavailable)
 			rows.set(func() { after = rows.asked })
 			require.Less(t, after-before, 30)
 			time.AfterFunc(300*time.Millisecond, func() { <-lock })
 			start := time.Now()
-			_, err = s.Update(context.Background(), "key", calls(1))
-			require.NoError(t, err)
+			require.NoError(t, one(s, "key"))
 			require.Less(t, time.Since(start), 500*time.Millisecond)
 			require.InDelta(t, 2, rows.level(t, "key"), 0.1)
 		})
 	}
 }
 
-func TestNoMoreCallsOfTheRowsThanPromised(t *testing.T) {
+// At most six calls of Swap and Lock run at the same time.
+func TestRows_FewCallsAtATime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := &hanging{Locker: newTable()}
 		s := rowstore.New(h, rowstore.Config{Timeout: time.Second})
@@ -149,7 +144,7 @@ func TestNoMoreCallsOfTheRowsThanPromised(t *testing.T) {
 		defer free()
 		each(100, func(i int) {
 			start := time.Now()
-			_, err := s.Update(context.Background(), fmt.Sprint(i), calls(1))
+			err := one(s, fmt.Sprint(i))
 			require.ErrorIs(t, err, store.ErrUnavailable)
 			require.LessOrEqual(t, time.Since(start), time.Second)
 		})
@@ -172,42 +167,39 @@ func (f *failing) Swap(ctx context.Context, swaps []rowstore.Swap) error {
 	return f.table.Swap(ctx, swaps)
 }
 
-func TestErrorsOfTheRows(t *testing.T) {
+// An error of the rows is returned immediately, unless a wait may cure it.
+func TestRows_Errors(t *testing.T) {
 	errTable := errors.New("there is no such table")
 	bubble(t, func(t *testing.T) {
-		var told events
+		var seen events
 		f := &failing{table: newTable()}
-		s := rowstore.New(f, rowstore.Config{Observe: told.observe})
-		ask := func() error {
-			_, err := s.Update(context.Background(), "key", calls(1))
-			return err
-		}
+		s := rowstore.New(f, rowstore.Config{Observe: seen.observe})
 		f.err = errTable
 		start := time.Now()
 		for range 3 {
-			err := ask()
+			err := one(s, "key")
 			require.ErrorIs(t, err, errTable)
 			require.NotErrorIs(t, err, store.ErrUnavailable)
 		}
 		require.Zero(t, time.Since(start), "no wait cures it")
-		require.Equal(t, []store.StoreEventKind{store.EventDenied}, told.kinds())
+		require.Equal(t, []store.StoreEventKind{store.EventDenied}, seen.kinds())
 		f.err = nil
-		require.NoError(t, ask())
+		require.NoError(t, one(s, "key"))
 		f.err = errLost
-		require.ErrorIs(t, ask(), errLost, "the cause")
+		require.ErrorIs(t, one(s, "key"), errLost, "the cause")
 		f.err = context.DeadlineExceeded
 		time.Sleep(time.Second)
-		require.ErrorIs(t, ask(), store.ErrUnavailable)
+		require.ErrorIs(t, one(s, "key"), store.ErrUnavailable)
 		f.err = nil
 		time.Sleep(time.Second)
-		require.NoError(t, ask())
-		require.Equal(t, []store.StoreEventKind{store.EventDenied, store.EventDown, store.EventUp}, told.kinds())
+		require.NoError(t, one(s, "key"))
+		require.Equal(t, []store.StoreEventKind{store.EventDenied, store.EventDown, store.EventUp}, seen.kinds())
 		require.InDelta(t, 2, f.level(t, "key"), 0.1)
 	})
 }
 
-// A window's log is shared by copies of its state.
-func TestAStepThatWasGivenUpLeavesNothingInAWindow(t *testing.T) {
+// Copies of a state share the log of a window. A step that was given up leaves nothing in it.
+func TestStore_GivenUpStepLeavesNothingInAWindow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &failing{table: newTable()}
 		s := rowstore.New(f, rowstore.Config{})
@@ -233,62 +225,64 @@ func TestAStepThatWasGivenUpLeavesNothingInAWindow(t *testing.T) {
 	})
 }
 
-func TestNilRowsAreAnError(t *testing.T) {
+// A store without rows returns an error.
+func TestNew_NilRowsAreAnError(t *testing.T) {
 	s := rowstore.New(nil, rowstore.Config{})
-	_, err := s.Update(context.Background(), "key", calls(1))
+	err := one(s, "key")
 	require.ErrorContains(t, err, "Rows")
 	require.Zero(t, s.Stats())
 	s = nil
 	require.Zero(t, s.Stats())
 }
 
-// untold are rows that tell no time, or do not write what they have locked.
-type untold struct {
+// faulty are rows that report no time, or do not write what they have locked.
+type faulty struct {
 	*table
 	clock bool
 }
 
-func (u untold) Swap(ctx context.Context, swaps []rowstore.Swap) error {
+func (u faulty) Swap(ctx context.Context, swaps []rowstore.Swap) error {
 	err := u.table.Swap(ctx, swaps)
 	for i := range swaps {
 		if !u.clock {
 			swaps[i].Clock = 0
 		}
-		if u.clock { // others write the row again and again
+		if u.clock { // other processes write the row repeatedly
 			swaps[i].Done, swaps[i].Row = false, rowstore.Row{Token: uint64(u.asked)}
 		}
 	}
 	return err
 }
 
-func (u untold) Lock(_ context.Context, s *rowstore.Swap, compute func()) error {
+func (u faulty) Lock(_ context.Context, s *rowstore.Swap, compute func()) error {
 	s.Row, s.Clock = rowstore.Row{Token: 7}, u.table.clock()
 	compute()
 	return nil
 }
 
-func TestRowsThatDoNotKeepTheirPromiseAreAnError(t *testing.T) {
+// Rows that break the contract are an error.
+func TestRows_FaultyOnesAreAnError(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for clock, want := range map[bool]string{false: "no time", true: "not written"} {
-			u := untold{table: newTable(), clock: clock}
+			u := faulty{table: newTable(), clock: clock}
 			s := rowstore.New(u, rowstore.Config{})
-			_, err := u.store().Update(context.Background(), "key", calls(1))
-			require.NoError(t, err)
-			_, err = s.Update(context.Background(), "key", calls(1))
+			require.NoError(t, one(u.store(), "key"))
+			err := one(s, "key")
 			require.ErrorContains(t, err, want)
 			require.NotErrorIs(t, err, store.ErrUnavailable)
 		}
 	})
 }
 
-func TestGarbageIsFullToTheBrimUntilAResume(t *testing.T) {
+// A corrupt row counts as full, until it has leaked or a Resume ends it.
+func TestRow_CorruptCountsAsFull(t *testing.T) {
 	stored := store.Stored{State: store.New(1, 1), Limits: []store.Limit{{Name: "calls", Capacity: 10, Rate: 1e-5}}, Number: 1}
 	for name, level := range map[string]float64{"NaN": math.NaN(), "huge": 1e300, "infinite": math.Inf(1), "bytes": 0} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				rows := newTable()
-				var told events
-				s := rowstore.New(rows, rowstore.Config{Observe: told.observe})
+				var seen events
+				s := rowstore.New(rows, rowstore.Config{Observe: seen.observe})
 				stored.State.Level[0] = level
 				b := []byte{1, 0}
 				if b, _ = stored.AppendBinary(b); level == 0 {
@@ -298,10 +292,10 @@ func TestGarbageIsFullToTheBrimUntilAResume(t *testing.T) {
 				bucket := shared(s, 10, 1e-5)
 				require.False(t, bucket.acquire(t))
 				require.InDelta(t, 10, bucket.do(t, store.Op{}).State.Level[0], 0.1)
-				require.Equal(t, []store.StoreEventKind{store.EventCorrupt}, told.kinds())
+				require.Equal(t, []store.StoreEventKind{store.EventCorrupt}, seen.kinds())
 				rows.set(func() { rows.rows[string(s.Key("key"))] = rowstore.Row{Token: 6, Bytes: b} })
 				bucket.do(t, store.Op{})
-				require.Equal(t, []store.StoreEventKind{store.EventCorrupt, store.EventCorrupt}, told.kinds(), "and no loss: the bucket is full")
+				require.Equal(t, []store.StoreEventKind{store.EventCorrupt, store.EventCorrupt}, seen.kinds(), "and no loss: the bucket is full")
 				require.False(t, bucket.acquire(t))
 				time.Sleep(30 * time.Hour)
 				require.True(t, bucket.acquire(t), "it is not shut permanently")
@@ -314,56 +308,53 @@ func TestGarbageIsFullToTheBrimUntilAResume(t *testing.T) {
 	}
 }
 
-func TestALossOfDataIsTold(t *testing.T) {
+// A loss of data is reported once. A record that other processes push out is no loss.
+func TestStore_LossOfDataIsReported(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rows := newTable()
-		var told events
-		s := rowstore.New(rows, rowstore.Config{Observe: told.observe})
+		var seen events
+		s := rowstore.New(rows, rowstore.Config{Observe: seen.observe})
 		name := string(s.Key("key"))
-		ask := func() { _, _ = s.Update(context.Background(), "key", calls(1)) }
-		ask()
+		require.NoError(t, one(s, "key"))
 		var older rowstore.Row
 		rows.set(func() { older = rows.rows[name] })
-		ask()
-		require.Empty(t, told.kinds())
+		require.NoError(t, one(s, "key"))
+		require.Empty(t, seen.kinds())
 		rows.set(func() { rows.rows[name] = older })
-		ask()
-		require.Equal(t, []store.StoreEventKind{store.EventDataLoss}, told.kinds())
-		require.ErrorContains(t, told.told[0].Err, "the latest charges are gone")
+		require.NoError(t, one(s, "key"))
+		require.Equal(t, []store.StoreEventKind{store.EventDataLoss}, seen.kinds())
+		require.ErrorContains(t, seen.all[0].Err, "the latest charges are gone")
 		time.Sleep(2 * time.Minute)
 		rows.set(func() { delete(rows.rows, name) })
-		ask()
-		require.Len(t, told.kinds(), 2)
-		require.ErrorContains(t, told.told[1].Err, "the bucket starts empty")
-		for range 40 { // others push this worker's record out: that is no loss
-			_, _ = rows.store().Update(context.Background(), "key", calls(1))
+		require.NoError(t, one(s, "key"))
+		require.Len(t, seen.kinds(), 2)
+		require.ErrorContains(t, seen.all[1].Err, "the bucket starts empty")
+		for range 40 { // they push the record of s out
+			require.NoError(t, one(rows.store(), "key"))
 		}
 		time.Sleep(2 * time.Minute)
-		ask()
-		require.Len(t, told.kinds(), 2)
+		require.NoError(t, one(s, "key"))
+		require.Len(t, seen.kinds(), 2)
 	})
 }
 
-// A worker that was cut off has an old row, and writes nothing over a row that begins anew.
-func TestAnOldRowOverwritesNothing(t *testing.T) {
+// A process that was cut off has an old row. It does not write that over a new one.
+func TestStore_OldRowOverwritesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rows := newTable()
 		s, other := rows.store(), rows.store()
-		ask := func(s *rowstore.Store) {
-			_, err := s.Update(context.Background(), "key", calls(1))
-			require.NoError(t, err)
-		}
-		ask(s)
-		ask(s)
+		require.NoError(t, one(s, "key"))
+		require.NoError(t, one(s, "key"))
 		rows.set(func() { clear(rows.rows) })
 		for range 5 { // as many writes as s knows of, and more
-			ask(other)
+			require.NoError(t, one(other, "key"))
 		}
-		ask(s)
+		require.NoError(t, one(s, "key"))
 		require.InDelta(t, 6, rows.level(t, "key"), 0.1)
 	})
 }
 
+// A booking whose caller has left is returned.
 func TestStore_CancelReturnsBooking(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rows := newTable()
@@ -393,7 +384,7 @@ func TestStore_CancelReturnsBooking(t *testing.T) {
 		level := rows.level(t, "key")
 		require.Greater(t, got, 10)
 		require.GreaterOrEqual(t, level, float64(got)-0.1)
-		require.Less(t, level, float64(got)+0.5*float64(16*rounds-got), "most of what nobody has come back")
+		require.Less(t, level, float64(got)+0.5*float64(16*rounds-got), "most of what no caller has is returned")
 	})
 }
 
