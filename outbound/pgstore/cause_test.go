@@ -20,7 +20,7 @@ type failure string
 func (f failure) Error() string    { return "the server says " + string(f) }
 func (f failure) SQLState() string { return string(f) }
 
-func TestErrorsThatAWaitMayCure(t *testing.T) {
+func TestErrors_ThatAWaitMayCure(t *testing.T) {
 	r := &rows{db: new(sql.DB)}
 	for state, away := range map[failure]bool{
 		"08006": true, "25006": true, "25P03": true, "25P04": true, "40001": true, "40P01": true, "53300": true, "53100": true,
@@ -52,7 +52,7 @@ func (m misspelled) Connect(context.Context) (driver.Conn, error) {
 }
 
 // The errors of lib/pq show the whole DSN if it is not a URL.
-func TestAURLThatIsNoneIsNotTold(t *testing.T) {
+func TestErrors_HideAURL(t *testing.T) {
 	db := sql.OpenDB(misspelled("postgres://u:p%ss@h/db"))
 	defer db.Close()
 	s := New(db, Config{})

@@ -30,7 +30,7 @@ func (c *cut) QueryContext(context.Context, string, []driver.NamedValue) (driver
 }
 
 // The store has to know how often a swap was sent.
-func TestASwapWhoseConnectionWasCutIsSentOnce(t *testing.T) {
+func TestSwap_IsSentOnceIfItsConnectionWasCut(t *testing.T) {
 	server := new(cut)
 	db := sql.OpenDB(server)
 	defer db.Close()
@@ -42,7 +42,7 @@ func TestASwapWhoseConnectionWasCutIsSentOnce(t *testing.T) {
 }
 
 // A call that has no time to ask does not tell that the row is locked.
-func TestALockWithNoTimeLeftAsksNobody(t *testing.T) {
+func TestLock_WithoutTimeLeftSendsNothing(t *testing.T) {
 	server := new(cut)
 	db := sql.OpenDB(server)
 	defer db.Close()

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestNamesAreQuoted(t *testing.T) {
+func TestSQL_QuotesNames(t *testing.T) {
 	for _, c := range []struct {
 		config Config
 		table  string
@@ -29,7 +29,7 @@ func TestNamesAreQuoted(t *testing.T) {
 }
 
 // Nothing is left in a session: it may be another's with the next transaction.
-func TestTheSQLHasNoSessionState(t *testing.T) {
+func TestSQL_HasNoSessionState(t *testing.T) {
 	text := strings.ToLower(Config{}.SQL())
 	for _, word := range []string{"advisory", "listen", "temp", "\nset ", "false);\n\tend if"} {
 		require.NotContains(t, text, word)
@@ -37,13 +37,13 @@ func TestTheSQLHasNoSessionState(t *testing.T) {
 	require.Equal(t, strings.Count(text, "set_config("), strings.Count(text, ", true)"), "each setting is of its transaction")
 }
 
-func TestSettingsOfTimes(t *testing.T) {
+func TestSQL_SettingsOfTimes(t *testing.T) {
 	for d, want := range map[time.Duration]string{0: "1", -time.Hour: "1", time.Second: "1000", math.MaxInt64: "2147483647"} {
 		require.Equal(t, want, milliseconds(d))
 	}
 }
 
-func TestArraysAsText(t *testing.T) {
+func TestSQL_ArraysAsText(t *testing.T) {
 	var a, b array
 	for _, x := range []int64{1, -1, 1 << 62} {
 		a.int(x)

@@ -33,7 +33,7 @@ func (l *lines) has(s string) bool {
 	return strings.Contains(l.text.String(), s)
 }
 
-func TestTheWorkerOfTheExampleLogsThatRedisIsAway(t *testing.T) {
+func TestExampleFleet_LogsThatRedisIsUnavailable(t *testing.T) {
 	t.Parallel()
 	mini := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: mini.Addr()})

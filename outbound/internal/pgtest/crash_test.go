@@ -34,7 +34,7 @@ func spend(b *outbound.Bucket, n int) (went float64) {
 
 // A crash loses what did not wait for the disk, and nothing else; the workers go on by themselves. Of
 // a table that is not logged it loses all, and then at most a capacity more goes out.
-func TestACrashOfTheServer(t *testing.T) {
+func TestCrash_OfTheServer(t *testing.T) {
 	x := newTables(t, ownServer(t, "fsync=on", "wal_writer_delay=10s"))
 	limit := outbound.Limit{Capacity: 1000, LeakRate: 1e-6}
 	var told events
@@ -77,7 +77,7 @@ func TestACrashOfTheServer(t *testing.T) {
 
 // A replica that is behind is promoted. What it has not heard of is lost, at most a capacity, and
 // no worker's old row overwrites what is charged there.
-func TestAReplicaIsPromoted(t *testing.T) {
+func TestCrash_ReplicaIsPromoted(t *testing.T) {
 	settings := []string{"wal_level=replica", "max_wal_senders=4"}
 	x := newTables(t, ownServer(t, settings...))
 	wal := newProxy(t, x.server)

@@ -13,7 +13,7 @@ import (
 
 // A server that starts again has cut the connections that the DB has idle. The next call finds that out, and is no
 // outage.
-func TestIdleConnectionsThatWereCut(t *testing.T) {
+func TestConnections_CutWhileIdle(t *testing.T) {
 	for _, driver := range []string{"pgx", "postgres"} {
 		t.Run(driver, func(t *testing.T) {
 			x := newTables(t, theServer(t))

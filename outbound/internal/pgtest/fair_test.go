@@ -8,7 +8,7 @@ import (
 )
 
 // The time of a step is the server's once the row is locked, and not when the statement began.
-func TestTheClockIsReadOnceTheRowIsLocked(t *testing.T) {
+func TestLock_ClockIsReadAfterIt(t *testing.T) {
 	x := newTables(t, theServer(t))
 	s := x.store(t)
 	_, err := s.Update(bg, "key", calls(1))

@@ -257,7 +257,7 @@ type tally struct {
 }
 
 // A fault costs what the matrix says, and nothing else.
-func TestFaultMatrix(t *testing.T) {
+func TestFaults_AtEachStep(t *testing.T) {
 	turns := make(chan struct{}, 4) // servers at a time, so that they do not stall each other
 	for _, c := range matrix {
 		t.Run(c.name, func(t *testing.T) {

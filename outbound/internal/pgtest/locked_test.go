@@ -22,7 +22,7 @@ func (x *tables) lock(t *testing.T, key []byte) *sql.Tx {
 }
 
 // Somebody holds a row's lock by hand.
-func TestALockedRowDelaysItsOwnKeyOnly(t *testing.T) {
+func TestLock_DelaysItsOwnKeyOnly(t *testing.T) {
 	x := newTables(t, theServer(t))
 	var told events
 	s := x.over(x.open(t, "", nil), func(c *pgstore.Config) { c.Timeout = 2 * time.Second }, told.observe)
@@ -52,7 +52,7 @@ func TestALockedRowDelaysItsOwnKeyOnly(t *testing.T) {
 }
 
 // A worker that stops while it has a row's lock is thrown out.
-func TestAWorkerThatStopsWithTheLock(t *testing.T) {
+func TestLock_OfAProcessThatStops(t *testing.T) {
 	x := newTables(t, theServer(t))
 	s := x.store(t)
 	_, err := s.Update(bg, "key", calls(1))
@@ -69,7 +69,7 @@ func TestAWorkerThatStopsWithTheLock(t *testing.T) {
 }
 
 // Somebody makes a row by hand, as one who restores the table, and does not commit.
-func TestARowThatSomebodyMakesDelaysItsOwnKeyOnly(t *testing.T) {
+func TestLock_OfANewRowDelaysItsOwnKeyOnly(t *testing.T) {
 	x := newTables(t, theServer(t))
 	var told events
 	s := x.over(x.open(t, "", nil), short, told.observe)
@@ -102,13 +102,13 @@ func TestARowThatSomebodyMakesDelaysItsOwnKeyOnly(t *testing.T) {
 }
 
 // A row that is not there cannot be locked. The clock is read all the same.
-func TestTheLockOfARowThatIsNotThere(t *testing.T) {
+func TestLock_OfAMissingRow(t *testing.T) {
 	x := newTables(t, theServer(t))
 	require.Equal(t, 1., x.one(t, "SELECT count(*) FROM "+x.config.Schema+".dripfeed_buckets_lock_1('key', '100', '100', false) WHERE token = 0 AND clock > 0"))
 }
 
 // The server finds out only when it commits that it cannot: then nothing was written.
-func TestACommitThatFails(t *testing.T) {
+func TestLock_CommitThatFails(t *testing.T) {
 	for _, driver := range []string{"pgx", "postgres"} {
 		x := newTables(t, theServer(t))
 		s := x.over(x.open(t, driver, nil))

@@ -13,7 +13,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-func TestMigrate(t *testing.T) {
+func TestMigrate_MakesTheTable(t *testing.T) {
 	s := theServer(t)
 	db := s.open(t, "", nil)
 	for i, c := range []pgstore.Config{
@@ -43,7 +43,7 @@ func TestMigrate(t *testing.T) {
 }
 
 // A role needs no more than Migrate says: it may make no schema, but has one.
-func TestMigrateInASchemaOfTheRole(t *testing.T) {
+func TestMigrate_InASchemaOfTheRole(t *testing.T) {
 	s := theServer(t)
 	own := fmt.Sprintf("own_%x", time.Now().UnixNano())
 	s.exec(t, "CREATE ROLE "+own+" LOGIN")
@@ -56,7 +56,7 @@ func TestMigrateInASchemaOfTheRole(t *testing.T) {
 
 // A process that starts, and runs Migrate, does not wait for those that write rows. So it does not
 // make them wait either, even if it stops there.
-func TestMigrateLocksNoTableThatIsThere(t *testing.T) {
+func TestMigrate_LocksNoExistingTable(t *testing.T) {
 	x := newTables(t, theServer(t))
 	_, err := x.store(t).Update(bg, "key", calls(1))
 	require.NoError(t, err)
@@ -71,7 +71,7 @@ func TestMigrateLocksNoTableThatIsThere(t *testing.T) {
 }
 
 // A process that stops in the middle of Migrate, or is cut off, does not keep the others from starting.
-func TestMigrateWaitsForNoProcessThatHasStopped(t *testing.T) {
+func TestMigrate_WaitsForNoStoppedProcess(t *testing.T) {
 	s := theServer(t)
 	c := pgstore.Config{Schema: fmt.Sprintf("stopped_%x", time.Now().UnixNano())}
 	line := newProxy(t, s)

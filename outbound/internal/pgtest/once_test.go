@@ -23,7 +23,7 @@ import (
 
 // Replies are lost, and backends are ended, until many were: nothing is charged twice. An ending
 // follows each ninth round trip, so that connections live for as many trips on any machine.
-func TestLostRepliesChargeNothingTwice(t *testing.T) {
+func TestStore_LostReplyIsNotChargedTwice(t *testing.T) {
 	x := newTables(t, theServer(t))
 	line := newProxy(t, x.server)
 	line.set(faults{unheard: 0.15, swallowed: 0.003})
@@ -72,7 +72,7 @@ func TestLostRepliesChargeNothingTwice(t *testing.T) {
 }
 
 // A caller's context never reaches the driver, which would close the connection with it.
-func TestCallersWhoGoOpenNoConnection(t *testing.T) {
+func TestStore_CancelledCallOpensNoConnection(t *testing.T) {
 	x := newTables(t, theServer(t))
 	line := newProxy(t, x.server)
 	s := x.over(line.in(x.server).open(t, "", nil))
@@ -121,7 +121,7 @@ func (d *deadlocks) TraceQueryEnd(_ context.Context, _ *pgx.Conn, end pgx.TraceQ
 
 // Trips of many keys lock their rows in one order, whoever makes them. Those that make rows wait for
 // each other.
-func TestNoDeadlock(t *testing.T) {
+func TestStore_HasNoDeadlock(t *testing.T) {
 	x := newTables(t, theServer(t))
 	config, err := pgx.ParseConfig(x.as(x.role(t, "deadlock_timeout = '1ms'")).url(nil))
 	require.NoError(t, err)
@@ -154,7 +154,7 @@ func TestNoDeadlock(t *testing.T) {
 }
 
 // Refusals, looks and reports that say nothing new write nothing.
-func TestRefusalsWriteNothing(t *testing.T) {
+func TestStore_RefusalWritesNothing(t *testing.T) {
 	x := newTables(t, theServer(t))
 	db := x.open(t, "", nil)
 	db.SetMaxOpenConns(1)
@@ -183,7 +183,7 @@ func TestRefusalsWriteNothing(t *testing.T) {
 }
 
 // A busy row leaves no bloat, although expires is indexed.
-func TestUpdatesAreHot(t *testing.T) {
+func TestStore_UpdatesAreHot(t *testing.T) {
 	x := newTables(t, theServer(t))
 	db := x.open(t, "", nil)
 	s := x.over(db)
@@ -216,7 +216,7 @@ func TestUpdatesAreHot(t *testing.T) {
 }
 
 // Expired rows go as new keys come, by the index.
-func TestExpiredRowsGo(t *testing.T) {
+func TestPrune_DeletesExpiredRows(t *testing.T) {
 	x := newTables(t, theServer(t))
 	x.exec(t, "INSERT INTO "+x.table()+" SELECT decode(md5(i::text), 'hex'), 1, 'x', now() + CASE WHEN i <= 60 THEN -1 ELSE 1 END * interval '1 hour' FROM generate_series(1, 2000) i")
 	x.exec(t, "ANALYZE "+x.table())
@@ -242,7 +242,7 @@ func TestExpiredRowsGo(t *testing.T) {
 	require.Contains(t, plan, "Index Cond: (expires < now())")
 }
 
-func TestARowOutlivesItsWorkers(t *testing.T) {
+func TestStore_RowOutlivesItsProcesses(t *testing.T) {
 	x := newTables(t, theServer(t))
 	for _, durable := range []bool{false, true} {
 		key := fmt.Sprint(durable)

@@ -11,7 +11,7 @@ import (
 )
 
 // Old and new processes run next to each other, in long runs for a minute.
-func TestRolloutOfLimits(t *testing.T) {
+func TestRollout_OfLimits(t *testing.T) {
 	t.Parallel()
 	x := newTables(t, theServer(t))
 	db := x.open(t, "", nil)

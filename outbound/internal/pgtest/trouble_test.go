@@ -17,7 +17,7 @@ import (
 // short makes a store give up soon.
 func short(c *pgstore.Config) { c.Timeout = time.Second }
 
-func TestErrorsThatNoWaitCures(t *testing.T) {
+func TestErrors_ThatNoWaitCures(t *testing.T) {
 	x := newTables(t, theServer(t))
 	nobody := fmt.Sprintf("nobody_%d", time.Now().UnixNano())
 	x.exec(t, "CREATE ROLE "+nobody+" LOGIN")
@@ -61,7 +61,7 @@ func TestErrorsThatNoWaitCures(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestAServerThatIsNotThere(t *testing.T) {
+func TestErrors_MissingServer(t *testing.T) {
 	for driver, host := range map[string]string{"pgx": "127.0.0.1:1", "postgres": "127.0.0.1:1"} {
 		s := &server{host: host, user: url.User("postgres")}
 		x := &tables{server: s}
@@ -85,7 +85,7 @@ func TestAServerThatIsNotThere(t *testing.T) {
 }
 
 // The program's own transactions have all connections of the pool.
-func TestAPoolThatIsUsedUp(t *testing.T) {
+func TestErrors_NoFreeConnection(t *testing.T) {
 	x := newTables(t, theServer(t))
 	db := x.open(t, "", nil)
 	db.SetMaxOpenConns(2)

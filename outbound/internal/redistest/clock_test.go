@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAServersClockMovesBothWays(t *testing.T) {
+func TestClock_MovesBothWays(t *testing.T) {
 	need(t)
 	s := StartWithClock(t)
 	client := s.Client(t)
@@ -40,7 +40,7 @@ func TestAServersClockMovesBothWays(t *testing.T) {
 	near(-time.Hour, time.Until(time.Unix(seconds, 0)))
 }
 
-func TestAServersClockIsItsOwn(t *testing.T) {
+func TestClock_IsOfOneServer(t *testing.T) {
 	need(t)
 	StartWithClock(t).SetClock(t, time.Hour)
 	other := Start(t).Client(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAClusterHasThreeMastersWithAReplicaEach(t *testing.T) {
+func TestCluster_HasThreeMastersWithAReplicaEach(t *testing.T) {
 	c := SharedCluster(t)
 	client := c.Client(t)
 	owners := map[*Server]bool{}
@@ -31,7 +31,7 @@ func TestAClusterHasThreeMastersWithAReplicaEach(t *testing.T) {
 	require.Same(t, c, SharedCluster(t))
 }
 
-func TestASlotMovesStepByStep(t *testing.T) {
+func TestCluster_SlotMovesStepByStep(t *testing.T) {
 	c := SharedCluster(t)
 	client := c.Client(t)
 	tag := rand.Text()
@@ -66,7 +66,7 @@ func TestASlotMovesStepByStep(t *testing.T) {
 }
 
 // Two masters that sent keys to each other at a time would wait for each other.
-func TestSlotsMoveBothWaysAtATime(t *testing.T) {
+func TestCluster_SlotsMoveBothWays(t *testing.T) {
 	c := SharedCluster(t)
 	client := c.Client(t)
 	const keys = 200
@@ -103,7 +103,7 @@ func TestSlotsMoveBothWaysAtATime(t *testing.T) {
 
 // This test breaks the shared cluster and mends it: a cluster of its own would
 // take seconds.
-func TestAClusterReplacesAMasterThatWasKilled(t *testing.T) {
+func TestCluster_ReplacesAKilledMaster(t *testing.T) {
 	c := SharedCluster(t)
 	client := c.Client(t)
 	key := rand.Text()

@@ -14,16 +14,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// child runs TestInAProcessOfItsOwn in a process of its own.
+// child runs TestProcess_OfItsOwn in a process of its own.
 func child(t *testing.T, does string, env ...string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestInAProcessOfItsOwn$", "-test.v", "-test.timeout=60s")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestProcess_OfItsOwn$", "-test.v", "-test.timeout=60s")
 	cmd.Env = append(os.Environ(), append(env, "REDISTEST_CHILD="+does)...)
 	return cmd
 }
 
-// TestInAProcessOfItsOwn is the child's part of the tests below.
-func TestInAProcessOfItsOwn(t *testing.T) {
+// TestProcess_OfItsOwn is the child's part of the tests below.
+func TestProcess_OfItsOwn(t *testing.T) {
 	does := os.Getenv("REDISTEST_CHILD")
 	switch does {
 	case "":
@@ -46,7 +46,7 @@ func TestInAProcessOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestServersAndFilesEndWithTheirProcess(t *testing.T) {
+func TestProcess_EndsItsServersAndFiles(t *testing.T) {
 	need(t)
 	for _, how := range []string{"kill", "panic", "return"} {
 		t.Run(how, func(t *testing.T) {
@@ -128,41 +128,41 @@ func withoutServer(t *testing.T) {
 	}
 }
 
-func TestWithoutAServerAMiniredisStandsInAndSaysSo(t *testing.T) {
+func TestServer_MiniredisInPlaceOfAMissingOne(t *testing.T) {
 	out, err := child(t, "without", "PATH="+t.TempDir(), "DRIPFEED_REQUIRE_REDIS=").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Equal(t, 1, strings.Count(string(out), "these tests talk to miniredis"), "%s", out)
 	for _, name := range []string{"shared", "own", "each", "each/miniredis"} {
-		require.Contains(t, string(out), "--- PASS: TestInAProcessOfItsOwn/"+name+" (", "%s", out)
+		require.Contains(t, string(out), "--- PASS: TestProcess_OfItsOwn/"+name+" (", "%s", out)
 	}
 	for _, name := range []string{"stop", "config", "arguments", "clock", "cluster", "shared_cluster", "sentinel", "each/redis"} {
-		require.Contains(t, string(out), "--- SKIP: TestInAProcessOfItsOwn/"+name+" (", "%s", out)
+		require.Contains(t, string(out), "--- SKIP: TestProcess_OfItsOwn/"+name+" (", "%s", out)
 	}
 	require.Contains(t, string(out), "there is no redis-server on PATH")
 	require.Contains(t, string(out), "a miniredis cannot be stopped")
 }
 
-func TestAMissingServerIsAFailureWhereItIsRequired(t *testing.T) {
+func TestServer_MissingOneFailsIfRequired(t *testing.T) {
 	out, err := child(t, "without", "PATH="+t.TempDir(), "DRIPFEED_REQUIRE_REDIS=1").CombinedOutput()
 	require.Error(t, err)
 	for _, name := range []string{"shared", "own", "stop", "config", "arguments", "clock", "cluster", "shared_cluster", "sentinel", "each/redis"} {
-		require.Contains(t, string(out), "--- FAIL: TestInAProcessOfItsOwn/"+name+" (", "%s", out)
+		require.Contains(t, string(out), "--- FAIL: TestProcess_OfItsOwn/"+name+" (", "%s", out)
 	}
 	require.Contains(t, string(out), "DRIPFEED_REQUIRE_REDIS=1")
 	require.NotContains(t, string(out), "--- SKIP")
 }
 
 // A clock needs a compiler as well.
-func TestAMissingCompilerIsNamed(t *testing.T) {
+func TestServer_MissingCompilerIsNamed(t *testing.T) {
 	need(t)
 	b, err := find()
 	require.NoError(t, err)
 	bin := t.TempDir()
 	require.NoError(t, os.Symlink(b.path, filepath.Join(bin, "redis-server")))
 	cmd := child(t, "without", "PATH="+bin, "DRIPFEED_REQUIRE_REDIS=")
-	cmd.Args = append(cmd.Args, "-test.run=^TestInAProcessOfItsOwn$/^clock$")
+	cmd.Args = append(cmd.Args, "-test.run=^TestProcess_OfItsOwn$/^clock$")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	require.Contains(t, string(out), "--- SKIP: TestInAProcessOfItsOwn/clock (")
+	require.Contains(t, string(out), "--- SKIP: TestProcess_OfItsOwn/clock (")
 	require.Contains(t, string(out), "there is no gcc on PATH")
 }

@@ -10,7 +10,7 @@ import (
 
 // The package imports libraries for tests, which do not belong in users'
 // binaries.
-func TestOnlyTestsImportThisPackage(t *testing.T) {
+func TestPackage_IsImportedByTestsOnly(t *testing.T) {
 	cmd := exec.Command("go", "list", "-f", "{{.ImportPath}}{{range .Imports}} {{.}}{{end}}", "./...")
 	cmd.Dir = "../../.."
 	out, err := cmd.Output()

@@ -29,7 +29,7 @@ func onDyingThread(f func()) int {
 }
 
 // The kernel's promise to end a server is tied to a thread.
-func TestAServerOutlivesTheThreadThatAskedForIt(t *testing.T) {
+func TestProcess_ServerOutlivesTheThread(t *testing.T) {
 	need(t)
 	b, err := find()
 	require.NoError(t, err)

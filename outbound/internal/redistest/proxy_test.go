@@ -47,7 +47,7 @@ func counted(t *testing.T, client *redis.Client, key string, n int) {
 	}))
 }
 
-func TestAProxyWithoutFaultsChangesNothing(t *testing.T) {
+func TestProxy_WithoutFaultsChangesNothing(t *testing.T) {
 	for _, protocol := range []int{2, 3} {
 		p, client, _ := throughProxy(t, func(o *redis.Options) { once(o); o.Protocol = protocol })
 		ctx := t.Context()
@@ -76,7 +76,7 @@ func TestAProxyWithoutFaultsChangesNothing(t *testing.T) {
 	}
 }
 
-func TestAProxyPassesPublishedMessages(t *testing.T) {
+func TestProxy_PassesPublishedMessages(t *testing.T) {
 	for _, protocol := range []int{2, 3} {
 		_, client, direct := throughProxy(t, func(o *redis.Options) { o.Protocol = protocol })
 		sub := client.Subscribe(t.Context(), "a", "b")
@@ -92,7 +92,7 @@ func TestAProxyPassesPublishedMessages(t *testing.T) {
 	}
 }
 
-func TestADroppedReplyLeavesItsCommandDone(t *testing.T) {
+func TestProxy_DroppedReplyLeavesItsCommandDone(t *testing.T) {
 	p, client, direct := throughProxy(t, once)
 	p.Set(Faults{DropReplies: 1})
 	require.ErrorContains(t, client.Incr(t.Context(), "n").Err(), "EOF")
@@ -101,7 +101,7 @@ func TestADroppedReplyLeavesItsCommandDone(t *testing.T) {
 	require.Zero(t, p.Counts().Replies)
 }
 
-func TestADroppedRequestIsNeverDone(t *testing.T) {
+func TestProxy_DroppedRequestIsNeverDone(t *testing.T) {
 	p, client, direct := throughProxy(t, once)
 	p.Set(Faults{DropRequests: 1})
 	require.ErrorContains(t, client.Incr(t.Context(), "n").Err(), "EOF")
@@ -157,7 +157,7 @@ func silent(t *testing.T, conn net.Conn) {
 }
 
 // A client would take a later reply for the lost one.
-func TestASwallowedReplySilencesItsConnection(t *testing.T) {
+func TestProxy_SwallowedReplySilencesItsConnection(t *testing.T) {
 	p, _, direct := throughProxy(t, once)
 	conn, send := dial(t, p.Addr())
 	p.Set(Faults{SwallowReplies: 1})
@@ -170,7 +170,7 @@ func TestASwallowedReplySilencesItsConnection(t *testing.T) {
 	silent(t, conn)
 }
 
-func TestASwallowedRequestAndAllAfterItAreNeverDone(t *testing.T) {
+func TestProxy_SwallowedRequestEndsItsConnection(t *testing.T) {
 	p, client, direct := throughProxy(t, once)
 	conn, send := dial(t, p.Addr())
 	p.Set(Faults{SwallowRequests: 1})
@@ -184,7 +184,7 @@ func TestASwallowedRequestAndAllAfterItAreNeverDone(t *testing.T) {
 }
 
 // The proxy matches replies with requests, but a published message answers none.
-func TestAPublishedMessageIsNoReply(t *testing.T) {
+func TestProxy_PublishedMessageIsNoReply(t *testing.T) {
 	p, _, _ := throughProxy(t, once)
 	conn, send := dial(t, p.Addr())
 	p.Set(Faults{DropReplies: 1, Only: func(words []string) bool { return words[0] == "PING" }})
@@ -202,7 +202,7 @@ func TestAPublishedMessageIsNoReply(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
-func TestDelayedRepliesComeLaterAndInOrder(t *testing.T) {
+func TestProxy_DelayedRepliesKeepTheirOrder(t *testing.T) {
 	const delay = 30 * time.Millisecond
 	p, client, _ := throughProxy(t, once)
 	require.NoError(t, client.Ping(t.Context()).Err())
@@ -221,7 +221,7 @@ func TestDelayedRepliesComeLaterAndInOrder(t *testing.T) {
 	}
 }
 
-func TestADelayedRequestIsDoneAfterItsClientHasGone(t *testing.T) {
+func TestProxy_DelayedRequestOutlivesItsClient(t *testing.T) {
 	p, _, direct := throughProxy(t, once)
 	conn, send := dial(t, p.Addr())
 	const requests = 5
@@ -239,7 +239,7 @@ func TestADelayedRequestIsDoneAfterItsClientHasGone(t *testing.T) {
 	counted(t, direct, "n", requests)
 }
 
-func TestHandshakesPassUntouchedUnlessAskedOtherwise(t *testing.T) {
+func TestProxy_HandshakesPassUnlessSetOtherwise(t *testing.T) {
 	p, client, _ := throughProxy(t, once)
 	p.Set(Faults{DropReplies: 1, Only: func(words []string) bool { return words[0] != "ping" }})
 	require.NoError(t, client.Ping(t.Context()).Err())
@@ -249,7 +249,7 @@ func TestHandshakesPassUntouchedUnlessAskedOtherwise(t *testing.T) {
 	require.Error(t, client.Ping(t.Context()).Err())
 }
 
-func TestOneSeedGivesTheSameFaults(t *testing.T) {
+func TestProxy_OneSeedGivesTheSameFaults(t *testing.T) {
 	p, client, _ := throughProxy(t, once)
 	row := func(seed uint64) (lost string) {
 		p.Set(Faults{})
@@ -271,7 +271,7 @@ func TestOneSeedGivesTheSameFaults(t *testing.T) {
 	require.NotEqual(t, first, row(8))
 }
 
-func TestAnOnlyFunctionPicksTheCommandsWithFaults(t *testing.T) {
+func TestProxy_OnlySelectsTheCommandsWithFaults(t *testing.T) {
 	p, client, direct := throughProxy(t, once)
 	first := true
 	p.Set(Faults{DropReplies: 1, Only: func(words []string) bool {
@@ -285,7 +285,7 @@ func TestAnOnlyFunctionPicksTheCommandsWithFaults(t *testing.T) {
 	require.Equal(t, "2", direct.Get(t.Context(), "n").Val())
 }
 
-func TestCutEndsAllConnectionsAndRefuseNewOnes(t *testing.T) {
+func TestProxy_CutEndsAllConnections(t *testing.T) {
 	p, client, _ := throughProxy(t, once)
 	conn, err := net.Dial("tcp", p.Addr())
 	require.NoError(t, err)
@@ -306,7 +306,7 @@ func TestCutEndsAllConnectionsAndRefuseNewOnes(t *testing.T) {
 	require.NoError(t, client.Ping(t.Context()).Err())
 }
 
-func TestAProxysConnectionsEndWithItsServer(t *testing.T) {
+func TestProxy_ConnectionsEndWithItsServer(t *testing.T) {
 	s := Start(t)
 	p := NewProxy(t, s.Addr())
 	client := s.Client(t, once, func(o *redis.Options) { o.Addr = p.Addr() })

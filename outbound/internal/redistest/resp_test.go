@@ -33,7 +33,7 @@ var replies = []string{
 	">2\r\n$7\r\nmessage\r\n+x\r\n",
 }
 
-func TestAReplyIsReadWholeAndUnchanged(t *testing.T) {
+func TestRESP_ReplyIsReadWhole(t *testing.T) {
 	for _, want := range replies {
 		r := bufio.NewReader(iotest.OneByteReader(strings.NewReader(want + "+next\r\n")))
 		got, err := readReply(r)
@@ -45,7 +45,7 @@ func TestAReplyIsReadWholeAndUnchanged(t *testing.T) {
 	}
 }
 
-func TestAMalformedReplyIsAnError(t *testing.T) {
+func TestRESP_MalformedReplyIsAnError(t *testing.T) {
 	for _, bad := range []string{
 		"", "+", "+OK\n", "\r\n", "hello\r\n", "$x\r\n", "$\r\n", "*1\r\n", "$5\r\nabc",
 		"*99999999999999999999\r\n", "$536870913\r\n", "%1\r\n+a\r\n",
@@ -55,7 +55,7 @@ func TestAMalformedReplyIsAnError(t *testing.T) {
 	}
 }
 
-func TestACommandIsSplitIntoItsWords(t *testing.T) {
+func TestRESP_CommandIsSplitIntoWords(t *testing.T) {
 	for raw, want := range map[string][]string{
 		"*2\r\n$3\r\nGET\r\n$5\r\na\r\n b\r\n":     {"GET", "a\r\n b"},
 		"*3\r\n$3\r\nSET\r\n$0\r\n\r\n$1\r\nv\r\n": {"SET", "", "v"},
@@ -73,7 +73,7 @@ func TestACommandIsSplitIntoItsWords(t *testing.T) {
 	}
 }
 
-func FuzzBytesReadAreBytesSent(f *testing.F) {
+func FuzzRESP_BytesReadAreBytesSent(f *testing.F) {
 	for _, s := range replies {
 		f.Add([]byte(s))
 	}

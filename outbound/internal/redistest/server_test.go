@@ -33,7 +33,7 @@ func gone(pid int) bool {
 	return state == "Z"
 }
 
-func TestAServerAnswersAndIsGoneAfterItsTest(t *testing.T) {
+func TestServer_EndsWithItsTest(t *testing.T) {
 	need(t)
 	var pid int
 	var dir string
@@ -52,7 +52,7 @@ func TestAServerAnswersAndIsGoneAfterItsTest(t *testing.T) {
 }
 
 // The sentinels and the nodes that know a killed server go on asking at its port.
-func TestThePortOfAKilledServerIsKeptForIt(t *testing.T) {
+func TestServer_KeepsItsPortWhenKilled(t *testing.T) {
 	need(t)
 	var port int
 	t.Run("test", func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestThePortOfAKilledServerIsKeptForIt(t *testing.T) {
 	require.NoError(t, held.Close())
 }
 
-func TestServersListenOnThisMachineOnlyAndKeepNothing(t *testing.T) {
+func TestServer_ListensOnThisMachineOnly(t *testing.T) {
 	need(t)
 	s := Start(t)
 	require.Equal(t, []any{"bind", "127.0.0.1"}, list(s.Do(t, "CONFIG", "GET", "bind")))
@@ -88,7 +88,7 @@ func list(reply any) []any {
 	return l
 }
 
-func TestARestartLoadsASaveOnce(t *testing.T) {
+func TestServer_RestartLoadsASaveOnce(t *testing.T) {
 	need(t)
 	s := Start(t)
 	client := s.Client(t)
@@ -101,7 +101,7 @@ func TestARestartLoadsASaveOnce(t *testing.T) {
 	require.ErrorIs(t, client.Get(t.Context(), "k").Err(), redis.Nil)
 }
 
-func TestConfigLastsUntilARestart(t *testing.T) {
+func TestServer_ConfigLastsUntilARestart(t *testing.T) {
 	need(t)
 	s := Start(t)
 	s.Config(t, "maxmemory", "3mb", "maxmemory-policy", "volatile-ttl")
@@ -112,7 +112,7 @@ func TestConfigLastsUntilARestart(t *testing.T) {
 
 // Two binaries may look for a free port at the same time, and one of them is
 // late.
-func TestAServerMovesOnFromAPortThatIsTaken(t *testing.T) {
+func TestServer_TakesAnotherPortIfItsIsTaken(t *testing.T) {
 	need(t)
 	first := Start(t)
 	dir, err := room()
@@ -122,7 +122,7 @@ func TestAServerMovesOnFromAPortThatIsTaken(t *testing.T) {
 	require.ErrorIs(t, late.launch(), errTaken)
 }
 
-func TestAWrongArgumentIsNamed(t *testing.T) {
+func TestServer_WrongArgumentIsNamed(t *testing.T) {
 	need(t)
 	b, err := find()
 	require.NoError(t, err)
@@ -130,7 +130,7 @@ func TestAWrongArgumentIsNamed(t *testing.T) {
 	require.ErrorContains(t, err, "no-such-thing")
 }
 
-func TestTheSharedServerIsOne(t *testing.T) {
+func TestShared_IsOneServer(t *testing.T) {
 	need(t)
 	first, second := Shared(t), Shared(t)
 	require.Equal(t, first.Pid(), second.Pid())
@@ -150,7 +150,7 @@ func (o *outcome) Fatal(args ...any) {
 	runtime.Goexit()
 }
 
-func TestFaultsFailOnTheSharedServer(t *testing.T) {
+func TestShared_AllowsNoFaults(t *testing.T) {
 	need(t)
 	s := Shared(t)
 	for name, f := range map[string]func(testing.TB){
@@ -169,7 +169,7 @@ func TestFaultsFailOnTheSharedServer(t *testing.T) {
 	require.NoError(t, s.Client(t).Ping(t.Context()).Err())
 }
 
-func TestEachRunsOnMiniredisAndOnRedis(t *testing.T) {
+func TestEach_RunsOnMiniredisAndOnRedis(t *testing.T) {
 	var kinds []string
 	Each(t, func(t *testing.T, kind string, client redis.UniversalClient) {
 		kinds = append(kinds, kind)

@@ -356,7 +356,7 @@ func (c *children) checkAllowing(slack float64) {
 
 // A place that a child was about to give back when it was killed is used by nobody. Where the trip
 // has kept the place, the child uses it.
-func TestAPlaceThatAKilledChildWasGivingBackIsNotUsed(t *testing.T) {
+func TestChild_KilledWhileItReturnsAReservation(t *testing.T) {
 	t.Parallel()
 	const grant, offer, keep, back = "grant [1 5 0 0]\n", "offer [1 5]\n", "keep [1 5]\n", "back [1 5]\n"
 	for lines, used := range map[string]int{

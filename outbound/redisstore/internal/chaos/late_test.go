@@ -143,7 +143,7 @@ func unexplained(calls []time.Time, p promise, early func(time.Time) time.Durati
 	return over
 }
 
-func TestLatenessExplainsCallsThatComeTogetherAndNoMore(t *testing.T) {
+func TestLateness_ExplainsCallsThatComeTogether(t *testing.T) {
 	t.Parallel()
 	from := time.Now()
 	at := func(ms int) time.Time { return from.Add(time.Duration(ms) * time.Millisecond) }

@@ -99,7 +99,7 @@ func forgotten(p promise) float64 { return p.units + p.rate*ahead.Seconds() }
 func leaked(d time.Duration) cost { return func(p promise) float64 { return p.rate * d.Seconds() } }
 
 // A promise without lateness is what package outboundtest says that it is.
-func TestUnexplainedCallsAreThoseThatBreakTheLimit(t *testing.T) {
+func TestPromise_UnexplainedCallsBreakTheLimit(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	promises := []promise{promiseOf(t, outbound.Limit{Capacity: 2, LeakRate: 100}), promiseOf(t, outbound.Window(3, 20*time.Millisecond))}
