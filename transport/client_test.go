@@ -21,27 +21,6 @@ func server(t *testing.T, h http.HandlerFunc) *httptest.Server {
 	return s
 }
 
-// Each hop of a redirect pays to its own host.
-func TestTransport_EachHopOfARedirectPays(t *testing.T) {
-	var a, b *httptest.Server
-	a = server(t, func(w http.ResponseWriter, req *http.Request) {
-		if req.URL.Path == "/start" {
-			http.Redirect(w, req, b.URL+"/", http.StatusFound)
-		}
-	})
-	b = server(t, func(w http.ResponseWriter, req *http.Request) { http.Redirect(w, req, a.URL+"/end", http.StatusFound) })
-	hosts := map[string]*recorder{strings.TrimPrefix(a.URL, "http://"): {}, strings.TrimPrefix(b.URL, "http://"): {}}
-	rt := &transport.Transport{Base: a.Client().Transport, For: transport.ByHost(func(host string) outbound.Limiter { return hosts[host] })}
-	if err := fetch(t, rt, a.URL+"/start"); err != nil {
-		t.Error(err)
-	}
-	for host, want := range map[*httptest.Server]string{a: "acquire 1, done, acquire 1, done", b: "acquire 1, done"} {
-		if got := hosts[strings.TrimPrefix(host.URL, "http://")].take(); got != want {
-			t.Errorf("the limiter of %s recorded %q, want %q", host.URL, got, want)
-		}
-	}
-}
-
 // A connection that has switched protocols can be written to, and is in flight until it is closed.
 func TestTransport_UpgradesConnection(t *testing.T) {
 	s := server(t, func(w http.ResponseWriter, _ *http.Request) {

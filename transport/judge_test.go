@@ -3,91 +3,15 @@ package transport_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/shadow"
-	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/transport"
 )
-
-type tenantKey struct{}
-
-// Tenants with a total, and nothing but defaults: the API refuses four tenants once each, and no
-// other tenant waits for that. The total stays in use.
-func TestNested_RefusalOfOneTenantHoldsNoOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const tenants, pause, whole = 20, 10 * time.Second, time.Minute
-		limiters := &outbound.Keyed[int]{New: func(tenant int) (outbound.Limiter, error) {
-			b, err := outbound.NewBucket(fmt.Sprint("tenant ", tenant), outbound.PerSecond(5))
-			return queue.New(b, queue.Config{}), err
-		}}
-		total := bucket(outbound.Limit{Capacity: 1, LeakRate: 50})
-		var mu sync.Mutex
-		var served [tenants][]time.Duration
-		refused := map[int]time.Duration{1: 5 * time.Second, 4: 12 * time.Second, 9: 25 * time.Second, 16: 40 * time.Second}
-		begin := time.Now()
-		ctx, cancel := context.WithDeadline(context.Background(), begin.Add(whole))
-		defer cancel()
-		rt := &transport.Transport{
-			For: func(req *http.Request) outbound.Limiter {
-				return limiters.For(req.Context().Value(tenantKey{}).(int))
-			},
-			Base: &transport.Transport{
-				Limiter: queue.New(total, queue.Config{}),
-				Base: roundTripper(func(req *http.Request) (*http.Response, error) {
-					mu.Lock()
-					defer mu.Unlock()
-					tenant, at := req.Context().Value(tenantKey{}).(int), time.Since(begin)
-					if from, ok := refused[tenant]; ok && at >= from {
-						delete(refused, tenant)
-						return answer(429, nil, "Retry-After", fmt.Sprint(pause.Seconds()))(req)
-					}
-					served[tenant] = append(served[tenant], at)
-					return answer(200, nil)(req)
-				}),
-			},
-		}
-		var all sync.WaitGroup
-		for tenant := range tenants {
-			for range 4 {
-				all.Go(func() {
-					ctx := context.WithValue(ctx, tenantKey{}, tenant)
-					for !errors.Is(get(ctx, rt), context.DeadlineExceeded) {
-					}
-				})
-			}
-		}
-		all.Wait()
-		n := 0
-		for tenant, at := range served {
-			n += len(at)
-			longest := time.Duration(0)
-			for i := range at[1:] {
-				longest = max(longest, at[i+1]-at[i])
-			}
-			switch tenant {
-			case 1, 4, 9, 16:
-				if longest < pause {
-					t.Errorf("tenant %d was refused, and waited %v at most, want %v", tenant, longest, pause)
-				}
-			default:
-				if longest > 2*time.Second {
-					t.Errorf("tenant %d waited %v for others", tenant, longest)
-				}
-			}
-		}
-		t.Logf("%d calls in a minute", n)
-		if n < 2950 || len(refused) > 0 {
-			t.Errorf("%d calls of 3,000 in a minute, want 2,950; %d refusals are missing", n, len(refused))
-		}
-	})
-}
 
 // unwrapped is a round tripper of the program's own in between.
 type unwrapped struct{ http.RoundTripper }
@@ -267,6 +191,9 @@ func TestNested_RefusalInsideReturnsPermitsAround(t *testing.T) {
 			return &transport.Transport{Limiter: calls(3), Base: inner}
 		}},
 		{name: "refused by a pool", inside: pool},
+		{name: "refused by a pool's member", inside: func(inner http.RoundTripper) http.RoundTripper {
+			return &transport.Pool{Members: []*transport.Transport{{Limiter: refusing(outbound.ErrThrottled), Base: inner}}}
+		}},
 		{name: "sent by a pool", free: 1, answer: broken, charged: 1, inside: pool},
 		{name: "a pool whose member was sent and then refused", free: 1, charged: 1, inside: func(inner http.RoundTripper) http.RoundTripper {
 			return &transport.Pool{Members: []*transport.Transport{{Base: again{inner}}, {Base: inner}}}

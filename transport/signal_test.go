@@ -194,6 +194,7 @@ func TestSignal_WhatCountsAsSuccess(t *testing.T) {
 		"another scope":       {rt: transport.Transport{Base: answer(429, nil), OnSignal: zero}},
 		"a lock":              {rt: transport.Transport{Base: answer(429, nil), OnSignal: func(_ *http.Response, s *profile.Signal) { s.Reason = profile.Lock }}},
 		"another host":        {rt: transport.Transport{Base: answer(200, nil)}, host: "elsewhere.test"},
+		"JudgeNever":          {rt: transport.Transport{Base: answer(200, nil), Judge: transport.JudgeNever}},
 		"an error":            {rt: transport.Transport{Base: failing(io.ErrUnexpectedEOF)}},
 		"a panic":             {rt: transport.Transport{Base: roundTripper(crash)}},
 		"OnResponse failed":   {rt: transport.Transport{Base: answer(200, nil), OnResponse: by((*outbound.Permit).Failed)}},
