@@ -2,6 +2,9 @@ package outbound
 
 import (
 	"context"
+	"errors"
+	"math"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,8 +27,8 @@ type within struct{ *Permit }
 
 func (w within) Done() { w.Permit.Done() }
 
-// A refusal slows the clock only after a success: before any it says nothing. So a call
-// without an answer is to leave it unslowed, whichever way its permit goes.
+// A refusal slows the bucket only after a success, and a call without an answer is none, whichever limiters its permit
+// passes through.
 func TestPermit_CallWithoutAnswerIsNoSuccess(t *testing.T) {
 	one := Limit{Capacity: 10, LeakRate: 1}
 	buckets := map[string]func() *Bucket{
@@ -42,8 +45,7 @@ func TestPermit_CallWithoutAnswerIsNoSuccess(t *testing.T) {
 	}
 	observe := func(l Limiter) Limiter { return Observe(l, "n", func(context.Context, Event) {}) }
 	keyed := func(l Limiter) Limiter {
-		k := &Keyed[string]{New: func(string) (Limiter, error) { return l, nil }}
-		return k.For("key")
+		return (&Keyed[string]{New: func(string) (Limiter, error) { return l, nil }}).For("key")
 	}
 	embedded := func(l Limiter) Limiter { return wrapped(l, func(p *Permit) Call { return within{p} }) }
 	ways := map[string]func(Limiter) Limiter{
@@ -99,7 +101,7 @@ func TestPermit_CallWithoutAnswerIsNoSuccess(t *testing.T) {
 	}
 }
 
-// Everything that an answer says reaches the bucket whichever way its permit goes.
+// Everything in an answer reaches the bucket, whichever limiters the permit passes through.
 func TestAnswer_ReachesTheBucketWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
@@ -125,6 +127,7 @@ func TestAnswer_ReachesTheBucketWhole(t *testing.T) {
 	})
 }
 
+// An observer does not count a call without an answer as a success.
 func TestObserve_CallWithoutAnswerHasNotSucceeded(t *testing.T) {
 	var h heard
 	l := Observe(Unlimited{}, "n", h.hear)
@@ -140,4 +143,219 @@ func TestObserve_CallWithoutAnswerHasNotSucceeded(t *testing.T) {
 			t.Errorf("succeeded %v: heard %+v", succeeded, h.events)
 		}
 	}
+}
+
+// unknown is what remains where an answer does not say it.
+var unknown = Cost{-1, -1, -1, -1}
+
+// A report of a number that is no number, or of a time that is over before a call can wait for it, changes nothing.
+func TestAnswerRemaining_InvalidChangesNothing(t *testing.T) {
+	type said struct {
+		left  Cost
+		reset time.Duration
+	}
+	var all []said
+	for _, n := range append(noNumbers, huge...) {
+		all = append(all, said{Cost{n, n, n, n}, time.Hour})
+	}
+	for _, d := range append(noSpans, 0) {
+		all = append(all, said{Cost{}, d})
+	}
+	for _, d := range []time.Duration{1, time.Second, 2 * time.Second} { // it is over before a call has waited
+		all = append(all, said{Cost{}, d})
+	}
+	all = append(all, said{unknown, time.Hour}, said{Cost{-1, -1, 0, -1}, time.Hour}) // no limit counts unit 2
+	synctest.Test(t, func(t *testing.T) {
+		for name, b := range buckets(t) {
+			p, err := b.Acquire(ctx, Cost{1, 1, 0, 1})
+			if err != nil && name != "held" {
+				t.Fatalf("%s: %v", name, err)
+			}
+			before := states(t, b)
+			for _, s := range all {
+				p.Answered(Answer{Kind: AnswerRemaining, Remaining: s.left, Wait: s.reset})
+				if after := states(t, b); !reflect.DeepEqual(before, after) {
+					t.Errorf("%v left until %v of the bucket %s has changed\n%+v to\n%+v", s.left, s.reset, name, before, after)
+				}
+			}
+		}
+		new(Permit).Answered(Answer{Kind: AnswerRemaining, Wait: time.Hour})
+		(*Permit)(nil).Answered(Answer{Kind: AnswerRemaining, Wait: time.Hour})
+	})
+}
+
+// The longest reset does not overflow, and a Resume ends its hold.
+func TestAnswerRemaining_EndlessResetHoldsUntilResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, b := range buckets(t) {
+			p, err := b.Acquire(ctx, Cost{1, 1, 0, 1})
+			if name == "held" {
+				continue
+			} else if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{0, nan, nan, -inf}, Wait: math.MaxInt64})
+			for _, s := range states(t, b) {
+				if s.HeldFor < 100*365*24*time.Hour || s.Reason != "exhausted" {
+					t.Errorf("%s: held for %v by %q", name, s.HeldFor, s.Reason)
+				}
+			}
+			must(t, b.Resume(ctx))
+			time.Sleep(time.Minute)
+			if _, err := b.Acquire(ctx, Cost{1, 1, 0, 1}); err != nil {
+				t.Errorf("%s, after Resume: %v", name, err)
+			}
+		}
+	})
+}
+
+// An answer holds the bucket if the calls since may have used up what remained of a unit.
+func TestAnswerRemaining_CountsEachUnit(t *testing.T) {
+	limits := []Limit{{Capacity: 100, LeakRate: 1e-4}, {Capacity: 10, LeakRate: 1, Name: "short"}, {Capacity: 1000, LeakRate: 1e-3, Unit: 1}}
+	for name, c := range map[string]struct {
+		calls int // since the one that is answered, with 10 of unit 1 each
+		left  Cost
+		held  bool
+	}{
+		"enough of both":           {2, Cost{3, 30}, false},
+		"nothing is reported":      {2, unknown, false},
+		"unit 0 is used up":        {3, Cost{3, 1000}, true},
+		"unit 1 is used up":        {3, Cost{-1, 30}, true},
+		"unit 1 is nearly used up": {3, Cost{-1, 30.1}, false},
+		"nothing remained at once": {0, Cost{-1, 0}, true},
+		"another unit":             {3, Cost{-1, -1, 0, 0}, false},
+	} {
+		bothWays(t, func(t *testing.T, b *Bucket) {
+			p := admit(t, b, 1, 10)
+			for range c.calls {
+				admit(t, b, 1, 10)
+			}
+			p.Answered(Answer{Kind: AnswerRemaining, Remaining: c.left, Wait: time.Hour})
+			var full *ThrottledError
+			_, err := b.Acquire(ctx, Cost{1, 10})
+			if held := errors.As(err, &full) && full.Held; held != c.held || held && full.Reason != "exhausted" {
+				t.Errorf("%s, shared %v: %v", name, b.Shared(), err)
+			}
+		}, limits...)
+	}
+}
+
+// Answers may come in any order: an old one reports more than remains, a new one less.
+func TestAnswerRemaining_InAnyOrder(t *testing.T) {
+	for name, order := range map[string][]int{"in order": {0, 1, 2}, "reversed": {2, 1, 0}, "mixed": {1, 2, 0}} {
+		synctest.Test(t, func(t *testing.T) {
+			b := Must(NewBucket("api", Limit{Capacity: 10, LeakRate: 1e-4}))
+			var p [3]Permit
+			for i := range p {
+				p[i] = admit(t, b, 1)
+			}
+			for _, held := range []bool{false, true} { // one more call remains than have left, then none
+				for _, i := range order {
+					p[i].Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{float64(3 - i)}, Wait: time.Hour})
+					if s := states(t, b)[0]; (s.HeldFor > 0) != held {
+						t.Errorf("%s: held by answer %d: %v, want %v", name, i, !held, held)
+					}
+				}
+				if !held {
+					admit(t, b, 1)
+				}
+			}
+		})
+	}
+}
+
+// A refusal during several holds has the reason of the longest.
+func TestAnswer_ReasonIsThatOfTheLongestHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for kind, b := range buckets(t) {
+			if kind == "held" {
+				continue
+			}
+			p := admit(t, b, 1, 1, 0, 1)
+			want := func(r string) {
+				t.Helper()
+				var full *ThrottledError
+				if _, err := b.Acquire(ctx, Cost{1, 1, 0, 1}); !errors.As(err, &full) || full.Reason != r {
+					t.Errorf("%s: %v, want the reason %q", kind, err, r)
+				}
+			}
+			p.Answered(Answer{Kind: AnswerRefused, Wait: time.Minute, Reason: "quota"})
+			want("quota")
+			p.Answered(Answer{Kind: AnswerHold, Wait: time.Second, Reason: "concurrency"}) // shorter: it changes nothing
+			want("quota")
+			p.Answered(Answer{Kind: AnswerHold, Wait: time.Hour, Reason: "whim"})
+			want("")
+			must(t, b.Hold(ctx, 2*time.Hour))
+			want("") // the operator's hold
+		}
+	})
+}
+
+// The first success after a hold is sent to the store immediately: until then every refusal doubles the hold.
+func TestDone_FirstSuccessAfterAHoldIsSentOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := new(FakeStore)
+		limit := Limit{Capacity: 10, LeakRate: 10}
+		one, other := Must(NewSharedBucket(store, "api", limit)), Must(NewSharedBucket(store, "api", limit))
+		mustAcquire(t, one).Refused(0)
+		time.Sleep(time.Minute)
+		p, q, r := mustAcquire(t, one), mustAcquire(t, one), mustAcquire(t, other)
+		trips := store.Requests.Load()
+		p.Done()
+		q.Done()
+		if n := store.Requests.Load() - trips; n != 1 {
+			t.Errorf("two successes have made %d trips, want 1", n)
+		}
+		r.Refused(0)
+		if s := states(t, other)[0]; s.Speed != 0.9 || s.HeldFor != time.Second {
+			t.Errorf("a refusal after a success: held for %v at speed %v, want 1s and 0.9", s.HeldFor, s.Speed)
+		}
+		time.Sleep(time.Minute)
+		mustAcquire(t, other).Done()
+		trips = store.Requests.Load()
+		mustAcquire(t, one).Done() // known already
+		if n := store.Requests.Load() - trips; n != 1 {
+			t.Errorf("a success that was known has made %d trips beside the booking's", n-1)
+		}
+	})
+}
+
+// The refusal of a call whose ticket is older than a hold counts as the next refusal.
+func TestTicket_KnowsOfLaterHolds(t *testing.T) {
+	bothWays(t, func(t *testing.T, b *Bucket) {
+		p := admit(t, b, 1)
+		k := BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}
+		must(t, b.Book(ctx, &k))
+		ticket := k.Tickets[0]
+		p.Refused(0) // held, with the ticket out
+		time.Sleep(time.Minute)
+		if ready, _ := hear(t, b).Ready(ticket, time.Now()); !ready {
+			t.Fatalf("shared %v: not ready", b.Shared())
+		}
+		q := ticket.Permit()
+		q.Refused(0) // no call has succeeded between: twice as long
+		if s := states(t, b)[0]; s.HeldFor != 2*time.Second {
+			t.Errorf("shared %v: held for %v, want 2s", b.Shared(), s.HeldFor)
+		}
+	}, PerSecond(1))
+}
+
+// A bucket remembers a refusal for an hour.
+func TestIdle_NotForAnHourAfterARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own, memory := Must(NewBucket("own", PerSecond(10))), new(FakeStore)
+		shared := Must(NewSharedBucket(memory, "shared", PerSecond(10)))
+		mustAcquire(t, own).Refused(0)
+		mustAcquire(t, shared).Refused(0)
+		for range 2 {
+			time.Sleep(29 * time.Minute)
+			if own.Idle() || memory.Lasts("shared") <= now() {
+				t.Error("forgotten within an hour")
+			}
+		}
+		time.Sleep(2*time.Minute + time.Second)
+		if !own.Idle() || memory.Lasts("shared") > now() {
+			t.Error("not forgotten after an hour")
+		}
+	})
 }

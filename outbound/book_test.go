@@ -41,9 +41,7 @@ func TestBook_ReturnedTogetherIsAsIfNeverBooked(t *testing.T) {
 				k.Back = append(k.Back, Ticket{}) // which is no place
 				costs := k.Costs
 				k.Costs = nil
-				if err := b.Book(ctx, &k); err != nil {
-					t.Fatal(err)
-				}
+				must(t, b.Book(ctx, &k))
 				k.Costs = costs
 			}
 			if _, err := b.Acquire(ctx, Cost{1}); err != nil {
@@ -66,9 +64,7 @@ func TestBook_ReservationsOfOneTimeAreUndoneInOrder(t *testing.T) {
 			k.Back = append(k.Back, k.Tickets[i])
 		}
 		k.Costs = nil
-		if err := b.Book(ctx, &k); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.Book(ctx, &k))
 		for i := range 5 {
 			if _, err := b.Acquire(ctx, Cost{1}); err != nil {
 				t.Errorf("call %d: %v", i, err)
@@ -91,26 +87,18 @@ func TestBook_ReturnedReservationChangesNoHold(t *testing.T) {
 							b = Must(NewSharedBucket(store.NewMemory(), "k", Limit{Capacity: 10, LeakRate: 1}))
 						}
 						if before >= 0 {
-							if _, err := b.Acquire(ctx, Cost{1}); err != nil {
-								t.Fatal(err)
-							}
+							admit(t, b, 1)
 							time.Sleep(before + 1)
 						}
 						if i == 1 {
 							k := BookRequest{Costs: []Cost{{1}}}
-							if err := b.Book(ctx, &k); err != nil {
-								t.Fatal(err)
-							}
+							must(t, b.Book(ctx, &k))
 							time.Sleep(kept + 1)
-							if err := b.Book(ctx, &BookRequest{Back: k.Tickets}); err != nil {
-								t.Fatal(err)
-							}
+							must(t, b.Book(ctx, &BookRequest{Back: k.Tickets}))
 						} else {
 							time.Sleep(kept + 1)
 						}
-						if err := b.Hold(ctx, 10*time.Second); err != nil {
-							t.Fatal(err)
-						}
+						must(t, b.Hold(ctx, 10*time.Second))
 						k := BookRequest{Costs: []Cost{{1}, {1}}, Wait: time.Hour, Horizon: time.Hour}
 						if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 2 {
 							t.Fatal(err)
@@ -132,10 +120,7 @@ func TestSettle_OutlivesTheQueueThatWaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, limit := store.NewMemory(), Limit{Capacity: 10, LeakRate: 0.001}
 		b := Must(NewSharedBucket(m, "k", limit))
-		p, err := b.Acquire(ctx, Cost{10})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := admit(t, b, 10)
 		stop := b.Waiting(func() {})
 		p.Settle(Cost{4})
 		stop()
@@ -149,9 +134,7 @@ func TestSettle_OutlivesTheQueueThatWaited(t *testing.T) {
 func TestBook_InvalidCostLosesNoReturnedTicket(t *testing.T) {
 	b := Must(NewBucket("k", Limit{Capacity: 5, LeakRate: 0.001}))
 	k := BookRequest{Costs: []Cost{{5}}, Wait: time.Hour}
-	if err := b.Book(ctx, &k); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Book(ctx, &k))
 	err := b.Book(ctx, &BookRequest{Back: k.Tickets, Costs: []Cost{{math.NaN()}}})
 	if s, _ := b.State(ctx); !errors.Is(err, ErrInvalid) || s.Level != 0 {
 		t.Errorf("%v, level %v", err, s.Level)

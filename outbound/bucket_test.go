@@ -22,6 +22,16 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// admit returns the permit of a call that costs these units.
+func admit(t testing.TB, l Limiter, units ...float64) Permit {
+	t.Helper()
+	var c Cost
+	copy(c[:], units)
+	p, err := l.Acquire(ctx, c)
+	must(t, err)
+	return p
+}
+
 // at lets the bubble's time pass until d after begin.
 func at(begin time.Time, d time.Duration) { time.Sleep(time.Until(begin.Add(d))) }
 
@@ -167,9 +177,7 @@ func TestThrottledError_NamesTheCauseOfAHold(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("weather", PerSecond(10)))
 			permit, err := b.Acquire(ctx, Cost{1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			c.hold(b, &permit)
 			_, err = b.Acquire(ctx, Cost{Free})
 			if want := `outbound: rate limited: "weather" is on hold` + c.want + ", retry in 1m0s"; err == nil || err.Error() != want {

@@ -12,9 +12,7 @@ import (
 func instant(t *testing.T, s string) int64 {
 	t.Helper()
 	at, err := time.Parse(time.RFC3339, s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return at.Unix()
 }
 
@@ -87,9 +85,7 @@ func TestCalendar_MonthIsABudget(t *testing.T) {
 // count in the next period as well.
 func TestCalendar_StateHasTheReset(t *testing.T) {
 	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
-		if err := mine.SetLimits(ctx, Monthly(100, time.UTC), Window(1000, time.Hour)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, mine.SetLimits(ctx, Monthly(100, time.UTC), Window(1000, time.Hour)))
 		until(t, "2024-02-20T00:00:00Z")
 		reset := time.Date(2024, 3, 1, 0, 0, 0, 0, time.UTC).Add(store.Slack)
 		for _, at := range []string{"2024-02-20T00:00:00Z", "2024-02-29T23:59:58.5Z"} {
@@ -121,9 +117,7 @@ func TestCalendar_ResumeReturnsNoUnits(t *testing.T) {
 		time.Sleep(time.Minute)
 		b := Must(NewBucket("k", Hourly(10), Window(5, time.Minute)))
 		admit(t, b, 5)
-		if err := errors.Join(b.Hold(ctx, time.Hour), b.Resume(ctx)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(b.Hold(ctx, time.Hour), b.Resume(ctx)))
 		if all := states(t, b); all[0].Level != 5 || all[1].Level != 5 {
 			t.Errorf("%+v", all)
 		}

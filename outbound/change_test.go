@@ -76,9 +76,7 @@ func TestBucketObserve_ReportsHolds(t *testing.T) {
 		defer mine.Observe(c.hear)()
 		c.expect(t, mine, "nothing has happened")
 		hold := func(d time.Duration) {
-			if err := other.Hold(ctx, d); err != nil {
-				t.Fatal(err)
-			}
+			must(t, other.Hold(ctx, d))
 		}
 		hold(time.Minute)
 		c.expect(t, mine, "held", Event{Kind: EventHeld, Hold: time.Minute})
@@ -96,9 +94,7 @@ func TestBucketObserve_ReportsHolds(t *testing.T) {
 		time.Sleep(time.Minute)
 		hold(time.Hour)
 		c.expect(t, mine, "held long after an end that no operation has seen", Event{Kind: EventReleased, Hold: time.Second}, Event{Kind: EventHeld, Hold: time.Hour})
-		if err := other.Resume(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must(t, other.Resume(ctx))
 		c.expect(t, mine, "resumed", Event{Kind: EventResumed})
 		time.Sleep(3 * time.Hour)
 		c.expect(t, mine, "idle for long")
@@ -147,9 +143,7 @@ func TestBucketObserve_ReportsLimits(t *testing.T) {
 		defer mine.Observe(c.hear)()
 		c.expect(t, mine, "nothing")
 		set := func(limits ...Limit) {
-			if err := other.SetLimits(ctx, limits...); err != nil {
-				t.Fatal(err)
-			}
+			must(t, other.SetLimits(ctx, limits...))
 		}
 		set(Limit{Capacity: 10, LeakRate: 2})
 		c.expect(t, mine, "set", Event{Kind: EventLimits})
@@ -172,9 +166,7 @@ func TestBucketObserve_ReportsWhatIsInForce(t *testing.T) {
 		early.expect(t, mine, "in force", Event{Kind: EventHeld, Hold: time.Minute, Reason: "rate"}, Event{Kind: EventSlowed, Speed: 0.9})
 		stop()
 		stop()
-		if err := other.Resume(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must(t, other.Resume(ctx))
 		early.expect(t, mine, "resumed", Event{Kind: EventResumed})
 		late.expect(t, mine, "until it was stopped", Event{Kind: EventHeld, Hold: time.Minute, Reason: "rate"}, Event{Kind: EventSlowed, Speed: 0.9})
 	})

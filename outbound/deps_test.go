@@ -77,25 +77,19 @@ func TestDeps_OnlyXrateImportsXTime(t *testing.T) {
 func TestDeps_UsersGetNoJobSystemAndNoTelemetry(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := os.ReadFile(filepath.Join(root, "go.mod")); err != nil { // so that a new one runs the test again
 		t.Fatal(err)
 	}
 	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"go.mod":  fmt.Sprintf("module user\n\ngo 1.26.0\n\nrequire %s v0.0.0\n\nreplace %[1]s => %q\n", module, root),
 		"go.sum":  string(sums),
 		"main.go": fmt.Sprintf("package main\n\nimport (\n\t_ %q\n\t_ %q\n)\n\nfunc main() {}\n", module+"/outbound", module+"/queue"),
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	all := listIn(t, dir, "-mod=mod", "-m", "-f", "{{.Path}}", "all")
 	if !slices.Contains(all, module) {

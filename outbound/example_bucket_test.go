@@ -134,3 +134,53 @@ func ExampleNewSharedBucket() {
 	// rate limited: false
 	// rate limited: true
 }
+
+// An alarm at 80 % of a month's budget goes off once, however many processes meet the mark: a second
+// bucket admits one call a month. A fleet has both buckets in its Redis or PostgreSQL.
+func ExampleBucket_Fillup_alarm() {
+	ctx := context.Background()
+	store := store.NewMemory()
+	spent := outbound.Must(outbound.NewSharedBucket(store, "spent", outbound.Monthly(80, time.UTC)))
+	alarm := outbound.Must(outbound.NewSharedBucket(store, "alarm", outbound.Monthly(1, time.UTC)))
+
+	for call := range 100 {
+		s, err := spent.Fillup(ctx, outbound.Cost{1})
+		if err != nil || !s.Full {
+			continue
+		}
+		if _, err := alarm.Acquire(ctx, outbound.Cost{1}); err == nil {
+			fmt.Println("80 % of the budget are spent, at call", call+1)
+		}
+	}
+	// Output: 80 % of the budget are spent, at call 80
+}
+
+// A program reserves a time for a call, does other work until then, and makes the call.
+func ExampleBucket_Reserve() {
+	ctx := context.Background()
+	bucket := outbound.Must(outbound.NewBucket("api", outbound.PerSecond(10)))
+	for range 3 {
+		r, err := bucket.Reserve(ctx, outbound.Cost{1}, time.Second)
+		if err != nil {
+			fmt.Println("refused:", err)
+			return
+		}
+		defer r.Cancel() // has no effect once the call has its permit
+		time.Sleep(time.Until(r.At()))
+		permit, err := r.Permit(ctx)
+		for errors.Is(err, outbound.ErrThrottled) { // a 429 has moved the reservation, or the program is late
+			time.Sleep(time.Until(r.At()))
+			permit, err = r.Permit(ctx)
+		}
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println("call the API")
+		permit.Done()
+	}
+	// Output:
+	// call the API
+	// call the API
+	// call the API
+}

@@ -17,9 +17,7 @@ import (
 func explained(t *testing.T, b *Bucket, c Cost) Explanation {
 	t.Helper()
 	e, err := b.Explain(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return e
 }
 
@@ -105,10 +103,7 @@ func TestExplain_ChangesNothing(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			time.Sleep(time.Minute)
 			b := Must(NewBucket("key", Window(5, time.Minute), Limit{Capacity: 3, LeakRate: 0.7}, Daily(10, time.UTC)))
-			p, err := b.Acquire(t.Context(), Cost{1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := admit(t, b, 1)
 			p.Refused(time.Second)
 			p.Done()
 			for range 1000 {
@@ -117,17 +112,13 @@ func TestExplain_ChangesNothing(t *testing.T) {
 					explained(t, b, Cost{2})
 				}
 			}
-			if _, err := b.Acquire(t.Context(), Cost{1}); err != nil {
-				t.Fatal(err)
-			}
+			admit(t, b, 1)
 			s := b.slowPath().local.stored.Clone()
 			if i == 1 && len(s.State.Parts[0].Slots) < 2 {
 				t.Error("no slots")
 			}
 			text, err := json.Marshal(s)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			states[i] = string(text)
 		})
 	}
@@ -157,9 +148,7 @@ func TestExplanation_String(t *testing.T) {
   limit "per second": level 0 of 10, capacity for 1 now
   limit "per hour": level 0 of 50, capacity for 1 now`)
 		for range 5 {
-			if _, err := b.Acquire(t.Context(), Cost{10}); err != nil {
-				t.Fatal(err)
-			}
+			admit(t, b, 10)
 			time.Sleep(time.Second)
 		}
 		time.Sleep(60 * time.Second)
@@ -169,10 +158,7 @@ func TestExplanation_String(t *testing.T) {
 		says(b, Cost{11}, `"github": can never be admitted: outbound: cost 11 for "github" exceeds limit per second: 10 burst, 10/s: split the call
   limit "per second": level 0 of 10, never capacity for 11
   limit "per hour": level 49.0965 of 50, capacity for 11 in 12m6s`)
-		p, err := b.Acquire(t.Context(), Cost{0.5})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := admit(t, b, 0.5)
 		p.Answered(Answer{Kind: AnswerRefused, Wait: 90 * time.Second, Reason: "rate"})
 		says(b, Cost{1}, `"github": would wait 1m30s for the hold to end
   held for 1m30s (rate)
@@ -182,9 +168,7 @@ func TestExplanation_String(t *testing.T) {
 		_ = b.Resume(t.Context())
 
 		b = Must(NewBucket("shop", PerSecond(1), InFlight(1)))
-		if _, err := b.Acquire(t.Context(), Cost{1}); err != nil {
-			t.Fatal(err)
-		}
+		admit(t, b, 1)
 		says(b, Cost{1}, `"shop": would wait until a call in progress ends, for limit "1 in flight"
   limit "1 per 1s": 1 each 1.01s, capacity for 1 in 1.01s
   limit "1 in flight": 1 of 1 calls in progress`)
@@ -299,9 +283,7 @@ func TestExplain_NamesTheLongestPart(t *testing.T) {
 			}
 		}
 		is(Cost{2}, "", "", 0)
-		if _, err := b.Acquire(t.Context(), Cost{2}); err != nil {
-			t.Fatal(err)
-		}
+		admit(t, b, 2)
 		is(Cost{2}, "limit", "first", 2*time.Second)
 		time.Sleep(time.Second)
 		_ = b.Hold(t.Context(), time.Second/4) // in which the second leaks
@@ -333,6 +315,56 @@ func TestExplain_SharedBucketTakesOneRequest(t *testing.T) {
 				t.Errorf("step %d:\n%v\nwant\n%v", i, is, want)
 			}
 			time.Sleep(17 * time.Second)
+		}
+	})
+}
+
+// While calls are booked behind a window, the window is what they wait for, and not the limit beside it that their
+// places fill.
+func TestExplain_NamesTheLimitBehindReservations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("key", PerSecond(10), Window(20, 10*time.Minute)))
+		for range 20 {
+			mustAcquire(t, b)
+			time.Sleep(200 * time.Millisecond)
+		}
+		for range 3 {
+			k := BookRequest{Costs: []Cost{{1}}, Wait: time.Hour, Horizon: time.Hour}
+			if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 1 {
+				t.Fatal(err)
+			}
+			if e := explained(t, b, Cost{1}); e.Limit != "20 per 10m" || e.Wait < 9*time.Minute {
+				t.Errorf("%v", e)
+			}
+		}
+		// Of two leaky limits the slow one.
+		b = Must(NewBucket("key", PerSecond(10), PerMinute(6)))
+		k := BookRequest{Costs: []Cost{{1}, {1}, {1}, {1}}, Wait: time.Hour, Horizon: time.Hour}
+		must(t, b.Book(ctx, &k))
+		if e := explained(t, b, Cost{1}); e.Limit != "6 per 1m" {
+			t.Errorf("%v", e)
+		}
+		// A limit that a call has filled above its brim is its own cause.
+		b = Must(NewBucket("key", Limit{Capacity: 10, LeakRate: 10}, Limit{Capacity: 2, LeakRate: 2, Name: "slow"}))
+		p := mustAcquire(t, b)
+		p.Settle(Cost{40})
+		if e := explained(t, b, Cost{1}); e.Limit != "slow" {
+			t.Errorf("%v", e)
+		}
+	})
+}
+
+// A call that cost more than it was charged fills a limit above its brim. That books nobody.
+func TestExplain_AboveTheCapacityIsNotBooked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("api", Limit{Capacity: 10, LeakRate: 1, Name: "units"}))
+		p := admit(t, b, 1)
+		p.Settle(Cost{15})
+		p.Done()
+		e, err := b.Explain(t.Context(), Cost{1})
+		must(t, err)
+		if text := e.String(); e.Booked != 0 || e.Because != "limit" || strings.Contains(text, "booked") || !strings.Contains(text, "capacity for 1 in 6s") {
+			t.Errorf("booked for %v: %s", e.Booked, text)
 		}
 	})
 }

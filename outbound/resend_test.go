@@ -19,10 +19,7 @@ func TestResend_EndedCallLosesNoSettle(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := &FakeStore{Way: 10 * time.Millisecond}
 			b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1e-3}))
-			p, err := b.Acquire(ctx, Cost{100})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := admit(t, b, 100)
 			defer b.Waiting(func() {})()
 			p.Settle(Cost{used})
 			s.Fail(errWhoKnows, false)
@@ -58,10 +55,7 @@ func TestResend_AddedUnitsOutlastAnOutage(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &FakeStore{Way: 10 * time.Millisecond}
 				b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1e-3}, Limit{Capacity: 1000, LeakRate: 1e-3, Unit: 1}))
-				p, err := b.Acquire(ctx, Cost{100, 100})
-				if err != nil {
-					t.Fatal(err)
-				}
+				p := admit(t, b, 100, 100)
 				if watched {
 					defer b.Waiting(func() {})()
 				}
@@ -97,10 +91,7 @@ func TestResend_FailedSuccess(t *testing.T) {
 		s := &FakeStore{Way: 10 * time.Millisecond}
 		b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1000}))
 		call := func(f func(*Permit)) {
-			p, err := b.Acquire(ctx, Cost{1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := admit(t, b, 1)
 			f(&p)
 			p.Done()
 			time.Sleep(2 * time.Second)
@@ -131,10 +122,7 @@ func TestResend_DeliveredSettleIsNotSentAgain(t *testing.T) {
 			return store.Reply{Reported: true}, errors.Join(errWhoKnows, err)
 		})
 		b := Must(NewSharedBucket(delivers, "key", Limit{Capacity: 1000, LeakRate: 1e-6}))
-		p, err := b.Acquire(ctx, Cost{100})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := admit(t, b, 100)
 		defer b.Waiting(func() {})() // the settle rides on the booking
 		p.Settle(Cost{150})
 		fails.Store(true)

@@ -56,9 +56,7 @@ func TestReservations_HaveAKeyOfTheirOwn(t *testing.T) {
 	level := func(b *Bucket) float64 {
 		t.Helper()
 		s, err := b.State(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return float64(int(s.Level + 0.5))
 	}
 	keys := []string{
@@ -99,19 +97,13 @@ func TestReservations_AreOthersAfterOtherLimits(t *testing.T) {
 				processes = []*Bucket{b, Must(NewSharedBucket(store, "k", limits...))}
 			}
 			was := b.Reservations()
-			if err := was.Hold(ctx, time.Hour); err != nil {
-				t.Fatal(err)
-			}
+			must(t, was.Hold(ctx, time.Hour))
 			for _, l := range []Limit{PerHour(7), PerMinute(3)} {
-				if err := b.SetLimits(ctx, l); err != nil {
-					t.Fatal(err)
-				}
+				must(t, b.SetLimits(ctx, l))
 			}
 			for i, b := range processes {
 				want, err := b.State(ctx)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				is := b.Reservations()
 				got, err := is.State(ctx)
 				if is == was || is != b.Reservations() || err != nil || got.Limit != want.Limit || got.HeldFor != 0 || got.Level != float64(i) {
@@ -124,9 +116,7 @@ func TestReservations_AreOthersAfterOtherLimits(t *testing.T) {
 			if !shared {
 				return
 			}
-			if err := b.SetLimits(ctx); err != nil {
-				t.Fatal(err)
-			}
+			must(t, b.SetLimits(ctx))
 			if got, err := b.Reservations().States(ctx); err != nil || len(got) != 2 || got[0].HeldFor != time.Hour {
 				t.Errorf("the reservations by the bucket's own limits are not there again: %+v, %v", got, err)
 			}

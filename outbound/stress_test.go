@@ -172,9 +172,7 @@ func TestState_LooksDoNotStopASlowedClock(t *testing.T) {
 			p.Done()
 			q.Refused(time.Millisecond)
 			time.Sleep(time.Second)
-			if _, err := b.Acquire(ctx, Cost{1}); err != nil {
-				t.Fatal(err)
-			}
+			admit(t, b, 1)
 			for range 1200 { // at nine tenths of its speed it has drained after 1111
 				time.Sleep(time.Nanosecond)
 				look(b)
