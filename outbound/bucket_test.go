@@ -70,43 +70,6 @@ func TestFillup_IsFullDespiteRounding(t *testing.T) {
 	}
 }
 
-// The generic cell rate algorithm says when a cell conforms: not before its
-// theoretical arrival time less the tolerance, allow at = TAT + T - (burst)*T.
-func TestBucket_RetryAfterIsThatOfGCRA(t *testing.T) {
-	for _, limits := range [][]Limit{
-		{{Capacity: 5, LeakRate: 10}},
-		{{Capacity: 5, LeakRate: 10}, {Capacity: 1e9, LeakRate: 1e6, Name: "never full"}},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			const interval = 100 * time.Millisecond
-			b := Must(NewBucket("gcra", limits...))
-			begin := time.Now()
-			tat := begin
-			for i, gap := range []time.Duration{0, 0, 0, 0, 0, 0, 30, 70, 100, 0, 250, 0, 0, 0, 1000, 0, 0, 0, 0, 0, 0, 1} {
-				time.Sleep(gap * time.Millisecond)
-				now := time.Now()
-				next := tat
-				if next.Before(now) {
-					next = now
-				}
-				next = next.Add(interval)
-				allowAt := next.Add(-5 * interval)
-				_, err := b.Acquire(ctx, Cost{1})
-				var full *ThrottledError
-				switch {
-				case !allowAt.After(now):
-					tat = next
-					if err != nil {
-						t.Errorf("cell %d at %v: %v, want admitted", i, now.Sub(begin), err)
-					}
-				case !errors.As(err, &full) || full.RetryAfter-allowAt.Sub(now) > 1 || full.RetryAfter < allowAt.Sub(now)-1:
-					t.Errorf("cell %d at %v: %v, want it allowed in %v", i, now.Sub(begin), err, allowAt.Sub(now))
-				}
-			}
-		})
-	}
-}
-
 // A lone caller that comes back early is refused, and one that comes back on time is
 // admitted.
 func TestBucket_RetryAfterIsExact(t *testing.T) {

@@ -519,67 +519,6 @@ func TestCell_RetryAfterIsEnough(t *testing.T) {
 	t.Log(fast, "limits")
 }
 
-func TestLocalState_RetryAfterIsEnough(t *testing.T) {
-	everyShape(t, 2000, func(l Limit, r *rand.Rand) {
-		limits := []Limit{l}
-		for range r.IntN(3) { // of the same order, or no cost would fit all
-			m := l.Of(0, string(rune('a'+len(limits))))
-			m.Capacity *= 1 + r.Float64()
-			m.LeakRate *= 0.5 + r.Float64()
-			if m.check() == "" {
-				limits = append(limits, m)
-			}
-		}
-		var s store.Stored
-		set := newLimitSet(limits)
-		now := time.Duration(0)
-		var slowest *Limit
-		for i := range limits {
-			if slowest == nil || limits[i].Capacity/limits[i].LeakRate > slowest.Capacity/slowest.LeakRate {
-				slowest = &limits[i]
-			}
-		}
-		book := func(n float64, now time.Duration) (store.Reply, bool) {
-			op := store.Op{Limits: set.law, Action: store.Book, Costs: []store.Units{set.units(&Cost{n})}}
-			result := op.Apply(&s, now)
-			return result, !result.Refused
-		}
-		for range 12 {
-			n := min(aCost(&l, r), l.Capacity)
-			if r.IntN(8) == 0 {
-				d := time.Duration(r.ExpFloat64() * float64(time.Minute))
-				op := store.Op{Limits: set.law, Reports: []store.Report{{Kind: store.Held, Wait: d}}}
-				if r.IntN(2) == 0 { // which slows the clock, too
-					epoch := s.State.Epoch
-					op.Reports = []store.Report{{Kind: store.Succeeded, Epoch: epoch}, {Kind: store.Refused, Wait: d, Epoch: epoch}}
-				}
-				op.Apply(&s, now)
-			}
-			result, ok := book(n, now)
-			if ok {
-				continue
-			}
-			if result.Wait <= 0 {
-				t.Fatalf("%v: a cost of %v: %+v", limits, n, result)
-			}
-			if early := tooEarly(result.Wait, slowest); early > 0 && s.State.Speed == 1 {
-				was := s
-				if _, ok := book(n, now+early); ok {
-					t.Fatalf("%v: a cost of %v, told to wait %v, is admitted %v earlier", limits, n, result.Wait, result.Wait-early)
-				}
-				s = was
-			}
-			now += result.Wait
-			if again, ok := book(n, now); !ok {
-				t.Fatalf("%v: a cost of %v, back after %v, is told to wait %v", limits, n, result.Wait, again.Wait)
-			}
-			if now > math.MaxInt64/4 {
-				return
-			}
-		}
-	})
-}
-
 // Any number of whole costs that add up to the capacity fits, whatever the units
 // are worth in time.
 func TestCell_WholeCostsFillTheCapacity(t *testing.T) {
