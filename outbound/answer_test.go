@@ -329,7 +329,7 @@ func TestTicket_KnowsOfLaterHolds(t *testing.T) {
 		ticket := k.Tickets[0]
 		p.Refused(0) // held, with the ticket out
 		time.Sleep(time.Minute)
-		if ready, _ := hear(t, b).Ready(ticket, time.Now()); !ready {
+		if ready, _ := clockOf(t, b).Ready(ticket, time.Now()); !ready {
 			t.Fatalf("shared %v: not ready", b.Shared())
 		}
 		q := ticket.Permit()

@@ -14,24 +14,6 @@ import (
 
 var ctx = context.Background()
 
-// must ends the test if err is not nil.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// admit returns the permit of a call that costs these units.
-func admit(t testing.TB, l Limiter, units ...float64) Permit {
-	t.Helper()
-	var c Cost
-	copy(c[:], units)
-	p, err := l.Acquire(ctx, c)
-	must(t, err)
-	return p
-}
-
 // at lets the bubble's time pass until d after begin.
 func at(begin time.Time, d time.Duration) { time.Sleep(time.Until(begin.Add(d))) }
 

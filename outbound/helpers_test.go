@@ -8,10 +8,20 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// admit makes a call of n units that l must admit.
-func admit(t *testing.T, l Limiter, n float64) Permit {
+// must ends the test if err is not nil.
+func must(t testing.TB, err error) {
 	t.Helper()
-	p, err := l.Acquire(ctx, Cost{n})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// admit makes a call of these units that l must admit.
+func admit(t testing.TB, l Limiter, units ...float64) Permit {
+	t.Helper()
+	var c Cost
+	copy(c[:], units)
+	p, err := l.Acquire(ctx, c)
 	must(t, err)
 	return p
 }
