@@ -130,7 +130,9 @@ var matrix = []fault{
 		f.worker = url.UserPassword("worker", "right")
 	}, does: func(f *faulty) {
 		f.exec(f.t, "ALTER ROLE worker PASSWORD 'other'")
-		f.exec(f.t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'worker'")
+		f.during = func() { // repeatedly, because a connection that opens now has no name yet
+			f.exec(f.t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'worker'")
+		}
 		f.lasts()
 		f.exec(f.t, "ALTER ROLE worker PASSWORD 'right'")
 	}},
@@ -173,6 +175,7 @@ type faulty struct {
 	wal     *proxy // to the replica
 	replica *server
 	lasts   func() // until each worker has met the fault
+	during  func() // is called repeatedly while it lasts
 }
 
 func (f *faulty) must(err error) { require.NoError(f.t, err) }
@@ -270,7 +273,7 @@ func TestFaults_AtEachStep(t *testing.T) {
 }
 
 func (c *fault) judge(t *testing.T) {
-	f := &faulty{t: t, tables: newTables(t, ownServer(t, c.settings...))}
+	f := &faulty{t: t, tables: newTables(t, ownServer(t, c.settings...)), during: func() {}}
 	if c.before != nil {
 		c.before(f)
 	}
@@ -357,7 +360,9 @@ func (c *fault) judge(t *testing.T) {
 	}
 	f.lasts = func() {
 		fails := time.Now()
-		time.Sleep(lasting)
+		for f.during(); time.Since(fails) < lasting; f.during() {
+			time.Sleep(lasting / 20)
+		}
 		for i := range stores {
 			switch {
 			case i < c.down:
