@@ -16,7 +16,7 @@ import (
 )
 
 // Every operation ends within the Timeout. Once the server is known to be unavailable, operations
-// fail immediately.
+// fail immediately, and an event says which reports are lost.
 func TestOutage_EveryOperationEndsInTime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := newCarrier()
@@ -29,11 +29,13 @@ func TestOutage_EveryOperationEndsInTime(t *testing.T) {
 		})
 		start = time.Now()
 		require.ErrorIs(t, try(e, "key"), store.ErrUnavailable)
+		_, err := e.Update(bg, "key", &store.Op{Limits: []store.Limit{ages}, Reports: settle(&store.Charge{N: store.Units{1}}, 2)})
+		require.ErrorIs(t, err, store.ErrUnavailable)
 		require.Zero(t, time.Since(start))
 		free()
 		time.Sleep(time.Minute)
 		require.NoError(t, try(e, "key"))
-		require.Equal(t, []store.StoreEventKind{store.EventDown, store.EventUp}, c.reported())
+		require.Equal(t, []store.StoreEventKind{store.EventDown, store.EventLost, store.EventUp}, c.reported())
 	})
 }
 
