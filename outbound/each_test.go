@@ -23,6 +23,7 @@ func count(n int) iter.Seq[int] {
 	}
 }
 
+// Each yields every item once, with its job's error, and can be ranged over again.
 func TestEach_YieldsEveryItemOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		odd := errors.New("odd")
@@ -50,6 +51,7 @@ func TestEach_YieldsEveryItemOnce(t *testing.T) {
 	})
 }
 
+// At most workers jobs run, and as many items are taken and not yielded.
 func TestEach_BoundsJobsAndItems(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const workers = 5
@@ -83,6 +85,7 @@ func TestEach_BoundsJobsAndItems(t *testing.T) {
 	})
 }
 
+// A job that the limiter refuses does not run, and its item comes with the refusal.
 func TestEach_YieldsRefusalsWithRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("each", Limit{Capacity: 2, LeakRate: 1}))
@@ -99,71 +102,90 @@ func TestEach_YieldsRefusalsWithRetryAfter(t *testing.T) {
 	})
 }
 
-// leaving ranges over an Each of 3 workers and leaves the loop in some way at
-// the first item. When it has left, no job runs and no goroutine is left.
-func leaving(t *testing.T, how string, leave func()) {
-	synctest.Test(t, func(t *testing.T) {
-		var b calls
-		var began, ended atomic.Int32
-		left := make(chan struct{})
-		go func() {
-			defer close(left)
-			defer func() { _ = recover() }()
-			defer func() {
-				if n := began.Load(); n != ended.Load() || b.done != int(n) || n > 5 {
-					t.Errorf("%s: %d jobs began, %d ended, %d permits ended", how, n, ended.Load(), b.done)
+// However the loop is left at the first item, no job runs and no goroutine is left after it.
+func TestEach_LeavingTheLoopWaitsForRunningJobs(t *testing.T) {
+	for how, leave := range map[string]func(){"break": nil, "panic": func() { panic("body") }, "goexit": runtime.Goexit} {
+		synctest.Test(t, func(t *testing.T) {
+			var b calls
+			var began, ended atomic.Int32
+			left := make(chan struct{})
+			go func() {
+				defer close(left)
+				defer func() { _ = recover() }()
+				defer func() {
+					if n := began.Load(); n != ended.Load() || b.done != int(n) || n > 5 {
+						t.Errorf("%s: %d jobs began, %d ended, %d permits ended", how, n, ended.Load(), b.done)
+					}
+				}()
+				jobs := Each(ctx, &b, Cost{1}, 3, count(1000), func(_ context.Context, i int) error {
+					began.Add(1)
+					time.Sleep(time.Duration(i+1) * time.Second)
+					ended.Add(1)
+					return nil
+				})
+				for range jobs {
+					if leave == nil {
+						break
+					}
+					leave()
 				}
 			}()
-			jobs := Each(ctx, &b, Cost{1}, 3, count(1000), func(_ context.Context, i int) error {
-				began.Add(1)
-				time.Sleep(time.Duration(i+1) * time.Second)
-				ended.Add(1)
-				return nil
-			})
-			for range jobs {
-				if leave == nil {
+			<-left // the bubble fails if a goroutine stays
+		})
+	}
+}
+
+// A panic in a job, in the items or in a cost function reaches the goroutine that ranges, once all jobs have ended.
+func TestEach_PanicReachesTheLoop(t *testing.T) {
+	var ended atomic.Int32
+	job := func(_ context.Context, i int) error {
+		if i == 1 {
+			panic("job")
+		}
+		time.Sleep(time.Second)
+		ended.Add(1)
+		return nil
+	}
+	late := func(_ context.Context, i int) error {
+		if i == 1 {
+			time.Sleep(time.Second)
+			panic("break")
+		}
+		time.Sleep(time.Millisecond) // until the other runs
+		ended.Add(1)
+		return nil
+	}
+	b := Must(NewBucket("tokens", PerHour(1)))
+	for what, c := range map[string]struct {
+		each        iter.Seq2[int, error]
+		least, most int32 // jobs that end
+	}{
+		"job":   {Each(ctx, Unlimited{}, Cost{1}, 4, count(1000), job), 1, 4},
+		"items": {Each(ctx, Unlimited{}, Cost{1}, 4, func(yield func(int) bool) { yield(0); panic("items") }, job), 1, 1},
+		"break": {Each(ctx, Unlimited{}, Cost{1}, 2, count(2), late), 1, 1},
+		"cost":  {Each(ctx, b, func(int) Cost { panic("cost") }, 2, count(2), job), 0, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ended.Store(0)
+			yielded := 0
+			defer func() {
+				if v, n := recover(), ended.Load(); v != what || n < c.least || n > c.most || yielded > 1 {
+					t.Errorf("recovered %v, want %s, after %d jobs and %d items", v, what, n, yielded)
+				}
+			}()
+			for range c.each {
+				if yielded++; what == "break" {
 					break
 				}
-				leave()
 			}
-		}()
-		<-left // the bubble fails if a goroutine stays
-	})
+		})
+	}
+	if l := level(t, b, 0); l != 0 {
+		t.Errorf("a panic in a cost function charges %v", l)
+	}
 }
 
-func TestEach_LeavingTheLoopWaitsForRunningJobs(t *testing.T) {
-	leaving(t, "break", nil)
-	leaving(t, "panic", func() { panic("body") })
-	leaving(t, "goexit", runtime.Goexit)
-}
-
-func TestEach_PanicInJobGoesOnWhenAllJobsHaveEnded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		yielded := 0
-		var ended atomic.Int32
-		func() {
-			defer func() {
-				if v := recover(); v != "job 1" {
-					t.Errorf("recovered %v", v)
-				}
-			}()
-			for range Each(ctx, Unlimited{}, Cost{1}, 4, count(1000), func(_ context.Context, i int) error {
-				if i == 1 {
-					panic("job 1")
-				}
-				time.Sleep(time.Second)
-				ended.Add(1)
-				return nil
-			}) {
-				yielded++
-			}
-		}()
-		if ended.Load() > 4 || ended.Load() < 1 || yielded > 1 {
-			t.Errorf("when the panic came %d jobs had ended and %d items were yielded", ended.Load(), yielded)
-		}
-	})
-}
-
+// A Goexit in a job or in the items ends the goroutine that ranges.
 func TestEach_GoexitEndsTheLoopsGoroutine(t *testing.T) {
 	exits := func(context.Context, int) error { runtime.Goexit(); return nil }
 	fine := func(context.Context, int) error { return nil }
@@ -187,47 +209,7 @@ func TestEach_GoexitEndsTheLoopsGoroutine(t *testing.T) {
 	}
 }
 
-func TestEach_PanicInItemsGoesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ended := 0
-		defer func() {
-			if v := recover(); v != "items" || ended != 1 {
-				t.Errorf("recovered %v after %d jobs", v, ended)
-			}
-		}()
-		items := func(yield func(int) bool) {
-			yield(1)
-			panic("items")
-		}
-		for range Each(ctx, Unlimited{}, Cost{1}, 4, items, func(context.Context, int) error {
-			time.Sleep(time.Second)
-			ended++
-			return nil
-		}) {
-		}
-	})
-}
-
-func TestEach_PanicDuringBreakGoesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		defer func() {
-			if v := recover(); v != "late" {
-				t.Errorf("recovered %v", v)
-			}
-		}()
-		for range Each(ctx, Unlimited{}, Cost{1}, 2, count(2), func(_ context.Context, i int) error {
-			if i == 1 {
-				time.Sleep(time.Second)
-				panic("late")
-			}
-			time.Sleep(time.Millisecond) // until the other runs
-			return nil
-		}) {
-			break
-		}
-	})
-}
-
+// Once ctx ends, no more items are taken, and the jobs' ctx has ended as well.
 func TestEach_EndedCtxTakesNoMoreItems(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		outer, cancel := context.WithCancel(ctx)
@@ -256,15 +238,16 @@ func TestEach_EndedCtxTakesNoMoreItems(t *testing.T) {
 	})
 }
 
+// An item that is taken when ctx ends comes with its error, also if the limiter ignores ctx.
 func TestEach_TakenItemIsYieldedWithTheErrorOfCtx(t *testing.T) {
 	done, cancel := context.WithCancel(ctx)
 	var got []int
 	items := func(yield func(int) bool) {
-		cancel() // while the item is on its way
+		cancel() // while the item is taken
 		yield(7)
 	}
-	deaf := limiterFunc(func(context.Context, Cost) (Permit, error) { return Permit{}, nil })
-	for i, err := range Each(done, deaf, Cost{1}, 2, items, func(context.Context, int) error {
+	ignoring := limiterFunc(func(context.Context, Cost) (Permit, error) { return Permit{}, nil })
+	for i, err := range Each(done, ignoring, Cost{1}, 2, items, func(context.Context, int) error {
 		t.Error("ran")
 		return nil
 	}) {
@@ -278,6 +261,7 @@ func TestEach_TakenItemIsYieldedWithTheErrorOfCtx(t *testing.T) {
 	}
 }
 
+// Results are yielded while the items block.
 func TestEach_YieldsWhileItemsBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := make(chan int, 1)
@@ -296,6 +280,7 @@ func TestEach_YieldsWhileItemsBlock(t *testing.T) {
 	})
 }
 
+// Receive ends with ctx, and leaves the rest in the channel.
 func TestReceive_EndsWithItsCtxAndLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for range 20 { // what is ready is chosen by lot
@@ -328,6 +313,7 @@ func TestReceive_EndsWithItsCtxAndLosesNothing(t *testing.T) {
 	})
 }
 
+// A break after the end of ctx ends Receive too.
 func TestReceive_BreakAfterCancelEndsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := make(chan int, 1)
@@ -341,25 +327,23 @@ func TestReceive_BreakAfterCancelEndsIt(t *testing.T) {
 	})
 }
 
+// An invalid argument is the one result.
 func TestEach_InvalidArgumentsYieldOneError(t *testing.T) {
 	fine := func(context.Context, int) error { t.Error("ran"); return nil }
 	none := func(func(int) bool) { t.Error("took an item") }
-	for what, c := range map[string]struct {
-		each iter.Seq2[int, error]
-		want error
-	}{
-		"nil Limiter": {Each(ctx, nil, Cost{1}, 1, none, fine), ErrInvalid},
-		"nil items":   {Each(ctx, Unlimited{}, Cost{1}, 1, nil, fine), ErrInvalid},
-		"nil job":     {Each[int](ctx, Unlimited{}, Cost{1}, 1, none, nil), ErrInvalid},
-		"nil cost":    {Each(ctx, Unlimited{}, (func(int) Cost)(nil), 1, none, fine), ErrInvalid},
-		"no workers":  {Each(ctx, Unlimited{}, Cost{1}, 0, none, fine), ErrInvalid},
-		"less":        {Each(ctx, Unlimited{}, Cost{1}, math.MinInt, none, fine), ErrInvalid},
+	for what, each := range map[string]iter.Seq2[int, error]{
+		"nil Limiter": Each(ctx, nil, Cost{1}, 1, none, fine),
+		"nil items":   Each(ctx, Unlimited{}, Cost{1}, 1, nil, fine),
+		"nil job":     Each[int](ctx, Unlimited{}, Cost{1}, 1, none, nil),
+		"nil cost":    Each(ctx, Unlimited{}, (func(int) Cost)(nil), 1, none, fine),
+		"no workers":  Each(ctx, Unlimited{}, Cost{1}, 0, none, fine),
+		"less":        Each(ctx, Unlimited{}, Cost{1}, math.MinInt, none, fine),
 	} {
 		n := 0
-		for i, err := range c.each {
+		for i, err := range each {
 			n++
-			if i != 0 || !errors.Is(err, c.want) {
-				t.Errorf("%s: %d, %v, want %v", what, i, err, c.want)
+			if i != 0 || !errors.Is(err, ErrInvalid) {
+				t.Errorf("%s: %d, %v", what, i, err)
 			}
 		}
 		if n != 1 {
@@ -381,24 +365,5 @@ func TestEach_CostByItem(t *testing.T) {
 	}
 	if s, err := b.State(ctx); err != nil || math.Abs(s.Level-90) > 1e-3 {
 		t.Errorf("level %v, %v; want 90", s.Level, err)
-	}
-}
-
-// A panic of a cost function reaches the goroutine that ranges, and charges nothing.
-func TestEach_PanicInCostGoesOn(t *testing.T) {
-	b := Must(NewBucket("tokens", PerHour(1)))
-	func() {
-		defer func() {
-			if v := recover(); v != "no tokens" {
-				t.Errorf("recovered %v", v)
-			}
-		}()
-		broken := func(int) Cost { panic("no tokens") }
-		for range Each(ctx, b, broken, 2, slices.Values([]int{1, 2}), func(context.Context, int) error { return nil }) {
-			t.Error("yielded an item")
-		}
-	}()
-	if s, err := b.State(ctx); err != nil || s.Level != 0 {
-		t.Errorf("level %v, %v; want 0", s.Level, err)
 	}
 }

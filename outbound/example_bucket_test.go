@@ -10,27 +10,30 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// Calls without room fail at once, with the time to come back.
-func ExampleBucket_Acquire() {
-	bucket := outbound.Must(outbound.NewBucket("geocoder", outbound.PerHour(1)))
-
-	for range 2 {
+// A bucket admits calls up to its limits, and refuses the next one with the time to retry.
+func ExampleBucket() {
+	bucket, err := outbound.NewBucket("reports", outbound.Window(2, time.Hour))
+	if err != nil {
+		panic(err)
+	}
+	for range 3 {
 		permit, err := bucket.Acquire(context.Background(), outbound.Cost{1})
 		var full *outbound.ThrottledError
 		if errors.As(err, &full) {
-			fmt.Println("come back in", full.RetryAfter.Round(time.Minute))
+			fmt.Printf("%s is over the limit %q, retry in %v\n", full.Key, full.Limit, full.RetryAfter.Round(time.Minute))
 			continue
 		}
-		fmt.Println("call the API")
+		fmt.Println("admitted")
 		permit.Done()
 	}
 	// Output:
-	// call the API
-	// come back in 1h0m0s
+	// admitted
+	// admitted
+	// reports is over the limit "2 per 1h", retry in 1h0m0s
 }
 
-// "10 calls per second, 5 000 calls and 30 000 tokens per hour" is one bucket:
-// a call takes from all of its limits or from none.
+// "10 calls per second, 5,000 calls and 30,000 tokens per hour" is one bucket: a call is charged to all of its limits or
+// to none.
 func ExampleNewBucket_severalLimits() {
 	const (
 		calls = iota
@@ -60,7 +63,7 @@ func ExampleNewBucket_severalLimits() {
 	// never: 50000
 }
 
-// A meter counts whatever comes, and tells when the brim is reached.
+// Fillup counts every call, and reports when the capacity is reached.
 func ExampleBucket_Fillup() {
 	budget := outbound.Must(outbound.NewBucket("ads",
 		outbound.Limit{Capacity: 1_000, LeakRate: 1_000 / (30 * 24 * time.Hour).Seconds(), Name: "EUR per 30 days"}))
@@ -82,7 +85,7 @@ func ExampleBucket_Fillup() {
 	// 50 more: false
 }
 
-// The real cost of a call is often known only afterwards.
+// The real cost of a call is often known only after it.
 func ExamplePermit_Settle() {
 	bucket := outbound.Must(outbound.NewBucket("assistant", outbound.PerHour(10_000).Burst(5_000)))
 
@@ -91,7 +94,7 @@ func ExamplePermit_Settle() {
 		fmt.Println(err)
 		return
 	}
-	permit.Settle(outbound.Cost{1_200}) // what the answer says it took
+	permit.Settle(outbound.Cost{1_200}) // what the reply reports
 	permit.Done()
 
 	s, _ := bucket.State(context.Background())
@@ -99,7 +102,7 @@ func ExamplePermit_Settle() {
 	// Output: level 1200, capacity for 3800
 }
 
-// An operator can hold a bucket, change its limits and let it go on.
+// An operator can hold a bucket, change its limits and end the hold.
 func ExampleBucket_Hold() {
 	ctx := context.Background()
 	bucket := outbound.Must(outbound.NewBucket("crm", outbound.PerSecond(10)))
@@ -135,8 +138,8 @@ func ExampleNewSharedBucket() {
 	// rate limited: true
 }
 
-// An alarm at 80 % of a month's budget goes off once, however many processes meet the mark: a second
-// bucket admits one call a month. A fleet has both buckets in its Redis or PostgreSQL.
+// An alarm at 80 % of a month's budget goes off once, however many processes reach it: a second bucket admits one call a
+// month. Several processes have both buckets in Redis or PostgreSQL.
 func ExampleBucket_Fillup_alarm() {
 	ctx := context.Background()
 	store := store.NewMemory()
@@ -183,4 +186,22 @@ func ExampleBucket_Reserve() {
 	// call the API
 	// call the API
 	// call the API
+}
+
+// A permit learns what the API replies: after a 429 the bucket holds all calls.
+func ExamplePermit() {
+	ctx := context.Background()
+	bucket := outbound.Must(outbound.NewBucket("crm", outbound.PerSecond(10)))
+
+	permit, err := bucket.Acquire(ctx, outbound.Cost{1})
+	if err != nil {
+		panic(err)
+	}
+	permit.Refused(time.Minute) // the API has answered 429, Retry-After: 60
+	permit.Done()
+
+	_, err = bucket.Acquire(ctx, outbound.Cost{1})
+	var full *outbound.ThrottledError
+	fmt.Println(errors.As(err, &full) && full.Held, full.RetryAfter.Round(time.Second))
+	// Output: true 1m0s
 }

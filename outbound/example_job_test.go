@@ -10,7 +10,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// A job runs if there is room, and settles what it has really cost.
+// A job runs if its call is admitted, and settles what it has cost.
 func ExampleDo() {
 	ctx := context.Background()
 	tokens := outbound.Must(outbound.NewBucket("model", outbound.Limit{Capacity: 1000, LeakRate: 0.001}))
@@ -28,8 +28,8 @@ func ExampleDo() {
 	// 700 of 1000 are left
 }
 
-// A job system runs a function of a payload. Without room it hands the job
-// back, to run again when there is some.
+// A job system runs a function of a payload. If the call is over the limit, the job fails with the time at which to run
+// again.
 func ExampleWrap() {
 	ctx := context.Background()
 	bucket := outbound.Must(outbound.NewBucket("mail", outbound.PerHour(1)))
@@ -78,7 +78,7 @@ func ExampleEach() {
 	// 2 done
 }
 
-// Each document takes as many tokens as it has.
+// Each document costs as many tokens as it has.
 func ExampleEach_costByItem() {
 	ctx := context.Background()
 	type document struct {
@@ -112,7 +112,7 @@ func ExampleReceive() {
 	for id, err := range outbound.Each(ctx, outbound.Unlimited{}, outbound.Cost{1}, 1, outbound.Receive(ctx, orders), ship) {
 		fmt.Println("order", id, err)
 		if id == 2 {
-			cancel() // nobody closes this channel
+			cancel() // this channel is not closed
 		}
 	}
 	// Output:

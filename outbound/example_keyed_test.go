@@ -17,14 +17,14 @@ func ExampleKeyed() {
 
 	for _, tenant := range []string{"acme", "acme", "globex"} {
 		permit, err := tenants.Acquire(ctx, tenant, outbound.Cost{1})
-		fmt.Println(tenant, "may go:", !errors.Is(err, outbound.ErrThrottled))
+		fmt.Println(tenant, "is admitted:", !errors.Is(err, outbound.ErrThrottled))
 		permit.Done()
 	}
 	fmt.Println(tenants.Len(), "buckets")
 	// Output:
-	// acme may go: true
-	// acme may go: false
-	// globex may go: true
+	// acme is admitted: true
+	// acme is admitted: false
+	// globex is admitted: true
 	// 2 buckets
 }
 
@@ -46,11 +46,11 @@ func ExampleKeyed_overflow() {
 			fmt.Println(host, "is refused by the bucket of", full.Key)
 			continue
 		}
-		fmt.Println(host, "goes")
+		fmt.Println(host, "is admitted")
 		permit.Done()
 	}
 	// Output:
-	// api.example.com goes
-	// a.example.org goes
+	// api.example.com is admitted
+	// a.example.org is admitted
 	// b.example.org is refused by the bucket of other hosts
 }

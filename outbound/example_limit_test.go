@@ -59,3 +59,24 @@ func ExampleLimit_Adaptive() {
 	//   slowed to 90 % after refusals
 	//   limit "8 in flight, adaptive": 0 of 4 calls in progress
 }
+
+// A limit has one of five kinds. String writes what ParseLimit reads.
+func ExampleLimit() {
+	for _, limit := range []outbound.Limit{
+		outbound.PerSecond(10),                             // spaced evenly
+		outbound.PerMinute(600).Burst(20),                  // spaced evenly after a burst
+		outbound.Window(5_000, time.Hour),                  // in any hour
+		outbound.Daily(10_000, time.UTC).Of(1, "tokens"),   // in a day, of the second number of a Cost
+		outbound.InFlight(5),                               // at the same time
+		{Capacity: 40, LeakRate: 2, Name: "shop's bucket"}, // as the API publishes
+	} {
+		fmt.Println(limit)
+	}
+	// Output:
+	// 10 per 1s
+	// 600 per 1m, 20 burst
+	// 5000 in any 1h
+	// tokens (unit 1): 10000 per day UTC
+	// 5 in flight
+	// shop's bucket: 40 burst, 2/s
+}

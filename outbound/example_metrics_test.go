@@ -11,8 +11,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// Counters for a dashboard, here of package expvar, and a line in the log for what an
-// operator wants to hear of. The names are few and known beforehand: no tenant's.
+// Counters for a dashboard, here of package expvar, and a line in the log for what an operator must learn of. The names
+// are few and known beforehand: none is a tenant's.
 func ExampleObserve_metrics() {
 	log := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
 	calls := new(expvar.Map) // expvar.NewMap("outbound_calls") publishes it

@@ -36,25 +36,25 @@ func ExampleObserve() {
 	// weather refused
 }
 
-// Changes tells what an operator, another worker, or the API's answers to calls have done.
+// Observe reports what an operator, another process and the API's answers to calls have done.
 func ExampleBucket_Observe() {
 	ctx := context.Background()
 	bucket := outbound.Must(outbound.NewBucket("weather", outbound.PerSecond(10)))
-	told := make(chan outbound.Event)
-	stop := bucket.Observe(func(c outbound.Event) { told <- c })
+	events := make(chan outbound.Event)
+	stop := bucket.Observe(func(c outbound.Event) { events <- c })
 	defer stop()
 
 	if err := bucket.Hold(ctx, time.Minute); err != nil {
 		fmt.Println(err)
 		return
 	}
-	c := <-told
+	c := <-events
 	fmt.Println("weather", c.Kind, "for", c.Hold)
 	if err := bucket.Resume(ctx); err != nil {
 		fmt.Println(err)
 		return
 	}
-	c = <-told
+	c = <-events
 	fmt.Println("weather", c.Kind)
 	// Output:
 	// weather held for 1m0s

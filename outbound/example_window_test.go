@@ -14,7 +14,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// As many at once as there is room for, until 5 000 have gone within an hour.
+// Calls leave in one burst, until 5,000 have left within an hour.
 func ExampleWindow() {
 	bucket := outbound.Must(outbound.NewBucket("github", outbound.Window(5_000, time.Hour).Of(0, "hour")))
 
@@ -22,19 +22,19 @@ func ExampleWindow() {
 		_, err := bucket.Acquire(context.Background(), outbound.Cost{calls})
 		var full *outbound.ThrottledError
 		if errors.As(err, &full) {
-			fmt.Printf("%s: come back in %v\n", full.Limit, full.RetryAfter.Round(time.Minute))
+			fmt.Printf("%s: retry in %v\n", full.Limit, full.RetryAfter.Round(time.Minute))
 			continue
 		}
-		fmt.Println(calls, "may go")
+		fmt.Println(calls, "admitted")
 	}
 	// Output:
-	// 1000 may go
-	// 4000 may go
-	// hour: come back in 1h0m0s
+	// 1000 admitted
+	// 4000 admitted
+	// hour: retry in 1h0m0s
 }
 
-// YouTube gives 10 000 units a day, and the day begins at midnight in California. A search
-// costs 100, a look at a video 1.
+// YouTube admits 10,000 units a day, and the day begins at midnight in California. A search costs 100, a look at a video
+// 1.
 func ExampleDaily() {
 	pacific, err := time.LoadLocation("America/Los_Angeles")
 	if err != nil {
@@ -80,7 +80,7 @@ func ExampleMonthly() {
 	// the budget is spent; the next one begins in 732h0m1s
 }
 
-// They go by the time of day, and so they run at noon of 1 January 2000.
+// The calendar examples depend on the time of day, so they run at noon of 1 January 2000.
 func TestExamples_OfTheCalendarPrintTheirOutput(t *testing.T) {
 	page, err := os.ReadFile("example_window_test.go")
 	if err != nil {
