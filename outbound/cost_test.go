@@ -11,39 +11,31 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// What ten tenths add up to is not always one: the last bits of a cost are rounding.
+// A cost that is above the capacity by rounding, as ten tenths may be above one, takes all of it.
 func TestCost_AboveCapacityByRoundingTakesAll(t *testing.T) {
 	const capacity = 0.7
 	two := math.Nextafter(math.Nextafter(capacity, 1), 1)
-	wide := Limit{Capacity: 100, LeakRate: 100, Name: "wide"}
-	for name, make := range map[string]func(l Limit) *Bucket{
-		"one limit":  func(l Limit) *Bucket { return Must(NewBucket("k", l)) },
-		"two limits": func(l Limit) *Bucket { return Must(NewBucket("k", wide, l)) },
-		"in flight":  func(l Limit) *Bucket { return Must(NewBucket("k", l, InFlight(9))) },
-		"shared":     func(l Limit) *Bucket { return Must(NewSharedBucket(store.NewMemory(), "k", l)) },
+	limit := Limit{Capacity: capacity, LeakRate: 1}
+	for name, limits := range map[string][]Limit{
+		"one limit": {limit}, "two limits": {limit, {Capacity: 100, LeakRate: 100, Name: "wide"}}, "in flight": {limit, InFlight(9)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := make(Limit{Capacity: capacity, LeakRate: 1})
+			bothWays(t, func(t *testing.T, b *Bucket) {
 				for _, n := range []float64{two, capacity * (1 + 0.49e-9)} {
 					if ok, err := b.AbleToAccept(ctx, Cost{n}); !ok || err != nil {
 						t.Errorf("%v of %v: able to accept %v, %v", n, capacity, ok, err)
 					}
-					p, err := b.Acquire(ctx, Cost{n})
-					if err != nil {
-						t.Fatalf("%v of %v: %v", n, capacity, err)
+					p := admit(t, b, n)
+					if l := level(t, b, 0); l != capacity {
+						t.Errorf("%v: level %v, want %v", n, l, capacity)
 					}
-					if s, err := b.State(ctx); err != nil || s.Level != capacity {
-						t.Errorf("%v: level %v (%v), want %v", n, s.Level, err, capacity)
-					}
-					p.Settle(Cost{n}) // it has cost what it has cost
+					p.Settle(Cost{n})
 					p.Done()
-					if s, _ := b.State(ctx); s.Level != capacity {
-						t.Errorf("settled to what it was: level %v, want %v", s.Level, capacity)
+					if l := level(t, b, 0); l != capacity {
+						t.Errorf("settled to what it was: level %v, want %v", l, capacity)
 					}
-					var full *ThrottledError
-					if _, err := b.Acquire(ctx, Cost{n}); !errors.As(err, &full) || full.RetryAfter != 700*time.Millisecond {
-						t.Errorf("a second one: %v, want 700ms", err)
+					if full := refused(t, b, Cost{n}); full.RetryAfter != 700*time.Millisecond {
+						t.Errorf("a second one: %v, want 700ms", full)
 					}
 					time.Sleep(700 * time.Millisecond)
 					k := BookRequest{Costs: []Cost{{n}}}
@@ -63,13 +55,12 @@ func TestCost_AboveCapacityByRoundingTakesAll(t *testing.T) {
 						t.Errorf("%v of %v: able to accept %v, %v", n, capacity, ok, err)
 					}
 				}
-			})
+			}, limits...)
 		})
 	}
 }
 
-// Health checks and answers from a cache cost nothing, and are not to wait for those
-// that do. A hold is another thing: the API has asked for silence.
+// A free call, as a health check, leaves immediately unless the bucket is on hold.
 func TestCostFree_LeavesUnlessHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := Limit{Capacity: 10, LeakRate: 1}
@@ -93,7 +84,7 @@ func TestCostFree_LeavesUnlessHeld(t *testing.T) {
 				t.Errorf("%s: level %v after it has cost 3, want 23", name, level)
 			}
 			if q := (BookRequest{Costs: []Cost{{Free}}, Wait: time.Hour}); b.Book(ctx, &q) != nil || len(q.Tickets) != 1 || q.Clock.Due(q.Tickets[0]).Before(k.Clock.Due(k.Tickets[0])) {
-				t.Errorf("%s: in line it went at %v", name, q.Tickets)
+				t.Errorf("%s: booked, it leaves before those that were booked earlier: %v", name, q.Tickets)
 			}
 			p.Refused(time.Minute)
 			var held *ThrottledError
@@ -107,7 +98,7 @@ func TestCostFree_LeavesUnlessHeld(t *testing.T) {
 	})
 }
 
-// It takes a place among the calls at once, for which others are booked.
+// A free call counts in flight, and leaves slots to calls that are booked.
 func TestCostFree_TakesASlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := Limit{Capacity: 1, LeakRate: 1}
@@ -153,7 +144,7 @@ func TestCostFree_TakesASlot(t *testing.T) {
 	})
 }
 
-// Nor does it cost the bucket its size.
+// A free call of a small bucket allocates nothing for it, and its success counts.
 func TestCostFree_LeavesTheBucketSmall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, succeeds := range []bool{true, false} {
@@ -162,13 +153,11 @@ func TestCostFree_LeavesTheBucketSmall(t *testing.T) {
 			must(t, err)
 			if succeeds {
 				p.Done()
-			} else {
-				p.Failed()
 			}
+			p.Failed()
 			if b.slow.Load() != nil {
 				t.Errorf("succeeds %v: it has a slowPath", succeeds)
 			}
-			// Its success counts like any other.
 			p = admit(t, b, 1)
 			p.Refused(time.Second)
 			if s := states(t, b)[0]; (s.Speed < 1) != succeeds {
@@ -178,8 +167,7 @@ func TestCostFree_LeavesTheBucketSmall(t *testing.T) {
 	})
 }
 
-// A cost that forgets the first unit is no call without pace: it is an error that says so. One that is Free there
-// takes only the other units.
+// A cost without the first unit is an error that says so. A cost that is Free there takes only the other units.
 func TestCost_WithoutTheFirstUnitIsInvalidUnlessFree(t *testing.T) {
 	const calls, tokens, output = 0, 1, 2
 	synctest.Test(t, func(t *testing.T) {

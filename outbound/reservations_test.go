@@ -1,7 +1,7 @@
 package outbound
 
 import (
-	"errors"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,34 +12,24 @@ import (
 // Reservations have the bucket's limits without an InFlight, and levels of their own.
 func TestReservations_HaveTheLimitsAndLevelsOfTheirOwn(t *testing.T) {
 	limits := []Limit{{Capacity: 2, LeakRate: 1}, PerMinute(30).Of(1, "rows"), InFlight(1)}
-	for _, shared := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			b := Must(NewBucket("k", limits...))
-			if shared {
-				b = Must(NewSharedBucket(store.NewMemory(), "k", limits...))
-			}
-			own := b.Reservations()
-			if own == b || own != b.Reservations() || own.Key() != "k" || own.Shared() != shared {
-				t.Fatalf("shared %v: key %q, shared %v", shared, own.Key(), own.Shared())
-			}
-			for range 2 { // more than are in flight
-				if _, err := own.Acquire(ctx, Cost{1}); err != nil {
-					t.Error(err)
-				}
-			}
-			var full *ThrottledError
-			if _, err := own.Acquire(ctx, Cost{1}); !errors.As(err, &full) || full.Key != "k" {
-				t.Errorf("shared %v: the third call has %v", shared, err)
-			}
-			states, err := own.States(ctx)
-			if err != nil || len(states) != 2 || states[1].Limit.Name != "rows" || states[1].Limit.String() != limits[1].String() {
-				t.Errorf("shared %v: %v, %v", shared, states, err)
-			}
-			if s, err := b.State(ctx); err != nil || s.Level != 0 {
-				t.Errorf("shared %v: b has %+v, %v", shared, s, err)
-			}
-		})
-	}
+	bothWays(t, func(t *testing.T, b *Bucket) {
+		own := b.Reservations()
+		if own == b || own != b.Reservations() || own.Key() != "k" || own.Shared() != b.Shared() {
+			t.Fatalf("key %q, shared %v", own.Key(), own.Shared())
+		}
+		for range 2 { // more than may be in flight
+			admit(t, own, 1)
+		}
+		if full := refused(t, own, Cost{1}); full.Key != "k" {
+			t.Errorf("the third call has %v", full)
+		}
+		if s := states(t, own); len(s) != 2 || s[1].Limit.Name != "rows" || s[1].Limit.String() != limits[1].String() {
+			t.Errorf("%v", s)
+		}
+		if l := level(t, b, 0); l != 0 {
+			t.Errorf("b has a level of %v", l)
+		}
+	}, limits...)
 	for name, b := range map[string]*Bucket{"only an InFlight": Must(NewBucket("k", InFlight(1))), "nil": nil} {
 		if own := b.Reservations(); own != nil {
 			t.Errorf("%s has %v", name, own)
@@ -52,12 +42,6 @@ func TestReservations_HaveAKeyOfTheirOwn(t *testing.T) {
 	store := store.NewMemory()
 	shared := func(key string) *Bucket {
 		return Must(NewSharedBucket(store, key, Limit{Capacity: 1e6, LeakRate: 1e-3}))
-	}
-	level := func(b *Bucket) float64 {
-		t.Helper()
-		s, err := b.State(ctx)
-		must(t, err)
-		return float64(int(s.Level + 0.5))
 	}
 	keys := []string{
 		"", "k", "\x00", "\x00reserved", "\x00reserved\x00", "reserved0:k", "\x00reserved0:k", "\x00reserved0:", "\x00reserved\x000:k",
@@ -77,7 +61,7 @@ func TestReservations_HaveAKeyOfTheirOwn(t *testing.T) {
 	}
 	for i, key := range keys {
 		for j, b := range all {
-			if got, want := level(b(key)), float64(1000*j+100+i); got != want {
+			if got, want := math.Round(level(t, b(key), 0)), float64(1000*j+100+i); got != want {
 				t.Errorf("%q has %v in %d, want %v", key, got, j, want)
 			}
 		}
