@@ -34,6 +34,7 @@ func bookedIn(t *testing.T, s store.Store, limit Limit) (*Bucket, *BookRequest) 
 	return b, k
 }
 
+// A reservation is due from the time at which the reply was true, where the store reports it.
 func TestClock_DueCountsFromWhenTheReplyWasTrue(t *testing.T) {
 	const ms = time.Millisecond
 	for name, c := range map[string]struct {
@@ -58,19 +59,16 @@ func TestClock_DueCountsFromWhenTheReplyWasTrue(t *testing.T) {
 			if ready, late := k.Clock.Ready(ticket, time.Now()); !ready || late != c.late {
 				t.Errorf("%s: ready %v, %v late, want %v", name, ready, late, c.late)
 			}
-			// A reply that comes later does not excuse a call that could have gone before.
+			// A later reply does not excuse a call that could have left before.
 			time.Sleep(time.Second)
-			again := BookRequest{}
-			must(t, b.Book(ctx, &again))
-			if _, late := again.Clock.Ready(ticket, time.Now()); late < time.Second {
+			if _, late := clockOf(t, b).Ready(ticket, time.Now()); late < time.Second {
 				t.Errorf("%s: %v late after a pause of 1s", name, late)
 			}
 		})
 	}
 }
 
-// The 25 ms count from the arrival of the reply: on a slow network no reply would count
-// otherwise.
+// A reply counts for 25 ms or a request's time, whichever is longer, from its arrival on.
 func TestClock_IsFreshFor25MillisecondsOrARequest(t *testing.T) {
 	const ms = time.Millisecond
 	for way, fresh := range map[time.Duration]time.Duration{ms: 25 * ms, 10 * ms: 25 * ms, 20 * ms: 40 * ms, 100 * ms: 200 * ms, 600 * ms: time.Second} {
@@ -105,6 +103,7 @@ func repeating(lost int, after time.Duration) StoreFunc {
 	}
 }
 
+// An Acquire whose reply comes again from a record asks once more if the reply is too late.
 func TestAcquire_RepeatedReplyIsLate(t *testing.T) {
 	const ms = time.Millisecond
 	for _, c := range []struct {
@@ -144,6 +143,7 @@ func TestAcquire_RepeatedReplyIsLate(t *testing.T) {
 	}
 }
 
+// A reservation whose reply comes again from a record is late.
 func TestClock_RepeatedTicketIsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, k := bookedIn(t, repeating(1, time.Second), Limit{Capacity: 10, LeakRate: 1})
@@ -153,6 +153,7 @@ func TestClock_RepeatedTicketIsLate(t *testing.T) {
 	})
 }
 
+// Reopens returns in how much time a window or a period that is full admits calls again.
 func TestClock_Reopens(t *testing.T) {
 	for name, c := range map[string]struct {
 		limit    Limit
@@ -188,18 +189,17 @@ func TestClock_Reopens(t *testing.T) {
 	}
 }
 
-// earliest returns in how much time a call of n units goes at the earliest, after so many ahead.
+// earliest returns in how much time a call of n units leaves at the earliest, after so many ahead.
 func earliest(t *testing.T, b *Bucket, ahead, n float64) (time.Duration, *Clock) {
 	t.Helper()
-	var k BookRequest
-	must(t, b.Book(ctx, &k))
-	at, _, err := k.Clock.Earliest(&Cost{n}, &Cost{ahead})
+	k := clockOf(t, b)
+	at, _, err := k.Earliest(&Cost{n}, &Cost{ahead})
 	must(t, err)
-	return time.Until(at), &k.Clock
+	return time.Until(at), k
 }
 
-// What is above the brim of a window comes back with the rest, be it that calls have cost more
-// than they acquired or that the limit was lowered.
+// A window frees the units above its capacity with the rest, whether calls have cost more than they acquired or the limit
+// was lowered.
 func TestClock_EarliestOfAWindowAboveItsCapacity(t *testing.T) {
 	for _, kind := range []func(float64, time.Duration) Limit{Window, FixedWindow} {
 		for _, lowered := range []bool{false, true} {
@@ -229,7 +229,7 @@ func TestClock_EarliestOfAWindowAboveItsCapacity(t *testing.T) {
 	}
 }
 
-// No call goes before its earliest time, whatever has happened before, and one that surely goes by a time goes by then.
+// No call leaves before its earliest time, and one that surely leaves by a time has left by then.
 func TestClock_EarliestAndSurelyAreBounds(t *testing.T) {
 	exact, sure := 0, 0
 	for seed := range uint64(600) {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -21,8 +22,8 @@ func explained(t *testing.T, b *Bucket, c Cost) Explanation {
 	return e
 }
 
-// A call that is alone goes after the wait that Explain tells, to the nanosecond. While nobody is booked, the
-// limit that it names is the first of those that alone make the call wait longest.
+// A call that is alone leaves after the wait that Explain returns, to the nanosecond. While no call is booked, the limit
+// that it names is the first of those that make the call wait longest.
 func TestExplain_WaitIsExact(t *testing.T) {
 	berlin, _ := time.LoadLocation("Europe/Berlin")
 	all := []Limit{
@@ -65,7 +66,7 @@ func TestExplain_WaitIsExact(t *testing.T) {
 					got = time.Until(long.Clock.Due(long.Tickets[0]))
 				}
 				if max(0, got) != e.Wait {
-					t.Fatalf("round %d, %v: goes after %v, and %v was told:\n%v", round, limits, got, e.Wait, e)
+					t.Fatalf("round %d, %v: leaves after %v, and Explain returned %v:\n%v", round, limits, got, e.Wait, e)
 				}
 				if e.Booked == 0 {
 					longest, most := "", time.Duration(0)
@@ -92,7 +93,7 @@ func TestExplain_WaitIsExact(t *testing.T) {
 		}
 	}
 	if named < 100 {
-		t.Errorf("only %d calls that have nobody booked before them", named)
+		t.Errorf("only %d calls without a reservation before them", named)
 	}
 }
 
@@ -129,11 +130,12 @@ func TestExplain_ChangesNothing(t *testing.T) {
 		b := Must(NewBucket("key", PerSecond(10)))
 		explained(t, b, Cost{1})
 		if b.slow.Load() != nil {
-			t.Error("a look at a fast bucket makes it a slow one")
+			t.Error("Explain has made a slowPath")
 		}
 	})
 }
 
+// The text of an explanation has the wait, its cause, and each limit.
 func TestExplanation_String(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		second, hour := Limit{Capacity: 10, LeakRate: 10, Name: "per second"}, Limit{Capacity: 50, LeakRate: 0.0139, Name: "per hour"}
@@ -175,15 +177,12 @@ func TestExplanation_String(t *testing.T) {
 	})
 }
 
-// Of a limit that spaces calls evenly a level says nothing. Text, log and JSON say how far apart it keeps them.
+// An explanation says how far apart a limit spaces calls, where its level says nothing.
 func TestExplanation_SpacingOfCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("api", PerSecond(5), Limit{Capacity: 1, LeakRate: 4, Name: "own"}, PerMinute(60).Burst(2), Per(90, time.Minute).Of(1, "rows")))
-		for range 3 { // one goes, and two are booked
-			at := BookRequest{Costs: []Cost{{1}}, Wait: time.Minute, Horizon: time.Minute}
-			if err := b.Book(t.Context(), &at); err != nil || len(at.Tickets) != 1 {
-				t.Fatal(err)
-			}
+		for range 3 { // one leaves, and two are booked
+			reserve(t, b, 1)
 		}
 		e := explained(t, b, Cost{1})
 		words := []string{
@@ -196,29 +195,13 @@ func TestExplanation_SpacingOfCalls(t *testing.T) {
 		if got := e.String(); !strings.HasSuffix(got, text) {
 			t.Errorf("got\n%s\nwant at its end%s", got, text)
 		}
-		var log bytes.Buffer
-		slog.New(slog.NewJSONHandler(&log, nil)).Info("slow", "call", e)
-		var line struct{ Call struct{ Text string } }
-		if err := json.Unmarshal(log.Bytes(), &line); err != nil || line.Call.Text != e.String() {
-			t.Errorf("%v: %s", err, log.String())
-		}
-		out, err := json.Marshal(e)
-		var back struct {
-			Text string
-		}
-		if err == nil {
-			err = json.Unmarshal(out, &back)
-		}
-		if err != nil || back.Text != e.String() {
-			t.Errorf("%v: %s", err, out)
-		}
 		if got := (Explanation{Because: "never"}).String(); got != `"": can never be admitted` {
 			t.Error(got)
 		}
 	})
 }
 
-// While the bucket's clock is slowed, its calls go further apart.
+// While the bucket is slowed, its calls are further apart.
 func TestExplanation_SpacingAtALowerSpeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("api", Limit{Capacity: 1, LeakRate: 9}))
@@ -245,9 +228,9 @@ func TestExplanation_InLogsAndJSON(t *testing.T) {
 	}
 	text, err := json.Marshal(e)
 	var back struct {
-		Because, Err string
-		Cost         Cost
-		States       []struct {
+		Text, Because, Err string
+		Cost               Cost
+		States             []struct {
 			Level float64
 			Limit Limit
 		}
@@ -255,12 +238,12 @@ func TestExplanation_InLogsAndJSON(t *testing.T) {
 	if err == nil {
 		err = json.Unmarshal(text, &back)
 	}
-	if err != nil || back.Because != "never" || !strings.Contains(back.Err, "exceeds limit") || back.Cost != (Cost{3}) || back.States[0].Limit.Capacity != 2 {
+	if err != nil || back.Text != e.String() || back.Because != "never" || !strings.Contains(back.Err, "exceeds limit") || back.Cost != (Cost{3}) || back.States[0].Limit.Capacity != 2 {
 		t.Errorf("%v: %s", err, text)
 	}
 	var log bytes.Buffer
 	slog.New(slog.NewTextHandler(&log, nil)).Info("slow", "call", e)
-	if line := log.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, "call.because=never") || !strings.Contains(line, `limit=""`) {
+	if line := log.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, "call.because=never") || !strings.Contains(line, `limit=""`) || !strings.Contains(line, "call.text="+strconv.Quote(e.String())) {
 		t.Error(line)
 	}
 	if _, err := b.Explain(t.Context(), Cost{-1}); !errors.Is(err, ErrInvalid) {
@@ -272,7 +255,7 @@ func TestExplanation_InLogsAndJSON(t *testing.T) {
 	}
 }
 
-// Of what makes a call wait Explain tells the longest part, and of equal limits the first.
+// Explain names what makes a call wait longest, and the first of equal limits.
 func TestExplain_NamesTheLongestPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("key", Limit{Capacity: 2, LeakRate: 1, Name: "first"}, Limit{Capacity: 2, LeakRate: 1, Name: "second"}))
@@ -295,8 +278,7 @@ func TestExplain_NamesTheLongestPart(t *testing.T) {
 	})
 }
 
-// Of a shared bucket Explain is one trip, and tells what a call of one unit waits for as that of a bucket
-// in this process does.
+// Explain of a shared bucket is one request, and returns the same as that of a bucket in memory.
 func TestExplain_SharedBucketTakesOneRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := new(FakeStore)
@@ -309,7 +291,7 @@ func TestExplain_SharedBucketTakesOneRequest(t *testing.T) {
 			before := store.Requests.Load()
 			is, want := explained(t, shared, Cost{1}), explained(t, local, Cost{1})
 			if n := store.Requests.Load() - before; n != 1 {
-				t.Errorf("%d trips", n)
+				t.Errorf("%d requests", n)
 			}
 			if is.Wait != want.Wait || is.Because != want.Because || is.Limit != want.Limit {
 				t.Errorf("step %d:\n%v\nwant\n%v", i, is, want)
@@ -319,8 +301,7 @@ func TestExplain_SharedBucketTakesOneRequest(t *testing.T) {
 	})
 }
 
-// While calls are booked behind a window, the window is what they wait for, and not the limit beside it that their
-// places fill.
+// While calls are booked behind a window, they wait for the window, and not for the limit that their reservations fill.
 func TestExplain_NamesTheLimitBehindReservations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("key", PerSecond(10), Window(20, 10*time.Minute)))
@@ -329,40 +310,32 @@ func TestExplain_NamesTheLimitBehindReservations(t *testing.T) {
 			time.Sleep(200 * time.Millisecond)
 		}
 		for range 3 {
-			k := BookRequest{Costs: []Cost{{1}}, Wait: time.Hour, Horizon: time.Hour}
-			if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 1 {
-				t.Fatal(err)
-			}
+			reserve(t, b, 1)
 			if e := explained(t, b, Cost{1}); e.Limit != "20 per 10m" || e.Wait < 9*time.Minute {
 				t.Errorf("%v", e)
 			}
 		}
 		// Of two leaky limits the slow one.
 		b = Must(NewBucket("key", PerSecond(10), PerMinute(6)))
-		k := BookRequest{Costs: []Cost{{1}, {1}, {1}, {1}}, Wait: time.Hour, Horizon: time.Hour}
-		must(t, b.Book(ctx, &k))
+		reserve(t, b, 4)
 		if e := explained(t, b, Cost{1}); e.Limit != "6 per 1m" {
 			t.Errorf("%v", e)
 		}
-		// A limit that a call has filled above its brim is its own cause.
+		// A limit that a call has filled above its capacity is its own cause.
 		b = Must(NewBucket("key", Limit{Capacity: 10, LeakRate: 10}, Limit{Capacity: 2, LeakRate: 2, Name: "slow"}))
-		p := mustAcquire(t, b)
-		p.Settle(Cost{40})
+		mustAcquire(t, b).Settle(Cost{40})
 		if e := explained(t, b, Cost{1}); e.Limit != "slow" {
 			t.Errorf("%v", e)
 		}
 	})
 }
 
-// A call that cost more than it was charged fills a limit above its brim. That books nobody.
+// A call that cost more than it was charged fills a limit above its capacity, and books nothing.
 func TestExplain_AboveTheCapacityIsNotBooked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("api", Limit{Capacity: 10, LeakRate: 1, Name: "units"}))
-		p := admit(t, b, 1)
-		p.Settle(Cost{15})
-		p.Done()
-		e, err := b.Explain(t.Context(), Cost{1})
-		must(t, err)
+		mustAcquire(t, b).Settle(Cost{15})
+		e := explained(t, b, Cost{1})
 		if text := e.String(); e.Booked != 0 || e.Because != "limit" || strings.Contains(text, "booked") || !strings.Contains(text, "capacity for 1 in 6s") {
 			t.Errorf("booked for %v: %s", e.Booked, text)
 		}

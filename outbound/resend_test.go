@@ -12,8 +12,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// A queue waits, so that settles ride on its next booking. Another call gives up while its
-// trip is under way.
+// A settle that waits for the next booking of a queue is not lost with a call that gives up during its request.
 func TestResend_EndedCallLosesNoSettle(t *testing.T) {
 	for _, used := range []float64{40, 500} {
 		synctest.Test(t, func(t *testing.T) {
@@ -34,7 +33,7 @@ func TestResend_EndedCallLosesNoSettle(t *testing.T) {
 				}
 			}
 			s.Fail(nil, false)
-			if _, err := b.State(ctx); err != nil { // then the bucket knows that the store is back
+			if _, err := b.State(ctx); err != nil { // then the bucket knows that the store is available
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)
@@ -47,8 +46,8 @@ func TestResend_EndedCallLosesNoSettle(t *testing.T) {
 	}
 }
 
-// The bucket sends what a call has cost beyond its cost until the store has it, once in
-// each outage. Units that would come back are lost.
+// The bucket sends what a call has cost beyond its cost until the store has it, once in each outage. Units that the call
+// would return are lost.
 func TestResend_AddedUnitsOutlastAnOutage(t *testing.T) {
 	for _, carried := range []bool{false, true} {
 		for _, watched := range []bool{false, true} {
@@ -86,13 +85,14 @@ func TestResend_AddedUnitsOutlastAnOutage(t *testing.T) {
 	}
 }
 
+// The bucket sends a success again that the store has not received.
 func TestResend_FailedSuccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &FakeStore{Way: 10 * time.Millisecond}
 		b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1000}))
 		call := func(f func(*Permit)) {
-			p := admit(t, b, 1)
-			f(&p)
+			p := mustAcquire(t, b)
+			f(p)
 			p.Done()
 			time.Sleep(2 * time.Second)
 		}
@@ -109,6 +109,7 @@ func TestResend_FailedSuccess(t *testing.T) {
 
 var errWhoKnows = errors.New("who knows")
 
+// A settle that the store has received before the request failed is not sent again.
 func TestResend_DeliveredSettleIsNotSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, fails := new(FakeStore), new(atomic.Bool)
@@ -123,7 +124,7 @@ func TestResend_DeliveredSettleIsNotSentAgain(t *testing.T) {
 		})
 		b := Must(NewSharedBucket(delivers, "key", Limit{Capacity: 1000, LeakRate: 1e-6}))
 		p := admit(t, b, 100)
-		defer b.Waiting(func() {})() // the settle rides on the booking
+		defer b.Waiting(func() {})() // the settle is sent with the booking
 		p.Settle(Cost{150})
 		fails.Store(true)
 		if err := b.Book(ctx, &BookRequest{Costs: []Cost{{1}}, Wait: time.Hour}); !errors.Is(err, errWhoKnows) {
