@@ -17,8 +17,6 @@ var ctx = context.Background()
 // at lets the bubble's time pass until d after begin.
 func at(begin time.Time, d time.Duration) { time.Sleep(time.Until(begin.Add(d))) }
 
-func ms(n float64) time.Duration { return time.Duration(n * float64(time.Millisecond)) }
-
 // The published example of a meter: capacity 3, leak 1.5 per second.
 func TestFillup_FillsUpToTheCapacity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -28,7 +26,7 @@ func TestFillup_FillsUpToTheCapacity(t *testing.T) {
 			at, fill, level float64
 			full            bool
 		}{{1, 1, 1, false}, {1.7, 2, 2, false}, {2, 1, 2.55, false}, {2.3, 2, 3, true}, {6, 3, 3, true}} {
-			at(begin, ms(c.at*1000))
+			at(begin, time.Duration(c.at*float64(time.Second)))
 			s, err := b.Fillup(ctx, Cost{c.fill})
 			if err != nil || math.Abs(s.Level-c.level) > 1e-9 || s.Full != c.full {
 				t.Errorf("at %v s, filled by %v: level %v, full %v, %v; want %v, %v", c.at, c.fill, s.Level, s.Full, err, c.level, c.full)
@@ -37,8 +35,7 @@ func TestFillup_FillsUpToTheCapacity(t *testing.T) {
 	})
 }
 
-// 0.1 is not a tenth in binary: what ten of them lack of one is no room. The cell
-// counts in ns, and lacks nothing.
+// Ten tenths fill a capacity of one, although their sum is less in binary.
 func TestFillup_IsFullDespiteRounding(t *testing.T) {
 	for name, limits := range map[string][]Limit{"cell": {{Capacity: 1, LeakRate: 1}}, "local state": {{Capacity: 1, LeakRate: 1}, InFlight(5)}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -52,8 +49,7 @@ func TestFillup_IsFullDespiteRounding(t *testing.T) {
 	}
 }
 
-// A lone caller that comes back early is refused, and one that comes back on time is
-// admitted.
+// A lone caller that retries before RetryAfter is refused, and one that retries then is admitted.
 func TestBucket_RetryAfterIsExact(t *testing.T) {
 	for _, limits := range [][]Limit{
 		{PerSecond(10)}, {Limit{Capacity: 2, LeakRate: 1}}, {Limit{Capacity: 3, LeakRate: 7}}, {Limit{Capacity: 1, LeakRate: 1e7 / 3}},
@@ -87,6 +83,7 @@ func TestBucket_RetryAfterIsExact(t *testing.T) {
 	}
 }
 
+// The error of a cost that is too large says how to change the limit or the call.
 func TestCostError_NamesTheCure(t *testing.T) {
 	for _, c := range []struct {
 		cost   float64
@@ -132,7 +129,8 @@ func TestThrottledError_NamesTheCauseOfAHold(t *testing.T) {
 	}
 }
 
-func TestBucket_UnmadeIsAnError(t *testing.T) {
+// The methods of a nil Bucket and of the zero value return ErrInvalid.
+func TestBucket_ZeroValueIsAnError(t *testing.T) {
 	for _, b := range []*Bucket{nil, new(Bucket)} {
 		for name, do := range map[string]func() error{
 			"Acquire":      func() error { _, err := b.Acquire(ctx, Cost{1}); return err },

@@ -10,21 +10,21 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// changes hears of a bucket's changes.
+// changes collects a bucket's events.
 type changes struct {
 	mu    sync.Mutex
 	all   []Event
 	texts []string // of changes of limits, as of the last expect
 }
 
-func (c *changes) hear(x Event) {
+func (c *changes) add(x Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.all = append(c.all, x)
 }
 
-// expect compares what was heard since the last time. The bucket is asked for its
-// state, or a hold's end and another worker's doing would not be known.
+// expect compares the events since the last time. It asks for the state first, which reports the end of a hold and the
+// changes of another process.
 func (c *changes) expect(t *testing.T, b *Bucket, what string, want ...Event) {
 	t.Helper()
 	if _, err := b.State(ctx); err != nil {
@@ -41,13 +41,12 @@ func (c *changes) expect(t *testing.T, b *Bucket, what string, want ...Event) {
 		}
 	}
 	if !slices.Equal(c.all, want) {
-		t.Errorf("%s: heard %+v\nwant %+v", what, c.all, want)
+		t.Errorf("%s: events %+v\nwant %+v", what, c.all, want)
 	}
 	c.all = nil
 }
 
-// eachBucket runs f with a bucket of this process, one that has no cell,
-// and a worker's bucket of a key that another worker uses.
+// eachBucket runs f with a bucket with a cell, one without, and the buckets of two processes.
 func eachBucket(t *testing.T, f func(t *testing.T, mine, other *Bucket)) {
 	one := Limit{Capacity: 10, LeakRate: 1}
 	for name, make := range map[string]func() (mine, other *Bucket){
@@ -73,11 +72,9 @@ func eachBucket(t *testing.T, f func(t *testing.T, mine, other *Bucket)) {
 func TestBucketObserve_ReportsHolds(t *testing.T) {
 	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
 		var c changes
-		defer mine.Observe(c.hear)()
+		defer mine.Observe(c.add)()
 		c.expect(t, mine, "nothing has happened")
-		hold := func(d time.Duration) {
-			must(t, other.Hold(ctx, d))
-		}
+		hold := func(d time.Duration) { must(t, other.Hold(ctx, d)) }
 		hold(time.Minute)
 		c.expect(t, mine, "held", Event{Kind: EventHeld, Hold: time.Minute})
 		hold(time.Second)
@@ -90,7 +87,7 @@ func TestBucketObserve_ReportsHolds(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		c.expect(t, mine, "at the end", Event{Kind: EventReleased, Hold: 70 * time.Second})
 		hold(time.Second)
-		c.expect(t, mine, "held anew", Event{Kind: EventHeld, Hold: time.Second})
+		c.expect(t, mine, "held again", Event{Kind: EventHeld, Hold: time.Second})
 		time.Sleep(time.Minute)
 		hold(time.Hour)
 		c.expect(t, mine, "held long after an end that no operation has seen", Event{Kind: EventReleased, Hold: time.Second}, Event{Kind: EventHeld, Hold: time.Hour})
@@ -104,7 +101,7 @@ func TestBucketObserve_ReportsHolds(t *testing.T) {
 func TestBucketObserve_ReportsRefusals(t *testing.T) {
 	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
 		var c changes
-		defer mine.Observe(c.hear)()
+		defer mine.Observe(c.add)()
 		p := mustAcquire(t, other)
 		p.Done()
 		p = mustAcquire(t, other)
@@ -125,7 +122,7 @@ func TestBucketObserve_ReportsRefusals(t *testing.T) {
 func TestBucketObserve_ReportsExhaustion(t *testing.T) {
 	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
 		var c changes
-		defer mine.Observe(c.hear)()
+		defer mine.Observe(c.add)()
 		p := mustAcquire(t, other)
 		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{9, 9, 0, 0}, Wait: time.Minute}) // the zeros are of units that no limit counts
 		c.expect(t, mine, "enough remains")
@@ -140,7 +137,7 @@ func TestBucketObserve_ReportsExhaustion(t *testing.T) {
 func TestBucketObserve_ReportsLimits(t *testing.T) {
 	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
 		var c changes
-		defer mine.Observe(c.hear)()
+		defer mine.Observe(c.add)()
 		c.expect(t, mine, "nothing")
 		set := func(limits ...Limit) {
 			must(t, other.SetLimits(ctx, limits...))
@@ -161,8 +158,8 @@ func TestBucketObserve_ReportsWhatIsInForce(t *testing.T) {
 		p = mustAcquire(t, other)
 		p.Refused(time.Minute)
 		var early, late changes
-		defer mine.Observe(early.hear)()
-		stop := mine.Observe(late.hear)
+		defer mine.Observe(early.add)()
+		stop := mine.Observe(late.add)
 		early.expect(t, mine, "in force", Event{Kind: EventHeld, Hold: time.Minute, Reason: "rate"}, Event{Kind: EventSlowed, Speed: 0.9})
 		stop()
 		stop()
@@ -177,7 +174,7 @@ func TestBucketObserve_LostKeyIsNotResumed(t *testing.T) {
 		s := new(FakeStore)
 		mine, other := Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 1})), Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 1}))
 		var c changes
-		defer mine.Observe(c.hear)()
+		defer mine.Observe(c.add)()
 		c.expect(t, mine, "nothing has happened")
 		time.Sleep(time.Second)
 		s.Lose()
@@ -186,13 +183,13 @@ func TestBucketObserve_LostKeyIsNotResumed(t *testing.T) {
 	})
 }
 
-// A slow listener holds no call up, and may use the bucket.
+// A slow function delays no call, and may use the bucket.
 func TestBucketObserve_FunctionMayBlockAndUseTheBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
 		var c changes
 		defer b.Observe(func(x Event) {
-			c.hear(x)
+			c.add(x)
 			time.Sleep(time.Second)
 			if x.Kind == EventHeld {
 				_ = b.Resume(ctx)
@@ -225,8 +222,8 @@ func TestBucketObserve_NilCostsNothing(t *testing.T) {
 
 func TestBucketObserve_ReportsForgottenCalls(t *testing.T) {
 	b := Must(NewBucket("k", InFlight(2)))
-	heard := make(chan Event, 10)
-	defer b.Observe(func(c Event) { heard <- c })()
+	events := make(chan Event, 10)
+	defer b.Observe(func(c Event) { events <- c })()
 	p := mustAcquire(t, b)
 	p.Done() // and not for want of it
 	forget(t, b)
@@ -235,14 +232,14 @@ func TestBucketObserve_ReportsForgottenCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	select {
-	case c := <-heard:
+	case c := <-events:
 		if c != (Event{Kind: EventForgotten, Calls: 1}) {
-			t.Errorf("heard %+v", c)
+			t.Errorf("events %+v", c)
 		}
 	case <-time.After(time.Minute):
-		t.Error("heard nothing")
+		t.Error("no event")
 	}
-	if _, err := b.State(ctx); err != nil || len(heard) > 0 {
-		t.Errorf("heard more: %v, %v", len(heard), err)
+	if _, err := b.State(ctx); err != nil || len(events) > 0 {
+		t.Errorf("more events: %v, %v", len(events), err)
 	}
 }

@@ -64,6 +64,9 @@ func level(t *testing.T, b *Bucket, i int) float64 {
 	return states(t, b)[i].Level
 }
 
+// BothWays is bothWays for tests outside of the package.
+var BothWays = bothWays
+
 // bothWays runs f with a bucket in this process, and with one in a store.
 func bothWays(t *testing.T, f func(t *testing.T, b *Bucket), limits ...Limit) {
 	t.Helper()

@@ -138,7 +138,7 @@ func TestObserve_LeavesWhatRemainsToTheBucket(t *testing.T) {
 	eachBucket(t, func(t *testing.T, b, _ *Bucket) {
 		var h heard
 		var c changes
-		defer b.Observe(c.hear)()
+		defer b.Observe(c.add)()
 		p := mustAcquire(t, Observe(b, "api", h.hear))
 		h.events = nil
 		for range 2 {

@@ -91,73 +91,61 @@ func TestBucket_NewestReleaseCounts(t *testing.T) {
 
 // However often limits are set, no reservation of the next second moves.
 func TestBucket_SetLimitsMovesNoReservation(t *testing.T) {
-	for _, shared := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			b := outbound.Must(outbound.NewBucket("api", outbound.PerSecond(10)))
-			if shared {
-				b = outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "api", outbound.PerSecond(10)))
-			}
-			q, begin := queue.New(b, queue.Config{}), time.Now()
-			var mu sync.Mutex
-			var went []time.Duration
-			for range 301 {
-				go func() {
-					if _, err := q.Acquire(background, outbound.Cost{1}); err == nil {
-						mu.Lock()
-						went = append(went, time.Since(begin))
-						mu.Unlock()
-					}
-				}()
-				synctest.Wait()
-			}
-			ctx, cancel := context.WithTimeout(background, 29*time.Second)
-			defer cancel()
-			for i := 0; ctx.Err() == nil; i++ {
-				if err := b.SetLimits(ctx, outbound.PerSecond(10+float64(i%2)/10)); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-					t.Fatal(err)
+	outbound.BothWays(t, func(t *testing.T, b *outbound.Bucket) {
+		q, begin := queue.New(b, queue.Config{}), time.Now()
+		var mu sync.Mutex
+		var went []time.Duration
+		for range 301 {
+			go func() {
+				if _, err := q.Acquire(background, outbound.Cost{1}); err == nil {
+					mu.Lock()
+					went = append(went, time.Since(begin))
+					mu.Unlock()
 				}
-				time.Sleep(5 * time.Millisecond)
-			}
-			time.Sleep(5 * time.Second)
+			}()
 			synctest.Wait()
-			if n := len(went); n != 301 || went[n-1] > 31*time.Second {
-				t.Errorf("shared %v: %d calls in %v", shared, n, went[max(0, n-1)])
+		}
+		ctx, cancel := context.WithTimeout(background, 29*time.Second)
+		defer cancel()
+		for i := 0; ctx.Err() == nil; i++ {
+			if err := b.SetLimits(ctx, outbound.PerSecond(10+float64(i%2)/10)); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
 			}
-		})
-	}
+			time.Sleep(5 * time.Millisecond)
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if n := len(went); n != 301 || went[n-1] > 31*time.Second {
+			t.Errorf("%d calls in %v", n, went[max(0, n-1)])
+		}
+	}, outbound.PerSecond(10))
 }
 
 // A pause stops calls, and changes no limit: nothing is filled, and calls leave afterwards as if
 // none had come meanwhile.
 func TestBucket_PauseFillsNothing(t *testing.T) {
-	for _, shared := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			time.Sleep(time.Minute) // no call leaves in the first second of a month
-			limits := []outbound.Limit{{Capacity: 1000, LeakRate: 1000}, outbound.Monthly(1000, time.UTC), outbound.PerHour(1000).Burst(500).Of(0, "hour")}
-			b := outbound.Must(outbound.NewBucket("api", limits...))
-			if shared {
-				b = outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "api", limits...))
-			}
-			if err := b.Pause(background, time.Second); err != nil {
-				t.Fatal(err)
-			}
-			var full *outbound.ThrottledError
-			if _, err := b.Acquire(background, outbound.Cost{1}); !errors.As(err, &full) || !full.Held || full.RetryAfter != time.Second {
-				t.Errorf("shared %v: paused: %v", shared, err)
-			}
-			time.Sleep(time.Second)
-			if _, err := b.Acquire(background, outbound.Cost{500}); err != nil {
-				t.Errorf("shared %v: after the pause: %v", shared, err)
-			}
-			if err := errors.Join(b.Pause(background, time.Hour), b.Resume(background)); err != nil {
-				t.Fatal(err)
-			}
-			if s, err := b.State(background); err != nil || s.HeldFor != 0 || s.Level > 500 {
-				t.Errorf("shared %v: resumed: %+v, %v", shared, s, err)
-			}
-			if err := b.Pause(background, 0); !errors.Is(err, outbound.ErrInvalid) {
-				t.Errorf("a pause of 0: %v", err)
-			}
-		})
-	}
+	limits := []outbound.Limit{{Capacity: 1000, LeakRate: 1000}, outbound.Monthly(1000, time.UTC), outbound.PerHour(1000).Burst(500).Of(0, "hour")}
+	outbound.BothWays(t, func(t *testing.T, b *outbound.Bucket) {
+		time.Sleep(time.Minute) // no call leaves in the first second of a month
+		if err := b.Pause(background, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		var full *outbound.ThrottledError
+		if _, err := b.Acquire(background, outbound.Cost{1}); !errors.As(err, &full) || !full.Held || full.RetryAfter != time.Second {
+			t.Errorf("paused: %v", err)
+		}
+		time.Sleep(time.Second)
+		if _, err := b.Acquire(background, outbound.Cost{500}); err != nil {
+			t.Errorf("after the pause: %v", err)
+		}
+		if err := errors.Join(b.Pause(background, time.Hour), b.Resume(background)); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := b.State(background); err != nil || s.HeldFor != 0 || s.Level > 500 {
+			t.Errorf("resumed: %+v, %v", s, err)
+		}
+		if err := b.Pause(background, 0); !errors.Is(err, outbound.ErrInvalid) {
+			t.Errorf("a pause of 0: %v", err)
+		}
+	}, limits...)
 }

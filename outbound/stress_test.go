@@ -11,6 +11,20 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
+// inParallel runs f in n goroutines and returns the sum of their results.
+func inParallel(n int, f func(i int) float64) (sum float64) {
+	var wg sync.WaitGroup
+	sums := make([]float64, n)
+	for i := range sums {
+		wg.Go(func() { sums[i] = f(i) })
+	}
+	wg.Wait()
+	for _, n := range sums {
+		sum += n
+	}
+	return sum
+}
+
 // At one instant 50 callers with 20 calls each get exactly the capacity.
 func TestStress_CallersGetExactlyTheCapacity(t *testing.T) {
 	for name, limits := range map[string][]Limit{
@@ -19,33 +33,23 @@ func TestStress_CallersGetExactlyTheCapacity(t *testing.T) {
 		"shared":  {{Capacity: 613, LeakRate: 2}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			var b *Bucket
+			b := Must(NewBucket(name, limits...))
 			if name == "shared" {
 				b = Must(NewSharedBucket(store.NewMemory(), name, limits...))
-			} else {
-				b = Must(NewBucket(name, limits...))
 			}
-			var wg sync.WaitGroup
-			admitted := make([]int, 50)
-			for i := range admitted {
-				wg.Go(func() {
-					for k := range 20 {
-						if _, err := b.Acquire(ctx, Cost{1}); err == nil {
-							admitted[i]++
-						}
-						if k%7 == i%7 { // and leave the cell now and then
-							_, _ = b.State(ctx)
-						}
+			sum := inParallel(50, func(i int) (admitted float64) {
+				for k := range 20 {
+					if _, err := b.Acquire(ctx, Cost{1}); err == nil {
+						admitted++
 					}
-				})
-			}
-			wg.Wait()
-			sum := 0
-			for _, n := range admitted {
-				sum += n
-			}
+					if k%7 == i%7 { // and leave the cell now and then
+						_, _ = b.State(ctx)
+					}
+				}
+				return admitted
+			})
 			if sum != 613 {
-				t.Errorf("%s: %d admitted, want 613", name, sum)
+				t.Errorf("%s: %v admitted, want 613", name, sum)
 			}
 		})
 	}
@@ -56,58 +60,48 @@ func century(capacity float64) Limit {
 	return Limit{Capacity: capacity, LeakRate: capacity / (99 * 365.25 * 24 * 3600)}
 }
 
-// However often the cell and the local state hand over to each other, no unit is lost
-// between them, and none is counted twice.
+// No unit is lost or counted twice between the cell and the local state, however often the state moves.
 func TestStress_CellLosesNoUnit(t *testing.T) {
 	rounds := 20_000
 	if raced || testing.Short() {
 		rounds = 2_000
 	}
 	b := Must(NewBucket("conserved", century(1e9)))
-	var wg sync.WaitGroup
-	sums := make([]float64, 8)
-	for i := range sums {
-		wg.Go(func() {
-			r := rand.New(rand.NewPCG(5, uint64(i)))
-			for range rounds {
-				n := float64(1 + r.IntN(9))
-				p, err := b.Acquire(ctx, Cost{n})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				sums[i] += n
-				switch r.IntN(8) {
-				case 0:
-					_, _ = b.State(ctx)
-				case 1:
-					p.Settle(Cost{n + 5})
-					sums[i] += 5
-				case 2:
-					_, _ = b.AbleToAccept(ctx, Cost{3})
-				case 3:
-					_, _ = b.Fillup(ctx, Cost{2})
-					sums[i] += 2
-				case 4:
-					b.Idle()
-				}
-				p.Done()
+	want := inParallel(8, func(i int) (sum float64) {
+		r := rand.New(rand.NewPCG(5, uint64(i)))
+		for range rounds {
+			n := float64(1 + r.IntN(9))
+			p, err := b.Acquire(ctx, Cost{n})
+			if err != nil {
+				t.Error(err)
+				break
 			}
-		})
-	}
-	wg.Wait()
-	want := 0.0
-	for _, n := range sums {
-		want += n
-	}
+			sum += n
+			switch r.IntN(8) {
+			case 0:
+				_, _ = b.State(ctx)
+			case 1:
+				p.Settle(Cost{n + 5})
+				sum += 5
+			case 2:
+				_, _ = b.AbleToAccept(ctx, Cost{3})
+			case 3:
+				_, _ = b.Fillup(ctx, Cost{2})
+				sum += 2
+			case 4:
+				b.Idle()
+			}
+			p.Done()
+		}
+		return sum
+	})
 	s, err := b.State(ctx)
 	if err != nil || math.Abs(s.Level-want) > 10+1e-6*want { // one unit leaks in three seconds
 		t.Errorf("level %v (%v), want %v", s.Level, err, want)
 	}
 }
 
-// With holds, refusals and returns the level is not so simple, but what has
-// left still fits: nothing leaks while this runs.
+// With holds, refusals and returns, no more than the capacity leaves: nothing leaks while this runs.
 func TestStress_NoMoreThanTheCapacityLeaves(t *testing.T) {
 	rounds := 30
 	if raced || testing.Short() {
@@ -115,43 +109,35 @@ func TestStress_NoMoreThanTheCapacityLeaves(t *testing.T) {
 	}
 	for round := range rounds {
 		b := Must(NewBucket("stress", century(3000)))
-		var wg sync.WaitGroup
-		sums := make([]float64, 8)
-		for i := range sums {
-			wg.Go(func() {
-				r := rand.New(rand.NewPCG(uint64(round), uint64(i)))
-				for range 300 {
-					n := float64(1 + r.IntN(9))
-					p, err := b.Acquire(ctx, Cost{n})
-					if err != nil {
-						continue
-					}
-					used := n
-					op := r.IntN(20)
-					if op < 8 {
-						used = n * float64(r.IntN(2)) / 2
-						p.Settle(Cost{used})
-					}
-					sums[i] += used
-					switch {
-					case op < 12:
-						_, _ = b.State(ctx)
-					case op == 12 && round%3 == 1:
-						_ = b.Hold(ctx, time.Nanosecond)
-					case op == 13 && round%3 == 2:
-						p.Refused(1)
-					case op == 14 && round%2 == 1:
-						_ = b.Resume(ctx)
-					}
-					p.Done()
+		left := inParallel(8, func(i int) (sum float64) {
+			r := rand.New(rand.NewPCG(uint64(round), uint64(i)))
+			for range 300 {
+				n := float64(1 + r.IntN(9))
+				p, err := b.Acquire(ctx, Cost{n})
+				if err != nil {
+					continue
 				}
-			})
-		}
-		wg.Wait()
-		left := 0.0
-		for _, n := range sums {
-			left += n
-		}
+				used := n
+				op := r.IntN(20)
+				if op < 8 {
+					used = n * float64(r.IntN(2)) / 2
+					p.Settle(Cost{used})
+				}
+				sum += used
+				switch {
+				case op < 12:
+					_, _ = b.State(ctx)
+				case op == 12 && round%3 == 1:
+					_ = b.Hold(ctx, time.Nanosecond)
+				case op == 13 && round%3 == 2:
+					p.Refused(1)
+				case op == 14 && round%2 == 1:
+					_ = b.Resume(ctx)
+				}
+				p.Done()
+			}
+			return sum
+		})
 		if left > 3000+1 {
 			t.Errorf("round %d: %v units left, of a capacity of 3000", round, left)
 		}
@@ -167,7 +153,7 @@ func TestState_LooksDoNotStopASlowedClock(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("slow", Limit{Capacity: 1, LeakRate: 1e6}))
-			p, _ := b.Acquire(ctx, Cost{1})
+			p := admit(t, b, 1)
 			q := p
 			p.Done()
 			q.Refused(time.Millisecond)
