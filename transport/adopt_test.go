@@ -31,21 +31,23 @@ func TestAdopt_FollowsTheAPI(t *testing.T) {
 			m := func(n int) string { return fmt.Sprintf(minute, n) }
 			both := fmt.Sprintf(minute+", "+hour, 300, 1000)
 			for _, c := range []struct {
-				operator     float64 // sets so many a minute; 0: nothing
+				operator     outbound.Limit // sets this limit first, if it is not zero
 				reported     []string
 				minute, hour float64 // then in force
 			}{
-				{0, []string{m(300), m(400), m(300), tokens, tokens, m(600), m(600)}, 600, 5000},
-				{0, []string{m(300), m(300)}, 300, 5000},
-				{0, []string{both, both}, 300, 1000},
-				{0, []string{m(450), m(450)}, 450, 1000},
-				{0, []string{m(10_000), m(10_000), m(10_000)}, 600, 1000},
-				{60, []string{m(300), m(300), m(600), m(600)}, 60, 1000},
-				{0, []string{m(30), m(30)}, 30, 1000},
+				{outbound.Limit{}, []string{m(300), m(400), m(300), tokens, tokens}, 600, 5000},
+				{outbound.Limit{}, []string{m(600), m(600)}, 600, 5000},
+				{outbound.Limit{}, []string{m(300), m(300)}, 300, 5000},
+				{outbound.Limit{}, []string{both, both}, 300, 1000},
+				{outbound.Limit{}, []string{m(450), m(450)}, 450, 1000},
+				{outbound.Limit{}, []string{m(10_000), m(10_000), m(10_000)}, 600, 1000},
+				{outbound.PerMinute(60), []string{m(300), m(300), m(600), m(600)}, 60, 1000},
+				{outbound.Limit{}, []string{m(30), m(30)}, 30, 1000},
+				{outbound.PerSecond(100), []string{m(20), m(20)}, 0, 1000}, // another window: it stays
 			} {
-				if c.operator > 0 {
+				if c.operator != (outbound.Limit{}) {
 					limits := slices.Clone(b.Limits())
-					limits[0] = outbound.PerMinute(c.operator)
+					limits[0] = c.operator
 					if err := b.SetLimits(t.Context(), limits...); err != nil {
 						t.Fatal(err)
 					}
@@ -54,7 +56,10 @@ func TestAdopt_FollowsTheAPI(t *testing.T) {
 					trip(t, rt)
 					time.Sleep(10 * time.Second)
 				}
-				want := []outbound.Limit{outbound.PerMinute(c.minute), outbound.Window(c.hour, time.Hour)}
+				want := []outbound.Limit{c.operator, outbound.Window(c.hour, time.Hour)}
+				if c.minute > 0 {
+					want[0] = outbound.PerMinute(c.minute)
+				}
 				if got := b.Limits()[:2]; !slices.Equal(got, want) {
 					t.Errorf("shared %v: after %q limits %v, want %v", shared, c.reported, got, want)
 				}

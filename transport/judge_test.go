@@ -164,6 +164,18 @@ func (a again) RoundTrip(req *http.Request) (*http.Response, error) {
 	return a.inside.RoundTrip(req)
 }
 
+// rescued turns a panic inside into an error.
+type rescued struct{ http.RoundTripper }
+
+func (r rescued) Unwrap() http.RoundTripper { return r.RoundTripper }
+
+func (r rescued) RoundTrip(req *http.Request) (resp *http.Response, err error) {
+	if v := panics(func() { resp, err = r.RoundTripper.RoundTrip(req) }); v != nil {
+		err = v.(error)
+	}
+	return resp, err
+}
+
 // If a limiter inside refuses a request, nothing was sent, and the permits around it return their
 // cost. If the API may have seen the request, they stay charged.
 func TestNested_RefusalInsideReturnsPermitsAround(t *testing.T) {
@@ -174,7 +186,7 @@ func TestNested_RefusalInsideReturnsPermitsAround(t *testing.T) {
 	pool := func(inner http.RoundTripper) http.RoundTripper {
 		return &transport.Pool{Members: []*transport.Transport{{Base: inner}, {Base: inner}}}
 	}
-	broken := errors.New("no network")
+	broken, crashed := errors.New("no network"), errors.New("crash")
 	for _, c := range []struct {
 		name    string
 		inside  func(inner http.RoundTripper) http.RoundTripper // what the transport around has as its Base
@@ -195,6 +207,9 @@ func TestNested_RefusalInsideReturnsPermitsAround(t *testing.T) {
 			return &transport.Pool{Members: []*transport.Transport{{Limiter: refusing(outbound.ErrThrottled), Base: inner}}}
 		}},
 		{name: "sent by a pool", free: 1, answer: broken, charged: 1, inside: pool},
+		{name: "a pool panics", free: 1, answer: crashed, charged: 1, inside: func(inner http.RoundTripper) http.RoundTripper {
+			return rescued{pool(inner)}
+		}},
 		{name: "a pool whose member was sent and then refused", free: 1, charged: 1, inside: func(inner http.RoundTripper) http.RoundTripper {
 			return &transport.Pool{Members: []*transport.Transport{{Base: again{inner}}, {Base: inner}}}
 		}},
@@ -206,7 +221,9 @@ func TestNested_RefusalInsideReturnsPermitsAround(t *testing.T) {
 				trip(t, &transport.Transport{Limiter: inner, Base: answer(200, nil)})
 			}
 			inside := http.RoundTripper(&transport.Transport{Limiter: inner, Base: roundTripper(func(req *http.Request) (*http.Response, error) {
-				if sent++; c.answer != nil {
+				if sent++; c.answer == crashed {
+					panic(crashed)
+				} else if c.answer != nil {
 					return nil, c.answer
 				}
 				return answer(200, http.NoBody)(req)
