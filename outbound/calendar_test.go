@@ -33,49 +33,6 @@ func TestCalendar_DayBeginsAtMidnightOfItsZone(t *testing.T) {
 	})
 }
 
-// Clocks differ by up to a second, so no call leaves within a second of a reset.
-func TestCalendar_ShutsAroundReset(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewBucket("k", Hourly(10)))
-		until(t, "2024-06-01T00:59:58.999Z")
-		admit(t, b, 2)
-		for range 200 {
-			time.Sleep(10 * time.Millisecond) // from 0.991 s before the hour to 0.999 s after it
-			_, err := b.Acquire(ctx, Cost{1})
-			var full *ThrottledError
-			if !errors.As(err, &full) || full.RetryAfter != time.Until(time.Date(2024, 6, 1, 1, 0, 1, 0, time.UTC)) || full.Limit != "10 per hour UTC" {
-				t.Fatalf("%v: %v", time.Now().UTC(), err)
-			}
-		}
-		time.Sleep(time.Millisecond)
-		admit(t, b, 10)
-	})
-}
-
-// A month's limit is a budget that is full once it is spent.
-func TestCalendar_MonthIsABudget(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewBucket("spend", Monthly(100, time.UTC)))
-		until(t, "2024-02-29T12:00:00Z")
-		for i := range 11 {
-			s, err := b.Fillup(ctx, Cost{10})
-			if err != nil || s.Level != min(100, 10*float64(i+1)) || s.Full != (i >= 9) || s.EmptyIn != 12*time.Hour+store.Slack {
-				t.Errorf("after %d: %+v, %v", i, s, err)
-			}
-		}
-		if s := states(t, b)[0]; s.Full || s.Remaining != 0 || s.NextIn != s.EmptyIn {
-			t.Errorf("%+v", s)
-		}
-		if b.Idle() {
-			t.Error("a budget that is spent is idle")
-		}
-		until(t, "2024-03-01T00:00:01Z")
-		if s := states(t, b)[0]; s.Level != 0 || s.EmptyIn != 31*24*time.Hour || s.NextIn != 0 || !b.Idle() {
-			t.Errorf("%+v, idle %v", s, b.Idle())
-		}
-	})
-}
-
 // EmptyIn of a calendar is the reset, also where nothing is used, and where calls around it
 // count in the next period as well.
 func TestCalendar_StateHasTheReset(t *testing.T) {
