@@ -27,8 +27,8 @@ func lateStore(memory *FakeStore, takes time.Duration) StoreFunc {
 	}
 }
 
-// An Acquire whose answers come late ends with its ctx, or with its second answer or the first after a
-// second, whichever is later, and leaves nothing charged.
+// An Acquire with late replies ends with its ctx, or with its second reply or the first after a second, whichever is later,
+// and leaves nothing charged.
 func TestAcquire_EndsInTimeWithLateReplies(t *testing.T) {
 	for name, c := range map[string]struct {
 		takes, ctx time.Duration // 0: the ctx does not end
@@ -39,16 +39,15 @@ func TestAcquire_EndsInTimeWithLateReplies(t *testing.T) {
 		"no deadline":            {takes: 900 * time.Millisecond, most: 2700 * time.Millisecond},
 		"two in a second":        {takes: 500 * time.Millisecond, most: 1500 * time.Millisecond},
 		"three in a second":      {takes: 333 * time.Millisecond, most: time.Second},
-		"no time to carry out 1": {takes: 990 * time.Millisecond, most: 2970 * time.Millisecond},
-		"no time to carry out 2": {takes: 995 * time.Millisecond, most: 2985 * time.Millisecond},
-		"no time to carry out 3": {takes: 999 * time.Millisecond, most: 2997 * time.Millisecond},
+		"no time for another":    {takes: 990 * time.Millisecond, most: 2970 * time.Millisecond},
+		"less time for another":  {takes: 999 * time.Millisecond, most: 2997 * time.Millisecond},
 		"a store that is slower": {takes: 3 * time.Second, most: 9 * time.Second},
 		"asked for often":        {takes: 150 * time.Millisecond, most: 1050 * time.Millisecond},
 		"its ctx ends while it asks again": {
 			takes: 300 * time.Millisecond, ctx: 700 * time.Millisecond, most: 700 * time.Millisecond, want: context.DeadlineExceeded},
-		"its ctx ends while the charge goes back": {
+		"its ctx ends while the charge returns": {
 			takes: 900 * time.Millisecond, ctx: 950 * time.Millisecond, most: 950 * time.Millisecond, want: context.DeadlineExceeded},
-		"its ctx ends before the store hears of more": {
+		"its ctx ends before a second request arrives": {
 			takes: 200 * time.Millisecond, ctx: 205 * time.Millisecond, most: 205 * time.Millisecond, want: context.DeadlineExceeded},
 		"its ctx is cancelled": {
 			takes: 300 * time.Millisecond, ctx: 700 * time.Millisecond, most: 700 * time.Millisecond, want: context.Canceled, cancels: true},
@@ -107,7 +106,7 @@ func TestBucket_AcquireAfterADeadline(t *testing.T) {
 			defer cancel()
 			gone, end := context.WithCancel(t.Context())
 			time.AfterFunc(2*time.Second, end)
-			if name != "slow" { // else they end during the trip
+			if name != "slow" { // otherwise they end during the request
 				time.Sleep(3 * time.Second)
 			}
 			var full *ThrottledError

@@ -6,6 +6,7 @@ import (
 	"testing"
 )
 
+// As finds the outermost limiter of a type, as errors.As does, but not the limiters of a Keyed.
 func TestAs_FindsALimiterInOthers(t *testing.T) {
 	hear := func(context.Context, Event) {}
 	b := Must(NewBucket("b", PerSecond(1)))
@@ -20,7 +21,7 @@ func TestAs_FindsALimiterInOthers(t *testing.T) {
 		t.Error("it is not the outermost of its type")
 	}
 	if _, ok := As[interface{ Explain() }](outer); ok {
-		t.Error("out of nowhere")
+		t.Error("found a type that is not there")
 	}
 	tenants := &Keyed[string]{New: func(string) (Limiter, error) { return b, nil }}
 	for _, l := range []Limiter{nil, limiterFunc(nil), Observe(nil, "", hear), tenants.For("acme")} {
@@ -30,7 +31,7 @@ func TestAs_FindsALimiterInOthers(t *testing.T) {
 	}
 }
 
-// A handle may be kept for longer than its limiter lives, so nobody gets at that but for the time of a call.
+// The handle of a key gives access to its limiter only during a call of Use, because the limiter may be dropped.
 func TestKeyed_HandleUsesItsKeysLimiter(t *testing.T) {
 	made := 0
 	tenants := &Keyed[string]{New: func(key string) (Limiter, error) {
@@ -48,7 +49,7 @@ func TestKeyed_HandleUsesItsKeysLimiter(t *testing.T) {
 	}
 	if err := u.Use(func(l Limiter) error {
 		if l.(*Bucket).Key() != "acme" {
-			t.Error("another key's")
+			t.Error("another key's limiter")
 		}
 		return store.ErrUnavailable
 	}); err != store.ErrUnavailable {

@@ -69,7 +69,7 @@ func BenchmarkDecision(b *testing.B) {
 	}
 }
 
-// What it costs to ask why a call would wait.
+// The time of Explain in memory.
 func BenchmarkExplain(b *testing.B) {
 	for name, limits := range map[string][]Limit{"one": {PerSecond(10)}, "two": {PerSecond(10), Window(5000, time.Hour)}} {
 		b.Run(name, func(b *testing.B) {

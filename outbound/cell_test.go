@@ -13,7 +13,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// leavings are ways out of the cell that leave more behind than a level.
+// leavings are operations that move the state out of the cell.
 var leavings = map[string]func(b *Bucket, p *Permit) error{
 	"Settle for less":    func(_ *Bucket, p *Permit) error { p.Settle(Cost{1}); return nil },
 	"Settle for nothing": func(_ *Bucket, p *Permit) error { p.Settle(Cost{}); return nil },
@@ -38,19 +38,20 @@ var leavings = map[string]func(b *Bucket, p *Permit) error{
 	},
 }
 
-// forLong is longer than any memory of a refusal, and any slow-down.
+// forLong is longer than a refusal is remembered.
 const forLong = 3 * time.Hour
 
+// A bucket that is as good as a new one returns to its cell, and a call allocates nothing again.
 func TestCell_EmptyBucketReturnsToIt(t *testing.T) {
 	for name, leave := range leavings {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
-				for range 3 { // it goes back as often as it is left
+				for range 3 {
 					p := admit(t, b, 5)
 					must(t, leave(b, &p))
 					time.Sleep(forLong)
-					p = admit(t, b, 1) // this one brings it back
+					p = admit(t, b, 1) // which moves the state back
 					p.Done()
 					if b.word.Load() == busy {
 						t.Fatal("its state is not back in the cell")
@@ -68,7 +69,7 @@ func TestCell_EmptyBucketReturnsToIt(t *testing.T) {
 						t.Errorf("%+v, %v", s, err)
 					}
 					if b.word.Load() == busy {
-						t.Error("a look has taken the state away")
+						t.Error("State has moved the state out of the cell")
 					}
 					time.Sleep(forLong)
 				}
@@ -77,6 +78,7 @@ func TestCell_EmptyBucketReturnsToIt(t *testing.T) {
 	}
 }
 
+// The state stays out of the cell while there is more to it than a level.
 func TestCell_BucketThatRemembersStaysOut(t *testing.T) {
 	for name, leave := range leavings {
 		if name == "Fillup" || name == "places" { // which leave nothing but a level
@@ -98,6 +100,7 @@ func TestCell_BucketThatRemembersStaysOut(t *testing.T) {
 	}
 }
 
+// A call from before the bucket was empty returns no units of later calls.
 func TestCell_OldCallReturnsNothing(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -118,9 +121,9 @@ func TestCell_OldCallReturnsNothing(t *testing.T) {
 				old.Settle(Cost{1})
 			}
 			if s, _ := b.State(ctx); s.Level != 10 {
-				t.Errorf("level %v, want 10: the call's own units have leaked long since", s.Level)
+				t.Errorf("level %v, want 10: the call's own units have leaked", s.Level)
 			}
-			late := admitted(t, 10)
+			late := outlived(t, 10)
 			late.Settle(Cost{13})
 			var r reply
 			if err := late.core.peek(ctx, "state", &step{}, &r); err != nil || r.states()[0].Level != 3 {
@@ -130,8 +133,8 @@ func TestCell_OldCallReturnsNothing(t *testing.T) {
 	}
 }
 
-// admitted is a call of a life that is over, of a bucket that is empty.
-func admitted(t *testing.T, n float64) Permit {
+// outlived is a call of an empty bucket whose state has begun again since.
+func outlived(t *testing.T, n float64) Permit {
 	b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
 	old := admit(t, b, n)
 	must(t, b.Hold(ctx, time.Second))
@@ -142,6 +145,7 @@ func admitted(t *testing.T, n float64) Permit {
 	return old
 }
 
+// The refusal of a call that outlives the state holds the bucket, unless an earlier refusal was forgotten with it.
 func TestRefused_LongCallCountsUnlessAnotherWasRefused(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -167,6 +171,7 @@ func TestRefused_LongCallCountsUnlessAnotherWasRefused(t *testing.T) {
 	}
 }
 
+// The success of a call from before a forgotten refusal does not count.
 func TestCell_OldSuccessDoesNotCount(t *testing.T) {
 	for _, young := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -183,7 +188,7 @@ func TestCell_OldSuccessDoesNotCount(t *testing.T) {
 			}
 			q = admit(t, b, 1)
 			q.Refused(0)
-			// A refusal after a success slows the clock; before any it says nothing.
+			// A refusal after a success slows the bucket.
 			if s, err := b.State(ctx); err != nil || (s.Speed < 1) != young {
 				t.Errorf("a young success %v: speed %v, %v", young, s.Speed, err)
 			}
@@ -191,13 +196,11 @@ func TestCell_OldSuccessDoesNotCount(t *testing.T) {
 	}
 }
 
-// After a Resume no call counts as on its way, so a hold after it lets the leak run on,
-// however lately a call went.
+// After a Resume no call counts as just admitted, so a hold does not stop the leak for it.
 func TestHold_AfterResumeCountsNoReservation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
-		p := admit(t, b, 5)
-		p.Settle(Cost{}) // so that it is empty
+		mustAcquire(t, b).Settle(Cost{}) // so that it is empty
 		must(t, b.Resume(ctx))
 		if _, err := b.State(ctx); err != nil || b.word.Load() == busy {
 			t.Fatalf("its state is not back in the cell, %v", err)
@@ -209,8 +212,7 @@ func TestHold_AfterResumeCountsNoReservation(t *testing.T) {
 	})
 }
 
-// A program that looks at a million keys, as for metrics, does not pay for each with a
-// slowPath.
+// Reading the state of a bucket changes nothing, and makes no slowPath.
 func TestState_ChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := PerSecond(100).Burst(7).Of(1, "some")
@@ -248,7 +250,7 @@ func TestState_ChangesNothing(t *testing.T) {
 	})
 }
 
-// twin is a bucket beside the arithmetic that it must obey.
+// twin is a bucket next to the law of package store.
 type twin struct {
 	*testing.T
 	b      *Bucket
@@ -256,13 +258,13 @@ type twin struct {
 	state  store.State
 	path   []int
 	pairs  []*pair
-	base   int64 // the epoch in which this life began
-	// changed tells of other limits: with those a bucket never begins a new life.
+	base   int64 // the epoch in which the state began
+	// changed is set after other limits, with which the state never begins again.
 	changed bool
 	number  int64 // of the limits
 }
 
-// pair is a call as the bucket and as the arithmetic knows it.
+// pair is a call of the bucket and its charge by the law.
 type pair struct {
 	Permit
 	charge  *store.Charge
@@ -274,7 +276,7 @@ func near(a, b, scale float64) bool { return math.Abs(a-b) <= 1e-5*max(scale, a,
 
 func (w *twin) advance() {
 	w.state.Advance(w.limits, now())
-	if !w.changed && w.b.word.Load() == busy && w.state.Idle(w.limits) { // a new life: what was refused is forgotten
+	if !w.changed && w.b.word.Load() == busy && w.state.Idle(w.limits) { // refusals are forgotten
 		was := w.state
 		w.state = store.New(was.At, 1)
 		if was.Epoch == w.base {
@@ -300,7 +302,7 @@ func (w *twin) acquire(n float64) {
 		w.Fatalf("Acquire(%v): wait %v, arithmetic %v\n%+v", n, retry, wait, was)
 	}
 	switch {
-	case ok && err != nil: // a hair's breadth
+	case ok && err != nil: // by rounding
 		w.state = was
 		return
 	case !ok && err == nil:
@@ -339,8 +341,7 @@ func (w *twin) change(l Limit) {
 	}
 }
 
-// The same schedule through a bucket and through the arithmetic: the cell
-// is an optimization, and no caller can tell.
+// A bucket with a cell decides as the law of package store does, in random schedules.
 func TestCell_DecidesAsTheLawDoes(t *testing.T) {
 	rounds := 400
 	if raced || testing.Short() {
@@ -353,8 +354,7 @@ func TestCell_DecidesAsTheLawDoes(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(7, uint64(round)))
 			l := shapes[r.IntN(len(shapes))]
-			// With a rate that was rounded a refused call is not always known
-			// to be the last, which decides how the hold treats it.
+			// With a rounded rate a refused call is not always known as the last one, which decides how the hold treats it.
 			unit := 1e9 / l.LeakRate
 			exact := unit == math.Trunc(unit)
 			w := &twin{T: t, b: Must(NewBucket(fmt.Sprint("round ", round), l)), limits: []store.Limit{l.law()}, state: store.New(now(), 1), number: 1}
@@ -381,7 +381,7 @@ func TestCell_DecidesAsTheLawDoes(t *testing.T) {
 					}
 					p.settled = true
 					p.Settle(Cost{used})
-				case op < 80 && p != nil: // nothing more comes from this one
+				case op < 80 && p != nil: // which ends the call
 					w.advance()
 					flags := p.flags
 					if k, ok := p.call.(*call); ok {
@@ -476,12 +476,12 @@ func aCost(l *Limit, r *rand.Rand) float64 {
 	}
 }
 
-// tooEarly returns a time at which a caller that was told to wait has not waited long
-// enough, but for what a float64 does not tell.
+// tooEarly returns a time by which a caller that is to wait has not waited long enough, however a float64 rounds.
 func tooEarly(wait time.Duration, l *Limit) time.Duration {
 	return wait - 3 - time.Duration(4e-15*l.Capacity/l.LeakRate*1e9)
 }
 
+// A call that retries after RetryAfter is admitted, and one that retries before is refused, whatever the limit.
 func TestCell_RetryAfterIsEnough(t *testing.T) {
 	fast := 0
 	everyShape(t, 2000, func(l Limit, r *rand.Rand) {
@@ -504,7 +504,7 @@ func TestCell_RetryAfterIsEnough(t *testing.T) {
 			}
 			if early := tooEarly(wait, &l); early > 0 {
 				if _, ok, _ := b.take(&c, now+int64(early), &p.fill); ok {
-					t.Fatalf("%v: a cost of %v, told to wait %v, is admitted %v earlier", l, n, wait, wait-early)
+					t.Fatalf("%v: a cost of %v, which is to wait %v, is admitted %v earlier", l, n, wait, wait-early)
 				}
 			}
 			if now > 4e18 { // far from where an int64 ends
@@ -512,15 +512,14 @@ func TestCell_RetryAfterIsEnough(t *testing.T) {
 			}
 			now += int64(wait)
 			if again, ok, _ := b.take(&c, now, &p.fill); !ok {
-				t.Fatalf("%v: a cost of %v, back after %v, is told to wait %v", l, n, wait, again)
+				t.Fatalf("%v: a cost of %v, again after %v, is to wait %v", l, n, wait, again)
 			}
 		}
 	})
 	t.Log(fast, "limits")
 }
 
-// Any number of whole costs that add up to the capacity fits, whatever the units
-// are worth in time.
+// Any number of whole costs that add up to the capacity fits, whatever the rate.
 func TestCell_WholeCostsFillTheCapacity(t *testing.T) {
 	everyShape(t, 500, func(l Limit, r *rand.Rand) {
 		l.Capacity = math.Ceil(l.Capacity)

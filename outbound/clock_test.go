@@ -109,13 +109,13 @@ func TestAcquire_RepeatedReplyIsLate(t *testing.T) {
 	for _, c := range []struct {
 		lost  int
 		after time.Duration
-		place float64 // how much more room there is than in time
+		extra float64 // units by which the level is higher than in time
 		error bool
 	}{
 		{lost: 1, after: 90 * ms},
-		{lost: 1, after: 900 * ms, place: 0.9},
-		{lost: 1, after: 3 * time.Second, place: 3},
-		{lost: 4, after: 200 * ms, place: 0.8},
+		{lost: 1, after: 900 * ms, extra: 0.9},
+		{lost: 1, after: 3 * time.Second, extra: 3},
+		{lost: 4, after: 200 * ms, extra: 0.8},
 		{lost: 9, after: 900 * ms, error: true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestAcquire_RepeatedReplyIsLate(t *testing.T) {
 			began := time.Now()
 			_, err := b.Acquire(ctx, Cost{10})
 			took := time.Since(began)
-			synctest.Wait() // a place that is not asked for again goes back without the caller
+			synctest.Wait() // a reservation that is not confirmed returns without the caller
 			s, stateErr := b.State(ctx)
 			if stateErr != nil {
 				t.Fatal(stateErr)
@@ -135,8 +135,8 @@ func TestAcquire_RepeatedReplyIsLate(t *testing.T) {
 				}
 				return
 			}
-			// The place is one of after the delay, if that was too long.
-			if want := 10 - took.Seconds() + c.place; err != nil || math.Abs(s.Level-want) > 0.001 {
+			// If the delay was too long, the reservation is one of after it.
+			if want := 10 - took.Seconds() + c.extra; err != nil || math.Abs(s.Level-want) > 0.001 {
 				t.Errorf("%+v: %v, level %v after %v, want %v", c, err, s.Level, took, want)
 			}
 		})

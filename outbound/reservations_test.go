@@ -37,7 +37,7 @@ func TestReservations_HaveTheLimitsAndLevelsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// Processes share them as they share the bucket, and no key that a user may choose is theirs.
+// Processes share reservations as they share the bucket, under a key that no user can choose.
 func TestReservations_HaveAKeyOfTheirOwn(t *testing.T) {
 	store := store.NewMemory()
 	shared := func(key string) *Bucket {
@@ -68,8 +68,8 @@ func TestReservations_HaveAKeyOfTheirOwn(t *testing.T) {
 	}
 }
 
-// After other limits they are others, empty and not held, with the very limits that are in force, names included, also
-// where some were missed meanwhile. A process that does not know of the limits yet learns of them from the bucket.
+// After other limits the reservations are others, empty and not held, with the limits and names that are in force. A
+// process that has not received the limits yet learns them from the bucket.
 func TestReservations_AreOthersAfterOtherLimits(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

@@ -11,12 +11,11 @@ import (
 	"time"
 )
 
-// simulation is a bucket in simulated time, and workers that always want more
-// than it gives.
+// simulation is a bucket in simulated time, and workers that always have calls waiting.
 type simulation struct {
 	*testing.T
 	b      *Bucket
-	shapes [2][]Limit // the limits, and what they are changed to now and then
+	shapes [2][]Limit // the limits, and those that they are changed to
 	cost   func(*rand.Rand) Cost
 
 	mu       sync.Mutex // protects what follows
@@ -24,13 +23,13 @@ type simulation struct {
 	stop     bool
 	versions [][]Limit
 	left     history
-	booked   [3]float64 // of each limit, returned ones out
+	booked   [3]float64 // units of each limit that were not returned
 	calls    int
 	held     int
 	wake     chan struct{} // closed when something has changed
 }
 
-// changed wakes the workers that wait, because units may have come back.
+// changed wakes the workers that wait, because units may have returned.
 func (s *simulation) changed() {
 	go func() {
 		s.mu.Lock()
@@ -60,8 +59,7 @@ func (s *simulation) change(do func()) {
 	}
 }
 
-// acquire makes one call's worth of room, and says when to come
-// back.
+// acquire makes a call, and returns when to retry if it is refused.
 func (s *simulation) acquire(c Cost) (p Permit, i int, wait time.Duration, wake <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +69,7 @@ func (s *simulation) acquire(c Cost) (p Permit, i int, wait time.Duration, wake 
 	switch {
 	case errors.As(err, &full):
 		if full.RetryAfter <= 0 {
-			s.Errorf("no room, and come back after %v", full.RetryAfter)
+			s.Errorf("refused, and retry after %v", full.RetryAfter)
 			s.stop = true
 		}
 		return p, -1, full.RetryAfter, wake
@@ -88,7 +86,7 @@ func (s *simulation) acquire(c Cost) (p Permit, i int, wait time.Duration, wake 
 	return p, len(s.left) - 1, 0, wake
 }
 
-// finish settles a call and has the API say something.
+// finish settles a call, and has the API answer it.
 func (s *simulation) finish(r *rand.Rand, p *Permit, c Cost, i int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,9 +152,8 @@ func (s *simulation) worker(r *rand.Rand) {
 	}
 }
 
-// pass waits until d has passed or wake is closed. No timer is given a time that
-// is over: under the race detector, several of those at once in a
-// testing/synctest bubble crash the program, up to Go 1.26 at least.
+// pass waits until d has passed or wake is closed. It makes no timer for a time that has passed: under the race detector
+// several of those in a testing/synctest bubble crash the program, up to Go 1.26 at least.
 func pass(d time.Duration, wake <-chan struct{}) {
 	if d <= 0 {
 		return
@@ -167,10 +164,10 @@ func pass(d time.Duration, wake <-chan struct{}) {
 	}
 }
 
-// booker books its places ahead, and leaves when its ticket is due or not at all.
+// booker reserves times for calls, and leaves when its ticket is due or not at all.
 func (s *simulation) booker(r *rand.Rand) {
 	for {
-		// A booker that always books the next place leaves none to callers that only ask.
+		// A booker that always booked the next time would leave none to other callers.
 		time.Sleep(time.Duration(r.ExpFloat64() * float64(10*time.Second)))
 		c := s.cost(r)
 		s.mu.Lock()
@@ -183,22 +180,18 @@ func (s *simulation) booker(r *rand.Rand) {
 		if stop {
 			return
 		}
-		if err != nil { // held for long, or too large for the limits of now
+		if err != nil { // held for long, or too large for the present limits
 			time.Sleep(time.Minute)
 			continue
 		}
 		ticket := k.Tickets[0]
-		for wait := time.Duration(0); ; wake = s.listen(&k, &wait, ticket, version, c) {
-			if wake == nil {
-				break
-			}
+		for wait := time.Duration(0); wake != nil; wake = s.listen(&k, &wait, ticket, version, c) {
 			pass(wait, wake)
 		}
 	}
 }
 
-// listen hears the clock, and has the ticket used or given back if it is time
-// for that: then nil.
+// listen reads the clock, and uses or returns the ticket if it is due or void. Then the channel is nil.
 func (s *simulation) listen(k *BookRequest, wait *time.Duration, ticket Ticket, version int, c Cost) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -239,7 +232,7 @@ func (s *simulation) calm(d time.Duration) {
 		s.Error(err)
 	}
 	s.mu.Unlock()
-	time.Sleep(time.Minute) // those told to come back after a hold do
+	time.Sleep(time.Minute) // in which those that were held retry
 	s.mu.Lock()
 	begin := s.booked
 	s.mu.Unlock()
@@ -277,8 +270,7 @@ func (s *simulation) lawful() {
 	}
 }
 
-// Hundreds of hours of traffic: no departure is too many, and hardly any room
-// stays unused.
+// In hundreds of hours of traffic no limit is exceeded, and at least 99.9 % of the rate is used while nothing holds.
 func TestSimulation_KeepsAndUsesTheLimits(t *testing.T) {
 	one := func(r *rand.Rand) Cost { return Cost{float64(1 + r.IntN(3))} }
 	two := func(r *rand.Rand) Cost { return Cost{1, float64(1 + r.IntN(10))} }
@@ -327,8 +319,7 @@ func TestSimulation_KeepsAndUsesTheLimits(t *testing.T) {
 	}
 }
 
-// history is what has left: when, of which units, under which version of the
-// limits.
+// history is what has left: when, with which units, by which version of the limits.
 type history []departure
 
 type departure struct {
@@ -337,8 +328,7 @@ type departure struct {
 	version int
 }
 
-// excess replays what left from one version to another through an ideal limit,
-// and says when that held more than its capacity.
+// excess replays what left by some versions through an ideal limit, and returns an error if that exceeded its capacity.
 func (h history) excess(l Limit, from, to int) error {
 	level := 0.0
 	var at time.Time
