@@ -12,9 +12,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// attempt is one request that was admitted, and the [outbound.Call] by which users reach
-// its permit. A permit is not safe for concurrent use, but one goroutine may close the body,
-// which ends the permit, while another reads the body or settles the call.
+// attempt is one request that was admitted, and the [outbound.Call] of the permit that users get. A
+// permit is not safe for concurrent use, but one goroutine may close the body, which ends the
+// permit, while another reads the body or settles the call.
 //
 // It is also the response's body, if it ends with that.
 type attempt struct {
@@ -64,8 +64,7 @@ func (a *attempt) Done() {
 	a.permit.Done()
 }
 
-// fail ends an attempt of which RoundTrip returns no response. A nil resp means that there
-// was none.
+// fail ends an attempt if RoundTrip returns no response. A nil resp means that there was none.
 func (a *attempt) fail(resp *http.Response) {
 	if resp == nil {
 		a.Answered(outbound.Answer{})

@@ -131,8 +131,8 @@ func hostName(host string) string {
 }
 
 // toASCII returns the ASCII form of an international name, with other letters and dots in
-// their usual form, or the name itself if it has no such form. The rules are those by which
-// net/http dials. net/http shows its result only to a dialer.
+// their usual form, or the name itself if it has no such form. The rules are those of
+// net/http, which shows its result only to a dialer.
 func toASCII(host string) string {
 	name := host
 	dialer := &http.Transport{DialContext: func(_ context.Context, _, addr string) (net.Conn, error) {

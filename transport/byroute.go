@@ -57,8 +57,7 @@ func ByRoute(routes map[string]outbound.Limiter) (func(*http.Request) outbound.L
 }
 
 // normalMethod returns the method that the mux is to see. A request without one is a GET. For
-// CONNECT the mux has rules of its own, by which it resolves no path, so CONNECT gets another
-// name.
+// CONNECT the mux does not resolve the path, so CONNECT gets another name.
 func normalMethod(method string) string {
 	switch method {
 	case "":
@@ -92,8 +91,7 @@ func normalRoute(pattern string) (string, error) {
 	return prefix + name + rest[slash:], nil
 }
 
-// registered matches where the mux says in which line of a file a pattern came to it, which
-// is always the line in register.
+// registered matches the line of code in a mux's panic. It is always the line in register.
 var registered = regexp.MustCompile(` \(registered at [^)]*\)`)
 
 // register adds a pattern, and returns an error where the mux panics.

@@ -138,13 +138,15 @@ func TestDiscovered_ResponseThatNamesABucketAdjustsIt(t *testing.T) {
 	}
 }
 
-// A call that has ended is charged to no further name.
+// A call that has ended can be settled, and is charged to no further name.
 func TestDiscovered_EndedCallIsChargedToNoName(t *testing.T) {
 	_, rt, made := discover(slow, answer(200, nil, "X-Bucket", "ab"))
 	ctx, permit := transport.WithCost(t.Context(), outbound.Cost{1})
 	if _, err := getURL(ctx, rt, "https://api.test/a"); err != nil {
 		t.Fatal(err)
 	}
+	permit.Settle(outbound.Cost{5})
+	wantCharged(t, made["api.test a"], 5)
 	if permit.Hold(time.Second); made["api.test=ab"] != nil {
 		t.Error("a call that has ended was charged to the name of its response")
 	}

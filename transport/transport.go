@@ -156,8 +156,8 @@ func (t *Transport) roundTrip(req *http.Request, admitted *outbound.Permit) (res
 }
 
 // follow makes the user's functions and the transport settle and judge an attempt. It ends the
-// attempt immediately, or at the end of the body or of ctx. judged says that another transport
-// judges the response.
+// attempt immediately, or at the end of the body or of ctx. judged is true if another
+// transport judges the response.
 func (t *Transport) follow(ctx context.Context, resp *http.Response, a *attempt, untilEnd, judged, redirected bool) {
 	if t.OnResponse != nil {
 		if resp.Body == nil { // fakes leave it out; OnResponse may wrap it
@@ -182,8 +182,8 @@ func (t *Transport) follow(ctx context.Context, resp *http.Response, a *attempt,
 	}
 }
 
-// limiter returns what admits the request, or nil. redirected says that only a redirect has brought
-// the request to that limiter, from another host.
+// limiter returns what admits the request, or nil. redirected is true if only a redirect has
+// brought the request to that limiter, from another host.
 func (t *Transport) limiter(req *http.Request) (l outbound.Limiter, redirected bool) {
 	if t.For != nil {
 		if l := t.For(req); l != nil {
