@@ -274,9 +274,8 @@ func TestAnswer_ReasonIsThatOfTheLongestHold(t *testing.T) {
 			p := admit(t, b, 1, 1, 0, 1)
 			want := func(r string) {
 				t.Helper()
-				var full *ThrottledError
-				if _, err := b.Acquire(ctx, Cost{1, 1, 0, 1}); !errors.As(err, &full) || full.Reason != r {
-					t.Errorf("%s: %v, want the reason %q", kind, err, r)
+				if full := refused(t, b, Cost{1, 1, 0, 1}); full.Reason != r {
+					t.Errorf("%s: %v, want the reason %q", kind, full, r)
 				}
 			}
 			p.Answered(Answer{Kind: AnswerRefused, Wait: time.Minute, Reason: "quota"})

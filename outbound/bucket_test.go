@@ -138,6 +138,8 @@ func TestBucket_ZeroValueIsAnError(t *testing.T) {
 			"Fillup":       func() error { _, err := b.Fillup(ctx, Cost{1}); return err },
 			"AbleToAccept": func() error { _, err := b.AbleToAccept(ctx, Cost{1}); return err },
 			"State":        func() error { _, err := b.State(ctx); return err },
+			"Explain":      func() error { _, err := b.Explain(ctx, Cost{1}); return err },
+			"Reserve":      func() error { _, err := b.Reserve(ctx, Cost{1}, 0); return err },
 			"States":       func() error { _, err := b.States(ctx); return err },
 			"Book":         func() error { return b.Book(ctx, &BookRequest{Costs: []Cost{{1}}}) },
 			"Hold":         func() error { return b.Hold(ctx, time.Second) },

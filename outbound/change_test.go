@@ -27,9 +27,7 @@ func (c *changes) add(x Event) {
 // changes of another process.
 func (c *changes) expect(t *testing.T, b *Bucket, what string, want ...Event) {
 	t.Helper()
-	if _, err := b.State(ctx); err != nil {
-		t.Fatal(err)
-	}
+	states(t, b)
 	synctest.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,26 +47,22 @@ func (c *changes) expect(t *testing.T, b *Bucket, what string, want ...Event) {
 // eachBucket runs f with a bucket with a cell, one without, and the buckets of two processes.
 func eachBucket(t *testing.T, f func(t *testing.T, mine, other *Bucket)) {
 	one := Limit{Capacity: 10, LeakRate: 1}
-	for name, make := range map[string]func() (mine, other *Bucket){
-		"one limit": func() (*Bucket, *Bucket) { b := Must(NewBucket("k", one)); return b, b },
-		"two limits": func() (*Bucket, *Bucket) {
-			b := Must(NewBucket("k", one, one.Of(1, "other")))
-			return b, b
-		},
-		"shared": func() (*Bucket, *Bucket) {
-			s := store.NewMemory()
-			return Must(NewSharedBucket(s, "k", one)), Must(NewSharedBucket(s, "k", one))
-		},
-	} {
+	for name, limits := range map[string][]Limit{"one limit": {one}, "two limits": {one, one.Of(1, "other")}, "shared": {one}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				mine, other := make()
+				mine := Must(NewBucket("k", limits...))
+				other := mine
+				if name == "shared" {
+					s := store.NewMemory()
+					mine, other = Must(NewSharedBucket(s, "k", limits...)), Must(NewSharedBucket(s, "k", limits...))
+				}
 				f(t, mine, other)
 			})
 		})
 	}
 }
 
+// An observer learns of a hold, of a longer one, and of the end by time or by a Resume.
 func TestBucketObserve_ReportsHolds(t *testing.T) {
 	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
 		var c changes
@@ -98,6 +92,7 @@ func TestBucketObserve_ReportsHolds(t *testing.T) {
 	})
 }
 
+// A refusal is a hold with its reason and a lower speed. A shorter one, and what is forgotten, are no events.
 func TestBucketObserve_ReportsRefusals(t *testing.T) {
 	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
 		var c changes
@@ -119,6 +114,7 @@ func TestBucketObserve_ReportsRefusals(t *testing.T) {
 	})
 }
 
+// An exhausted quota is a hold with that reason.
 func TestBucketObserve_ReportsExhaustion(t *testing.T) {
 	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
 		var c changes
@@ -134,14 +130,13 @@ func TestBucketObserve_ReportsExhaustion(t *testing.T) {
 	})
 }
 
+// Each change of limits is an event, and setting the same limits is none.
 func TestBucketObserve_ReportsLimits(t *testing.T) {
 	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
 		var c changes
 		defer mine.Observe(c.add)()
 		c.expect(t, mine, "nothing")
-		set := func(limits ...Limit) {
-			must(t, other.SetLimits(ctx, limits...))
-		}
+		set := func(limits ...Limit) { must(t, other.SetLimits(ctx, limits...)) }
 		set(Limit{Capacity: 10, LeakRate: 2})
 		c.expect(t, mine, "set", Event{Kind: EventLimits})
 		set(Limit{Capacity: 10, LeakRate: 2})
@@ -151,6 +146,7 @@ func TestBucketObserve_ReportsLimits(t *testing.T) {
 	})
 }
 
+// A new observer first learns what is in force, and a stopped one learns nothing more.
 func TestBucketObserve_ReportsWhatIsInForce(t *testing.T) {
 	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
 		p := mustAcquire(t, other)
@@ -169,6 +165,7 @@ func TestBucketObserve_ReportsWhatIsInForce(t *testing.T) {
 	})
 }
 
+// A key that the store has lost reports no Resume.
 func TestBucketObserve_LostKeyIsNotResumed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := new(FakeStore)
@@ -208,6 +205,7 @@ func TestBucketObserve_FunctionMayBlockAndUseTheBucket(t *testing.T) {
 	})
 }
 
+// A nil function costs a bucket nothing, and a stopped one is dropped.
 func TestBucketObserve_NilCostsNothing(t *testing.T) {
 	b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
 	b.Observe(nil)()
@@ -220,17 +218,15 @@ func TestBucketObserve_NilCostsNothing(t *testing.T) {
 	}
 }
 
+// A permit that is dropped without Done is an event, once.
 func TestBucketObserve_ReportsForgottenCalls(t *testing.T) {
 	b := Must(NewBucket("k", InFlight(2)))
 	events := make(chan Event, 10)
-	defer b.Observe(func(c Event) { events <- c })()
-	p := mustAcquire(t, b)
-	p.Done() // and not for want of it
+	defer b.Observe(func(e Event) { events <- e })()
+	mustAcquire(t, b).Done()
 	forget(t, b)
 	eventually(t, "idle", b.Idle)
-	if _, err := b.State(ctx); err != nil {
-		t.Fatal(err)
-	}
+	states(t, b)
 	select {
 	case c := <-events:
 		if c != (Event{Kind: EventForgotten, Calls: 1}) {
@@ -239,7 +235,7 @@ func TestBucketObserve_ReportsForgottenCalls(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("no event")
 	}
-	if _, err := b.State(ctx); err != nil || len(events) > 0 {
-		t.Errorf("more events: %v, %v", len(events), err)
+	if states(t, b); len(events) > 0 {
+		t.Errorf("%d more events", len(events))
 	}
 }

@@ -76,20 +76,19 @@ func TestCostFree_LeavesUnlessHeld(t *testing.T) {
 			if err != nil || err2 != nil || !able {
 				t.Fatalf("%s: full, and booked for later: %v, %v, %v", name, err, able, err2)
 			}
-			if level := states(t, b)[0].Level; level != 20 {
-				t.Errorf("%s: level %v, want 20", name, level)
+			if l := level(t, b, 0); l != 20 {
+				t.Errorf("%s: level %v, want 20", name, l)
 			}
 			p.Settle(Cost{3})
-			if level := states(t, b)[0].Level; level != 23 {
-				t.Errorf("%s: level %v after it has cost 3, want 23", name, level)
+			if l := level(t, b, 0); l != 23 {
+				t.Errorf("%s: level %v after it has cost 3, want 23", name, l)
 			}
 			if q := (BookRequest{Costs: []Cost{{Free}}, Wait: time.Hour}); b.Book(ctx, &q) != nil || len(q.Tickets) != 1 || q.Clock.Due(q.Tickets[0]).Before(k.Clock.Due(k.Tickets[0])) {
 				t.Errorf("%s: booked, it leaves before those that were booked earlier: %v", name, q.Tickets)
 			}
 			p.Refused(time.Minute)
-			var held *ThrottledError
-			if _, err := b.Acquire(ctx, Cost{Free}); !errors.As(err, &held) || !held.Held || held.RetryAfter != time.Minute {
-				t.Errorf("%s: held: %v", name, err)
+			if full := refused(t, b, Cost{Free}); !full.Held || full.RetryAfter != time.Minute {
+				t.Errorf("%s: held: %v", name, full)
 			}
 			if able, err := b.AbleToAccept(ctx, Cost{Free}); able || err != nil {
 				t.Errorf("%s: held: %v, %v", name, able, err)
@@ -115,9 +114,7 @@ func TestCostFree_TakesASlot(t *testing.T) {
 				var full *ThrottledError
 				switch {
 				case wait == 0 && progress == 0:
-					if err != nil {
-						t.Errorf("%s, %s: %v", name, what, err)
-					}
+					must(t, err)
 				case !errors.As(err, &full) || full.RetryAfter != wait && !(b.Shared() && progress > 0) || full.InProgress != progress:
 					t.Errorf("%s, %s: %v, want %v and %d in progress", name, what, err, wait, progress)
 				}
@@ -222,9 +219,7 @@ func TestCost_WithoutTheFirstUnitIsInvalidUnlessFree(t *testing.T) {
 		}
 		one := Must(NewBucket("k", Limit{Capacity: 1, LeakRate: 1}))
 		for range 3 {
-			p, err := one.Acquire(ctx, Cost{Free})
-			must(t, err)
-			p.Done()
+			admit(t, one, Free)
 		}
 		p, err := one.Acquire(ctx, Cost{1})
 		if _, err := one.Acquire(ctx, Cost{}); err == nil || !strings.Contains(err.Error(), `lacks number 0`) {
@@ -236,10 +231,7 @@ func TestCost_WithoutTheFirstUnitIsInvalidUnlessFree(t *testing.T) {
 		time.Sleep(time.Second)
 		slots := Must(NewBucket("k", InFlight(1)))
 		for _, c := range []Cost{{}, {output: 3}, {Free}} {
-			p, err := slots.Acquire(ctx, c)
-			if err != nil {
-				t.Errorf("calls in flight alone, %v: %v", c, err)
-			}
+			p := admit(t, slots, c[:]...)
 			p.Done()
 		}
 	})
