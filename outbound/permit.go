@@ -156,9 +156,9 @@ func (b both) Answered(a Answer) {
 }
 
 // Refused reports that the API has refused the call, as with 429, and has asked to wait d. The
-// reason is "rate": see [Answer.Reason]. If d is zero or less, the API did not say how long. The bucket holds for d, or for 1 s if d is 0. From the second
-// consecutive refusal on, the hold is at least 2 s and doubles each time, up to an hour or
-// [Answer.MaxWait]. If calls had succeeded since the last such pause, the bucket's clock goes on at
+// [Answer.Reason] is "rate". If d is zero or less, the API named no time. The bucket holds for d,
+// or for 1 s if d is 0. From the second consecutive refusal on, the hold is at least 2 s and
+// doubles each time, up to an hour or [Answer.MaxWait]. If calls had succeeded since the last such pause, the bucket's clock goes on at
 // 0.9 of its speed, 0.7 if that pause ended less than 10 s ago, and speeds up by 10 % a minute. It
 // counts even after Done, for a late answer.
 //

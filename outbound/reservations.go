@@ -7,9 +7,9 @@ import "github.com/dripfeed/dripfeed/outbound/store"
 // Its state is where b's is, in this process or in the same store. Errors name it by b's key.
 //
 // Reservations returns the same bucket until this process learns of other limits from a reply for
-// b. Then it returns one with those limits, and earlier reservations are void. If b has their limits
-// again, reservations in a store are valid again. A hold or a Resume of b does not reach it. It is
-// nil if b has never had a limit except an InFlight.
+// b. Then it returns one with those limits, and earlier reservations are void. If b has their
+// limits again, reservations in a store are valid again. A hold or a Resume of b does not reach it.
+// It is nil if b has only ever had an InFlight.
 func (b *Bucket) Reservations() *Bucket {
 	if b.unmade() {
 		return nil

@@ -44,14 +44,14 @@ import (
 // after the first use.
 type Average struct {
 	// Bucket is the bucket that the calls acquire from. No estimate is then above the capacity of a
-	// limit that is in force. Calls that really cost more are still admitted, and settle the
-	// rest; only the known part may be too large. If it is nil, estimates have no bound, and once the average is
-	// above a capacity every call is [outbound.ErrTooLarge].
+	// limit that is in force. Calls that really cost more are still admitted, and settle the rest;
+	// only the known part may be too large. If it is nil, estimates have no bound, and once the
+	// average is above a capacity every call is [outbound.ErrTooLarge].
 	Bucket *outbound.Bucket
 	// First is what the calls before the first Learn cost beyond their known part. Without it, a
 	// known part of 0 in the bucket's first unit is [outbound.ErrInvalid] until the first Learn; if
-	// it is [outbound.Free], all calls until then are admitted immediately, unpaced. Invalid numbers count as
-	// 0.
+	// it is [outbound.Free], all calls until then are admitted immediately, unpaced. Invalid numbers
+	// count as 0.
 	First outbound.Cost
 	// Weight is how much the newest call counts, above 0 and at most 1. If it is another number, it
 	// is 1/20.
