@@ -1,7 +1,6 @@
 package retry
 
 import (
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -10,27 +9,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/go-retryablehttp"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// ways are the two ways to send a request: by the client itself, and through an http.Client.
-var ways = map[string]func(*retryablehttp.Client, *http.Request) (*http.Response, error){
-	"Client": func(c *retryablehttp.Client, req *http.Request) (*http.Response, error) {
-		own, err := retryablehttp.FromRequest(req)
-		if err != nil {
-			return nil, err
-		}
-		return c.Do(own)
-	},
-	"StandardClient": func(c *retryablehttp.Client, req *http.Request) (*http.Response, error) {
-		return c.StandardClient().Do(req)
-	},
-}
-
+// The client repeats a request only if its method allows it or the API cannot have carried it out.
 func TestAgain_UnsafeRequestsOnlyIfNotCarriedOut(t *testing.T) {
 	proxy := step{err: &net.OpError{Op: "proxyconnect", Err: dial.err}}
 	for _, c := range []struct {
@@ -109,115 +94,131 @@ func TestAgain_UnsafeRequestsOnlyIfNotCarriedOut(t *testing.T) {
 	}
 }
 
-func requestWith(t *testing.T, method, body string) *http.Request {
-	var text io.Reader
-	switch body {
-	case "replayable":
-		text = strings.NewReader("text")
-	case "once":
-		text = newBody("text")
+// Each hop of a redirect is a request of its own, with its own body, attempts and permits.
+func TestAgain_EachHopOfARedirect(t *testing.T) {
+	for name, c := range map[string]struct {
+		method string
+		steps  []step
+		said   []string
+	}{
+		"POST, then refused":    {"POST", []step{status(303, "Location", "/b"), status(429, "Retry-After", "1"), status(200)}, []string{"text", "", ""}},
+		"POST, then no network": {"POST", []step{status(303, "Location", "/b"), dial, status(200)}, []string{"text", "", ""}},
+		"POST, then failed":     {"POST", []step{status(303, "Location", "/b"), reset, status(500), status(200)}, []string{"text", "", "", ""}},
+		"302":                   {"PUT", []step{status(429), status(302, "Location", "/b"), status(429), status(200)}, []string{"text", "text", "", ""}},
+		"307 and 308": {"PUT", []step{status(307, "Location", "/b"), status(429), status(308, "Location", "/c"), reset, status(200)},
+			[]string{"text", "text", "text", "text", "text"}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			api, admitted := play(c.steps...), 0
+			limiter := count(&admitted, bucket(t, outbound.PerSecond(10)))
+			client := NewClient(&transport.Transport{Base: api, Limiter: limiter})
+			resp, err := client.StandardClient().Do(requestWith(t, c.method, "replayable"))
+			require.NoError(t, err, name)
+			require.Equal(t, 200, resp.StatusCode, name)
+			require.Equal(t, c.said, api.said, name)
+			require.Equal(t, len(c.said), admitted, "%s: each attempt of each hop is charged", name)
+		})
 	}
-	req, err := http.NewRequestWithContext(t.Context(), method, address, text)
+	resp, err := get(t, NewClient(over(play(status(302, "Location", "/b")))))
 	require.NoError(t, err)
-	if body == "none" {
-		require.Nil(t, req.GetBody)
-	}
+	require.Equal(t, 302, resp.StatusCode, "the client itself returns a redirect")
+}
+
+// keyedRequest returns a request with an Idempotency-Key.
+func keyedRequest(t *testing.T, key string) *http.Request {
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://api.example.com/items", strings.NewReader("text"))
+	require.NoError(t, err)
+	req.Header.Set("Idempotency-Key", key)
 	return req
 }
 
-func TestALimitersRefusalMayBeFollowedByAnyMethod(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, body := range []string{"none", "replayable", "once"} {
-			for name, send := range ways {
-				api := play(status(200))
-				full := &outbound.ThrottledError{Key: "api", RetryAfter: time.Second}
-				client := NewClient(&transport.Transport{Base: api, Limiter: &refusing{errs: []error{full}}})
-				_, err := send(client, requestWith(t, "POST", body))
-				require.NoError(t, err, "%s, %s", body, name)
-				require.Equal(t, body != "none", api.said[0] == "text")
+// An SDK that sends the same key again, up to 5 times after pauses that double, adds no attempts.
+func TestIdempotencyKey_AnSDKAddsNoAttempts(t *testing.T) {
+	for _, what := range []step{status(429), status(429, "Retry-After", "1"), status(500), status(503), reset, dial} {
+		for limiter := range limiters(t) {
+			for _, timeout := range []time.Duration{0, time.Hour} {
+				synctest.Test(t, func(t *testing.T) {
+					api := play(what)
+					client := NewClient(&transport.Transport{Base: api, Limiter: limiters(t)[limiter]}).StandardClient()
+					client.Timeout = timeout
+					for i := range 5 {
+						if resp, err := client.Do(keyedRequest(t, "key")); err == nil {
+							require.NoError(t, resp.Body.Close())
+						}
+						require.Len(t, api.went(), 5, "%v, %v, %v, %v", what, limiter, timeout, i)
+						time.Sleep(time.Second << i)
+					}
+				})
 			}
 		}
-	})
+	}
 }
 
-// A hop of a redirect is a request of its own: what precedes it is not sent again.
-func TestEachHopIsSentAgainByItself(t *testing.T) {
+// A request that was given up is not sent again for 30 s, and takes no permit. The error says why.
+func TestIdempotencyKey_NotSentAgainFor30s(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, later := range []step{status(429, "Retry-After", "1"), dial, reset, status(500)} {
-			for _, method := range []string{"POST", "GET"} {
-				api, admitted := play(status(303, "Location", "/result"), later, status(200)), 0
-				limiter := count(&admitted, bucket(t, outbound.PerSecond(10)))
-				client := NewClient(&transport.Transport{Base: api, Limiter: limiter}).StandardClient()
-				resp, err := client.Do(requestWith(t, method, "replayable"))
-				require.NoError(t, err)
-				require.Equal(t, 200, resp.StatusCode)
-				require.Equal(t, []string{"text", "", ""}, api.said)
-				require.Equal(t, 3, admitted, "each hop pays")
-			}
-		}
-	})
-}
-
-func TestAHopKeepsItsBody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := play(status(307, "Location", "/b"), status(308, "Location", "/c"), status(429, "Retry-After", "1"), status(200))
-		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1})
-		client := NewClient(&transport.Transport{Base: api, Limiter: b}).StandardClient()
-		resp, err := client.Do(requestWith(t, "PUT", "replayable"))
-		require.NoError(t, err)
-		require.Equal(t, 200, resp.StatusCode)
-		require.Equal(t, []string{"text", "text", "text", "text"}, api.said)
-	})
-}
-
-func TestTheClientItselfReturnsARedirect(t *testing.T) {
-	resp, err := get(t, NewClient(over(play(status(302, "Location", "/b")))))
-	require.NoError(t, err)
-	require.Equal(t, 302, resp.StatusCode)
-}
-
-func TestTooManyRedirectsAreNotSentAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := play(status(302, "Location", "/again"))
-		_, err := NewClient(over(api)).StandardClient().Get(address)
-		require.ErrorContains(t, err, "stopped after 10 redirects")
-		require.Len(t, api.said, 10)
-		for _, body := range api.bodies {
-			require.EqualValues(t, 1, body.closed.Load())
-		}
-	})
-}
-
-func TestTheErrorOfAResponseHandlerIsFinal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		own := errors.New("own")
 		for _, c := range []struct {
-			steps []step
-			err   error
-			calls int
+			what step
+			text string
 		}{
-			{[]step{status(200)}, nil, 1},
-			{[]step{status(200)}, own, 1},
-			{[]step{status(503), status(200)}, own, 2},
-			{[]step{status(429, "Retry-After", "3600")}, nil, 1},
+			{status(429, "Retry-After", "2"), "status 429"},
+			{status(503), "status 503"},
+			{reset, "read tcp: connection reset by peer"},
 		} {
-			api := play(c.steps...)
-			req, err := retryablehttp.NewRequest(http.MethodGet, address, nil)
-			require.NoError(t, err)
-			handled := 0
-			req.SetResponseHandler(func(resp *http.Response) error {
-				handled++
-				return errors.Join(c.err, resp.Body.Close())
-			})
-			_, err = Config{MaxWait: 30 * time.Second}.NewClient(over(api)).Do(req)
-			require.Equal(t, 1, handled)
-			require.Len(t, api.went(), c.calls)
-			switch {
-			case c.err != nil:
-				require.ErrorIs(t, err, own)
-			default:
-				require.NoError(t, err)
+			api, admitted := play(c.what), 0
+			client := NewClient(&transport.Transport{Base: api, Limiter: count(&admitted, outbound.Unlimited{})})
+			send := func(key string) error {
+				resp, err := client.StandardClient().Transport.RoundTrip(keyedRequest(t, key))
+				if err == nil {
+					require.NoError(t, resp.Body.Close())
+				}
+				return err
 			}
+			require.Equal(t, c.what.err == nil, send("key") == nil)
+			require.Len(t, api.went(), 5)
+			time.Sleep(givenUpFor - 1)
+			for range 3 { // none of these prolongs it
+				err := send("key")
+				require.EqualError(t, err, "retry: POST https://api.example.com/items: not sent: sent again within 30 s: "+c.text)
+				require.Zero(t, ended(t, err).Attempts)
+				if c.what.err != nil {
+					require.ErrorIs(t, err, c.what.err)
+				}
+			}
+			require.Equal(t, 5, admitted)
+			_ = send("other")
+			require.Len(t, api.went(), 10, "another key")
+			time.Sleep(time.Nanosecond)
+			require.NotErrorIs(t, send("key"), errAgain)
+			require.Len(t, api.went(), 15)
 		}
 	})
+}
+
+// The client remembers only requests that it has sent several times without success.
+func TestIdempotencyKey_RequestsThatMayComeAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		max   int
+		steps []step
+	}{
+		"sent once":                  {0, []step{status(429, "Retry-After", "1")}},
+		"the time is too long":       {4, []step{status(429, "Retry-After", "3600")}},
+		"a success":                  {4, []step{status(429, "Retry-After", "1"), status(200)}},
+		"a mistake":                  {1, []step{status(429, "Retry-After", "1"), status(400)}},
+		"announced by an SDK of AWS": {4, []step{status(500)}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			client := Config{MaxWait: 30 * time.Second}.NewClient(over(play(c.steps...)))
+			client.RetryMax = c.max
+			for range 3 {
+				req := keyedRequest(t, "key")
+				if strings.Contains(name, "AWS") {
+					req.Header.Set("Amz-Sdk-Request", "attempt=1; max=3")
+				}
+				resp, err := client.StandardClient().Do(req)
+				require.NoError(t, err, name)
+				require.NoError(t, resp.Body.Close())
+			}
+		})
+	}
 }

@@ -1,22 +1,24 @@
 package retry
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/go-retryablehttp"
 	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/transport"
 )
 
-func TestResponsesBetweenAttemptsAreDrainedAndClosedOnce(t *testing.T) {
+// A response between two attempts is read up to 64 KiB, and closed once before the next attempt.
+func TestBody_DrainedAndClosedBetweenAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for size, read := range map[int]int{0: 0, 100: 100, 4096: 4096, maxDrain: maxDrain, 10 * maxDrain: maxDrain} {
 			for _, code := range []int{429, 500} {
@@ -41,7 +43,7 @@ func TestResponsesBetweenAttemptsAreDrainedAndClosedOnce(t *testing.T) {
 	})
 }
 
-// stalling is a body that sends some bytes at once, or now and then, and never ends.
+// stalling is a body that sends a byte, or one each time, and never ends.
 type stalling struct {
 	*io.PipeReader
 	closed atomic.Int32
@@ -64,7 +66,8 @@ func newStalling(ctx context.Context, every time.Duration) *stalling {
 	return &stalling{PipeReader: r}
 }
 
-func TestABodyThatStallsHoldsTheNextAttemptUpForASecondAtMost(t *testing.T) {
+// A body that stalls delays the next attempt for a second at most.
+func TestBody_AStallDelaysTheNextAttemptForASecond(t *testing.T) {
 	for _, every := range []time.Duration{0, 50 * time.Millisecond} {
 		for name, send := range ways {
 			synctest.Test(t, func(t *testing.T) {
@@ -89,112 +92,69 @@ func TestABodyThatStallsHoldsTheNextAttemptUpForASecondAtMost(t *testing.T) {
 	}
 }
 
-func TestEachResponseIsClosedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, what := range []step{status(429, "Retry-After", "3600"), status(500), status(503, "Retry-After", "3600")} {
-			for name, send := range ways {
-				api := play(what)
-				resp, err := send(Config{MaxWait: time.Minute}.NewClient(over(api)), requestWith(t, "GET", "none"))
-				require.NoError(t, err)
-				require.NoError(t, resp.Body.Close())
-				for _, body := range api.bodies {
-					require.EqualValues(t, 1, body.closed.Load(), name)
-				}
-			}
-		}
-	})
-}
-
-func TestAPrepareRetryThatFailsEndsWithAClosedResponse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		own := errors.New("own")
-		api := play(status(500))
-		client := NewClient(over(api))
-		client.PrepareRetry = func(*http.Request) error { return own }
-		_, err := get(t, client)
-		require.ErrorIs(t, err, own)
-		require.Len(t, api.bodies, 1)
-		require.EqualValues(t, 1, api.bodies[0].closed.Load())
-	})
-}
-
-// A body that the program cannot read again ends the request. No text has a part of the URL that may
-// be secret.
-func TestABodyThatCannotBeReadAgainEndsTheRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		own, n := errors.New("own"), 0
-		req, err := retryablehttp.NewRequest(http.MethodPut, address, func() (io.Reader, error) {
-			if n++; n > 2 { // the first one is measured
-				return nil, own
-			}
-			return strings.NewReader("text"), nil
-		})
-		require.NoError(t, err)
-		api := play(status(500))
-		_, err = NewClient(over(api)).Do(req)
-		require.ErrorIs(t, err, own)
-		require.NotContains(t, err.Error(), "canary")
-		require.Equal(t, []string{"text"}, api.said)
-		require.EqualValues(t, 1, api.bodies[0].closed.Load())
-	})
-}
-
-// retryablehttp keeps the body that it gets, and sends all of it each time.
-func TestBodiesThatRetryablehttpKeepsAreSentWholeEachTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, body := range []any{
-			[]byte("text"),
-			bytes.NewBufferString("text"),
-			bytes.NewReader([]byte("text")),
-			strings.NewReader("text"),
-			io.LimitReader(strings.NewReader("text more"), 4),
-			func() (io.Reader, error) { return strings.NewReader("text"), nil },
-		} {
-			api := play(reset, status(503), status(429, "Retry-After", "2"), status(200))
-			req, err := retryablehttp.NewRequest(http.MethodPut, address, body)
-			require.NoError(t, err)
-			_, err = do(NewClient(over(api)), req)
-			require.NoError(t, err, "%T", body)
-			require.Equal(t, []string{"text", "text", "text", "text"}, api.said, "%T", body)
-		}
-	})
-}
-
-func TestAnUpgradedConnectionIsHandedOn(t *testing.T) {
-	type conn struct {
-		io.Reader
-		io.Writer
-		io.Closer
-	}
-	var wrote bytes.Buffer
-	client := NewClient(over(base(func(req *http.Request) (*http.Response, error) {
-		return &http.Response{StatusCode: 101, Body: conn{strings.NewReader("hello"), &wrote, io.NopCloser(nil)}, Request: req}, nil
-	})))
-	resp, err := (client.StandardClient()).Get("https://api.example.com/")
-	require.NoError(t, err)
-	_, err = io.WriteString(resp.Body.(io.Writer), "hi")
-	require.NoError(t, err)
-	require.Equal(t, "hi", wrote.String())
-}
-
-// writer is a body that happens to have a Write method, as one made of a bytes.Buffer has.
-type writer struct {
+// conn is a body with a Write method, such as the connection of a 101.
+type conn struct {
 	*counted
 	io.Writer
 }
 
-// Only the connection of a 101 outlives its request: a long context does not collect what is
-// left of all others.
-func TestTheRequestOfABodyWithAWriteMethodEndsWithIt(t *testing.T) {
+// Only the connection of a 101 outlives its request, and the program can write to it.
+func TestBody_OnlyAnUpgradedConnectionOutlivesItsRequest(t *testing.T) {
 	for status, want := range map[int]error{200: context.Canceled, 101: nil} {
 		var sent context.Context
+		var wrote strings.Builder
 		client := NewClient(over(base(func(req *http.Request) (*http.Response, error) {
 			sent = req.Context()
-			return &http.Response{StatusCode: status, Body: writer{newBody("text"), io.Discard}, Request: req}, nil
+			return &http.Response{StatusCode: status, Body: conn{newBody("text"), &wrote}, Request: req}, nil
 		})))
 		resp, err := get(t, client)
 		require.NoError(t, err)
 		require.Equal(t, status, resp.StatusCode)
 		require.ErrorIs(t, sent.Err(), want, "%d", status)
+		if status == 101 {
+			_, err = io.WriteString(resp.Body.(io.Writer), "hi")
+			require.NoError(t, err)
+			require.Equal(t, "hi", wrote.String())
+		}
+	}
+}
+
+// While net/http waits for the first bytes of a body that it unpacks, that body cannot be closed.
+func TestBody_AGzippedStallDelaysNothing(t *testing.T) {
+	var calls atomic.Int32
+	end := make(chan struct{})
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if calls.Add(1) > 1 {
+			return
+		}
+		w.Header().Set("Content-Encoding", "gzip")
+		w.WriteHeader(http.StatusInternalServerError)
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-req.Context().Done():
+		case <-end:
+		}
+	}))
+	defer api.Close()
+	defer close(end)
+	base := api.Client().Transport.(*http.Transport)
+	b := bucket(t, outbound.PerSecond(1000), outbound.InFlight(1))
+	client := NewClient(&transport.Transport{Base: base, Limiter: b})
+	client.RetryWaitMin, client.RetryWaitMax = time.Millisecond, time.Millisecond
+
+	done := make(chan error, 1)
+	go func() {
+		resp, err := client.Get(api.URL)
+		if err == nil {
+			err = resp.Body.Close()
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+		require.EqualValues(t, 2, calls.Load())
+	case <-time.After(time.Minute):
+		t.Fatal("the request still hangs after a minute")
 	}
 }

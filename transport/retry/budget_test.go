@@ -31,8 +31,8 @@ func (a *arrivals) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // An API that fails for 60 s gets at most 1.2 times the fresh requests. Without a budget it gets five
-// times as many. After enough successes, requests are tried again as before.
-func TestBudget_AStormGetsFewRetries(t *testing.T) {
+// times as many. After enough successes, requests are sent again as before.
+func TestBudget_BoundsTheRetriesOfAStorm(t *testing.T) {
 	for name, fails := range map[string]step{"429": status(429), "503": status(503), "reset": reset, "no connection": dial} {
 		for _, budget := range []int{500, 0} {
 			synctest.Test(t, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestBudget_AStormGetsFewRetries(t *testing.T) {
 				require.LessOrEqual(t, got, 1.2, name)
 				require.Greater(t, got, 1.05, "%s: the budget is used", name)
 				again := storm(api, client)
-				require.LessOrEqual(t, again, 1.01, "%s: nothing has come back", name)
+				require.LessOrEqual(t, again, 1.01, "%s: no success has returned any", name)
 				calls(t, client, 550, 100*time.Millisecond)
 				again = storm(api, client)
 				require.InDelta(t, got, again, 0.01, "%s: 550 successes have filled the budget", name)
@@ -71,8 +71,8 @@ func calls(t *testing.T, client *retryablehttp.Client, n int, pause time.Duratio
 	})
 }
 
-// A retry that succeeds returns some of what it took, so that rare failures are always tried again.
-func TestBudget_RareFailuresAreTriedAgain(t *testing.T) {
+// A retry that succeeds returns some of what it took, so that rare failures are always sent again.
+func TestBudget_RareFailuresAreSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		steps := []step{}
 		for range 200 {

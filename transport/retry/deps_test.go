@@ -9,7 +9,7 @@ import (
 )
 
 // A program that does not import this package gets neither retryablehttp nor what that needs.
-func TestOnlyThisPackageImportsRetryablehttp(t *testing.T) {
+func TestDeps_OnlyThisPackageImportsRetryablehttp(t *testing.T) {
 	cmd := exec.Command("go", "list", "-f", "{{.ImportPath}}: {{.Imports}}", "./...")
 	cmd.Dir = "../.."
 	out, err := cmd.Output()

@@ -18,7 +18,8 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-func TestErrorsSayWhatHappened(t *testing.T) {
+// The text has the method, the URL, the attempt and the cause.
+func TestError_Text(t *testing.T) {
 	cause := errors.New("connection reset")
 	e := &Error{Method: "PUT", URL: "https://h/p", Attempts: 5, Err: cause}
 	require.EqualError(t, e, "retry: PUT https://h/p: attempt 5: connection reset")
@@ -33,11 +34,12 @@ func TestErrorsSayWhatHappened(t *testing.T) {
 	require.True(t, (&Error{Err: context.DeadlineExceeded}).Timeout())
 }
 
-func TestNoErrorContainsACredential(t *testing.T) {
+// No text has a part of the URL that may be secret.
+func TestError_ContainsNoCredential(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const secret = "https://user:secret@api.example.com/items?token=canary#canary"
 		hour := &outbound.ThrottledError{Key: "api", RetryAfter: time.Hour}
-		for name, tr := range map[string]*transport.Transport{
+		for name, rt := range map[string]*transport.Transport{
 			"reset":          over(play(reset)),
 			"limiter":        {Limiter: &refusing{errs: repeat(hour, 99)}},
 			"store":          {Limiter: &refusing{errs: repeat(&outbound.StoreError{Op: "book", Key: "api", Err: errors.New("down")}, 99)}},
@@ -49,12 +51,9 @@ func TestNoErrorContainsACredential(t *testing.T) {
 			if name == "another scheme" {
 				address = strings.Replace(secret, "https", "ftp", 1)
 			}
-			client := NewClient(tr)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			req, err := retryablehttp.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+			req, err := retryablehttp.NewRequestWithContext(within(t, time.Minute), http.MethodGet, address, nil)
 			require.NoError(t, err)
-			_, err = client.Do(req)
-			cancel()
+			_, err = NewClient(rt).Do(req)
 			text := ended(t, err).Error() + fmt.Sprintf("%v %+v %q", err, err, err) + ended(t, err).URL
 			for _, canary := range []string{"canary", "secret", "user"} {
 				require.NotContains(t, text, canary, name)
@@ -64,39 +63,34 @@ func TestNoErrorContainsACredential(t *testing.T) {
 				require.Equal(t, reset.err, errors.Unwrap(err), "what an http.Client adds has the query")
 			}
 		}
-		key := "https://api.example.com/items?token=canary"
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, key, strings.NewReader("text"))
-		require.NoError(t, err)
+		req := requestWith(t, http.MethodPut, "replayable")
 		req.Header.Set("Idempotency-Key", "k")
 		rt := NewClient(over(play(reset))).StandardClient().Transport
 		for range 2 {
-			_, err = rt.RoundTrip(req)
+			_, err := rt.RoundTrip(req)
 			require.NotContains(t, err.Error(), "canary")
 		}
+		_, err := rt.RoundTrip(req)
 		require.ErrorIs(t, err, errAgain)
 	})
 }
 
 // The key of a refusal is that of the limiter's bucket, or its label.
-func TestARefusalHasTheKeyOfTheBucket(t *testing.T) {
+func TestError_HasTheKeyOfTheBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		b := outbound.Must(outbound.NewBucket("b", outbound.PerSecond(1)))
 		keyed := &outbound.Keyed[string]{
 			New:   func(key string) (outbound.Limiter, error) { return outbound.NewBucket(key, outbound.PerSecond(1)) },
 			Label: func(string) string { return "label" },
 		}
-		queues := &outbound.Keyed[string]{New: func(key string) (outbound.Limiter, error) {
-			b, err := outbound.NewBucket(key, outbound.PerSecond(1))
-			return queue.New(b, queue.Config{}), err
-		}}
 		for name, c := range map[string]struct {
 			limiter outbound.Limiter
 			want    string
 		}{
-			"a bucket":          {outbound.Must(outbound.NewBucket("b", outbound.PerSecond(1))), "b"},
-			"a queue":           {queue.New(outbound.Must(outbound.NewBucket("b", outbound.PerSecond(1))), queue.Config{}), "b"},
-			"an observed one":   {outbound.Observe(outbound.Must(outbound.NewBucket("b", outbound.PerSecond(1))), "", func(context.Context, outbound.Event) {}), "b"},
-			"a key":             {queues.For("key"), "key"},
-			"a key with labels": {keyed.For("secret"), "label"},
+			"a bucket": {b, "b"},
+			"a queue":  {queue.New(b, queue.Config{}), "b"},
+			"observed": {outbound.Observe(b, "", func(context.Context, outbound.Event) {}), "b"},
+			"a label":  {keyed.For("secret"), "label"},
 		} {
 			for kind, rt := range map[string]*transport.Transport{
 				"Limiter": {Limiter: c.limiter},

@@ -16,7 +16,7 @@ import (
 
 // The table of the package doc: the cause alone decides what comes back, for the client and for its
 // StandardClient, whatever RetryMax is, and never a response with an error.
-func TestTheCauseDecidesWhatComesBack(t *testing.T) {
+func TestOutcome_TheCauseDecides(t *testing.T) {
 	hour := &outbound.ThrottledError{Key: "b", RetryAfter: time.Hour}
 	down := &outbound.StoreError{Op: "book", Key: "b", Err: errors.New("down")}
 	always := func(err error) outbound.Limiter { return &refusing{errs: repeat(err, 99)} }
@@ -30,6 +30,10 @@ func TestTheCauseDecidesWhatComesBack(t *testing.T) {
 	hangs := base(func(req *http.Request) (*http.Response, error) {
 		<-req.Context().Done()
 		return nil, req.Context().Err()
+	})
+	cut := base(func(req *http.Request) (*http.Response, error) {
+		<-req.Context().Done()
+		return nil, reset.err
 	})
 	for name, c := range map[string]struct {
 		rt       *transport.Transport
@@ -49,7 +53,7 @@ func TestTheCauseDecidesWhatComesBack(t *testing.T) {
 		"the limiter refuses":                 {rt: &transport.Transport{Limiter: always(hour)}, is: outbound.ErrThrottled},
 		"it refuses, with 3 s left":           {rt: &transport.Transport{Limiter: always(hour)}, deadline: 3 * time.Second, is: context.DeadlineExceeded},
 		"it refuses, with an OnRefusal":       {rt: &transport.Transport{Limiter: always(hour), OnRefusal: transport.TooManyRequests}, status: 429},
-		"it refuses what the API has refused": {rt: &transport.Transport{Base: play(status(429)), Limiter: &heldAfter{hour, 1}}, is: outbound.ErrThrottled},
+		"it refuses what the API has refused": {rt: &transport.Transport{Base: play(status(429)), Limiter: &refusing{errs: append([]error{nil}, repeat(hour, 99)...)}}, is: outbound.ErrThrottled},
 		"a cost that can never go":            {rt: &transport.Transport{Limiter: always(outbound.ErrTooLarge)}, is: outbound.ErrTooLarge},
 		"a store that fails":                  {rt: &transport.Transport{Limiter: always(down)}, is: down},
 		"no transport":                        {is: outbound.ErrInvalid},
@@ -58,6 +62,7 @@ func TestTheCauseDecidesWhatComesBack(t *testing.T) {
 		"cancelled in the limiter":            {rt: &transport.Transport{Limiter: waits}, cancel: time.Second, is: context.Canceled, bare: true},
 		"cancelled between two refusals":      {rt: &transport.Transport{Limiter: always(&outbound.ThrottledError{})}, cancel: time.Second, is: context.Canceled, bare: true},
 		"cancelled in an attempt":             {rt: over(hangs), cancel: time.Second, is: context.Canceled, bare: true},
+		"cut off by the cancellation":         {rt: over(cut), cancel: time.Second, is: context.Canceled, bare: true},
 		"cancelled in a pause":                {rt: over(play(reset)), cancel: 500 * time.Millisecond, is: context.Canceled, bare: true},
 		"the deadline passes in the limiter":  {rt: &transport.Transport{Limiter: waits}, deadline: time.Second, is: outbound.ErrThrottled},
 		"the deadline passes in an attempt":   {rt: over(hangs), deadline: time.Second, is: context.DeadlineExceeded, bare: true},
@@ -67,19 +72,18 @@ func TestTheCauseDecidesWhatComesBack(t *testing.T) {
 				again := name == "it refuses what the API has refused" || name == "cancelled in a pause"
 				synctest.Test(t, func(t *testing.T) {
 					client := Config{MaxWait: time.Minute}.NewClient(c.rt)
+					require.Nil(t, client.Logger)
 					client.RetryMax = retryMax
 					if again && retryMax == 0 {
 						return
 					}
-					if again && c.rt.Limiter != nil {
-						c.rt.Limiter.(*heldAfter).n = 1
+					if c.rt != nil {
+						if l, ok := c.rt.Limiter.(*refusing); ok {
+							l.asked.Store(0)
+						}
 					}
-					ctx, cancel := context.WithCancel(t.Context())
+					ctx, cancel := context.WithCancel(within(t, c.deadline))
 					defer cancel()
-					if c.deadline > 0 {
-						ctx, cancel = context.WithTimeout(ctx, c.deadline)
-						defer cancel()
-					}
 					if c.cancel > 0 {
 						time.AfterFunc(c.cancel, cancel)
 					}
@@ -104,17 +108,4 @@ func TestTheCauseDecidesWhatComesBack(t *testing.T) {
 			}
 		}
 	}
-}
-
-// heldAfter is a limiter that admits n calls and then refuses.
-type heldAfter struct {
-	err error
-	n   int
-}
-
-func (h *heldAfter) Acquire(context.Context, outbound.Cost) (outbound.Permit, error) {
-	if h.n--; h.n < 0 {
-		return outbound.Permit{}, h.err
-	}
-	return outbound.Permit{}, nil
 }

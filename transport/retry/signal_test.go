@@ -11,7 +11,8 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-func TestAResponseSaysWhetherAndForHowLong(t *testing.T) {
+// A response is a refusal or a failure by its status, its headers and the profile.
+func TestSignal_OfAResponse(t *testing.T) {
 	const s = time.Second
 	rate := func(d time.Duration) signal { return signal{throttled: true, refused: true, wait: d} }
 	busy := func(d time.Duration) signal { return signal{throttled: true, wait: d} }
@@ -58,8 +59,8 @@ func TestAResponseSaysWhetherAndForHowLong(t *testing.T) {
 	})
 }
 
-// No wait brings an account credit, whatever else the response tells.
-func TestAnAccountWithoutCreditIsARefusalForGood(t *testing.T) {
+// An account without credit is refused permanently, whatever else the response says.
+func TestSignal_AccountWithoutCredit(t *testing.T) {
 	for code, hopeless := range map[string]bool{"insufficient_quota": true, "billing_hard_limit_reached": true, "rate_limit_exceeded": false} {
 		for _, header := range [][]string{
 			nil,

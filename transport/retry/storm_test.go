@@ -35,7 +35,7 @@ type weather struct {
 type storm struct {
 	from, to time.Duration
 	step
-	tells bool // in a Retry-After that says when it is over
+	reports bool // when it is over, in a Retry-After
 }
 
 func (w *weather) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -62,8 +62,9 @@ func (w *weather) storm(req *http.Request) (*http.Response, error) {
 		if s.err != nil {
 			return nil, s.err
 		}
-		resp := &http.Response{StatusCode: s.status, Header: http.Header{}, Body: newBody("storm"), Request: req}
-		if s.tells {
+		resp := s.response(req, newBody("storm"))
+		if s.reports {
+			resp.Header = http.Header{}
 			resp.Header.Set("Retry-After", strconv.FormatFloat((s.to-now).Seconds(), 'f', -1, 64))
 		}
 		return resp, nil
@@ -96,20 +97,24 @@ func work(t *testing.T, client *retryablehttp.Client, workers, calls int) time.D
 
 const gap = 101 * time.Millisecond // the time between two calls of PerSecond(10)
 
-func TestAStormTakesLittleMoreThanItsOwnTime(t *testing.T) {
+// All calls succeed after a storm of refusals or failures, in little more than its time. Each attempt has a permit.
+func TestStorm_TakesLittleMoreThanItsTime(t *testing.T) {
 	s := time.Second
+	twice := func(what step) []storm {
+		return []storm{{10 * s, 20 * s, what, true}, {40 * s, 45 * s, what, true}}
+	}
 	for _, c := range []struct {
 		name   string
 		storms []storm
 		bare   bool          // without a queue
-		ideal  time.Duration // beside the calls' own time
+		ideal  time.Duration // in addition to the calls' own time
 	}{
 		{name: "no storm"},
 		{name: "no storm, bare bucket", bare: true},
-		{name: "429", storms: []storm{{10 * s, 20 * s, status(429), true}, {40 * s, 45 * s, status(429), true}}, ideal: 15 * s},
-		{name: "429, bare bucket", storms: []storm{{10 * s, 20 * s, status(429), true}, {40 * s, 45 * s, status(429), true}}, bare: true, ideal: 15 * s},
-		{name: "503 with a time", storms: []storm{{10 * s, 20 * s, status(503), true}, {40 * s, 45 * s, status(503), true}}, ideal: 15 * s},
-		{name: "503 with a time, bare bucket", storms: []storm{{10 * s, 20 * s, status(503), true}, {40 * s, 45 * s, status(503), true}}, bare: true, ideal: 15 * s},
+		{name: "429", storms: twice(status(429)), ideal: 15 * s},
+		{name: "429, bare bucket", storms: twice(status(429)), bare: true, ideal: 15 * s},
+		{name: "503 with a time", storms: twice(status(503)), ideal: 15 * s},
+		{name: "503 with a time, bare bucket", storms: twice(status(503)), bare: true, ideal: 15 * s},
 		{name: "503", storms: []storm{{10 * s, 15 * s, status(503), false}, {40 * s, 45 * s, status(503), false}}, ideal: 10 * s},
 		{name: "no connection", storms: []storm{{10 * s, 15 * s, dial, false}}, ideal: 5 * s},
 		{name: "resets", storms: []storm{{10 * s, 15 * s, reset, false}}, ideal: 5 * s},
@@ -125,8 +130,7 @@ func TestAStormTakesLittleMoreThanItsOwnTime(t *testing.T) {
 					limiter = queue.New(b, queue.Config{})
 				}
 				admitted := 0
-				// On a bare bucket workers compete at random, and one may get no room for
-				// long.
+				// On a bare bucket workers compete at random, and one may wait for long.
 				config := Config{}
 				if c.bare {
 					config.MaxWait = time.Hour
@@ -144,7 +148,8 @@ func TestAStormTakesLittleMoreThanItsOwnTime(t *testing.T) {
 	}
 }
 
-func TestAFlakyAPITakesLittleMoreThanItsAttempts(t *testing.T) {
+// An API that fails now and then gets all calls, in little more time than the attempts take.
+func TestStorm_FlakyAPITakesLittleMoreThanItsAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, bare := range []bool{false, true} {
 			const workers, calls = 20, 1200
@@ -160,15 +165,14 @@ func TestAFlakyAPITakesLittleMoreThanItsAttempts(t *testing.T) {
 					what = trouble[n/4%len(trouble)]
 				}
 				mu.Unlock()
-				switch {
-				case what.err != nil:
-					_ = req.Body.Close()
-					return nil, what.err
-				case what.status != 0:
-					_ = req.Body.Close()
-					return &http.Response{StatusCode: what.status, Body: newBody("trouble"), Request: req}, nil
+				if what.err == nil && what.status == 0 {
+					return api.RoundTrip(req)
 				}
-				return api.RoundTrip(req)
+				_ = req.Body.Close()
+				if what.err != nil {
+					return nil, what.err
+				}
+				return what.response(req, newBody("trouble")), nil
 			})
 			b := bucket(t, outbound.PerSecond(10))
 			var limiter outbound.Limiter = b
@@ -188,22 +192,8 @@ func TestAFlakyAPITakesLittleMoreThanItsAttempts(t *testing.T) {
 	})
 }
 
-func TestAStormThatDoesNotEndIsGivenUpInTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for name, limiter := range limiters(t) {
-			api := play(status(429))
-			start := time.Now()
-			resp, err := get(t, Config{MaxWait: 30 * time.Second}.NewClient(&transport.Transport{Base: api, Limiter: limiter}))
-			require.NoError(t, err, name)
-			require.Equal(t, 429, resp.StatusCode)
-			require.LessOrEqual(t, time.Since(start), 30*time.Second, name)
-			require.Len(t, api.went(), 5, name) // after 0, 1, 3, 7 and 15 s
-			time.Sleep(2 * time.Hour)
-		}
-	})
-}
-
-func TestAWorkerThatIsCancelledInAStormLeavesNothingBehind(t *testing.T) {
+// Workers that are cancelled in a storm leave no goroutine, no waiting call and no charge.
+func TestStorm_CancelledWorkersLeaveNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the bubble fails if a goroutine is left
 		b := bucket(t, outbound.InFlight(2), outbound.PerSecond(10))
 		q := queue.New(b, queue.Config{})

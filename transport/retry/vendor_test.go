@@ -4,7 +4,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,9 +17,9 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// The configured limits are not the API's, and those change. The API refuses again and again,
-// each vendor in its way, and every call succeeds in the end.
-func TestVendorsWithOtherLimitsThanWereConfigured(t *testing.T) {
+// If the API's limits change and are lower than the configured ones, it refuses often, each vendor in its
+// way. Every call succeeds in the end.
+func TestVendor_LimitsLowerThanConfigured(t *testing.T) {
 	high, low := outboundtest.SlidingLog(10, time.Second), outboundtest.SlidingLog(5, time.Second)
 	full, half := outboundtest.LeakyBucket(10, 10), outboundtest.LeakyBucket(5, 5)
 	for name, c := range map[string]struct {
@@ -37,7 +36,7 @@ func TestVendorsWithOtherLimitsThanWereConfigured(t *testing.T) {
 		"ShopifyREST":     {outboundtest.ShopifyREST(full), profile.Shopify, half},
 		"Discord":         {outboundtest.Discord(high.Of("global", nil)), profile.Discord, low.Of("global", nil)},
 		"RateLimitFields": {outboundtest.RateLimitFields(high), nil, low},
-		"calls at once":   {&outboundtest.API{Rules: []outboundtest.Rule{outboundtest.InFlight(3)}, Latency: 200 * time.Millisecond}, nil, outboundtest.InFlight(1)},
+		"calls in flight": {&outboundtest.API{Rules: []outboundtest.Rule{outboundtest.InFlight(3)}, Latency: 200 * time.Millisecond}, nil, outboundtest.InFlight(1)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -59,9 +58,8 @@ func TestVendorsWithOtherLimitsThanWereConfigured(t *testing.T) {
 	}
 }
 
-// GitHub's primary limit is a 403 with a reset. If others use it as well, GitHub refuses
-// without warning.
-func TestA403IsTriedAgainWhereTheProfileKnowsIt(t *testing.T) {
+// A 403 with a reset, as GitHub's primary limit has it, is sent again if the profile has it.
+func TestVendor_GitHub403IsSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, p := range []*profile.Profile{profile.GitHub, nil} {
 			api := outboundtest.GitHub(outboundtest.FirstCallWindow(1, 20*time.Second))
@@ -85,7 +83,7 @@ func TestA403IsTriedAgainWhereTheProfileKnowsIt(t *testing.T) {
 }
 
 // Shopify has not carried out a mutation that it has refused, although its status is 200.
-func TestARefusalWithStatus200IsTriedAgain(t *testing.T) {
+func TestVendor_ShopifyRefusalWith200IsSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := outboundtest.ShopifyGraphQL(outboundtest.LeakyBucket(20, 2).Of("points", func(*http.Request) float64 { return 10 }))
 		api.Next = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -108,7 +106,8 @@ func TestARefusalWithStatus200IsTriedAgain(t *testing.T) {
 	})
 }
 
-func TestCreditThatIsUsedUpIsNotTriedAgain(t *testing.T) {
+// A refusal because the credit is used up is final.
+func TestVendor_OpenAICreditIsFinal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := outboundtest.OpenAI(outboundtest.SlidingLog(1, time.Hour).Of("quota", nil))
 		client := NewClient(&transport.Transport{Base: api, Profile: profile.OpenAI})
@@ -122,34 +121,5 @@ func TestCreditThatIsUsedUpIsNotTriedAgain(t *testing.T) {
 			require.NoError(t, resp.Body.Close())
 		}
 		require.Equal(t, 2, api.Report().Arrivals)
-	})
-}
-
-// An object that another call has locked is free after a while, and the lock does not slow
-// the account down.
-func TestALockDelaysOnlyItsOwnRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		object := func(req *http.Request) string { return req.URL.Path }
-		api := outboundtest.Stripe(outboundtest.InFlight(1).Of("lock", nil).By(object))
-		api.Latency = 300 * time.Millisecond
-		b := bucket(t, outbound.PerSecond(100))
-		client := NewClient(&transport.Transport{Base: api, Limiter: queue.New(b, queue.Config{}), Profile: profile.Stripe}).StandardClient()
-		var late atomic.Int32
-		start := time.Now()
-		all(t, 3, func(i int) {
-			path := []string{"/v1/a", "/v1/a", "/v1/b"}[i]
-			resp, err := client.Post("https://api.stripe.example.com"+path, "text/plain", strings.NewReader("text"))
-			require.NoError(t, err)
-			require.NoError(t, resp.Body.Close())
-			require.Equal(t, 200, resp.StatusCode)
-			if time.Since(start) > time.Second {
-				late.Add(1)
-			}
-		})
-		require.EqualValues(t, 1, late.Load())
-		require.Equal(t, 1, api.Report().Refused)
-		state, err := b.State(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, 1.0, state.Speed)
 	})
 }

@@ -14,8 +14,11 @@ import (
 
 	"github.com/hashicorp/go-retryablehttp"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/time/rate"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/xrate"
+	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/transport"
 )
 
@@ -41,12 +44,16 @@ func status(code int, header ...string) step {
 	return step{status: code, header: h}
 }
 
+func (s step) response(req *http.Request, body io.ReadCloser) *http.Response {
+	return &http.Response{StatusCode: s.status, Header: s.header, Body: body, Request: req}
+}
+
 var (
 	dial  = step{err: &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}}
 	reset = step{err: &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}}
 )
 
-// script is a Base that answers one request after the other, with the last step for ever. It
+// script is a Base that answers one request after the other, and all others with the last step. It
 // reads and closes the requests' bodies, and records what it saw.
 type script struct {
 	steps []step
@@ -75,9 +82,16 @@ func (s *script) RoundTrip(req *http.Request) (*http.Response, error) {
 	if next.err != nil {
 		return nil, next.err
 	}
-	body := newBody(http.StatusText(next.status))
-	s.bodies = append(s.bodies, body)
-	return &http.Response{StatusCode: next.status, Header: next.header, Body: body, Request: req}, nil
+	s.bodies = append(s.bodies, newBody(http.StatusText(next.status)))
+	return next.response(req, s.bodies[len(s.bodies)-1]), nil
+}
+
+// closed asserts that each response was closed once.
+func (s *script) closed(t testing.TB, what ...any) {
+	t.Helper()
+	for _, body := range s.bodies {
+		require.EqualValues(t, 1, body.closed.Load(), what...)
+	}
 }
 
 // went returns when the requests arrived, from the start.
@@ -111,7 +125,7 @@ func (b *counted) Close() error {
 }
 
 // refusing is a limiter that returns these errors, one after the other, and then admits every
-// call.
+// call. A nil error admits one.
 type refusing struct {
 	errs  []error
 	asked atomic.Int32
@@ -123,6 +137,13 @@ func (l *refusing) Acquire(context.Context, outbound.Cost) (outbound.Permit, err
 		return outbound.Permit{}, l.errs[n-1]
 	}
 	return outbound.Permit{}, nil
+}
+
+func repeat(err error, n int) (errs []error) {
+	for range n {
+		errs = append(errs, err)
+	}
+	return errs
 }
 
 // limiterFunc is a limiter that is a function.
@@ -138,9 +159,23 @@ func bucket(t testing.TB, limits ...outbound.Limit) *outbound.Bucket {
 	return b
 }
 
-// get calls the client, and reads and closes the response.
+// within returns a context that ends after d, or the test's own if d is zero.
+func within(t testing.TB, d time.Duration) context.Context {
+	if d == 0 {
+		return t.Context()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// get sends a request with the client, and reads and closes the response.
 func get(t testing.TB, client *retryablehttp.Client) (*http.Response, error) {
-	req, err := retryablehttp.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+	return getIn(t.Context(), t, client)
+}
+
+func getIn(ctx context.Context, t testing.TB, client *retryablehttp.Client) (*http.Response, error) {
+	req, err := retryablehttp.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	require.NoError(t, err)
 	return do(client, req)
 }
@@ -154,7 +189,55 @@ func do(client *retryablehttp.Client, req *retryablehttp.Request) (*http.Respons
 	return resp, err
 }
 
-// over returns a transport that is not paced.
+// ways are the two ways to send a request: by the client itself, and through an http.Client.
+var ways = map[string]func(*retryablehttp.Client, *http.Request) (*http.Response, error){
+	"Client": func(c *retryablehttp.Client, req *http.Request) (*http.Response, error) {
+		own, err := retryablehttp.FromRequest(req)
+		if err != nil {
+			return nil, err
+		}
+		return c.Do(own)
+	},
+	"StandardClient": func(c *retryablehttp.Client, req *http.Request) (*http.Response, error) {
+		return c.StandardClient().Do(req)
+	},
+}
+
+// requestWith returns a request whose body is "none", "replayable" or "once".
+func requestWith(t *testing.T, method, body string) *http.Request {
+	var text io.Reader
+	switch body {
+	case "replayable":
+		text = strings.NewReader("text")
+	case "once":
+		text = newBody("text")
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, address, text)
+	require.NoError(t, err)
+	return req
+}
+
+// wide is a limit that never refuses.
+var wide = outbound.Limit{Capacity: 1e6, LeakRate: 1e6}
+
+// limiters are all kinds of limiters that admit immediately, whether or not they hold when the
+// API has refused a call.
+func limiters(t *testing.T) map[string]outbound.Limiter {
+	never := func(context.Context, outbound.Event) {}
+	keyed := &outbound.Keyed[string]{New: func(string) (outbound.Limiter, error) { return bucket(t, wide), nil }}
+	return map[string]outbound.Limiter{
+		"nil":            nil,
+		"Unlimited":      outbound.Unlimited{},
+		"x/time":         &xrate.Limiter{Rate: rate.NewLimiter(1e6, 1e6)},
+		"bucket":         bucket(t, wide),
+		"two limits":     bucket(t, wide, outbound.Limit{Capacity: 1e6, LeakRate: 1e6, Name: "other"}),
+		"queue":          queue.New(bucket(t, wide), queue.Config{}),
+		"observed queue": outbound.Observe(queue.New(bucket(t, wide), queue.Config{}), "", never),
+		"keyed":          keyed.For("key"),
+	}
+}
+
+// over returns a transport without a limiter.
 func over(b http.RoundTripper) *transport.Transport { return &transport.Transport{Base: b} }
 
 // throttled returns the ThrottledError in err.
@@ -191,7 +274,7 @@ func all(t testing.TB, n int, work func(i int)) {
 	group.Wait()
 }
 
-// count counts the calls that a limiter admits and whose units do not come back.
+// count counts the calls that a limiter admits and that do not return their cost.
 func count(n *int, l outbound.Limiter) outbound.Limiter {
 	var mu sync.Mutex
 	return outbound.Observe(l, "", func(_ context.Context, e outbound.Event) {

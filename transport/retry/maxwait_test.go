@@ -1,0 +1,244 @@
+package retry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue"
+	"github.com/dripfeed/dripfeed/transport"
+	"github.com/dripfeed/dripfeed/transport/profile"
+)
+
+// MaxWait bounds the wait in a queue as well, and a queue's own adds nothing to it. Only the error at the
+// context's deadline is a timeout.
+func TestMaxWait_BoundsTheQueueAndTheRetriesTogether(t *testing.T) {
+	for name, c := range map[string]struct {
+		queue    time.Duration // its MaxWait
+		deadline time.Duration
+		want     time.Duration
+		late     bool // the error is that of the context's deadline
+	}{
+		"both a minute":          {queue: time.Minute, want: time.Minute},
+		"a queue without one":    {want: time.Minute},
+		"a shorter one":          {queue: 20 * time.Second, want: time.Minute},
+		"a longer one":           {queue: time.Hour, want: time.Minute},
+		"a deadline before that": {deadline: 30 * time.Second, want: 30 * time.Second, late: true},
+		"a deadline after that":  {deadline: time.Hour, want: time.Minute},
+	} {
+		for kind, where := range map[string]func(l outbound.Limiter) *transport.Transport{
+			"Limiter": func(l outbound.Limiter) *transport.Transport { return &transport.Transport{Limiter: l} },
+			"For": func(l outbound.Limiter) *transport.Transport {
+				return &transport.Transport{For: func(*http.Request) outbound.Limiter { return l }}
+			},
+		} {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					b := bucket(t, outbound.PerSecond(10), outbound.InFlight(1))
+					busy, err := b.Acquire(t.Context(), outbound.Cost{1}) // it never ends, which no queue can predict
+					require.NoError(t, err)
+					defer busy.Done()
+					rt := where(queue.New(b, queue.Config{MaxWait: c.queue}))
+					rt.Base = play(status(200))
+					begin := time.Now()
+					_, err = getIn(within(t, c.deadline), t, Config{MaxWait: time.Minute}.NewClient(rt))
+					require.ErrorIs(t, err, outbound.ErrThrottled)
+					require.Equal(t, c.late, errors.Is(err, context.DeadlineExceeded))
+					require.LessOrEqual(t, time.Since(begin), c.want)
+					require.Greater(t, time.Since(begin), c.want-2*time.Second)
+				})
+			})
+		}
+	}
+}
+
+// The wait in the queue before a refusal counts.
+func TestMaxWait_CountsTheQueueBeforeARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1. / 40})
+		first, err := b.Acquire(t.Context(), outbound.Cost{1})
+		require.NoError(t, err)
+		first.Done()
+		api := play(status(429, "Retry-After", "30"), status(200))
+		begin := time.Now()
+		resp, err := get(t, Config{MaxWait: time.Minute}.NewClient(&transport.Transport{Limiter: queue.New(b, queue.Config{}), Base: api}))
+		require.NoError(t, err)
+		require.Equal(t, 429, resp.StatusCode)
+		require.Len(t, api.went(), 1)
+		about(t, 40*time.Second, 0.01, time.Since(begin)) // 40 s in the queue, and 30 s would not fit into the rest
+	})
+}
+
+// Capacity that is free when MaxWait ends is used, although the limiter then has no time left.
+func TestMaxWait_UsesCapacityAtItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1 / 0.3})
+		first, err := b.Acquire(t.Context(), outbound.Cost{1})
+		require.NoError(t, err)
+		first.Done()
+		_, err = b.Acquire(t.Context(), outbound.Cost{1})
+		client := Config{MaxWait: throttled(t, err).RetryAfter}.NewClient(&transport.Transport{Limiter: b, Base: play(status(200))})
+		_, err = get(t, client)
+		require.NoError(t, err)
+		require.NoError(t, b.Hold(t.Context(), time.Hour))
+		_, err = get(t, client)
+		require.Greater(t, throttled(t, err).RetryAfter, 59*time.Minute)
+	})
+}
+
+// The latency of the API does not count.
+func TestMaxWait_DoesNotCountTheLatencyOfTheAPI(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, l := range map[string]outbound.Limiter{
+			"unlimited": outbound.Unlimited{},
+			"a bucket":  bucket(t, outbound.PerSecond(10)),
+			"a queue":   queue.New(bucket(t, outbound.PerSecond(10)), queue.Config{}),
+		} {
+			api := play(status(429, "Retry-After", "4"), status(429, "Retry-After", "4"), status(200))
+			slow := base(func(req *http.Request) (*http.Response, error) {
+				time.Sleep(20 * time.Second)
+				return api.RoundTrip(req)
+			})
+			_, err := get(t, Config{MaxWait: 10 * time.Second}.NewClient(&transport.Transport{Limiter: l, Base: slow}))
+			require.NoError(t, err, name)
+		}
+	})
+}
+
+// A limiter of the program's own may return the error of its context. If MaxWait is why that ended, it is no timeout.
+func TestMaxWait_IsNoTimeoutOfAnotherLimiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waits := limiterFunc(func(ctx context.Context, _ outbound.Cost) (outbound.Permit, error) {
+			<-ctx.Done()
+			return outbound.Permit{}, ctx.Err()
+		})
+		begin := time.Now()
+		_, err := get(t, Config{MaxWait: 10 * time.Second}.NewClient(&transport.Transport{Limiter: waits, Base: play(status(200))}))
+		require.NotErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, outbound.ThrottledError{}, *throttled(t, err))
+		about(t, 10*time.Second, 0.001, time.Since(begin))
+	})
+}
+
+// A wait beyond MaxWait or the deadline is not begun, and one just within it is.
+func TestMaxWait_BoundsTheLimitersWait(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		config   Config
+		deadline time.Duration // 0: none
+		wait     time.Duration
+		late     bool // the error names the deadline
+	}{
+		{name: "a day without a deadline", wait: 24*time.Hour + 1},
+		{name: "MaxWait", config: Config{MaxWait: time.Minute}, wait: time.Minute + 1},
+		{name: "deadline", deadline: 10 * time.Second, wait: 10*time.Second + 1, late: true},
+		{name: "a deadline beyond 30 s", deadline: time.Hour, wait: time.Hour + 1, late: true},
+		{name: "MaxWait before a deadline", config: Config{MaxWait: time.Second}, deadline: time.Hour, wait: time.Second + 1},
+		{name: "a deadline before MaxWait", config: Config{MaxWait: time.Hour}, deadline: time.Second, wait: time.Second + 1, late: true},
+		{name: "the longest Duration", config: Config{MaxWait: 1<<63 - 2}, wait: 1<<63 - 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := play(status(200))
+				limiter := &refusing{errs: []error{&outbound.ThrottledError{Key: "api", RetryAfter: c.wait}}}
+				client := c.config.NewClient(&transport.Transport{Base: api, Limiter: limiter})
+				ctx := within(t, c.deadline)
+				_, err := getIn(ctx, t, client)
+				require.Zero(t, time.Since(api.start))
+				require.Equal(t, c.wait, throttled(t, err).RetryAfter)
+				require.Equal(t, c.late, errors.Is(err, context.DeadlineExceeded))
+				require.Equal(t, c.late, ended(t, err).Timeout())
+				require.Empty(t, api.went())
+
+				within := c.wait - 1
+				if c.late { // a wait that ends with the deadline may lose to it
+					within--
+				}
+				limiter.errs = append(limiter.errs, &outbound.ThrottledError{Key: "api", RetryAfter: min(within, time.Hour)})
+				if c.wait < time.Hour {
+					_, err = getIn(ctx, t, client)
+					require.NoError(t, err)
+					require.Equal(t, within, time.Since(api.start))
+				}
+			})
+		})
+	}
+}
+
+// The waits of one attempt add up.
+func TestMaxWait_CountsAllWaitsOfAnAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		again := &outbound.ThrottledError{Key: "api", RetryAfter: 4 * time.Second}
+		limiter := &refusing{errs: []error{again, again, again, again, again}}
+		start := time.Now()
+		_, err := get(t, Config{MaxWait: 10 * time.Second}.NewClient(&transport.Transport{Base: play(status(200)), Limiter: limiter}))
+		require.Equal(t, 4*time.Second, throttled(t, err).RetryAfter)
+		require.EqualValues(t, 3, limiter.asked.Load())
+		about(t, 8*time.Second, 0.1, time.Since(start))
+	})
+}
+
+// Each attempt has a MaxWait of its own.
+func TestMaxWait_BoundsEachAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		again := &outbound.ThrottledError{Key: "api", RetryAfter: 8 * time.Second}
+		limiter := &refusing{errs: []error{again, nil, again, nil, again}}
+		api := play(reset, reset, status(200))
+		_, err := get(t, Config{MaxWait: 10 * time.Second}.NewClient(&transport.Transport{Base: api, Limiter: limiter}))
+		require.NoError(t, err)
+		require.Greater(t, time.Since(api.start), 24*time.Second)
+	})
+}
+
+// The client does not begin the pause after a refusal without a time if that could end too late.
+func TestMaxWait_BoundsThePauseWithoutATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := play(status(409), status(409), status(409), status(200))
+		lock := &profile.Profile{Refusals: []int{409}, Reason: profile.Lock}
+		resp, err := get(t, Config{MaxWait: 5 * time.Second}.NewClient(&transport.Transport{Base: api, Limiter: bucket(t, wide), Profile: lock}))
+		require.NoError(t, err)
+		require.Equal(t, 409, resp.StatusCode)
+		require.Equal(t, api.went()[2], time.Since(api.start))
+	})
+}
+
+// A refusal whose time is beyond MaxWait is returned immediately. One without a valid time is not.
+func TestMaxWait_BoundsTheTimeOfTheAPI(t *testing.T) {
+	for value, final := range map[string]bool{
+		"31":                            true,
+		"30.000000001":                  true,
+		"9223372037":                    true, // longer than any Duration
+		"Fri, 31 Dec 9999 23:59:59 GMT": true,
+		"-9223372037":                   false,
+		"0":                             false,
+		"soon":                          false,
+	} {
+		for _, name := range []string{"nil", "bucket", "queue"} {
+			t.Run(fmt.Sprintf("%q over %s", value, name), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					limiter := limiters(t)[name]
+					api := play(status(429, "Retry-After", value), status(200))
+					client := Config{MaxWait: 30 * time.Second}.NewClient(&transport.Transport{Base: api, Limiter: limiter})
+					resp, err := get(t, client)
+					require.NoError(t, err)
+					if !final { // as if the API had not said it
+						require.Equal(t, 200, resp.StatusCode)
+						about(t, time.Second, 0.5, api.went()[1])
+						return
+					}
+					require.Zero(t, time.Since(api.start))
+					require.Equal(t, 429, resp.StatusCode)
+					require.Len(t, api.went(), 1)
+					require.EqualValues(t, 1, api.bodies[0].closed.Load())
+				})
+			})
+		}
+	}
+}
