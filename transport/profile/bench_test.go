@@ -1,6 +1,9 @@
 package profile_test
 
 import (
+	"bytes"
+	"compress/flate"
+	"compress/gzip"
 	"fmt"
 	"io"
 	"net/http"
@@ -50,7 +53,7 @@ func bench(b *testing.B, name string, resp *http.Response) {
 		}
 	}
 	if throttled != 0 && throttled != b.N {
-		b.Error("a response is read now so and now so")
+		b.Error("one response is read in two ways")
 	}
 }
 
@@ -66,38 +69,26 @@ func BenchmarkFloor(b *testing.B) {
 	_ = n
 }
 
-func BenchmarkNoSignal(b *testing.B) { bench(b, "generic", usual(200)) }
-
-func BenchmarkNoSignalFewHeaders(b *testing.B) {
-	bench(b, "generic", &http.Response{StatusCode: 200, Header: http.Header{"Date": {"Tue, 01 Sep 2026 12:00:00 GMT"}}})
-}
-
-func BenchmarkNoSignalOfAVendor(b *testing.B) { bench(b, "github", usual(200)) }
-
-func BenchmarkLimitHeaders(b *testing.B) {
-	bench(b, "generic", usual(200, "X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "4999", "X-RateLimit-Reset", "1788265800"))
-}
-
-func BenchmarkStructured(b *testing.B) {
-	bench(b, "generic", usual(200, "RateLimit", `"default";r=50;t=30`, "RateLimit-Policy", `"default";q=100;w=60`))
-}
-
-func BenchmarkRetryAfter(b *testing.B) {
-	bench(b, "generic", usual(429, "Retry-After", "30"))
-}
-
-func BenchmarkRetryAfterDate(b *testing.B) {
-	bench(b, "generic", usual(429, "Retry-After", "Tue, 01 Sep 2026 12:02:00 GMT"))
-}
-
-func BenchmarkGitHub(b *testing.B) {
-	bench(b, "github", usual(200, "X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "4999", "X-RateLimit-Used", "1", "X-RateLimit-Reset", "1788265800", "X-RateLimit-Resource", "core"))
-}
-
-func BenchmarkOpenAI(b *testing.B) {
-	bench(b, "openai", usual(200,
-		"X-RateLimit-Limit-Requests", "5000", "X-RateLimit-Remaining-Requests", "4999", "X-RateLimit-Reset-Requests", "12ms",
-		"X-RateLimit-Limit-Tokens", "160000", "X-RateLimit-Remaining-Tokens", "159976", "X-RateLimit-Reset-Tokens", "6m0s"))
+// BenchmarkRead reads responses as APIs send them.
+func BenchmarkRead(b *testing.B) {
+	for _, c := range []struct {
+		name, profile string
+		resp          *http.Response
+	}{
+		{"nothing", "generic", usual(200)},
+		{"few headers", "generic", answer(200)},
+		{"nothing of a vendor", "github", usual(200)},
+		{"limit headers", "generic", usual(200, "X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "4999", "X-RateLimit-Reset", "1788265800")},
+		{"structured", "generic", usual(200, "RateLimit", `"default";r=50;t=30`, "RateLimit-Policy", `"default";q=100;w=60`)},
+		{"Retry-After", "generic", usual(429, "Retry-After", "30")},
+		{"Retry-After, a date", "generic", usual(429, "Retry-After", "Tue, 01 Sep 2026 12:02:00 GMT")},
+		{"GitHub", "github", usual(200, "X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "4999", "X-RateLimit-Used", "1", "X-RateLimit-Reset", "1788265800", "X-RateLimit-Resource", "core")},
+		{"OpenAI", "openai", usual(200,
+			"X-RateLimit-Limit-Requests", "5000", "X-RateLimit-Remaining-Requests", "4999", "X-RateLimit-Reset-Requests", "12ms",
+			"X-RateLimit-Limit-Tokens", "160000", "X-RateLimit-Remaining-Tokens", "159976", "X-RateLimit-Reset-Tokens", "6m0s")},
+	} {
+		b.Run(c.name, func(b *testing.B) { bench(b, c.profile, c.resp) })
+	}
 }
 
 // floods are responses that are meant to be slow to read.
@@ -213,5 +204,53 @@ func bodies(n int) map[string]string {
 		"escapes 2": fill(`{"errors":[`, `{"type":"\u0041"},`, `{}]}`),
 		"brackets":  fill(``, `[`, ``),
 		"blanks":    fill(`{"a":`, "\n", `0}`),
+	}
+}
+
+// zipped returns a compressed text.
+func zipped(t testing.TB, text string) string {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := io.WriteString(w, text); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// slowZips are bodies that are meant to be slow to unpack.
+func slowZips(t testing.TB) map[string]string {
+	head := "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+	var tables bytes.Buffer // blocks with codes of their own
+	w, err := flate.NewWriter(&tables, flate.HuffmanOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for tables.Len() < 8<<10 {
+		_, _ = io.WriteString(w, strings.Repeat("\x00", 60)+"abcdefghijklmnop")
+		_ = w.Flush()
+	}
+	return map[string]string{
+		"empty members": strings.Repeat(zipped(t, ""), 500),
+		"empty blocks":  head + strings.Repeat("\x00\x00\x00\xff\xff", 2000),
+		"tables":        head + tables.String(),
+		"one byte":      zipped(t, strings.Repeat("x", 1<<20)),
+	}
+}
+
+func BenchmarkUnpack(b *testing.B) {
+	for what, body := range slowZips(b) {
+		b.Run(what, func(b *testing.B) {
+			resp := usual(403)
+			resp.Header.Set("Content-Encoding", "gzip")
+			b.ReportAllocs()
+			for b.Loop() {
+				resp.Body, resp.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
+				sink = profile.GitHub.Read(resp, now)
+			}
+		})
 	}
 }

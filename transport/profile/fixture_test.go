@@ -193,7 +193,7 @@ next:
 
 // Every response of the files is read as the files expect. DRIPFEED_HEADERS names further
 // files of the same form.
-func TestEveryResponseIsReadAsExpected(t *testing.T) {
+func TestRead_RecordedResponses(t *testing.T) {
 	files := []string{"../../testdata/headers.jsonl", "../../testdata/headers_more.jsonl"}
 	if more := os.Getenv("DRIPFEED_HEADERS"); more != "" {
 		files = append(files, more)

@@ -9,15 +9,16 @@ import (
 	"unicode/utf8"
 )
 
-// told returns what a finder finds, after its path.
-func told(body string, paths ...string) (all []string) {
+// found returns what a finder finds, after its path.
+func found(body string, paths ...string) (all []string) {
 	for v := find([]byte(body), paths...); v.next(); {
 		all = append(all, v.path()+"="+v.value)
 	}
 	return all
 }
 
-func TestAllValuesOfABodyAreFoundInOnePass(t *testing.T) {
+// A finder finds all values at its paths in one pass.
+func TestFinder_FindsAllValuesInOnePass(t *testing.T) {
 	deep := func(n int) string { return `{"a":` + strings.Repeat("[", n) + "1" + strings.Repeat("]", n) + "}" }
 	long := strings.Repeat("k", 200)
 	for _, c := range []struct {
@@ -41,27 +42,28 @@ func TestAllValuesOfABodyAreFoundInOnePass(t *testing.T) {
 		{deep(17), nil},
 		{``, nil}, {`{`, nil}, {`[`, nil}, {`{"a"`, nil}, {`{"a":`, nil}, {`{"a":}`, nil}, {`1 `, nil},
 	} {
-		got := told(c.body, "a", "b", "a/b", "a/c", "a/b/c", "a/"+long)
+		got := found(c.body, "a", "b", "a/b", "a/c", "a/b/c", "a/"+long)
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%.80s: %.200q, want %.200q", c.body, got, c.want)
 		}
 	}
 }
 
-func TestSearchesInABodyEnd(t *testing.T) {
+// A search ends after a bounded number of values.
+func TestFinder_EndsAfterMaxSteps(t *testing.T) {
 	many := func(n int) string {
 		return `{"x":[` + strings.Repeat("0,", n) + `0],"a":[` + strings.Repeat("0,", n) + `1],"b":2}`
 	}
-	if got := told(many(100), "a", "b"); len(got) != 102 {
+	if got := found(many(100), "a", "b"); len(got) != 102 {
 		t.Errorf("%d values, want 102", len(got))
 	}
-	if got, want := len(told(many(2000), "a", "b")), (maxSteps+readSteps)/(1+readSteps); got != want {
+	if got, want := len(found(many(2000), "a", "b")), (maxSteps+readSteps)/(1+readSteps); got != want {
 		t.Errorf("%d values, want %d", got, want)
 	}
-	if got := told(many(2000), "b"); len(got) != 1 || got[0] != "b=2" {
+	if got := found(many(2000), "b"); len(got) != 1 || got[0] != "b=2" {
 		t.Errorf("%q, want b=2 next to what is not looked for", got)
 	}
-	if got := told(many(2000), "a/b", "b"); len(got) != 0 {
+	if got := found(many(2000), "a/b", "b"); len(got) != 0 {
 		t.Errorf("%q after %d values, want nothing", got, maxSteps)
 	}
 }
@@ -108,7 +110,7 @@ func FuzzFind(f *testing.F) {
 		f.Add(body)
 	}
 	f.Fuzz(func(t *testing.T, body string) {
-		got := told(body, wanted...)
+		got := found(body, wanted...)
 		if !json.Valid([]byte(body)) || !utf8.ValidString(body) || strings.ContainsAny(body, `\/`) || strings.Contains(body, `""`) || len(body) > 200 {
 			return // encoding/json reads names in another way
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -40,16 +41,15 @@ func (a *after) Close() error {
 
 // slowly returns a 429 with these headers, whose body comes in two parts.
 func slowly(first string, wait time.Duration, second io.Reader, headers ...string) *http.Response {
-	resp := answer(429, append(headers, "Content-Type", "application/json")...)
 	rest := &after{second, wait, make(chan struct{})}
-	resp.Body, resp.ContentLength = struct {
+	return carrying(429, struct {
 		io.Reader
 		io.Closer
-	}{io.MultiReader(strings.NewReader(first), rest), rest}, -1
-	return resp
+	}{io.MultiReader(strings.NewReader(first), rest), rest}, headers...)
 }
 
-func TestARefusalIsToldEarlyIfItsBodyIsLate(t *testing.T) {
+// ReadEarly reports a refusal by its headers if the body takes more than 10 ms, and waits 2 s for the body.
+func TestReadEarly_ReportsARefusalWhoseBodyIsLate(t *testing.T) {
 	const s = time.Second
 	for name, c := range map[string]struct {
 		profile    *profile.Profile
@@ -82,7 +82,7 @@ func TestARefusalIsToldEarlyIfItsBodyIsLate(t *testing.T) {
 					}
 				})
 				if early != c.early || say(got) != c.then {
-					t.Errorf("told %q, and then %q; want %q, %q", early, say(got), c.early, c.then)
+					t.Errorf("early %q, and then %q; want %q, %q", early, say(got), c.early, c.then)
 				}
 				if text, err := io.ReadAll(resp.Body); string(text) != c.first+c.and || err != nil {
 					t.Errorf("the body has become %q, %v", text, err)
@@ -95,20 +95,20 @@ func TestARefusalIsToldEarlyIfItsBodyIsLate(t *testing.T) {
 	}
 }
 
-func TestOnlyARefusalByItsHeadersIsToldEarly(t *testing.T) {
+// A refusal that only the body shows is not reported early.
+func TestReadEarly_NotByTheBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		resp := slowly("", time.Second, strings.NewReader(`{"errors":[{"extensions":{"code":"RATELIMITED"}}]}`))
 		resp.StatusCode = 400
-		if s := profile.Linear.ReadEarly(resp, time.Time{}, func(profile.Signal) { t.Error("told") }); !s.Throttled {
+		if s := profile.Linear.ReadEarly(resp, time.Time{}, func(profile.Signal) { t.Error("reported early") }); !s.Throttled {
 			t.Errorf("%+v", s)
 		}
 		_ = resp.Body.Close()
 	})
 }
 
-// Bytes that the profile was reading when it stopped waiting come to the program's reader, in
-// their place.
-func TestABodyThatStallsLosesNothing(t *testing.T) {
+// The program reads all bytes in order, also those that come after the profile has stopped waiting.
+func TestBody_AStallLosesNothing(t *testing.T) {
 	for name, wrap := range map[string]func(io.Reader) io.Reader{
 		"whole":         func(r io.Reader) io.Reader { return r },
 		"bytes":         iotest.OneByteReader,
@@ -135,7 +135,8 @@ func TestABodyThatStallsLosesNothing(t *testing.T) {
 	}
 }
 
-func TestClosingABodyThatStallsEndsItsGoroutine(t *testing.T) {
+// Close ends the goroutine that reads a body that stalls.
+func TestBody_CloseEndsAStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the bubble ends only when all goroutines have ended
 		resp := slowly("x", 24*time.Hour, strings.NewReader(""))
 		_ = profile.GitHub.Read(resp, now)
@@ -154,9 +155,9 @@ type bomb struct{ stuck }
 
 func (bomb) Read([]byte) (int, error) { panic("bang") }
 
-func TestAPanicOfABodyReachesItsReader(t *testing.T) {
-	resp := answer(429, "Content-Type", "application/json")
-	resp.Body, resp.ContentLength = bomb{}, -1
+// A panic of the body reaches its reader.
+func TestBody_PanicReachesItsReader(t *testing.T) {
+	resp := carrying(429, bomb{})
 	for name, read := range map[string]func(){
 		"looked at": func() { _ = profile.GitHub.Read(resp, now) },
 		"read":      func() { _, _ = resp.Body.Read(make([]byte, 1)) },
@@ -169,5 +170,38 @@ func TestAPanicOfABodyReachesItsReader(t *testing.T) {
 			}()
 			read()
 		}()
+	}
+}
+
+// While net/http waits for the first bytes of a body that it unpacks, that body cannot be closed. The body that
+// Read leaves can.
+func TestBody_AGzippedStallCanBeClosed(t *testing.T) {
+	end := make(chan struct{})
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		w.Header().Set("Content-Encoding", "gzip")
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusTooManyRequests)
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-req.Context().Done():
+		case <-end:
+		}
+	}))
+	defer api.Close()
+	defer close(end)
+	resp, err := api.Client().Get(api.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = profile.GitHub.Read(resp, now)
+	done := make(chan error, 1)
+	go func() { done <- resp.Body.Close() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("Close still hangs after a minute")
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-func TestNumbersAreDigitsWithOrWithoutDecimals(t *testing.T) {
+// A number is digits with or without decimals.
+func TestNumber_DigitsAndDecimals(t *testing.T) {
 	for v, want := range map[string]float64{
 		"0": 0, "007": 7, "1.5": 1.5, "0.04512": 0.04512, "596.0": 596, "999999999999999": 999999999999999,
 		"12345678901234567890": 12345678901234567890, "99999999999999999999.99": 1e20, "1." + strings.Repeat("0", 100): 1,
@@ -27,7 +28,8 @@ func TestNumbersAreDigitsWithOrWithoutDecimals(t *testing.T) {
 	}
 }
 
-func TestDurationsAreRoundedUpAndSaturate(t *testing.T) {
+// Durations are rounded up, and saturate.
+func TestDuration_RoundsUpAndSaturates(t *testing.T) {
 	for _, c := range []struct {
 		n    float64
 		unit time.Duration
@@ -43,7 +45,8 @@ func TestDurationsAreRoundedUpAndSaturate(t *testing.T) {
 	}
 }
 
-func TestOnlyCommasBetweenThousandsAreThousands(t *testing.T) {
+// Commas are part of a number only between thousands.
+func TestNumber_Thousands(t *testing.T) {
 	for _, v := range []string{"1,000", "12,345,678", "999,999"} {
 		if !thousands(v) {
 			t.Errorf("%q is one number", v)
@@ -56,7 +59,8 @@ func TestOnlyCommasBetweenThousandsAreThousands(t *testing.T) {
 	}
 }
 
-func TestNamesAreBoundedAndPrintable(t *testing.T) {
+// A name is of bounded length and printable.
+func TestName_BoundedAndPrintable(t *testing.T) {
 	for v, want := range map[string]string{
 		"": "", "core": "core", "Überbucket": "Überbucket", "a\x00b\r\nc\x7f\u0085\u2028d": "abcd", "a\xff\xfeb": "ab",
 		strings.Repeat("n", 200): strings.Repeat("n", 128), strings.Repeat("ü", 100): strings.Repeat("ü", 64),

@@ -30,6 +30,13 @@ func answer(status int, headers ...string) *http.Response {
 	return &http.Response{StatusCode: status, Header: h, Body: http.NoBody}
 }
 
+// carrying returns a response with a body of JSON, whose length is unknown.
+func carrying(status int, body io.ReadCloser, headers ...string) *http.Response {
+	resp := answer(status, append([]string{"Content-Type", "application/json"}, headers...)...)
+	resp.Body, resp.ContentLength = body, -1
+	return resp
+}
+
 func withBody(resp *http.Response, kind, body string) *http.Response {
 	resp.Header.Set("Content-Type", kind)
 	resp.Body = io.NopCloser(strings.NewReader(body))
@@ -37,7 +44,8 @@ func withBody(resp *http.Response, kind, body string) *http.Response {
 	return resp
 }
 
-func TestNilProfileIsTheGenericOne(t *testing.T) {
+// A nil profile is Generic.
+func TestRead_NilProfileIsGeneric(t *testing.T) {
 	var none *profile.Profile
 	s := none.Read(answer(429, "Retry-After", "10"), now)
 	if g := profile.Generic.Read(answer(429, "Retry-After", "10"), now); s.Wait != 10*time.Second || g.Wait != s.Wait {
@@ -45,7 +53,8 @@ func TestNilProfileIsTheGenericOne(t *testing.T) {
 	}
 }
 
-func TestNoResponseSaysNothing(t *testing.T) {
+// A response without limits has an empty Signal.
+func TestRead_NothingToRead(t *testing.T) {
 	for _, resp := range []*http.Response{nil, {}, {StatusCode: 200}, answer(200), answer(404), answer(503), answer(200, "Age", "7")} {
 		if s := profile.Generic.Read(resp, now); s.Throttled || s.Cached || s.Wait != 0 || s.HasRetryAfter || len(s.Policies()) != 0 || !s.Date.IsZero() {
 			t.Errorf("%+v: %+v", resp, s)
@@ -53,7 +62,8 @@ func TestNoResponseSaysNothing(t *testing.T) {
 	}
 }
 
-func TestReadTellsTheClockOfTheAPI(t *testing.T) {
+// The Signal has the API's time and its skew.
+func TestRead_ClockOfTheAPI(t *testing.T) {
 	s := profile.Generic.Read(answer(429), now.Add(5*time.Minute))
 	if !s.Date.Equal(now) || s.Skew != -5*time.Minute {
 		t.Errorf("%v, %v ahead, want %v and -5m", s.Date, s.Skew, now)
@@ -67,7 +77,7 @@ func TestReadTellsTheClockOfTheAPI(t *testing.T) {
 
 // A profile finds a vendor's header in any spelling, and the header has only the meaning that
 // the profile lists.
-func TestCustomFields(t *testing.T) {
+func TestFields_OfACustomProfile(t *testing.T) {
 	p := &profile.Profile{Name: "mine", Fields: []profile.Field{
 		{Header: "x-mine-left", Is: profile.IsRemaining, Policy: "mine", Unit: "points", Window: time.Hour},
 		{Header: "X-MINE-MAX", Is: profile.IsLimit, Policy: "mine"},
@@ -93,7 +103,8 @@ func TestCustomFields(t *testing.T) {
 	}
 }
 
-func TestCustomRefusalsAndReasons(t *testing.T) {
+// Refusals, Reason and Penalty hold for refusals because of a limit only.
+func TestRefusals_OfACustomProfile(t *testing.T) {
 	p := &profile.Profile{Name: "mine", Refusals: []int{420}, Reason: profile.Concurrency, Penalty: time.Minute}
 	for status, want := range map[int]profile.Reason{420: profile.Concurrency, 429: profile.Concurrency, 529: profile.Overload, 400: profile.Unknown} {
 		s := p.Read(answer(status), now)
@@ -115,9 +126,8 @@ func TestCustomRefusalsAndReasons(t *testing.T) {
 	}
 }
 
-// A profile that takes an overload for a limit slows the fleet down for nothing, and sends a
-// POST again that the API may have carried out.
-func TestTroublesOfTheAPIAreNoLimitWhateverTheHeadersSay(t *testing.T) {
+// A 503 or 529 is no refusal because of a limit, whatever the headers say: the API may have carried out the call.
+func TestRefusals_OverloadIsNoLimit(t *testing.T) {
 	for _, name := range names {
 		for _, status := range []int{503, 529} {
 			p, _ := profile.ByName(name)
@@ -133,7 +143,8 @@ func TestTroublesOfTheAPIAreNoLimitWhateverTheHeadersSay(t *testing.T) {
 	}
 }
 
-func TestJudgeIsCalledOnlyWhereItIsNeeded(t *testing.T) {
+// Judge is called for refusals, for responses that Peeks lists, and for headers that are IsCustom.
+func TestJudge_CalledWhereListed(t *testing.T) {
 	asked := 0
 	p := &profile.Profile{
 		Name:   "mine",
@@ -158,7 +169,7 @@ func TestJudgeIsCalledOnlyWhereItIsNeeded(t *testing.T) {
 }
 
 // Whatever Judge does, the Signal keeps what its fields promise.
-func TestJudgeCannotBreakThePromises(t *testing.T) {
+func TestJudge_CannotBreakThePromises(t *testing.T) {
 	p := &profile.Profile{Name: "mine", Judge: func(_ *profile.Response, s *profile.Signal) {
 		s.Reason = 99
 		s.Detail = strings.Repeat("d", 1000)
@@ -212,19 +223,17 @@ func promised(t *testing.T, s *profile.Signal) {
 	}
 }
 
-func TestEveryProfileHasANameOfItsOwn(t *testing.T) {
+// ByName finds profiles by their names, in any spelling.
+func TestByName_FindsAllSpellings(t *testing.T) {
 	for _, name := range []string{
-		"generic", "github", "shopify", "shopify-rest", "shopify-graphql", "stripe", "slack", "openai", "anthropic", "discord", "google", "aws",
-		"azure-arm", "graph", "hubspot", "jira", "salesforce", "xero", "zoom", "spapi", "notion", "airtable", "twitter", "reddit", "okta",
-		"GitHub", "github_graphql", "GitHub REST", "sp-api", "amazon-sp-api", "msgraph", "ms-graph", "googleapis", "google-apis", "monday.com", "jira-cloud", "zep",
-		"turn.io", "skuvault", "oracle-api-gateway", "Oracle AG", "azure_openai", "X (Twitter)", "twitter/x", "Meta Graph", "confluence", "AWS APIs", "Docker Hub", "eBay",
-		"express-rate-limit", "agent.ai", "ietf", "openai/azure",
+		"generic", "GitHub", "github_graphql", "GitHub REST", "amazon-sp-api", "ms-graph", "monday.com", "jira-cloud", "turn.io",
+		"Oracle AG", "X (Twitter)", "twitter/x", "Meta Graph", "AWS APIs", "Docker Hub", "express-rate-limit", "agent.ai", "openai/azure",
 	} {
 		if p, ok := profile.ByName(name); !ok || p == nil || p.Name == "" {
 			t.Errorf("%q: %v %v", name, p, ok)
 		}
 	}
-	for _, name := range []string{"", "-", "nobody", "git"} {
+	for _, name := range []string{"", "-", "unlisted", "git"} {
 		if p, ok := profile.ByName(name); ok || p != nil {
 			t.Errorf("%q: %v", name, p)
 		}
@@ -236,7 +245,7 @@ func TestEveryProfileHasANameOfItsOwn(t *testing.T) {
 
 // A flood of headers costs a bounded number of allocations, says nothing that is out of
 // bounds, and is read the same each time.
-func TestFloodsOfHeadersAreBounded(t *testing.T) {
+func TestRead_FloodsAreBounded(t *testing.T) {
 	all := floods()
 	for _, what := range slices.Sorted(maps.Keys(all)) {
 		resp := all[what]
@@ -257,7 +266,8 @@ func TestFloodsOfHeadersAreBounded(t *testing.T) {
 	}
 }
 
-func TestUsualResponsesCostNoAllocation(t *testing.T) {
+// A usual response costs no allocation.
+func TestRead_UsualResponsesDoNotAllocate(t *testing.T) {
 	for name, resp := range map[string]*http.Response{
 		"nothing":     usual(200),
 		"refused":     usual(429),
@@ -269,7 +279,7 @@ func TestUsualResponsesCostNoAllocation(t *testing.T) {
 		"dictionary":  usual(200, "RateLimit", `limit=10, remaining=5, reset=3`, "RateLimit-Policy", `10;w=60`),
 		"of a vendor": usual(200, "X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "4999", "X-RateLimit-Reset", "1788265800", "X-RateLimit-Resource", "core"),
 	} {
-		for _, p := range []*profile.Profile{nil, profile.Generic, profile.OpenAI, profile.Jira} {
+		for _, p := range []*profile.Profile{nil, profile.Generic, profile.GitHub, profile.OpenAI, profile.Jira} {
 			if p != nil && p.Judge != nil && resp.StatusCode == 429 {
 				continue // its function allocates
 			}
@@ -278,13 +288,10 @@ func TestUsualResponsesCostNoAllocation(t *testing.T) {
 			}
 		}
 	}
-	vendor := usual(200, "X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "4999", "X-RateLimit-Reset", "1788265800", "X-RateLimit-Resource", "core")
-	if n := testing.AllocsPerRun(100, func() { sink = profile.GitHub.Read(vendor, now) }); n > 0 {
-		t.Errorf("github: %v allocations", n)
-	}
 }
 
-func TestTheZeroTimeStandsForTheMoment(t *testing.T) {
+// The zero time stands for the moment.
+func TestRead_ZeroTimeIsNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)))
 		at := time.Now().Add(time.Minute).UTC().Format(time.RFC3339)
@@ -296,15 +303,11 @@ func TestTheZeroTimeStandsForTheMoment(t *testing.T) {
 }
 
 // Simulated time begins in 2000, when a time since 1970 has a digit less.
-func TestTimesSince1970AreReadInSimulatedTime(t *testing.T) {
+func TestRead_TimesSince1970InSimulatedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := outboundtest.GitHub(outboundtest.FirstCallWindow(1, time.Hour))
 		for _, refused := range []bool{false, true} {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://api.test/user", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp, err := api.RoundTrip(req)
+			resp, err := (&http.Client{Transport: api}).Get("http://api.test/user")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -314,6 +317,5 @@ func TestTimesSince1970AreReadInSimulatedTime(t *testing.T) {
 				t.Errorf("%+v", s)
 			}
 		}
-		synctest.Wait()
 	})
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// A profile's field may tell when to come back as a time since 1970.
-func TestAPauseOfAProfileMayBeATime(t *testing.T) {
+// The IsRetryAfter field of a profile may be a time since 1970.
+func TestRetryAfter_OfAProfileMayBeATime(t *testing.T) {
 	p := &profile.Profile{Name: "mine", Fields: []profile.Field{
 		{Header: "X-Next-Call", Is: profile.IsRetryAfter}, {Header: "X-Pause", Is: profile.IsRetryAfter, In: time.Second}, {Header: "X-Window", Is: profile.IsWindow}, {Header: "X-Max", Is: profile.IsLimit},
 	}}
@@ -35,12 +35,12 @@ func TestAPauseOfAProfileMayBeATime(t *testing.T) {
 	}
 }
 
-// Each line may come from another server, and the fewest calls go by all of them.
-func TestOfAHeaderThatComesTwiceTheSafeSideCounts(t *testing.T) {
+// Each line of a header may come from another server: of several the strictest values count.
+func TestRead_HeaderTwiceTakesTheStricter(t *testing.T) {
 	for name, lines := range map[string][]string{
 		"draft 07":             {"RateLimit", "limit=9, remaining=0, reset=50", "RateLimit", "limit=10, remaining=9, reset=5"},
 		"draft 07, in a line":  {"RateLimit", "limit=9, remaining=0, reset=50, limit=10, remaining=9, reset=5"},
-		"draft 07, turned":     {"RateLimit", "limit=10, remaining=9, reset=5", "RateLimit", "limit=9, remaining=0, reset=50"},
+		"draft 07, reversed":   {"RateLimit", "limit=10, remaining=9, reset=5", "RateLimit", "limit=9, remaining=0, reset=50"},
 		"since draft 08":       {"RateLimit", `"a";r=0;t=50`, "RateLimit", `"a";r=9;t=5`, "RateLimit-Policy", `"a";q=9`, "RateLimit-Policy", `"a";q=10`},
 		"three of no standard": {"X-RateLimit-Limit", "9", "X-RateLimit-Limit", "10", "X-RateLimit-Remaining", "0", "X-RateLimit-Remaining", "9", "X-RateLimit-Reset", "50", "X-RateLimit-Reset", "5"},
 	} {
@@ -53,7 +53,7 @@ func TestOfAHeaderThatComesTwiceTheSafeSideCounts(t *testing.T) {
 
 // RFC 9110 has seconds in Retry-After. A number that is a time close by cannot be such a wait,
 // and several APIs send one; any other number is what the RFC says.
-func TestARetryAfterThatIsATimeCloseByIsOne(t *testing.T) {
+func TestRetryAfter_NumberMayBeATime(t *testing.T) {
 	const day = 24 * time.Hour
 	for v, want := range map[string]time.Duration{
 		"1788264060": 61 * time.Second, "1788264060.5": 61500 * time.Millisecond, "1788264060000": 61 * time.Second,
@@ -74,7 +74,8 @@ func TestARetryAfterThatIsATimeCloseByIsOne(t *testing.T) {
 	}
 }
 
-func TestUntilReadsAllFormsOfAPointInTime(t *testing.T) {
+// Until reads all forms of a point in time.
+func TestResponse_Until(t *testing.T) {
 	for v, want := range map[string]time.Duration{
 		"1788264060": time.Minute, "1788264060.5": 60500 * time.Millisecond, "1788264060000": time.Minute,
 		"2026-09-01T12:01:00Z": time.Minute, "Tue, 01 Sep 2026 12:01:00 GMT": time.Minute,

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-func TestCopiesOfASignalKeepTheirPolicies(t *testing.T) {
+// A copy of a Signal does not get policies that are added later.
+func TestSignal_CopyKeepsItsPolicies(t *testing.T) {
 	for _, n := range []int{0, 1, 4, 5, 20} {
 		var s Signal
 		for i := range n {
@@ -29,7 +30,8 @@ func TestCopiesOfASignalKeepTheirPolicies(t *testing.T) {
 	}
 }
 
-func TestDroppedPoliciesLeaveTheOthers(t *testing.T) {
+// drop leaves all other policies in order.
+func TestSignal_DropKeepsTheOthers(t *testing.T) {
 	for _, n := range []int{1, 4, 6} {
 		for i := range n {
 			var s Signal
@@ -48,20 +50,21 @@ func TestDroppedPoliciesLeaveTheOthers(t *testing.T) {
 					want++
 				}
 				if p.Name != fmt.Sprint(want) {
-					t.Errorf("without %d of %d: place %d has %q", i, n, k, p.Name)
+					t.Errorf("without %d of %d: policy %d is %q", i, n, k, p.Name)
 				}
 			}
 		}
 	}
 }
 
-func TestBindingPolicyDoesNotDependOnTheOrder(t *testing.T) {
+// The policy that binds does not depend on the order of the policies.
+func TestSignal_BindingDoesNotDependOnTheOrder(t *testing.T) {
 	policy := func(name string, limit, remaining float64, reset time.Duration) Policy {
 		p := NewPolicy(name)
 		p.Limit, p.Remaining, p.Reset = limit, remaining, reset
 		return p
 	}
-	inFlight, rate := policy("at once", 5, 0, time.Hour), policy("rate", 0.5, None, None)
+	inFlight, rate := policy("in flight", 5, 0, time.Hour), policy("rate", 0.5, None, None)
 	inFlight.Kind, rate.Kind = InFlight, PerSecond
 	inOrder := []Policy{ // the one that binds more comes first
 		policy("empty, long", 100, 0, time.Hour),
@@ -89,7 +92,8 @@ func TestBindingPolicyDoesNotDependOnTheOrder(t *testing.T) {
 	}
 }
 
-func TestWaitOfAPolicyEndsAfterItsReset(t *testing.T) {
+// The wait of a policy ends at its reset, or up to a second later if that is a point in time.
+func TestPolicy_Wait(t *testing.T) {
 	for _, c := range []struct {
 		p    Policy
 		want time.Duration
@@ -103,7 +107,8 @@ func TestWaitOfAPolicyEndsAfterItsReset(t *testing.T) {
 	}
 }
 
-func TestReasonsHaveNames(t *testing.T) {
+// Each Reason has a name.
+func TestReason_String(t *testing.T) {
 	for r, want := range map[Reason]string{Unknown: "unknown", Rate: "rate", Quota: "quota", Concurrency: "concurrency", Overload: "overload", Lock: "lock", 99: "unknown"} {
 		if r.String() != want {
 			t.Errorf("%d: %q, want %q", r, r, want)
@@ -112,7 +117,7 @@ func TestReasonsHaveNames(t *testing.T) {
 }
 
 // Several names may mean one profile, but no name means two.
-func TestNamesOfProfilesAreUnique(t *testing.T) {
+func TestProfiles_NamesAreUnique(t *testing.T) {
 	seen := map[string]bool{}
 	for _, p := range builtin {
 		if p.Name == "" || seen[plain(p.Name)] {
@@ -132,7 +137,7 @@ func TestNamesOfProfilesAreUnique(t *testing.T) {
 
 // Headers of the package's own profiles are found without allocation only in the spelling
 // that responses have.
-func TestHeadersOfProfilesAreCanonical(t *testing.T) {
+func TestProfiles_HeadersAreCanonical(t *testing.T) {
 	for _, p := range builtin {
 		for _, f := range p.Fields {
 			if got := http.CanonicalHeaderKey(f.Header); got != f.Header || canonical(strings.ToLower(got)) != got || canonical(strings.ToUpper(got)) != got {

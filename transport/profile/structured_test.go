@@ -96,10 +96,8 @@ func compareField(t *testing.T, field string) {
 		got = append(got, it)
 	}
 	switch {
-	case f.bad != (err != nil):
-		if !lenient(err) {
-			t.Fatalf("%q as a list: malformed is %v, want %v", field, f.bad, err)
-		}
+	case f.bad != (err != nil) && !lenient(err):
+		t.Fatalf("%q as a list: malformed is %v, want %v", field, f.bad, err)
 	case err == nil && len(got) != len(want):
 		t.Fatalf("%q as a list: %d items, want %d", field, len(got), len(want))
 	case err == nil:
@@ -115,30 +113,22 @@ func compareField(t *testing.T, field string) {
 		last[it.key] = it
 	}
 	switch {
-	case f.bad != (err != nil):
-		if !lenient(err) {
-			t.Fatalf("%q as a dictionary: malformed is %v, want %v", field, f.bad, err)
-		}
+	case f.bad != (err != nil) && !lenient(err):
+		t.Fatalf("%q as a dictionary: malformed is %v, want %v", field, f.bad, err)
+	case err == nil && len(last) != len(dict.Names()):
+		t.Fatalf("%q as a dictionary: %d members, want %q", field, len(last), dict.Names())
 	case err == nil:
-		if len(last) != len(dict.Names()) {
-			t.Fatalf("%q as a dictionary: %d members, want %q", field, len(last), dict.Names())
-		}
 		for key, it := range last {
-			if m, ok := dict.Get(key); !ok {
+			m, ok := dict.Get(key)
+			if !ok {
 				t.Fatalf("%q: there is no member %q", field, key)
-			} else {
-				compare(t, field, &it, m)
 			}
+			compare(t, field, &it, m)
 		}
 	}
 }
 
-func TestStructuredFieldsAreReadAsTheOracleReadsThem(t *testing.T) {
-	for _, field := range corpus {
-		compareField(t, field)
-	}
-}
-
+// Structured fields are read as the package httpsfv reads them.
 func FuzzStructured(f *testing.F) {
 	for _, field := range corpus {
 		f.Add(field)
@@ -146,7 +136,8 @@ func FuzzStructured(f *testing.F) {
 	f.Fuzz(compareField)
 }
 
-func TestByteSequencesNeedNoPadding(t *testing.T) {
+// A byte sequence needs no padding.
+func TestStructured_BytesNeedNoPadding(t *testing.T) {
 	for text, want := range map[string]string{`:YWI=:`: "ab", `:YWI:`: "ab", `::`: "", `:YWJj:`: "abc"} {
 		var it item
 		f := fields{s: "a;pk=" + text}
@@ -162,7 +153,8 @@ func TestByteSequencesNeedNoPadding(t *testing.T) {
 	}
 }
 
-func TestOtherParametersAreSkipped(t *testing.T) {
+// Parameters that no field needs are skipped.
+func TestStructured_SkipsOtherParameters(t *testing.T) {
 	var it item
 	f := fields{s: `x;z=1` + strings.Repeat(`;k="v"`, 100) + `;r=7`}
 	if !f.item(&it) || it.r.n != 7 || f.item(&it) || f.bad {

@@ -4,13 +4,28 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
+// A program that paces calls gets nothing but the standard library with this package. Imports
+// of tests do not count: they compare structured fields with another reading.
+func TestDeps_OnlyTheStandardLibrary(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const self = "github.com/dripfeed/dripfeed/transport/profile"
+	if got := strings.Fields(string(out)); len(got) != 1 || got[0] != self {
+		t.Errorf("%q are reached, want %s only", got, self)
+	}
+}
+
 // go doc prints a declaration as it stands, and a profile has up to 40 lines. So each profile
 // is in a variable that is not exported.
-func TestExportedVariablesAreDeclaredInALine(t *testing.T) {
+func TestDoc_ExportedVariablesAreInALine(t *testing.T) {
 	files, err := filepath.Glob("vendors*.go")
 	if err != nil {
 		t.Fatal(err)
