@@ -12,7 +12,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// Reservations that return in one step are undone from the latest to the first, in whatever order they are named.
+// Reservations that return in one step are undone from the latest to the first, in whatever order they are named. Of
+// several for one time, the one that was booked last is undone first.
 func TestBook_ReturnedTogetherIsAsIfNeverBooked(t *testing.T) {
 	for name, order := range map[string]func(tickets []Ticket){
 		"as booked": func([]Ticket) {},
@@ -22,8 +23,8 @@ func TestBook_ReturnedTogetherIsAsIfNeverBooked(t *testing.T) {
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			b := Must(NewBucket("k", Limit{Capacity: 1, LeakRate: 128}))
-			costs := slices.Repeat([]Cost{{1}}, 100)
+			b := Must(NewBucket("k", Limit{Capacity: 5, LeakRate: 128}, Limit{Capacity: 3, LeakRate: 128, Unit: 1, Name: "rows"}))
+			costs := append([]Cost{{1, 1}, {1, 1}}, slices.Repeat([]Cost{{1}}, 98)...) // five of them for one time
 			costs[99] = Cost{0.5}
 			for range 3 {
 				k := BookRequest{Costs: costs, Wait: time.Hour, Horizon: time.Hour}
@@ -33,29 +34,13 @@ func TestBook_ReturnedTogetherIsAsIfNeverBooked(t *testing.T) {
 				order(k.Tickets)
 				must(t, b.Book(ctx, &BookRequest{Back: append(k.Tickets, Ticket{})})) // the last one is no reservation
 			}
-			if _, err := b.Acquire(ctx, Cost{1}); err != nil {
-				t.Errorf("%s: %v", name, err)
+			for i := range 5 {
+				if _, err := b.Acquire(ctx, Cost{1}); err != nil {
+					t.Errorf("%s, call %d: %v", name, i, err)
+				}
 			}
 		})
 	}
-}
-
-// Several reservations for one time are undone as well: only the order of booking shows which was first.
-func TestBook_ReservationsOfOneTimeAreUndoneInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewBucket("k", Limit{Capacity: 5, LeakRate: 5, Name: "calls"}, Limit{Capacity: 1, LeakRate: 1, Unit: 1, Name: "rows"}))
-		k := BookRequest{Costs: []Cost{{1, 1}, {1, 1}, {1}, {1}, {1}}, Wait: time.Hour, Horizon: time.Hour}
-		if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 5 {
-			t.Fatal(len(k.Tickets), err)
-		}
-		at := k.Tickets
-		must(t, b.Book(ctx, &BookRequest{Back: []Ticket{at[2], at[4], at[0], at[3], at[1]}}))
-		for i := range 5 {
-			if _, err := b.Acquire(ctx, Cost{1}); err != nil {
-				t.Errorf("call %d: %v", i, err)
-			}
-		}
-	})
 }
 
 // A hold after a reservation has returned is the same as if it had not been booked.
