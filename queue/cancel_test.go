@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -9,31 +10,41 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// Calls cancel at any time, during trips as well. The queue forgets none of the others, each
-// goes by a place of its own cost, and at the end nothing is booked.
-func TestQueue_CancelsForgetNoOtherCall(t *testing.T) {
+// Calls cancel at any time, during requests as well. The queue forgets none of the others, each leaves
+// by a reservation of its own cost, and at the end nothing is booked.
+func TestCancel_ForgetsNoOtherCall(t *testing.T) {
 	for seed := range uint64(400) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 3))
 			rate := []float64{5, 20, 100}[rnd.IntN(3)]
 			limit := outbound.Limit{Capacity: 10, LeakRate: 10 * rate}
-			b := bucket(t, limit)
-			store := &booked{Store: store.NewMemory()}
-			way := rnd.IntN(30)
+			b, way := bucket(t, limit), rnd.IntN(30)
+			var mu sync.Mutex
+			went, booked := 0.0, 0.0 // booked is the sum of the reservations that did not return
 			if way > 0 {
 				late := func(n int) time.Duration {
 					k := uint64(n) * (2*seed + 1)
 					return time.Duration(k%4/3*(k%41)) * ms
 				}
-				b = shared(t, &far{Store: store, way: time.Duration(way) * ms, jitter: 0.1, late: late}, limit)
+				count := func(op *store.Op, r *store.Reply) error {
+					mu.Lock()
+					defer mu.Unlock()
+					for _, c := range op.Back {
+						booked -= c.N[0]
+					}
+					for i := range r.Charges {
+						if booked += op.Costs[i][0]; op.Move != nil {
+							booked -= op.Move.N[0]
+						}
+					}
+					return nil
+				}
+				b = shared(t, &far{Store: store.NewMemory(), way: time.Duration(way) * ms, jitter: 0.1, late: late, after: count}, limit)
 			}
 			q := New(b, Config{})
-			var mu sync.Mutex
-			went := 0.0
 			span := func() time.Duration { return time.Duration(rnd.Float64() * 5 / rate * 1e9) }
 			for range 12 {
 				ctx, cancel := context.WithCancel(bg)
@@ -56,71 +67,41 @@ func TestQueue_CancelsForgetNoOtherCall(t *testing.T) {
 				})
 			}
 			pass(time.Minute)
-			mu.Lock()
-			defer mu.Unlock()
-			if way > 0 && store.sum != went {
-				t.Errorf("seed %d: calls of %v have gone, by places of %v", seed, went, store.sum)
+			if way > 0 && booked != went {
+				t.Errorf("seed %d: calls of %v units have left, by reservations of %v", seed, went, booked)
 			}
 			s, err := b.State(bg)
 			if stats := q.Stats(); stats.Waiting != 0 || stats.Admitted+stats.Cancelled > 12 || s.Level != 0 || err != nil {
 				t.Errorf("seed %d: %+v, level %v, %v", seed, stats, s.Level, err)
 			}
 			if len(q.line.tickets)+len(q.line.unused) != 0 || q.line.unplaced != &q.line.end {
-				t.Errorf("seed %d: %d tickets, %d to give back, rest %v", seed, len(q.line.tickets), len(q.line.unused), q.line.unplaced)
+				t.Errorf("seed %d: %d tickets, %d to return, rest %v", seed, len(q.line.tickets), len(q.line.unused), q.line.unplaced)
 			}
 			q.Close() // a call that was forgotten would wait for ever
 		})
 	}
 }
 
-// booked is a store that sums up the costs of the places that did not go back.
-type booked struct {
-	store.Store
-	mu  sync.Mutex
-	sum float64
-}
-
-func (s *booked) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range op.Back {
-		s.sum -= c.N[0]
-	}
-	was := 0.0
-	if op.Move != nil {
-		was = op.Move.N[0]
-	}
-	r, err := s.Store.Update(ctx, key, op)
-	for i := range r.Charges {
-		s.sum += op.Costs[i][0] - was
-	}
-	return r, err
-}
-
-// A call's ctx may end at the instant of its place. Then the call is either cancelled, and
-// has used nothing, or admitted.
-func TestQueue_CancelAtTheInstantOfAdmission(t *testing.T) {
+// A call's ctx may end at the instant of its reservation. Then the call is either cancelled, and has used
+// nothing, or admitted.
+func TestCancel_AtTheInstantOfAdmission(t *testing.T) {
 	var outcomes [2]int
 	for range 1000 {
 		synctest.Test(t, func(t *testing.T) {
 			b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 10})
 			q := New(b, Config{})
-			if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
-				t.Fatal(err)
-			}
+			admitted(t, q, 1)
 			ctx, cancel := context.WithCancel(bg)
 			time.AfterFunc(100*ms, cancel)
-			_, err := q.Acquire(ctx, outbound.Cost{1})
+			_, err := q.Acquire(ctx, one)
 			synctest.Wait()
-			s, _ := b.State(bg)
-			level, admitted, cancelled := 1.0, uint64(2), uint64(0)
+			level, want := 1.0, Stats{Admitted: 2, Waited: 1}
 			if err != nil {
-				level, admitted, cancelled = 0, 1, 1
-				outcomes[1]++
-			} else {
-				outcomes[0]++
+				level, want = 0, Stats{Admitted: 1, Cancelled: 1}
 			}
-			if stats := q.Stats(); s.Level != level || stats.Admitted != admitted || stats.Cancelled != cancelled || err != nil && err != context.Canceled {
+			outcomes[want.Cancelled]++
+			s, _ := b.State(bg)
+			if stats := q.Stats(); s.Level != level || stats != want || err != nil && err != context.Canceled {
 				t.Errorf("%v, level %v, %+v", err, s.Level, stats)
 			}
 		})
@@ -130,129 +111,152 @@ func TestQueue_CancelAtTheInstantOfAdmission(t *testing.T) {
 	}
 }
 
-// The first call cancels during a trip, and its place is due before the trip ends. A call that
-// costs more must not use it.
-func TestQueue_CancelDuringRequestGivesNoCheaperReservation(t *testing.T) {
+// The first call cancels during a request, and its reservation is due before the request ends. A call
+// that costs more does not use it.
+func TestCancel_DuringARequestGivesNoCheaperReservation(t *testing.T) {
 	for way := ms; way <= 16*ms; way += 5 * ms {
 		for at := 50 * ms; at < 130*ms; at += ms {
 			synctest.Test(t, func(t *testing.T) {
 				limit := outbound.Limit{Capacity: 10, LeakRate: 10}
 				q := New(shared(t, &far{Store: store.NewMemory(), way: way}, limit), Config{})
-				var h outboundtest.History
 				ctx, cancel := context.WithCancel(bg)
-				for i, n := range []float64{10, 1, 10} {
-					of := bg
-					if i == 1 {
-						of = ctx
-					}
-					go func() {
-						if _, err := q.Acquire(of, outbound.Cost{n}); err == nil {
-							h.Add(time.Now(), n)
-						}
-					}()
-					time.Sleep(time.Nanosecond)
-				}
+				all := calls{come(bg, q, 10), come(ctx, q, 1), come(bg, q, 10)}
 				time.Sleep(at)
 				cancel()
 				pass(time.Minute)
+				h := all.history(0)
 				if err := h.Check(limit.Capacity, limit.LeakRate, limit.LeakRate*0.05); err != nil || h.Len() < 2 {
-					t.Errorf("%v away, cancelled after %v: %d went, %v", way, at, h.Len(), err)
+					t.Errorf("%v away, cancelled after %v: %d left, %v", way, at, h.Len(), err)
 				}
 			})
 		}
 	}
 }
 
-// waits records what becomes of calls that arrive one by one, to find the calls that have
-// waited without need.
-type waits struct {
-	limits []outbound.Limit
-	mu     sync.Mutex
-	calls  []*waited // in order of arrival
+// The next call uses the reservation of a call that cancels. If that was booked for another cost it
+// returns, and the next call books its own.
+func TestCancel_LeavesTheReservationToTheNext(t *testing.T) {
+	for _, next := range []float64{3, 1, 10} {
+		synctest.Test(t, func(t *testing.T) {
+			q := New(bucket(t, outbound.Limit{Capacity: 10, LeakRate: 1}), Config{})
+			admitted(t, q, 10)
+			ctx, cancel := context.WithCancel(bg)
+			come(ctx, q, 3)
+			c := come(bg, q, next)
+			time.Sleep(500 * ms)
+			cancel()
+			pass(time.Minute)
+			if want := time.Duration(next) * time.Second; c.took() != want || c.err != nil {
+				t.Errorf("behind a cancelled call of 3, one of %v waited %v, want %v", next, c.took(), want)
+			}
+		})
+	}
 }
 
-// waited is a call that waits records.
-type waited struct {
-	cost       outbound.Cost
-	came, left time.Time
-	went       bool // false: the call has cancelled
+// The clock of the queue counts a reservation that returns. A new call does not wait for it.
+func TestCancel_NewcomerIgnoresReturnedReservations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{MaxWait: time.Second})
+		admitted(t, q, 1)
+		ctx, cancel := context.WithCancel(bg)
+		come(ctx, q, 1)
+		q.mu.Lock()
+		q.called = true // pump does not run yet
+		q.mu.Unlock()
+		cancel()
+		synctest.Wait()
+		c := come(bg, q, 1)
+		q.pump()
+		if pass(time.Minute); c.err != nil || c.took() < time.Second || c.took() > time.Second+time.Microsecond {
+			t.Errorf("%v after %v, want 1s", c.err, c.took())
+		}
+	})
 }
 
-// arrive lets a call come, and returns when it waits or has gone.
-func (s *waits) arrive(ctx context.Context, q *Queue, c outbound.Cost) {
-	w := &waited{cost: c, came: time.Now()}
-	s.calls = append(s.calls, w)
-	go func() {
-		p, err := q.Acquire(ctx, c)
-		s.mu.Lock()
-		w.left, w.went = time.Now(), err == nil
-		s.mu.Unlock()
-		p.Done()
-	}()
-	synctest.Wait()
+// A call that cancels, or settles to less, makes capacity for one that comes then.
+func TestCancel_RefusesNoLaterCall(t *testing.T) {
+	for name, returns := range map[string]func(p *outbound.Permit, cancel func()){
+		"a cancel": func(_ *outbound.Permit, cancel func()) { cancel() },
+		"a settle": func(p *outbound.Permit, _ func()) { p.Settle(outbound.Cost{4}) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			q := New(bucket(t, outbound.Window(10, time.Minute)), Config{MaxWait: 90 * time.Second})
+			p := admitted(t, q, 10)
+			ctx, cancel := context.WithCancel(bg)
+			comeAll(9, bg, q, 1)
+			come(ctx, q, 1)
+			if c := come(bg, q, 1); !errors.Is(c.err, outbound.ErrThrottled) {
+				t.Errorf("%s: without capacity in the next window: %v", name, c.err)
+			}
+			returns(&p, cancel)
+			synctest.Wait()
+			c := come(bg, q, 1)
+			if pass(time.Hour); !c.admitted() {
+				t.Errorf("%s: %v", name, c.err)
+			}
+			cancel()
+		})
+	}
 }
 
-// needless replays the calls that went through ideal buckets. A call could have gone as soon
-// as it had come, all calls before it had gone or cancelled, and there was room beside those
-// that had really gone. needless returns the sum of all waits beyond that, and the longest.
-func (s *waits) needless() (sum, most time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	level := make([]float64, len(s.limits))
-	var at, turn time.Time // at is the time of the levels; at turn all calls before have gone or cancelled
-	for _, w := range s.calls {
-		if turn = later(turn, w.came); !w.went {
-			turn = later(turn, w.left)
+// needless replays the calls that left through ideal buckets. A call could have left as soon as it had
+// come, all calls before it had left or cancelled, and there was capacity next to those that had really
+// left. needless returns the sum of all waits beyond that, and the longest.
+func needless(all calls, limits []outbound.Limit) (sum, most time.Duration) {
+	later := func(a, b time.Time) time.Time {
+		if a.After(b) {
+			return a
+		}
+		return b
+	}
+	level := make([]float64, len(limits))
+	var at, first time.Time // at is the time of the levels; at first all calls before have left or cancelled
+	for _, c := range all {
+		if first = later(first, c.came); !c.admitted() {
+			first = later(first, c.left)
 			continue
 		}
-		earliest := turn
-		for i, l := range s.limits {
-			if n := w.cost[l.Unit]; n > 0 && !at.IsZero() {
+		earliest := first
+		for i, l := range limits {
+			if n := c.cost[l.Unit]; n > 0 && !at.IsZero() {
 				earliest = later(earliest, at.Add(time.Duration((level[i]+n-l.Capacity)/l.LeakRate*1e9)))
 			}
 		}
-		d := w.left.Sub(earliest)
+		d := c.left.Sub(earliest)
 		sum, most = sum+max(0, d), max(most, d)
-		for i, l := range s.limits {
+		for i, l := range limits {
 			if !at.IsZero() {
-				level[i] = max(0, level[i]-l.LeakRate*w.left.Sub(at).Seconds())
+				level[i] = max(0, level[i]-l.LeakRate*c.left.Sub(at).Seconds())
 			}
-			level[i] += w.cost[l.Unit]
+			level[i] += c.cost[l.Unit]
 		}
-		at, turn = w.left, later(turn, w.left)
+		at, first = c.left, later(first, c.left)
 	}
 	return sum, most
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
-// Calls cancel one by one or many at once, whatever they cost. The calls behind wait no
-// longer than if those had never come.
-func TestQueue_NoCallWaitsForCancelledOnes(t *testing.T) {
+// Calls cancel one by one or many at once, whatever they cost. The calls behind wait no longer than if
+// those had never come.
+func TestCancel_DelaysNoOtherCall(t *testing.T) {
 	seeds := uint64(40)
 	if testing.Short() {
 		seeds = 10
 	}
 	var sum time.Duration
-	var calls, cancelled uint64
+	var n, cancelled uint64
 	for seed := range seeds {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 5))
 			rate := []float64{0.5, 20, 500}[seed%3]
-			s := &waits{limits: []outbound.Limit{
+			limits := []outbound.Limit{
 				{Capacity: 2, LeakRate: rate, Name: "calls"},
 				{Capacity: 10, LeakRate: 3 * rate, Unit: 1, Name: "tokens"},
-			}}
-			b := bucket(t, s.limits...)
-			if seed%2 == 1 {
-				b = shared(t, store.NewMemory(), s.limits...)
 			}
-			q := New(b, Config{})
+			b := bucket(t, limits...)
+			if seed%2 == 1 {
+				b = shared(t, store.NewMemory(), limits...)
+			}
+			q, all := New(b, Config{}), calls(nil)
 			unit := float64(time.Second) / rate
 			some := func(units float64) time.Duration { return 1 + time.Duration(units*unit*rnd.ExpFloat64()) }
 			parent, cancelAll := context.WithCancel(bg)
@@ -267,22 +271,21 @@ func TestQueue_NoCallWaitsForCancelledOnes(t *testing.T) {
 					time.AfterFunc(some(5), cancelAll)
 					parent, cancelAll = context.WithCancel(bg)
 				}
-				s.arrive(ctx, q, outbound.Cost{1, float64(rnd.IntN(8))})
+				all = append(all, comeAndUse(ctx, q, done, 1, float64(rnd.IntN(8))))
 				time.Sleep(some(0.5))
 			}
 			pass(10 * time.Hour)
 			cancelAll()
-			needless, most := s.needless()
+			needless, most := needless(all, limits)
 			if sum += needless; most > 10*time.Microsecond {
 				t.Errorf("seed %d: %v of needless waits, up to %v", seed, needless, most)
 			}
 			cancelled += q.Stats().Cancelled
-			calls += 1000
+			n += 1000
 		})
 	}
-	if sum > 10*time.Millisecond || cancelled < calls*2/5 {
-		t.Errorf("%v of needless waits, %d of %d calls cancelled", sum, cancelled, calls)
-	} else {
-		t.Logf("%v of needless waits, %d of %d calls cancelled", sum, cancelled, calls)
+	t.Logf("%v of needless waits, %d of %d calls cancelled", sum, cancelled, n)
+	if sum > 10*ms || cancelled < n*2/5 {
+		t.Errorf("%v of needless waits, %d of %d calls cancelled", sum, cancelled, n)
 	}
 }

@@ -1,59 +1,262 @@
-package queue_test
+package queue
 
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/queue"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
+
+const day = 24 * time.Hour
 
 // A call that its deadline ends is rate limited: its error is a ThrottledError and also
 // context.DeadlineExceeded, whether the queue or the context ends it first. A call that its caller
 // cancels gets the context's error alone.
-func TestQueue_DeadlineAndCancelDiffer(t *testing.T) {
+func TestDeadline_DiffersFromCancel(t *testing.T) {
 	for name, limits := range map[string][]outbound.Limit{
 		"in flight and a rate": {outbound.PerSecond(1000), outbound.InFlight(1)},
 		"a rate":               {outbound.PerHour(1)},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				q := queue.New(outbound.Must(outbound.NewBucket("api", limits...)), queue.Config{})
-				first, err := q.Acquire(t.Context(), outbound.Cost{1})
-				if err != nil {
-					t.Fatal(err)
+		synctest.Test(t, func(t *testing.T) {
+			q := New(bucket(t, limits...), Config{})
+			first := admitted(t, q, 1)
+			var calls sync.WaitGroup
+			for i := range 200 {
+				ctx, cancel := context.WithTimeout(bg, time.Second)
+				if i%2 == 0 {
+					time.AfterFunc(time.Second/2, cancel)
 				}
-				var calls sync.WaitGroup
-				for i := range 200 {
-					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-					if i%2 == 0 {
-						time.AfterFunc(time.Second/2, cancel)
+				calls.Go(func() {
+					defer cancel()
+					_, err := q.Acquire(ctx, one)
+					throttled, late := errors.Is(err, outbound.ErrThrottled), errors.Is(err, context.DeadlineExceeded)
+					if i%2 == 1 && !(throttled && late) {
+						t.Errorf("%s: after the deadline: %v, want a ThrottledError that is DeadlineExceeded", name, err)
 					}
-					calls.Go(func() {
-						defer cancel()
-						_, err := q.Acquire(ctx, outbound.Cost{1})
-						throttled, late := errors.Is(err, outbound.ErrThrottled), errors.Is(err, context.DeadlineExceeded)
-						if i%2 == 1 && !(throttled && late) {
-							t.Errorf("after the deadline: %v, want a ThrottledError that is DeadlineExceeded", err)
-						}
-						if i%2 == 0 && err != context.Canceled && !(throttled && late) { // a far reservation is refused early
-							t.Errorf("after the cancel: %v, want context.Canceled", err)
-						}
-					})
-				}
-				calls.Wait()
-				first.Done()
-				if s := q.Stats(); s.Refused+s.Cancelled != 200 || s.Refused < 100 || s.Waiting != 0 {
-					t.Errorf("stats %+v, want 200 calls refused or cancelled", s)
-				}
-				if s, err := q.Bucket().State(t.Context()); err != nil || s.Level > 1 {
-					t.Errorf("level %v, %v: a call that did not leave was charged", s.Level, err)
-				}
-			})
+					if i%2 == 0 && err != context.Canceled && !(throttled && late) { // a far reservation is refused early
+						t.Errorf("%s: after the cancel: %v, want context.Canceled", name, err)
+					}
+				})
+			}
+			calls.Wait()
+			first.Done()
+			if s := q.Stats(); s.Refused+s.Cancelled != 200 || s.Refused < 100 || s.Waiting != 0 {
+				t.Errorf("%s: stats %+v, want 200 calls refused or cancelled", name, s)
+			}
+			if s, err := q.Bucket().State(bg); err != nil || s.Level > 1 {
+				t.Errorf("%s: level %v, %v: a call that did not leave was charged", name, s.Level, err)
+			}
 		})
 	}
+}
+
+// A call whose deadline has passed before it comes counts as refused, and one that was cancelled
+// does not: it has never waited.
+func TestDeadline_PassedBeforeTheCallCountsAsRefused(t *testing.T) {
+	q := New(bucket(t, outbound.PerSecond(1)), Config{})
+	ctx, cancel := context.WithDeadline(bg, time.Now().Add(-1))
+	defer cancel()
+	cancelled, stop := context.WithCancel(bg)
+	stop()
+	for _, ctx := range []context.Context{ctx, cancelled} {
+		if _, err := q.Acquire(ctx, one); err == nil {
+			t.Error("admitted")
+		}
+	}
+	if s := q.Stats(); s != (Stats{Refused: 1}) {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A call that comes while no other waits is refused by the bucket, with the reason why it does not
+// wait longer.
+func TestDeadline_RefusalOfTheBucketHasTheReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1.0 / (48 * 3600)})
+		admitted(t, b, 1)
+		soon, stop := context.WithTimeout(bg, time.Minute)
+		defer stop()
+		for _, c := range []struct {
+			ctx     context.Context
+			maxWait time.Duration
+			want    error
+		}{
+			{bg, 0, ErrFar}, {bg, time.Hour, nil}, {soon, time.Hour, context.DeadlineExceeded}, {soon, 0, context.DeadlineExceeded},
+		} {
+			q := New(b, Config{MaxWait: c.maxWait})
+			full := come(c.ctx, q, 1).refused()
+			if full.Err != c.want || full.RetryAfter < 47*time.Hour || q.Stats() != (Stats{Refused: 1}) {
+				t.Errorf("%+v, %+v, want %v", full, q.Stats(), c.want)
+			}
+		}
+	})
+}
+
+// If a fault makes a level wrong, or a limit takes months, the queue refuses a call without a
+// deadline, which would wait for ever. A call with a MaxWait or a deadline waits for days.
+func TestDeadline_WithoutOneACallWaitsForADayAtMost(t *testing.T) {
+	month := outbound.Limit{Capacity: 10, LeakRate: 10 / (30 * day).Seconds()}
+	bothWays(t, []outbound.Limit{month}, func(t *testing.T, b *outbound.Bucket) {
+		if _, err := b.Fillup(bg, outbound.Cost{10}); err != nil {
+			t.Fatal(err)
+		}
+		q := New(b, Config{})
+		refused := comeAll(5, bg, q, 10)
+		time.Sleep(time.Second)
+		for i, c := range refused {
+			if !errors.Is(c.err, ErrFar) || c.refused().RetryAfter < 29*day {
+				t.Errorf("call %d: %v", i, c.err)
+			}
+		}
+		if s, err := b.State(bg); err != nil || s.Level > 10 || q.Len() != 0 {
+			t.Errorf("level %v (%v), %d wait", s.Level, err, q.Len())
+		}
+		within := come(bg, q, 0.3)
+		if pass(day); within.err != nil || within.took() < day/2 {
+			t.Errorf("within a day: %v after %v", within.err, within.took())
+		}
+		patient := calls{come(bg, New(b, Config{MaxWait: 40 * day}), 1), comeIn(t, 40*day, q, 1)}
+		pass(40 * day)
+		for i, c := range patient {
+			if c.err != nil || c.took() < 2*day {
+				t.Errorf("call %d with a limit of its own: %v after %v", i, c.err, c.took())
+			}
+		}
+	})
+	// Calls behind others wait for a day at most, too.
+	bothWays(t, []outbound.Limit{{Capacity: 1, LeakRate: 1. / 3600}}, func(t *testing.T, b *outbound.Bucket) {
+		q := New(b, Config{})
+		all := append(comeAll(28, bg, q, 1), comeIn(t, 26*time.Hour, q, 1))
+		pass(26 * time.Hour)
+		for i, c := range all {
+			if far := i > 24 && i < 28; far && (!errors.Is(c.err, ErrFar) || c.refused().RetryAfter != 25*time.Hour || c.took() > 0) || !far && !c.admitted() {
+				t.Errorf("call %d: %v after %v", i, c.err, c.took())
+			}
+		}
+	})
+}
+
+// Only calls that need the same limit as the refused one are as far away.
+func TestDeadline_RefusalBeyondADayIsOfThatCallAlone(t *testing.T) {
+	limits := []outbound.Limit{outbound.PerSecond(10).Burst(1), {Capacity: 2, LeakRate: 1 / (2 * day).Seconds(), Unit: 1}}
+	bothWays(t, limits, func(t *testing.T, b *outbound.Bucket) {
+		q := New(b, Config{})
+		admitted(t, b, 1, 2) // the reports of four days
+		var all calls
+		for _, c := range []outbound.Cost{{1}, {1}, {1, 1}, {1}, {1, 2}, {1}, {outbound.Free, 1}, {1}, {1, 1}, {1}} {
+			all = append(all, come(bg, q, c[:]...))
+		}
+		pass(time.Minute)
+		left, seen := time.Duration(0), map[*outbound.ThrottledError]bool{}
+		for i, c := range all {
+			if c.cost == one {
+				left++
+				if c.err != nil || c.took() < left*99*ms || c.took() > left*130*ms {
+					t.Errorf("call %d: %v after %v, want it to leave as number %d", i, c.err, c.took(), left)
+				}
+				continue
+			}
+			far, want := c.refused(), time.Duration(c.cost[1])*2*day
+			if !errors.Is(far, ErrFar) || far.RetryAfter > want || far.RetryAfter < want-time.Minute || seen[far] {
+				t.Errorf("call %d of %v: %v, want about %v and an error of its own", i, c.cost, c.err, want)
+			}
+			seen[far] = true
+		}
+	})
+}
+
+// A MaxWait of a whole number of intervals admits the call that leaves exactly at its end,
+// however the intervals are rounded.
+func TestMaxWait_AdmitsACallExactlyAtItsEnd(t *testing.T) {
+	for _, l := range []outbound.Limit{{Capacity: 1, LeakRate: 10}, {Capacity: 1, LeakRate: 3}, {Capacity: 2, LeakRate: 0.7}, {Capacity: 1, LeakRate: 1e4 / 7}, outbound.PerMinute(17)} {
+		for _, intervals := range []float64{1, 3, 70} {
+			bothWays(t, []outbound.Limit{l}, func(t *testing.T, b *outbound.Bucket) {
+				q := New(b, Config{MaxWait: time.Duration(intervals / l.LeakRate * 1e9)})
+				n := int(l.Capacity + intervals)
+				all := comeAll(n+1, bg, q, 1)
+				pass(time.Hour)
+				if left, _ := all.admitted(); left != n || all[n].refused().RetryAfter == 0 {
+					t.Errorf("%v, %v intervals: %d left, want %d; the last: %v", l, intervals, left, n, all[n].err)
+				}
+			})
+		}
+	}
+}
+
+// A queue that catches up with another process books reservations far behind its first. A call that would
+// wait longer than its MaxWait for one of those is refused then, and leaves it to another.
+func TestMaxWait_HoldsWhileTheQueueCatchesUp(t *testing.T) {
+	bothWays(t, []outbound.Limit{{Capacity: 1, LeakRate: 1}}, func(t *testing.T, b *outbound.Bucket) {
+		const most = 7500 * ms
+		all := comeAll(8, bg, New(b, Config{MaxWait: most}), 1)
+		pass(1500 * ms) // the queue has begun its backlog
+		other := outbound.BookRequest{Costs: []outbound.Cost{one}, Wait: time.Hour, Claim: math.Inf(1)}
+		for range 4 {
+			if err := b.Book(bg, &other); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pass(time.Minute)
+		for i, c := range all {
+			if c.err == nil && c.took() > most+rounding || c.err != nil && (c.took() > 2*time.Second || (c.refused().RetryAfter+c.took()-8*time.Second).Abs() > rounding) {
+				t.Errorf("call %d: %v after %v", i, c.err, c.took())
+			}
+		}
+		if n, _ := all.admitted(); n != 4 {
+			t.Errorf("%d of 8 left, want 4", n)
+		}
+	})
+}
+
+// A call whose reservation was lost, because the process was late, gets the next one. If that is after its
+// MaxWait, the call is refused immediately, and the next call has the reservation.
+func TestMaxWait_HoldsForALostReservation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, begin := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{MaxWait: 1500 * ms}), time.Now()
+		come(bg, q, 1)
+		first := come(bg, q, 1)
+		pass(600 * ms)
+		second := come(bg, q, 1)
+		pass(397 * ms) // both have reservations
+		pause(q, 100*ms)
+		pass(time.Minute)
+		if at := first.left.Sub(begin); at > 1100*ms || first.refused().RetryAfter != 2*time.Second-at {
+			t.Errorf("the first: %v after %v", first.err, at)
+		}
+		if at := second.left.Sub(begin); second.err != nil || at != 2*time.Second {
+			t.Errorf("the second: %v after %v", second.err, at)
+		}
+	})
+}
+
+// The longest possible MaxWait does not overflow.
+func TestMaxWait_LongestDoesNotOverflow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(bucket(t, outbound.PerSecond(10)), Config{MaxWait: math.MaxInt64})
+		for range 3 {
+			admitted(t, q, 1)
+		}
+	})
+}
+
+// MaxWait bounds the wait for capacity and does not count the store's distance. The deadline of a ctx
+// counts all.
+func TestMaxWait_ShorterThanARequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(shared(t, &far{Store: store.NewMemory(), way: 50 * ms}, outbound.PerSecond(100)), Config{MaxWait: 10 * ms})
+		for range 5 {
+			admitted(t, q, 1)
+			time.Sleep(time.Second)
+		}
+		c := comeIn(t, 40*ms, q, 1)
+		if pass(time.Second); !errors.Is(c.err, context.DeadlineExceeded) {
+			t.Error(c.err)
+		}
+	})
 }

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,35 +12,55 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// comeUntold has a call come while the bucket has told of a change, and then the trip. It returns the
-// call's error, once there is one.
-func comeUntold(q *Queue) <-chan error {
-	refused := make(chan error, 1)
-	q.mu.Lock()
-	q.news++
-	q.mu.Unlock()
-	go func() {
-		_, err := q.Acquire(bg, outbound.Cost{1})
-		refused <- err
-	}()
-	synctest.Wait()
-	q.onChange()
-	synctest.Wait()
-	return refused
-}
-
-// come has n calls come, one after the other, so that all but the first are foretold.
-func come(q *Queue, n int, apart time.Duration) {
-	for range n {
-		go func() { _, _ = q.Acquire(bg, outbound.Cost{1}) }()
-		pass(apart)
+// reserve has another caller book n reservations of a unit.
+func reserve(t *testing.T, b *outbound.Bucket, n int) {
+	t.Helper()
+	k := outbound.BookRequest{Costs: slices.Repeat([]outbound.Cost{one}, n), Wait: time.Hour, Horizon: time.Hour}
+	if err := b.Book(bg, &k); err != nil || len(k.Tickets) != n {
+		t.Fatal(err, len(k.Tickets))
 	}
 }
 
-// A call that comes while nobody can foretell when it goes, because a trip is to tell first what has
-// come back, is refused after that trip, and not when its turn comes. Those that were foretold stay, also
-// where others have booked since and they cannot make it any more: there may be room again.
-func TestQueue_UnforeseenCallIsRefusedAfterTheRequest(t *testing.T) {
+// A call that cannot leave in time because of another process's reservations is refused immediately, and
+// does not wait for its deadline.
+func TestEarlyRefusal_CountsOtherProcessesReservations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := store.NewMemory()
+		limit := outbound.Limit{Capacity: 1, LeakRate: 10}
+		q := New(shared(t, &far{Store: m, way: 10 * ms}, limit), Config{})
+		for range 30 {
+			come(bg, q, 1)
+			pass(ms)
+		}
+		pass(500 * ms)
+		comeIn(t, 10*time.Second, q, 1) // the queue computes this call's time
+		reserve(t, shared(t, m, limit), 50)
+		pass(500 * ms) // replies of the store have shown the reservations
+		c := comeIn(t, 4*time.Second, q, 1)
+		if pass(5 * time.Second); !errors.Is(c.err, outbound.ErrThrottled) || c.took() > 100*ms {
+			t.Errorf("the call ended with %v after %v, want an immediate refusal", c.err, c.took())
+		}
+		_ = q.Close()
+		pass(time.Minute)
+	})
+}
+
+// comeUnknown has a call come after the bucket has reported a change, and then has the queue ask what has
+// changed: it is unknown when the call leaves.
+func comeUnknown(q *Queue) *call {
+	q.mu.Lock()
+	q.news++
+	q.mu.Unlock()
+	c := come(bg, q, 1)
+	q.onChange()
+	synctest.Wait()
+	return c
+}
+
+// A call that comes while it is unknown when it leaves, because a request is to show what was returned, is
+// refused after that request, and not at its deadline. The calls that were judged before stay, also if
+// others have booked since and they cannot leave in time any more: units may be returned.
+func TestEarlyRefusal_AfterTheRequestOfAnUnknownCall(t *testing.T) {
 	limit := outbound.Limit{Capacity: 1, LeakRate: 1}
 	for _, far := range []*far{nil, {Store: store.NewMemory(), way: 20 * ms}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -48,76 +69,59 @@ func TestQueue_UnforeseenCallIsRefusedAfterTheRequest(t *testing.T) {
 				b = shared(t, far, limit)
 			}
 			q := New(b, Config{MaxWait: 10 * time.Second})
-			come(q, 20, 40*ms)
-			told := q.Len()
-			if far != nil {
-				k := outbound.BookRequest{Costs: make([]outbound.Cost, 5), Wait: time.Minute, Horizon: time.Minute}
-				for i := range k.Costs {
-					k.Costs[i] = outbound.Cost{1}
-				}
-				if err := shared(t, far.Store, limit).Book(t.Context(), &k); err != nil || len(k.Tickets) != 5 {
-					t.Fatal(err, len(k.Tickets))
-				}
+			for range 20 {
+				come(bg, q, 1)
+				pass(40 * ms)
 			}
-			refused := comeUntold(q)
-			pass(100 * ms)
-			var full *outbound.ThrottledError
-			select {
-			case err := <-refused:
-				if !errors.As(err, &full) || full.RetryAfter <= 10*time.Second {
-					t.Errorf("the call was told %v", err)
-				}
-			default:
-				t.Error("the call still waits")
+			judged := q.Len()
+			if far != nil {
+				reserve(t, shared(t, far.Store, limit), 5)
+			}
+			c := comeUnknown(q)
+			if pass(100 * ms); c.refused().RetryAfter <= 10*time.Second {
+				t.Errorf("the call has %v after 100 ms", c.err)
 			}
 			q.mu.Lock()
-			n, untold := q.line.n, q.line.uncounted
+			n, uncounted := q.line.n, q.line.uncounted
 			q.mu.Unlock()
-			if n != told || untold != &q.line.end {
-				t.Errorf("%d wait, and %v is untold, want %d", n, untold, told)
+			if n != judged || uncounted != &q.line.end {
+				t.Errorf("%d wait, and %v is not counted, want %d", n, uncounted, judged)
 			}
 			pass(time.Minute)
 		})
 	}
 }
 
-// A call that cancels during the trip leaves a place that fits nobody. It goes back, and does not count
-// for a call that has come meanwhile.
-func TestQueue_ReturnedReservationRefusesNoNewCall(t *testing.T) {
+// A call that cancels during the request leaves a reservation that fits no call. It returns, and does not
+// count for a call that has come meanwhile.
+func TestEarlyRefusal_IgnoresAReturnedReservation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(shared(t, &far{Store: store.NewMemory(), way: 20 * ms}, outbound.Limit{Capacity: 10, LeakRate: 1}), Config{})
-		p, err := q.Acquire(bg, outbound.Cost{10})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := admitted(t, q, 10)
 		ctx, cancel := context.WithCancel(bg)
-		go func() { _, _ = q.Acquire(ctx, outbound.Cost{8}) }()
+		come(ctx, q, 8)
 		pass(200 * ms)
 		go p.Settle(outbound.Cost{9.9})
 		synctest.Wait()
 		if !q.pumping || q.current() {
-			t.Fatal("there is no trip")
+			t.Fatal("no request is in flight")
 		}
 		cancel()
 		synctest.Wait()
-		soon, stop := context.WithTimeout(bg, 5*time.Second)
-		defer stop()
-		if _, err := q.Acquire(soon, outbound.Cost{1}); err != nil {
-			t.Errorf("refused: %v", err)
+		c := comeIn(t, 5*time.Second, q, 1)
+		if pass(time.Minute); c.err != nil {
+			t.Errorf("refused: %v", c.err)
 		}
-		pass(time.Minute)
 	})
 }
 
-// In the step that books for a call of an invalid cost there is no trip, and nothing is heard.
-func TestQueue_StepWithoutARequestRefusesNoNewCall(t *testing.T) {
+// The step that books for a call of an invalid cost makes no request, and learns nothing.
+func TestEarlyRefusal_NotByAStepWithoutARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(shared(t, &far{Store: store.NewMemory(), way: 20 * ms}, outbound.Limit{Capacity: 10, LeakRate: 1}), Config{})
-		var used [2]outbound.Permit
-		for i := range used {
-			used[i], _ = q.Acquire(bg, outbound.Cost{5})
-		}
-		come(q, 1, 100*ms)
+		used := [2]outbound.Permit{admitted(t, q, 5), admitted(t, q, 5)}
+		come(bg, q, 1)
+		pass(100 * ms)
 		q.mu.Lock()
 		in := q.early(time.Now()) + q.trips.lowMark()
 		q.mu.Unlock()
@@ -125,44 +129,31 @@ func TestQueue_StepWithoutARequestRefusesNoNewCall(t *testing.T) {
 		go used[0].Settle(outbound.Cost{4.999})
 		synctest.Wait()
 		if !q.pumping || q.current() {
-			t.Fatal("there is no trip")
+			t.Fatal("no request is in flight")
 		}
-		go func() {
-			if _, err := q.Acquire(bg, outbound.Cost{-1}); !errors.Is(err, outbound.ErrInvalid) {
-				t.Error(err)
-			}
-		}()
-		synctest.Wait()
-		go func() {
-			ctx, cancel := context.WithTimeout(bg, 500*ms)
-			defer cancel()
-			if _, err := q.Acquire(ctx, outbound.Cost{1}); err != nil {
-				t.Errorf("refused: %v", err)
-			}
-		}()
+		invalid, valid := come(bg, q, -1), comeIn(t, 500*ms, q, 1)
 		pass(30 * ms)
 		go used[1].Settle(outbound.Cost{0.1})
-		pass(time.Minute)
+		if pass(time.Minute); !errors.Is(invalid.err, outbound.ErrInvalid) || valid.err != nil {
+			t.Errorf("%v, %v", invalid.err, valid.err)
+		}
 	})
 }
 
-// A look at those in a long line for one that is untold takes nothing of what the queue foretells
-// newcomers by: those that come next are refused at once.
-func TestQueue_CountingAgainAdmitsNoMoreCalls(t *testing.T) {
-	for _, rate := range []float64{100, 20000} { // of 20 000 per second many have places
+// When the queue looks at a long line again, it keeps the sums by which it refuses new calls: those that
+// come next are refused immediately.
+func TestEarlyRefusal_CountingAgainAdmitsNoMoreCalls(t *testing.T) {
+	for _, rate := range []float64{100, 20000} { // at 20,000 per second many have reservations
 		synctest.Test(t, func(t *testing.T) {
 			q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: rate}), Config{MaxWait: time.Duration(1000 / rate * 1e9)})
-			come(q, 1100, 0)
+			comeAll(1100, bg, q, 1)
 			waiting := q.Len()
 			for range 3 {
 				left := 40
-				for ; left > 0 && len(comeUntold(q)) == 0; left-- { // the first of them wait for the work to be worth it
+				for ; left > 0 && comeUnknown(q).err == nil; left-- { // the first of them wait for the work to be worth it
 				}
-				if left == 0 || q.Len() != waiting {
+				if comeAll(5, bg, q, 1); left == 0 || q.Len() != waiting {
 					t.Fatalf("%d wait, want %d", q.Len(), waiting)
-				}
-				if come(q, 5, 0); q.Len() != waiting {
-					t.Errorf("%d wait, want %d", q.Len(), waiting)
 				}
 			}
 			_ = q.Close()
@@ -170,162 +161,94 @@ func TestQueue_CountingAgainAdmitsNoMoreCalls(t *testing.T) {
 	}
 }
 
-// No call goes before the last one that is booked, whatever units that takes. The forecast
-// for a newcomer counts that.
-func TestQueue_RefusesEarlyBehindTheLastReservation(t *testing.T) {
+// No call leaves before the last one that has a reservation, whatever limit that needs. A new call is
+// refused by the time of that.
+func TestEarlyRefusal_CountsTheLastReservation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.Limit{Capacity: 100, LeakRate: 100}, outbound.Limit{Capacity: 10, LeakRate: 1, Unit: 1}), Config{})
-		for range 2 {
-			go q.Acquire(bg, outbound.Cost{1, 10})
-			synctest.Wait()
-		}
-		ctx, cancel := context.WithTimeout(bg, time.Second)
-		defer cancel()
-		begin := time.Now()
-		var full *outbound.ThrottledError
-		_, err := q.Acquire(ctx, outbound.Cost{1})
-		if !errors.As(err, &full) || full.RetryAfter != 10*time.Second || time.Since(begin) != 0 {
-			t.Errorf("%v after %v", err, time.Since(begin))
+		comeAll(2, bg, q, 1, 10)
+		if c := comeIn(t, time.Second, q, 1); c.refused().RetryAfter != 10*time.Second || c.took() != 0 {
+			t.Errorf("%v after %v", c.err, c.took())
 		}
 		pass(time.Minute)
 	})
 }
 
-// While nobody waits the queue does not listen to the bucket, and forgets what it knew.
+// While no call waits the queue does not listen to the bucket, and forgets what it knew.
 func TestQueue_EmptyQueueForgetsItsClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &far{Store: store.NewMemory(), way: 10 * time.Millisecond}
-		b, err := outbound.NewSharedBucket(s, "k", outbound.Limit{Capacity: 10, LeakRate: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := shared(t, &far{Store: store.NewMemory(), way: 10 * ms}, outbound.Limit{Capacity: 10, LeakRate: 10})
 		q := New(b, Config{})
-		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
-			t.Fatal(err)
-		}
+		admitted(t, q, 1)
 		pass(time.Minute)
 		if err := b.SetLimits(bg, outbound.Limit{Capacity: 1000, LeakRate: 1000}); err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // the second comes during the trip of the first
-			go func() {
-				if _, err := q.Acquire(bg, outbound.Cost{50}); err != nil {
-					t.Error(err)
-				}
-			}()
-			synctest.Wait()
-		}
+		all := comeAll(2, bg, q, 50) // the second comes during the request of the first
 		pass(time.Minute)
+		if n, _ := all.admitted(); n != 2 {
+			t.Errorf("%v, %v", all[0].err, all[1].err)
+		}
 	})
 }
 
-// Until a trip that brings units back has ended, the clock still counts them. A call that comes
-// before that is not refused for them.
-func TestQueue_CallDuringRequestCountsReturnedUnits(t *testing.T) {
-	for name, change := range map[string]func(p *outbound.Permit, cancel func()){
+// Until a request that returns units has ended, the clock still counts them. A call that comes before that
+// is not refused for them.
+func TestEarlyRefusal_NotForUnitsThatReturn(t *testing.T) {
+	for name, returns := range map[string]func(p *outbound.Permit, cancel func()){
 		"a cancel": func(_ *outbound.Permit, cancel func()) { cancel() },
 		"a settle": func(p *outbound.Permit, _ func()) { p.Settle(outbound.Cost{}) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &far{Store: store.NewMemory(), way: 10 * ms}
-				q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{})
-				p, err := q.Acquire(bg, outbound.Cost{1})
-				if err != nil {
-					t.Fatal(err)
-				}
-				ctx, cancel := context.WithCancel(bg)
-				defer cancel()
-				go func() { _, _ = q.Acquire(ctx, outbound.Cost{1}) }()
-				pass(100 * ms)
-				change(&p, cancel)
-				for range 6 { // at once, while the trip is under way, and after it
-					synctest.Wait()
-					soon, stop := context.WithTimeout(bg, 980*ms)
-					go func() {
-						defer stop()
-						if _, err := q.Acquire(soon, outbound.Cost{0.01}); err != nil {
-							t.Error(err)
-						}
-					}()
-					time.Sleep(5 * ms)
-				}
-				cancel()
-				pass(5 * time.Second)
-			})
-		})
-	}
-}
-
-// A window that is above its brim, because it was lowered, comes back as a whole. Who can wait
-// for that is not refused, and who cannot is refused at once.
-func TestQueue_WaitsForAWindowAboveItsCapacity(t *testing.T) {
-	for _, memory := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			b := bucket(t, outbound.Window(100, time.Minute))
-			if !memory {
-				b = shared(t, store.NewMemory(), outbound.Window(100, time.Minute))
+			q := New(shared(t, &far{Store: store.NewMemory(), way: 10 * ms}, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{})
+			p := admitted(t, q, 1)
+			ctx, cancel := context.WithCancel(bg)
+			come(ctx, q, 1)
+			pass(100 * ms)
+			returns(&p, cancel)
+			var all calls
+			for range 6 { // immediately, during the request, and after it
+				synctest.Wait()
+				all = append(all, comeIn(t, 980*ms, q, 0.01))
+				time.Sleep(5 * ms)
 			}
-			if _, err := b.Acquire(bg, outbound.Cost{100}); err != nil {
-				t.Fatal(err)
+			cancel()
+			pass(5 * time.Second)
+			for i, c := range all {
+				if !c.admitted() {
+					t.Errorf("%s: call %d: %v", name, i, c.err)
+				}
 			}
-			if err := b.SetLimits(bg, outbound.Window(10, time.Minute)); err != nil {
-				t.Fatal(err)
-			}
-			q, begin := New(b, Config{}), time.Now()
-			ask := func(wait time.Duration) (time.Duration, error) {
-				ctx, cancel := context.WithTimeout(bg, wait)
-				defer cancel()
-				_, err := q.Acquire(ctx, outbound.Cost{1})
-				return time.Since(begin), err
-			}
-			for range 9 {
-				go func() {
-					if after, err := ask(2 * time.Minute); err != nil || after > 62*time.Second {
-						t.Errorf("in memory %v: after %v: %v", memory, after, err)
-					}
-				}()
-			}
-			time.Sleep(time.Second)
-			if after, err := ask(100 * time.Second); err != nil || after > 62*time.Second {
-				t.Errorf("in memory %v: the last of ten, after %v: %v", memory, after, err)
-			}
-			for range 10 {
-				go ask(2 * time.Minute)
-			}
-			synctest.Wait()
-			begin = time.Now()
-			if after, err := ask(30 * time.Second); err == nil || after > time.Second {
-				t.Errorf("in memory %v: hopeless, after %v: %v", memory, after, err)
-			}
-			pass(3 * time.Minute)
 		})
 	}
 }
 
-// A call that comes while no other waits is refused by the bucket, with the reason why it does not
-// wait longer.
-func TestQueue_RefusalOfTheBucketHasTheReason(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1.0 / (48 * 3600)})
-		if _, err := b.Acquire(bg, outbound.Cost{1}); err != nil {
+// A window that is above its capacity, because it was lowered, frees all of it together. A call that can
+// wait for that is not refused, and one that cannot is refused immediately.
+func TestEarlyRefusal_OfAWindowAboveItsCapacity(t *testing.T) {
+	bothWays(t, []outbound.Limit{outbound.Window(100, time.Minute)}, func(t *testing.T, b *outbound.Bucket) {
+		admitted(t, b, 100)
+		if err := b.SetLimits(bg, outbound.Window(10, time.Minute)); err != nil {
 			t.Fatal(err)
 		}
-		soon, stop := context.WithTimeout(bg, time.Minute)
-		defer stop()
-		for _, c := range []struct {
-			ctx     context.Context
-			maxWait time.Duration
-			want    error
-		}{
-			{bg, 0, ErrFar}, {bg, time.Hour, nil}, {soon, time.Hour, context.DeadlineExceeded}, {soon, 0, context.DeadlineExceeded},
-		} {
-			q := New(b, Config{MaxWait: c.maxWait})
-			_, err := q.Acquire(c.ctx, outbound.Cost{1})
-			full, ok := errors.AsType[*outbound.ThrottledError](err)
-			if !ok || full.Err != c.want || full.RetryAfter < 47*time.Hour || q.Stats() != (Stats{Refused: 1}) {
-				t.Errorf("%v (%+v), %+v, want %v", err, full, q.Stats(), c.want)
+		q, all := New(b, Config{}), calls(nil)
+		for range 9 {
+			all = append(all, comeIn(t, 2*time.Minute, q, 1))
+		}
+		time.Sleep(time.Second)
+		all = append(all, comeIn(t, 100*time.Second, q, 1))
+		pass(61 * time.Second)
+		for i, c := range all {
+			if !c.admitted() {
+				t.Errorf("call %d of ten waits for more than 62s: %v", i, c.err)
 			}
+		}
+		for range 10 {
+			comeIn(t, 2*time.Minute, q, 1)
+		}
+		c := comeIn(t, 30*time.Second, q, 1)
+		if pass(3 * time.Minute); c.err == nil || c.took() > time.Second {
+			t.Errorf("without hope, after %v: %v", c.took(), c.err)
 		}
 	})
 }

@@ -1,253 +1,186 @@
 package queue
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// Calls that wait for a window leave when its units come back, also if the API asks for a pause of
+// Calls that wait for a window leave when its units return, also if the API asks for a pause of
 // nearly so long meanwhile: in all processes, and with a leaky limit next to the window.
-func TestQueue_WindowAgesInHold(t *testing.T) {
+func TestHold_WindowAgesInIt(t *testing.T) {
 	const n = 10
 	window := outbound.Window(n, time.Hour)
 	for name, limits := range map[string][]outbound.Limit{"alone": {window}, "next to a leaky limit": {outbound.PerSecond(10), window}} {
-		for shared, processes := range map[bool]int{false: 1, true: 3} {
+		for _, processes := range []int{0, 3} { // 0: in memory
 			synctest.Test(t, func(t *testing.T) {
-				memory := store.NewMemory()
-				queues := make([]*Queue, processes)
-				for i := range queues {
-					b, err := outbound.NewBucket("key", limits...)
-					if shared {
-						b, err = outbound.NewSharedBucket(memory, "key", limits...)
-					}
-					if err != nil {
-						t.Fatal(err)
-					}
-					queues[i] = New(b, Config{})
-					defer queues[i].Close()
+				m, queues := store.NewMemory(), []*Queue{New(bucket(t, limits...), Config{})}
+				for i := range processes {
+					queues = append(queues[:i], New(shared(t, m, limits...), Config{}))
 				}
-				start := time.Now()
-				permits := make([]outbound.Permit, n)
-				for i := range permits {
-					p, err := queues[i%processes].Acquire(bg, outbound.Cost{1})
-					if err != nil {
-						t.Fatal(err)
-					}
-					permits[i] = p
-				}
-				left := make(chan time.Duration, n)
+				begin, permits, all := time.Now(), []outbound.Permit(nil), calls(nil)
 				for i := range n {
-					go func() {
-						p, err := queues[i%processes].Acquire(bg, outbound.Cost{1})
-						if err != nil {
-							t.Error(err)
-						}
-						left <- time.Since(start)
-						p.Done()
-					}()
+					permits = append(permits, admitted(t, queues[i%len(queues)], 1))
+				}
+				for i := range n {
+					all = append(all, comeAndUse(bg, queues[i%len(queues)], done, 1))
 				}
 				time.Sleep(time.Minute)
 				permits[0].Refused(55 * time.Minute)
-				for range n {
+				pass(2 * time.Hour)
+				for i, c := range all {
 					// A refusal slows the clock: the last four minutes take longer.
-					if at := <-left; at < time.Hour || at > 62*time.Minute {
-						t.Errorf("%s, shared %v: a call left after %v", name, shared, at)
+					if at := c.left.Sub(begin); c.err != nil || at < time.Hour || at > 62*time.Minute {
+						t.Errorf("%s, %d processes: call %d left after %v: %v", name, processes, i, at, c.err)
 					}
+				}
+				for _, q := range queues {
+					q.Close()
 				}
 			})
 		}
 	}
 }
 
-// A call that waited when a hold came, and is refused for it, says so, as a new call does.
-func TestQueue_RefusalInHold(t *testing.T) {
-	for shared := range map[bool]int{false: 0, true: 1} {
-		synctest.Test(t, func(t *testing.T) {
-			b := outbound.Must(outbound.NewBucket("key", outbound.PerMinute(60)))
-			if shared {
-				b = outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "key", outbound.PerMinute(60)))
+// The error of a call that waited when a hold began, and is refused for it, has the hold and its reason, as
+// that of a new call.
+func TestHold_RefusalHasItsReason(t *testing.T) {
+	bothWays(t, []outbound.Limit{outbound.PerMinute(60)}, func(t *testing.T, b *outbound.Bucket) {
+		q := New(b, Config{MaxWait: 20 * time.Second})
+		defer q.Close()
+		permit := admitted(t, q, 1)
+		all := comeAll(5, bg, q, 1)
+		time.Sleep(100 * ms)
+		permit.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: time.Minute, Reason: "rate"})
+		time.Sleep(100 * ms)
+		all = append(all, come(bg, q, 1))
+		for i, c := range all { // the first has a reservation
+			if full := c.refused(); !full.Held || full.Reason != "rate" || full.RetryAfter < 50*time.Second {
+				t.Errorf("call %d has %v", i, c.err)
 			}
-			q := New(b, Config{MaxWait: 20 * time.Second})
-			defer q.Close()
-			permit, err := q.Acquire(bg, outbound.Cost{1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			const n = 5
-			errs := make(chan error, n+1)
-			for range n {
-				go func() {
-					_, err := q.Acquire(bg, outbound.Cost{1})
-					errs <- err
-				}()
-			}
-			time.Sleep(100 * ms)
-			permit.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: time.Minute, Reason: "rate"})
-			time.Sleep(100 * ms)
-			_, err = q.Acquire(bg, outbound.Cost{1})
-			errs <- err
-			pass(0)
-			if len(errs) != n+1 { // the one with a reservation as well
-				t.Errorf("shared %v: %d of %d calls are refused in the hold", shared, len(errs), n+1)
-			}
-			for i := range n + 1 {
-				full, ok := errors.AsType[*outbound.ThrottledError](<-errs)
-				if !ok || !full.Held || full.Reason != "rate" || full.RetryAfter < 50*time.Second {
-					t.Errorf("shared %v: call %d got %+v", shared, i, full)
-				}
-			}
-		})
-	}
-}
-
-// between is a store that does something once, while a reply is on its way.
-type between struct {
-	store.Store
-	then func()
-}
-
-func (s *between) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	r, err := s.Store.Update(ctx, key, op)
-	if then := s.then; then != nil && op.Action == store.Book {
-		s.then = nil
-		then()
-	}
-	return r, err
-}
-
-// The bucket has answered, and the queue does not listen to it yet.
-func TestHold_ResumeDuringTheFirstRequestCounts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &between{Store: store.NewMemory()}
-		b, err := outbound.NewSharedBucket(s, "k", outbound.Limit{Capacity: 1, LeakRate: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		q := New(b, Config{})
-		b.Hold(bg, time.Hour)
-		s.then = func() { b.Resume(bg) }
-		begin := time.Now()
-		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil || time.Since(begin) > 3*time.Second {
-			t.Errorf("%v after %v, want soon after the Resume", err, time.Since(begin))
 		}
 	})
 }
 
+// A Resume counts that comes when the bucket has answered and the queue does not listen to it yet.
+func TestHold_ResumeDuringTheFirstRequestCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &far{Store: store.NewMemory()}
+		b := shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 1})
+		b.Hold(bg, time.Hour)
+		s.after = func(op *store.Op, _ *store.Reply) error {
+			if op.Action != store.Book {
+				return nil
+			}
+			s.after = nil
+			return b.Resume(bg)
+		}
+		c := come(bg, New(b, Config{}), 1)
+		if pass(3 * time.Second); !c.admitted() {
+			t.Errorf("waits 3 s after the Resume: %v", c.err)
+		}
+	})
+}
+
+// No call leaves in a hold. Then they leave at the rate, in their order.
 func TestHold_NoCallLeavesAndThenTheyDrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.Limit{Capacity: 5, LeakRate: 10})
-		l := line{q: New(b, Config{})}
-		begin := time.Now()
-		for i := range 40 {
-			l.arrive(bg, i, outbound.Cost{1}, nil)
-		}
+		all, begin := comeAll(40, bg, New(b, Config{}), 1), time.Now()
 		time.Sleep(time.Second)
 		if err := b.Hold(bg, 5*time.Second); err != nil {
 			t.Fatal(err)
 		}
 		pass(time.Minute)
-		for i, at := range l.at {
-			switch d := at.Sub(begin); {
-			case d > time.Second && d < 6*time.Second:
-				t.Errorf("call %d went at %v, in the hold", i, d)
-			case i > 0 && d > 6*time.Second && at.Sub(l.at[i-1]) < 99*time.Millisecond && l.at[i-1].Sub(begin) >= 6*time.Second:
-				t.Errorf("call %d went %v after the one before it, want a drip", i, at.Sub(l.at[i-1]))
+		last := 6 * time.Second
+		for i, c := range all {
+			switch at := c.left.Sub(begin); {
+			case !c.admitted() || at > time.Second && at < 6*time.Second:
+				t.Errorf("call %d left at %v, in the hold: %v", i, at, c.err)
+			case at > 6*time.Second:
+				if at-last < 99*ms {
+					t.Errorf("call %d left %v after the one before it", i, at-last)
+				}
+				last = at
 			}
 		}
-		if len(l.at) != 40 || !l.sorted() {
-			t.Errorf("order %v", l.order)
+		if _, sorted := all.admitted(); !sorted {
+			t.Error("not in their order")
 		}
 	})
 }
 
+// A hold refuses all waiting calls that cannot leave in time.
 func TestHold_RefusesCallsThatMissTheirDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1})
-		q := New(b, Config{})
-		results := make(chan error, 10)
+		q, all := New(b, Config{}), calls(nil)
 		for i := range 10 {
-			ctx, cancel := context.WithTimeout(bg, time.Duration(i)*time.Second+500*time.Millisecond)
-			defer cancel()
-			go func() {
-				_, err := q.Acquire(ctx, outbound.Cost{1})
-				results <- err
-			}()
-			synctest.Wait()
+			all = append(all, comeIn(t, time.Duration(i)*time.Second+500*ms, q, 1))
 		}
-		if len(results) != 1 {
-			t.Fatalf("%d answered, want 1", len(results))
-		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(ms)
 		b.Hold(bg, time.Hour)
 		synctest.Wait()
-		// The second call has a place: the queue refuses it when it looks at the place, or its ctx ends.
-		if len(results) < 9 {
-			t.Errorf("%d answered at the hold, want all who cannot make it", len(results))
-		}
-		<-results
-		for len(results) > 0 {
-			if err := <-results; !errors.Is(err, context.DeadlineExceeded) {
-				t.Error(err)
+		// The second call has a reservation: the queue refuses it when it looks at that, or its ctx ends.
+		for i, c := range all {
+			if i == 0 && !c.admitted() || i > 1 && !errors.Is(c.err, outbound.ErrThrottled) {
+				t.Errorf("call %d at the hold: %v", i, c.err)
 			}
 		}
-		pass(time.Minute)
+		if pass(time.Minute); !errors.Is(all[1].err, outbound.ErrThrottled) {
+			t.Errorf("the second call: %v", all[1].err)
+		}
 	})
 }
 
+// After a Resume the calls book again, in their order.
 func TestHold_ResumeBooksAgainInOrder(t *testing.T) {
 	for _, rate := range []float64{1, 1000} {
 		synctest.Test(t, func(t *testing.T) {
 			b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: rate})
-			l := line{q: New(b, Config{})}
-			var h outboundtest.History
-			for i := range 50 {
-				l.arrive(bg, i, outbound.Cost{1}, func(*outbound.Permit) { h.Add(time.Now(), 1) })
-			}
+			all, others := comeAll(50, bg, New(b, Config{}), 1), calls(nil)
 			b.Hold(bg, time.Hour)
-			time.Sleep(10 * time.Second)
-			if l.went() != 1 {
-				t.Errorf("%d went, want 1", l.went())
+			pass(10 * time.Second)
+			if n, _ := all.admitted(); n != 1 {
+				t.Errorf("%d left, want 1", n)
 			}
 			b.Resume(bg)
-			// Calls that do not wait come as well: the places booked before are void.
-			for range 100 {
-				if _, err := b.Acquire(bg, outbound.Cost{1}); err == nil {
-					h.Add(time.Now(), 1)
-				}
+			for range 100 { // which the void reservations do not keep from leaving
+				others = append(others, come(bg, b, 1))
 				time.Sleep(100 * time.Microsecond)
 			}
 			pass(time.Hour)
-			if len(l.order) != 50 || !l.sorted() {
-				t.Errorf("order %v", l.order)
+			if n, sorted := all.admitted(); n != 50 || !sorted {
+				t.Errorf("%d left, in order: %v", n, sorted)
 			}
-			if err := h.Check(1, rate, 0); err != nil {
+			if err := append(all, others...).history(0).Check(1, rate, 0); err != nil {
 				t.Errorf("at %v/s: %v", rate, err)
 			}
 		})
 	}
 }
 
-// The queue hears of it when another worker ends a hold.
+// The queue learns of it when another process ends a hold.
 func TestHold_ResumeByAnotherProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := store.NewMemory()
 		limit := outbound.Limit{Capacity: 1, LeakRate: 10}
-		q := New(shared(t, m, limit), Config{})
 		other := shared(t, m, limit)
 		if err := other.Hold(bg, time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		begin := time.Now()
-		time.AfterFunc(time.Minute+time.Second, func() { _ = other.Resume(bg) })
-		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil || time.Since(begin) > time.Minute+newsCheck+2*time.Second {
-			t.Errorf("%v after %v", err, time.Since(begin))
+		c := come(bg, New(shared(t, m, limit), Config{}), 1)
+		time.Sleep(time.Minute + time.Second)
+		if err := other.Resume(bg); err != nil {
+			t.Fatal(err)
 		}
+		if pass(newsCheck + time.Second); !c.admitted() {
+			t.Errorf("waits %v after the Resume: %v", newsCheck, c.err)
+		}
+		pass(time.Hour)
 	})
 }

@@ -1,164 +1,295 @@
 package queue
 
 import (
+	"context"
+	"fmt"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-func TestQueue_ImmediateCallAllocatesNothing(t *testing.T) {
-	if raced {
-		t.Skip("the race detector allocates")
-	}
-	q := New(bucket(t, outbound.Limit{Capacity: 1e9, LeakRate: 1e9}), Config{MaxWait: time.Minute})
-	if n := testing.AllocsPerRun(1000, func() {
-		p, err := q.Acquire(bg, outbound.Cost{1})
-		if err != nil {
-			t.Error(err)
-		}
-		p.Settle(outbound.Cost{1})
-		p.Done()
-	}); n != 0 {
-		t.Errorf("%v allocations per call, want none", n)
-	}
-}
-
-// The bucket has refused a call, and has room again before the call stands in line.
-func TestQueue_NewcomerOvertakesNoCallThatJoins(t *testing.T) {
+// Calls wait until one in flight ends. The first of them takes nothing of the other limit meanwhile.
+func TestInFlight_CallsWaitForTheEndOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := bucket(t, outbound.Limit{Capacity: 2, LeakRate: 0.001})
-		q := New(b, Config{})
-		// The first success after a hold makes the next call tell the bucket's listeners.
-		if err := b.Hold(bg, time.Second); err != nil {
-			t.Fatal(err)
+		b := bucket(t, outbound.InFlight(2), outbound.Limit{Capacity: 100, LeakRate: 100})
+		q, all := New(b, Config{}), calls(nil)
+		for range 10 {
+			all = append(all, comeAndUse(bg, q, func(p *outbound.Permit) { time.Sleep(3 * time.Second); p.Done() }, 1))
 		}
-		pass(time.Second)
-		p, err := q.Acquire(bg, outbound.Cost{2})
-		if err != nil {
-			t.Fatal(err)
+		pass(2 * time.Second)
+		if s, _ := b.States(bg); s[1].Level != 2 || s[0].Level != 0 {
+			t.Errorf("levels %v in flight, %v units, want 2, 0", s[1].Level, s[0].Level)
 		}
-		p.Done()
-		begin := time.Now()
-		var waited [2]time.Duration
-		call := func(i int) {
-			if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
-				t.Error(err)
-			}
-			waited[i] = time.Since(begin)
-		}
-		var between atomic.Bool
-		defer b.Waiting(func() {
-			if between.Swap(true) {
-				return
-			}
-			if err := b.SetLimits(bg, outbound.Limit{Capacity: 3, LeakRate: 0.001}); err != nil {
-				t.Error(err)
-			}
-			go call(1)
-			for range 10_000 { // until the other call comes, before the first is in line
-				runtime.Gosched()
-			}
-		})()
-		go call(0)
-		pass(time.Hour)
-		if !between.Load() || waited[0] != 0 || waited[1] < 999*time.Second {
-			t.Errorf("the first waited %v, the second %v, want 0s and 1000s; room came in between: %v", waited[0], waited[1], between.Load())
-		}
-	})
-}
-
-// The clock that the queue has heard counts the place that goes back.
-func TestQueue_NewcomerIgnoresReturnedReservations(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{MaxWait: time.Second})
-		if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
-			t.Fatal(err)
-		}
-		begin := time.Now()
-		ctx, cancel := contextWithCancel()
-		go q.Acquire(ctx, outbound.Cost{1})
-		synctest.Wait()
-		q.mu.Lock()
-		q.called = true // the pump does not run yet
-		q.mu.Unlock()
-		cancel()
-		synctest.Wait()
-		var waited time.Duration
-		go func() {
-			if _, err := q.Acquire(bg, outbound.Cost{1}); err != nil {
-				t.Error(err)
-			}
-			waited = time.Since(begin)
-		}()
-		synctest.Wait()
-		q.pump()
 		pass(time.Minute)
-		if waited < time.Second || waited > time.Second+time.Microsecond {
-			t.Errorf("waited %v, want 1s", waited)
+		for i, c := range all {
+			if want := time.Duration(i/2) * 3 * time.Second; c.err != nil || c.took() != want {
+				t.Errorf("call %d left after %v, want %v: %v", i, c.took(), want, c.err)
+			}
 		}
 	})
 }
 
-// The permit of a call that was admitted at once settles, ends and counts as in use, as the
-// permit of one that has waited.
-func TestQueue_PermitIsTheSameAfterAWait(t *testing.T) {
-	for _, limits := range [][]outbound.Limit{
-		{{Capacity: 10, LeakRate: 1}},
-		{{Capacity: 10, LeakRate: 1}, outbound.InFlight(1)},
+// A call that waits beyond MaxWait for the end of another learns which limit is full, and since when.
+func TestInFlight_MaxWaitEndsTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, oldest := New(bucket(t, outbound.InFlight(1).Of(0, "sockets")), Config{MaxWait: 5 * time.Second}), time.Now()
+		p, all := admitted(t, q, 1), calls(nil)
+		for range 3 {
+			all = append(all, come(bg, q, 1))
+			time.Sleep(100 * ms)
+		}
+		pass(10 * time.Second)
+		for i, c := range all {
+			full := c.refused()
+			if full.RetryAfter != 0 || c.took() != 5*time.Second || full.Limit != "sockets" || full.InProgress != 1 || full.Oldest != c.left.Sub(oldest) {
+				t.Errorf("call %d after %v: %v", i, c.took(), c.err)
+			}
+		}
+		p.Done()
+		p = admitted(t, q, 1)
+		p.Done()
+		if pass(time.Second); !q.Idle() {
+			t.Error("not idle")
+		}
+	})
+}
+
+// A reservation that no call uses returns what it has in flight.
+func TestInFlight_UnusedReservationIsReturned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.InFlight(2), outbound.Limit{Capacity: 1, LeakRate: 1})
+		q := New(b, Config{})
+		come(bg, q, 1)
+		ctx, cancel := context.WithCancel(bg)
+		come(ctx, q, 1)
+		cancel()
+		pass(time.Second)
+		if s, _ := b.States(bg); s[0].Level != 0 {
+			t.Errorf("%v in flight, want 0", s[0].Level)
+		}
+	})
+}
+
+// A call that its deadline ends during the request for capacity in flight learns which limit is full.
+func TestInFlight_RefusalDuringARequestHasTheLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := shared(t, &far{Store: store.NewMemory(), way: 50 * ms}, outbound.InFlight(1).Of(0, "sockets"), outbound.PerSecond(10))
+		q := New(b, Config{})
+		p, all := admitted(t, q, 1), calls(nil)
+		defer p.Done()
+		for range 30 { // the queue asks each second, and has the reply 100 ms later
+			all = append(all, comeIn(t, 3050*ms, q, 1))
+			pass(50 * ms)
+		}
+		pass(time.Minute)
+		for i, c := range all {
+			if c.refused().InProgress != 1 {
+				t.Errorf("call %d after %v: %v", i, c.took(), c.err)
+			}
+		}
+	})
+}
+
+// A reservation that moves keeps its place in flight.
+func TestInFlight_MovedReservationKeepsIts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(bucket(t, outbound.InFlight(2), outbound.Limit{Capacity: 10, LeakRate: 1, Unit: 1}), Config{})
+		p := admitted(t, q, 1, 10)
+		c := come(bg, q, 1, 10)
+		time.Sleep(time.Second)
+		p.Settle(outbound.Cost{1, 4})
+		if pass(time.Minute); c.err != nil || c.took() != 4*time.Second {
+			t.Errorf("%v after %v, want 4s", c.err, c.took())
+		}
+		p.Done()
+	})
+}
+
+// The garbage collector ends a call whose permit was dropped without Done. The queue asks for that by
+// itself.
+func TestInFlight_DroppedPermitEndsItsCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(bucket(t, outbound.InFlight(1)), Config{})
+		func() { admitted(t, q, 1) }()
+		c := come(bg, q, 1)
+		for i := 0; i < 2000 && !c.admitted(); i++ { // the collector does not run in the bubble
+			runtime.GC()
+			pass(slotCheck)
+		}
+		if !c.admitted() {
+			q.Close()
+			t.Error("still waits: ", c.err)
+		}
+	})
+}
+
+// One Done makes few requests, and the queue stops then.
+func TestInFlight_DoneMakesNoEndlessRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 0.5}, outbound.InFlight(5))
+		q := New(b, Config{})
+		p := admitted(t, q, 1)
+		var changes atomic.Int32
+		defer b.Waiting(func() { changes.Add(1) })()
+		c := come(bg, q, 1)
+		p.Done()
+		pass(time.Second)
+		if n := changes.Load(); n > 3 {
+			t.Errorf("one Done has made %d changes", n)
+		}
+		if pass(2 * time.Second); !c.admitted() {
+			t.Error("the other call still waits")
+		}
+	})
+}
+
+// Processes that wait have nearly all of the calls in flight, have equal shares, and make few requests.
+func TestInFlight_FleetSharesThem(t *testing.T) {
+	for _, c := range []struct {
+		processes, callers, n int
+		takes, lasts          time.Duration
+		use, jain, trips      float64
+	}{
+		{50, 4, 10, 10 * ms, 10 * time.Second, 0.9, 0.97, 1900},
+		{50, 4, 10, 100 * ms, 20 * time.Second, 0.92, 0.98, 1300},
+		{50, 4, 10, 5 * time.Second, 400 * time.Second, 0.97, 0.98, 160},
+		{10, 4, 1, 100 * ms, 60 * time.Second, 0.9, 0.98, 300},
+		{4, 20, 40, 100 * ms, 10 * time.Second, 0.95, 0.93, 250},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			q := New(bucket(t, limits...), Config{})
-			keyed := outbound.Keyed[string]{New: func(string) (outbound.Limiter, error) { return q, nil }}
-			for i, want := range []time.Duration{0, 4 * time.Second, 4 * time.Second} {
-				begin := time.Now()
-				p, err := keyed.Acquire(bg, "k", outbound.Cost{10})
-				if took := time.Since(begin); err != nil || took != want || !p.Pending() {
-					t.Errorf("%v: call %d: %v after %v, want it after %v", limits, i, err, took, want)
+		t.Run(fmt.Sprintf("%d processes, n %d, %v", c.processes, c.n, c.takes), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &far{Store: store.NewMemory(), way: ms / 2, jitter: 1}
+				var inFlight, most, busy atomic.Int64
+				ctx, cancel := context.WithCancel(bg)
+				warm := time.Now().Add(c.lasts / 5)
+				end := warm.Add(c.lasts)
+				counts := make([]atomic.Int64, c.processes)
+				for i := range counts {
+					loop(t, ctx, New(shared(t, s, outbound.InFlight(c.n)), Config{}), c.callers, func(*outbound.Permit) {
+						for n, old := inFlight.Add(1), most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+						}
+						began := time.Now()
+						time.Sleep(c.takes)
+						if in := min(time.Since(warm), c.takes) - max(0, time.Since(end)); in > 0 && began.Before(end) {
+							busy.Add(int64(in))
+							counts[i].Add(1)
+						}
+						inFlight.Add(-1)
+					})
 				}
-				p.Settle(outbound.Cost{4})
-				if p.Done(); p.Pending() {
-					t.Errorf("%v: call %d has something to free after Done", limits, i)
+				time.Sleep(time.Until(warm))
+				before := s.trips.Load()
+				time.Sleep(time.Until(end))
+				trips := float64(s.trips.Load()-before) / c.lasts.Seconds()
+				shares := make([]float64, c.processes)
+				for i := range counts {
+					shares[i] = float64(counts[i].Load())
 				}
-			}
-			if s := q.Stats(); s.Admitted != 3 || s.Waited != 2 {
-				t.Errorf("%v: %+v", limits, s)
-			}
+				use, jain := float64(busy.Load())/float64(c.n)/float64(c.lasts), jain(shares)
+				cancel()
+				time.Sleep(c.takes + time.Second)
+				t.Logf("%d in flight, use %.3f, Jain %.3f, %.0f requests a second", most.Load(), use, jain, trips)
+				if most.Load() > int64(c.n) || use < c.use || jain < c.jain || trips > c.trips {
+					t.Errorf("%d in flight, use %.3f, Jain %.3f, %.0f requests a second; want at most %d, %v, %v, %v", most.Load(), use, jain, trips, c.n, c.use, c.jain, c.trips)
+				}
+			})
 		})
 	}
 }
 
-// Each queue asks the bucket with its own lock held, and the bucket tells the others of
-// what has changed before it returns.
-func TestQueue_QueuesOfOneBucketDoNotDeadlock(t *testing.T) {
+// A queue that waits for calls in flight makes, apart from the requests for those, one request a second.
+// By that it learns of a hold, and refuses what cannot leave in time.
+func TestInFlight_WaitingQueueLearnsOfAHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := bucket(t, outbound.Limit{Capacity: 10, LeakRate: 1000}, outbound.InFlight(3))
-		var all sync.WaitGroup
-		for range 4 {
-			q := New(b, Config{})
-			for i := range 3 {
-				all.Go(func() {
-					for k := range 100 {
-						p, err := q.Acquire(bg, outbound.Cost{1})
-						if err != nil {
-							t.Error(err)
-						}
-						switch {
-						case k%50 == 20*i:
-							p.Refused(0)
-						case k%5 == i:
-							p.Settle(outbound.Cost{0.5})
-						}
-						p.Done()
-						time.Sleep(time.Duration(k%7) * ms)
-					}
-				})
+		var trips atomic.Int64
+		s := &far{Store: store.NewMemory(), way: ms / 2, jitter: 1, before: func(op *store.Op) error {
+			if op.Action != store.Allot {
+				trips.Add(1)
+			}
+			return nil
+		}}
+		other := shared(t, s, outbound.InFlight(1))
+		p := admitted(t, other, 1)
+		all := comeAll(5, bg, New(shared(t, s, outbound.InFlight(1)), Config{MaxWait: 30 * time.Second}), 1)
+		time.Sleep(time.Second)
+		before := trips.Load()
+		time.Sleep(10 * time.Second)
+		if n := trips.Load() - before; n > 11 {
+			t.Errorf("%d requests in 10 s to wait", n)
+		}
+		if err := other.Pause(bg, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		pass(1100 * ms)
+		for i, c := range all {
+			if c.refused().RetryAfter < 50*time.Second {
+				t.Errorf("call %d on hold: %v", i, c.err)
 			}
 		}
-		all.Wait()
+		p.Done()
+		time.Sleep(time.Minute)
+	})
+}
+
+// Fifty calls in flight, a wait of 5 s, a lease of 30 s, three processes, and one is killed: never more
+// than fifty are in flight, the calls of the dead process are replaced within 30 s, and no call is refused.
+func TestInFlight_KilledProcessLosesItsCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const slots = 50
+		m := store.NewMemory()
+		ctx, cancel := context.WithCancel(bg)
+		dying, kill := context.WithCancel(ctx)
+		var inFlight [3]atomic.Int64
+		var links [3]*far
+		for i := range links {
+			links[i] = &far{Store: m, way: ms / 2}
+			life := ctx
+			if i == 2 {
+				life = dying
+			}
+			loop(t, life, New(shared(t, links[i], outbound.InFlight(slots)), Config{MaxWait: 5 * time.Second}), 40, func(*outbound.Permit) {
+				inFlight[i].Add(1)
+				time.Sleep(time.Second)
+				if links[i].away.Load() {
+					runtime.Goexit() // without Done
+				}
+				inFlight[i].Add(-1)
+			})
+		}
+		use := func() (sum int64) {
+			for i, link := range links {
+				if !link.away.Load() {
+					sum += inFlight[i].Load()
+				}
+			}
+			return sum
+		}
+		watch := func(d time.Duration) {
+			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(7 * ms) {
+				if n := use(); n > slots {
+					t.Fatalf("%d calls in flight", n)
+				}
+			}
+		}
+		watch(20 * time.Second)
+		for i := range inFlight {
+			if n := inFlight[i].Load(); n < 12 || n > 21 {
+				t.Errorf("process %d has %d of %d calls in flight", i, n, slots)
+			}
+		}
+		links[2].away.Store(true)
+		kill()
+		watch(30 * time.Second)
+		if n := use(); n < slots-4 {
+			t.Errorf("%d of %d calls are in flight a lease after the end of a process", n, slots)
+		}
+		watch(10 * time.Second)
+		cancel()
+		time.Sleep(time.Minute)
 	})
 }

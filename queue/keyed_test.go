@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,24 +9,19 @@ import (
 )
 
 // Queues of more tenants than a Keyed holds, all around one busy bucket, make room for each
-// other. A queue in which a call waits stays, and no call goes above the limit.
+// other. A queue in which a call waits stays, and no call leaves above the limit.
 func TestKeyed_QueuesAroundABusyBucketMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bucket := outbound.Must(outbound.NewBucket("all", outbound.Limit{Capacity: 10, LeakRate: 1000}))
+		b := bucket(t, outbound.Limit{Capacity: 10, LeakRate: 1000})
 		made := map[int]int{}
 		tenants := &outbound.Keyed[int]{New: func(tenant int) (outbound.Limiter, error) {
 			made[tenant]++
-			return New(bucket, Config{}), nil
+			return New(b, Config{}), nil
 		}}
-		if _, err := bucket.Acquire(bg, outbound.Cost{10}); err != nil {
-			t.Fatal(err)
-		}
+		admitted(t, b, 10)
 		begin := time.Now()
 		for tenant := range 11_000 {
-			p, err := tenants.Acquire(bg, tenant, outbound.Cost{1})
-			if err != nil {
-				t.Fatalf("tenant %d: %v", tenant, err)
-			}
+			p := admitted(t, tenants.For(tenant), 1)
 			p.Done()
 		}
 		if took := time.Since(begin); took < 11*time.Second || took > 12*time.Second {
@@ -36,31 +30,23 @@ func TestKeyed_QueuesAroundABusyBucketMakeRoom(t *testing.T) {
 		if n := tenants.Len(); n > 10_000 {
 			t.Errorf("%d queues", n)
 		}
-		if err := bucket.Hold(bg, time.Hour); err != nil {
+		if err := b.Hold(bg, time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		gone := make(chan error)
-		go func() {
-			p, err := tenants.Acquire(bg, -1, outbound.Cost{1})
-			p.Done()
-			gone <- err
-		}()
-		synctest.Wait()
+		c := come(bg, tenants.For(-1), 1)
 		for tenant := range 20_000 {
 			if err := tenants.Use(20_000+tenant, func(outbound.Limiter) error { return nil }); err != nil {
 				t.Fatalf("tenant %d: %v", tenant, err)
 			}
 		}
-		if err := tenants.Use(-1, func(l outbound.Limiter) error {
-			if n := l.(*Queue).Stats().Waiting; n != 1 || made[-1] != 1 {
-				return fmt.Errorf("%d calls wait in the tenant's queue, which was made %d times", n, made[-1])
+		_ = tenants.Use(-1, func(l outbound.Limiter) error {
+			if n := l.(*Queue).Len(); n != 1 || made[-1] != 1 {
+				t.Errorf("%d calls wait in the tenant's queue, which was made %d times", n, made[-1])
 			}
 			return nil
-		}); err != nil {
-			t.Error(err)
-		}
-		if err := <-gone; err != nil {
-			t.Error(err)
+		})
+		if pass(2 * time.Hour); !c.admitted() {
+			t.Error(c.err)
 		}
 	})
 }
@@ -74,23 +60,18 @@ func TestKeyed_QueueAroundItsOwnBucketStays(t *testing.T) {
 			return New(b, Config{MaxWait: time.Second}), err
 		}}
 		for _, tenant := range []string{"a", "b", "a", "b"} {
-			p, err := tenants.Acquire(bg, tenant, outbound.Cost{1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := admitted(t, tenants.For(tenant), 1)
 			p.Done()
 		}
 		time.Sleep(10 * time.Minute)
 		for range 10 {
 			for _, tenant := range []string{"c", "a", "b"} {
-				if _, err := tenants.Acquire(bg, tenant, outbound.Cost{1}); err == nil {
+				if _, err := tenants.Acquire(bg, tenant, one); err == nil {
 					t.Fatalf("%s: a call above the limit, or a third queue", tenant)
 				}
 			}
 		}
 		time.Sleep(2 * time.Hour)
-		if _, err := tenants.Acquire(bg, "c", outbound.Cost{1}); err != nil {
-			t.Error(err)
-		}
+		admitted(t, tenants.For("c"), 1)
 	})
 }

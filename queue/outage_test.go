@@ -3,7 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
-	"sync"
+	"math"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,188 +13,279 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// answers counts the calls that went and failed, and notes when the last one did.
-type answers struct {
-	t            *testing.T
-	mu           sync.Mutex
-	went, failed int
-	last         time.Time
-}
-
-func (a *answers) call(ctx context.Context, q *Queue) {
-	_, err := q.Acquire(ctx, outbound.Cost{1})
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.last = time.Now()
-	var broken *outbound.StoreError
-	switch {
-	case err == nil:
-		a.went++
-	case errors.As(err, &broken) && errors.Is(err, errAway):
-		a.failed++
-	default:
-		a.t.Error(err)
+// expect checks how many calls were admitted, and how many have failed with the store's error.
+func (all calls) expect(t *testing.T, admitted, failed int) {
+	t.Helper()
+	a, f := 0, 0
+	for i, c := range all {
+		switch {
+		case c.admitted():
+			a++
+		case errors.As(c.err, new(*outbound.StoreError)) && errors.Is(c.err, errAway):
+			f++
+		case c.err != nil:
+			t.Errorf("call %d: %v", i, c.err)
+		}
+	}
+	if a != admitted || f != failed {
+		t.Errorf("%d were admitted and %d failed, want %d and %d", a, f, admitted, failed)
 	}
 }
 
-func (a *answers) expect(went, failed int) {
-	a.t.Helper()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.went != went || a.failed != failed {
-		a.t.Errorf("%d went and %d failed, want %d and %d", a.went, a.failed, went, failed)
-	}
-}
-
-// The first trip to a store that is away answers all calls.
+// The first request to a store that is unavailable answers all calls.
 func TestOutage_OneErrorAnswersCallsWithoutReservation(t *testing.T) {
 	for _, rate := range []float64{0.5, 10, 1000} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &far{Store: store.NewMemory(), way: ms, hangs: time.Second}
 			q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: rate}), Config{})
-			a := &answers{t: t}
-			for range 10_000 {
-				go a.call(bg, q)
-			}
+			all := comeAll(10_000, bg, q, 1)
 			pass(2100 * ms)
 			s.away.Store(true)
 			begin, before := time.Now(), s.trips.Load()
 			pass(20 * time.Second)
-			if a.went+a.failed != 10_000 || q.Len() != 0 {
-				t.Errorf("%v/s: %d went, %d failed, %d wait; want all answered", rate, a.went, a.failed, q.Len())
+			n, last := 0, begin
+			for _, c := range all {
+				if c.admitted() {
+					n++
+				}
+				if c.left.After(last) {
+					last = c.left
+				}
 			}
-			// The next place is due in 1/rate. The queue makes no trip before.
-			if took, most := a.last.Sub(begin), time.Duration(float64(time.Second)/rate)+1100*ms; took > most {
-				t.Errorf("%v/s: the last one heard of it after %v, want at most %v", rate, took, most)
+			all.expect(t, n, 10_000-n)
+			// The next reservation is due in 1/rate. The queue makes no request before.
+			if took, most := last.Sub(begin), time.Duration(float64(time.Second)/rate)+1100*ms; took > most {
+				t.Errorf("%v/s: the last call had its answer after %v, want at most %v", rate, took, most)
 			}
 			if n := s.trips.Load() - before; n > 3 {
-				t.Errorf("%v/s: %d trips to a store that is away", rate, n)
+				t.Errorf("%v/s: %d requests to a store that is unavailable", rate, n)
 			}
 			s.away.Store(false)
-			went, failed := a.went, a.failed
-			for range 3 {
-				go a.call(bg, q)
-			}
+			more := comeAll(3, bg, q, 1)
 			pass(10 * time.Second)
-			a.expect(went+3, failed)
+			more.expect(t, 3, 0)
 		})
 	}
 }
 
-// One call goes, one has a place after 20 s, two have none.
+// A reservation outlasts an outage that ends before it is due. One call leaves, one has a reservation after 20 s,
+// two have none.
 func TestOutage_ReservationOutlastsAShortOne(t *testing.T) {
 	for _, c := range []struct {
 		outage time.Duration
-		moves  bool // the first trip that fails was to book the place anew
+		moves  bool // the first request that fails was to move the reservation
 		during int  // calls that fail in the outage
-		went   int  // in the end
+		left   int  // in the end
 	}{
-		{12 * time.Second, false, 0, 4}, // a trip for news fails, and no call needs it
-		{30 * time.Second, false, 3, 1}, // the queue cannot hear the clock when the place is due
-		{time.Second, true, 3, 1},       // nobody knows whether the place is still booked
+		{12 * time.Second, false, 0, 4}, // a request for news fails, and no call needs it
+		{30 * time.Second, false, 3, 1}, // the queue cannot read the clock when the reservation is due
+		{time.Second, true, 3, 1},       // it is unknown whether the reservation is still booked
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &far{Store: store.NewMemory(), way: ms}
-			q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 0.05}), Config{})
-			a := &answers{t: t}
+			q, all := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 0.05}), Config{}), calls(nil)
 			for range 4 {
-				go a.call(bg, q)
-				synctest.Wait()
-				time.Sleep(10 * ms)
+				all = append(all, come(bg, q, 1))
+				pass(10 * ms)
 			}
-			a.expect(1, 0)
+			all.expect(t, 1, 0)
 			s.away.Store(true)
 			if c.moves {
 				q.onChange() // the queue has to ask what has changed, and cannot
 			}
 			pass(c.outage)
-			a.expect(1, c.during)
+			all.expect(t, 1, c.during)
 			s.away.Store(false)
 			pass(2 * time.Minute)
-			a.expect(c.went, c.during)
+			all.expect(t, c.left, c.during)
 		})
 	}
 }
 
-// A call uses its place if the queue has heard the clock lately, whatever has failed since.
+// A call uses its reservation if the queue has read the clock lately, whatever has failed since.
 func TestOutage_ReservationIsUsedIfTheClockIsFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &far{Store: store.NewMemory(), way: ms}
-		q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 100}), Config{})
-		a := &answers{t: t}
-		for range 100 {
-			go a.call(bg, q)
-		}
-		// Places are 10 ms apart. The queue books each 7 ms before the one ahead of it is
-		// due, so the next call has its place.
+		all := comeAll(100, bg, New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 100}), Config{}), 1)
+		// Reservations are 10 ms apart. The queue books each 7 ms before the one ahead of it is
+		// due, so the next call has its reservation.
 		pass(502 * ms)
-		went := a.went
+		n, _ := all.admitted()
 		s.away.Store(true)
 		pass(time.Second)
-		a.expect(went+1, 99-went)
+		all.expect(t, n+1, 99-n)
 	})
 }
 
+// One failed request answers all calls that came meanwhile.
 func TestOutage_ErrorAnswersCallsOfTheSameRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &far{Store: store.NewMemory(), way: 500 * ms}
 		s.away.Store(true)
-		q := New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{})
-		a := &answers{t: t}
-		for range 100 {
-			go a.call(bg, q)
-		}
+		all := comeAll(100, bg, New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{}), 1)
 		pass(500 * ms)
-		a.expect(0, 100)
+		all.expect(t, 0, 100)
 		if n := s.trips.Load(); n != 1 {
-			t.Errorf("%d trips, want one for all", n)
+			t.Errorf("%d requests, want one for all", n)
 		}
 	})
 }
 
-// generous is a store that books further ahead than the booking asks, as a store does for a
-// worker that catches up, and then fails at once.
-type generous struct {
-	store.Store
-	fails atomic.Bool
-	trips atomic.Int64
-}
-
-func (g *generous) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	if n := g.trips.Add(1); g.fails.Load() && n < 5000 {
-		return store.Reply{}, errAway
-	}
-	op.Horizon = 100 * ms
-	return g.Store.Update(ctx, key, op)
-}
-
-// A place that was too old to use stayed behind one that was not, and the queue asked the
-// store without a pause until that one was due.
+// A store books further ahead than the booking asks, as for a process that catches up, and then fails
+// immediately. A reservation that is too old stays behind one that is not: the queue pauses until that is due.
 func TestOutage_StoreIsNotAskedWithoutPause(t *testing.T) {
 	for after := ms; after < 60*ms; after += ms {
 		synctest.Test(t, func(t *testing.T) {
-			g := &generous{Store: store.NewMemory()}
-			q := New(shared(t, g, outbound.Limit{Capacity: 1, LeakRate: 500}), Config{})
-			went, failed := 0, 0
-			done := make(chan error, 400)
-			for range 400 {
-				go func() {
-					_, err := q.Acquire(bg, outbound.Cost{1})
-					done <- err
-				}()
+			s := &far{Store: store.NewMemory(), unheard: true}
+			s.before = func(op *store.Op) error {
+				op.Horizon = 100 * ms
+				return nil
 			}
+			all := comeAll(400, bg, New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 500}), Config{}), 1)
 			time.Sleep(after)
-			g.fails.Store(true)
+			s.away.Store(true)
+			s.hangs = time.Nanosecond // or a queue that asks without a pause would never end
 			pass(time.Second)
-			for range 400 {
-				if err := <-done; err == nil {
-					went++
-				} else {
-					failed++
-				}
+			n, _ := all.admitted()
+			all.expect(t, n, 400-n)
+			if trips := s.trips.Load(); trips > 100 {
+				t.Errorf("%d left, %d requests", n, trips)
 			}
-			if n := g.trips.Load(); n > 100 {
-				t.Errorf("%d went, %d failed, %d trips", went, failed, n)
+		})
+	}
+}
+
+// A store that books reservations which have passed is asked with growing pauses. A call waits for that no
+// longer than MaxWait.
+func TestOutage_UselessStoreIsAskedWithPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &far{Store: store.NewMemory(), way: time.Nanosecond, after: func(_ *store.Op, r *store.Reply) error {
+			for i := range r.Charges {
+				r.Charges[i].Place -= time.Minute
+			}
+			return nil
+		}}
+		q := New(shared(t, s, outbound.PerSecond(1000)), Config{MaxWait: 10 * time.Second})
+		c := come(bg, q, 1)
+		if pass(11 * time.Second); !errors.Is(c.err, outbound.ErrThrottled) || c.took() < 10*time.Second || c.took() > 11*time.Second {
+			t.Errorf("%v after %v", c.err, c.took())
+		}
+		if n := s.trips.Load(); n > 100 || !q.Idle() {
+			t.Errorf("%d requests in 10 s, %d wait", n, q.Len())
+		}
+	})
+}
+
+// A store whose replies take longer than they show, or do not show it, serves all calls: the queue learns
+// to book later reservations.
+func TestOutage_StoreWithoutTimesServesAll(t *testing.T) {
+	for name, s := range map[string]*far{
+		"its replies do not have their latency": {unheard: true},
+		"its replies are later than they show":  {late: func(int) time.Duration { return 100 * ms }},
+	} {
+		for _, waiters := range []int{1, 20} {
+			synctest.Test(t, func(t *testing.T) {
+				s := &far{Store: store.NewMemory(), way: 50 * ms, jitter: 0.02, unheard: s.unheard, late: s.late}
+				q := New(shared(t, s, outbound.PerSecond(1000)), Config{})
+				for range 5 {
+					all := comeAll(waiters, bg, q, 1)
+					pass(1500 * ms)
+					all.expect(t, waiters, 0)
+					pass(time.Second)
+				}
+				t.Logf("%s, %d calls: %d requests, %+v", name, waiters, s.trips.Load(), q.Stats())
+			})
+		}
+	}
+}
+
+// mute returns a store that carries the request out which moves a reservation, and loses the reply. It takes
+// some time to fail, or its reply is empty. moves counts such requests.
+func mute(takes time.Duration, empty bool) (s *far, moves *atomic.Int64) {
+	moves = new(atomic.Int64)
+	return &far{Store: store.NewMemory(), after: func(op *store.Op, r *store.Reply) error {
+		if op.Action != store.Book || op.Move == nil {
+			return nil
+		}
+		moves.Add(1)
+		time.Sleep(takes)
+		if *r = (store.Reply{}); empty {
+			return nil
+		}
+		return errAway
+	}}, moves
+}
+
+// 1,000 units leave, the next 1,000 wait for 5 s. Then the first are returned, the store moves the reservation and
+// loses its reply. It gives the capacity at its first time to another process. The call fails.
+func TestLostReply_CallFailsIfItsReservationMayHaveMoved(t *testing.T) {
+	limit := outbound.Limit{Capacity: 1000, LeakRate: 200}
+	for _, c := range []struct {
+		takes time.Duration
+		empty bool
+	}{{}, {takes: 10 * time.Second}, {empty: true}} { // 10 s: the first time passes during the request
+		synctest.Test(t, func(t *testing.T) {
+			m, moves := mute(c.takes, c.empty)
+			q := New(shared(t, m, limit), Config{})
+			first := admitted(t, q, 1000)
+			all := calls{come(bg, q, 1000)}
+			pass(time.Second)
+			first.Settle(outbound.Cost{}) // it was not sent, so the history has nothing of it
+			first.Done()
+			pass(3700 * ms)
+			// The store has the capacity of the first time again.
+			other := shared(t, m.Store, limit)
+			for range 10 {
+				all = append(all, come(bg, other, 100))
+				pass(50 * ms)
+			}
+			pass(10 * time.Second)
+			if !errors.As(all[0].err, new(*outbound.StoreError)) || !c.empty && !errors.Is(all[0].err, errAway) || moves.Load() != 1 {
+				t.Errorf("%+v: %v after %d moves, want the store's error after one", c, all[0].err, moves.Load())
+			}
+			if err := all.history(0).Check(limit.Capacity, limit.LeakRate, 0); err != nil {
+				t.Error(err)
+			}
+			if s := q.Stats(); s.Admitted != 1 || s.Refused != 1 {
+				t.Errorf("%+v", s)
+			}
+			pass(time.Minute)
+			admitted(t, q, 1000)
+		})
+	}
+}
+
+// A reservation that may have moved is given to no other call, such as that behind one that cancels during the request,
+// and does not return: the store would take its first time for one that is still booked.
+func TestLostReply_MovedReservationIsNotInherited(t *testing.T) {
+	limit := outbound.Limit{Capacity: 1000, LeakRate: 200}
+	for _, closes := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			m, _ := mute(time.Second, false)
+			q := New(shared(t, m, limit), Config{})
+			first := admitted(t, q, 1000)
+			ctx, cancel := context.WithCancel(bg)
+			a := come(ctx, q, 1000)
+			pass(10 * ms)
+			b := come(bg, q, 1000)
+			pass(1010 * ms)
+			settled := time.Now()
+			first.Settle(outbound.Cost{})
+			first.Done()
+			pass(500 * ms) // the request is in flight, which takes a second
+			want := errAway
+			if cancel(); closes {
+				want = ErrClosed
+				_ = q.Close()
+			}
+			pass(3 * time.Second)
+			if !errors.Is(a.err, context.Canceled) && a.err != ErrClosed || !errors.Is(b.err, want) {
+				t.Errorf("%v, and %v, want %v", a.err, b.err, want)
+			}
+			// The reservation counts from when the settle came, and nothing of it has returned.
+			s, err := shared(t, m.Store, limit).State(bg)
+			if want := 1000 - 200*time.Since(settled).Seconds(); err != nil || math.Abs(s.Level-want) > 0.01 {
+				t.Errorf("level %v, %v, want %v", s.Level, err, want)
 			}
 		})
 	}

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,17 +33,12 @@ func TestPlan_ToBook(t *testing.T) {
 			if c.shared {
 				b = shared(t, store.NewMemory(), limit)
 			}
-			if _, err := b.Acquire(bg, outbound.Cost{1}); err != nil {
-				t.Fatal(err)
-			}
+			admitted(t, b, 1)
 			q, begin := New(b, Config{}), time.Now()
 			for range c.calls {
-				q.line.add(&waiter{cost: outbound.Cost{1}, came: begin.Sub(start), ready: make(chan struct{}), deadline: begin.Add(farthest), err: ErrFar}, false)
+				q.line.add(&waiter{cost: one, came: begin.Sub(start), ready: make(chan struct{}), deadline: begin.Add(farthest), err: ErrFar}, false)
 			}
-			k := outbound.BookRequest{Wait: time.Hour, Horizon: time.Hour}
-			for range c.booked {
-				k.Costs = append(k.Costs, outbound.Cost{1})
-			}
+			k := outbound.BookRequest{Wait: time.Hour, Horizon: time.Hour, Costs: slices.Repeat([]outbound.Cost{one}, c.booked)}
 			if err := b.Book(bg, &k); err != nil || len(k.Tickets) != c.booked {
 				t.Fatalf("%s: %d reservations, %v", c.name, len(k.Tickets), err)
 			}
@@ -62,5 +58,48 @@ func TestPlan_ToBook(t *testing.T) {
 				t.Errorf("%s: books %d, want %d", c.name, n, c.books)
 			}
 		})
+	}
+}
+
+// The queue estimates how long a request takes as TCP does, and how far away the store is.
+func TestPlan_MeasuresRequests(t *testing.T) {
+	for _, c := range []struct {
+		name                     string
+		was                      trips
+		took, wayBack, tolerance time.Duration
+		want                     trips
+	}{
+		{"the first", trips{}, 8 * ms, 4 * ms, 5 * ms, trips{mean: 8 * ms, deviation: ms * 3 / 4, wayBack: 4 * ms}},
+		{"in this process", trips{}, 0, 0, 5 * ms, trips{mean: 1}},
+		{"as usual", trips{mean: 8 * ms, deviation: ms}, 8 * ms, 2 * ms, 5 * ms, trips{mean: 8 * ms, deviation: ms * 3 / 4}},
+		{"longer", trips{mean: 8 * ms, deviation: ms}, 16 * ms, 0, 5 * ms, trips{mean: 9 * ms, deviation: ms * 11 / 4}},
+		{"shorter", trips{mean: 8 * ms, deviation: 4 * ms}, 4 * ms, 0, 5 * ms, trips{mean: 8*ms - ms/2, deviation: 4 * ms}},
+		{"far too long", trips{mean: 8 * ms, deviation: ms}, time.Second, 0, 5 * ms, trips{mean: 8*ms + 10*ms/8, deviation: ms + 9*ms/4}},
+		{"less than half, as after one that opened a connection", trips{mean: 80 * ms, deviation: ms}, 8 * ms, 0, 5 * ms, trips{mean: 8 * ms, deviation: ms * 3 / 4}},
+		{"after an outage that ended immediately", trips{mean: ms, deviation: ms}, 80 * ms, 40 * ms, 5 * ms, trips{mean: 41*ms + ms/4, deviation: ms + 9*ms/4, wayBack: 40 * ms}},
+		{"the latency of a reply is half the tolerance", trips{mean: 8 * ms, wayBack: 4 * ms}, 8 * ms, 4 * ms, 8 * ms, trips{mean: 8 * ms}},
+	} {
+		c.was.measure(c.took, c.wayBack, c.tolerance)
+		if c.was != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, c.was, c.want)
+		}
+	}
+	if got := (&trips{mean: 8 * ms, deviation: 2 * ms}).lowMark(); got != 21*ms {
+		t.Errorf("low mark %v", got)
+	}
+}
+
+// If no call waits the sums are zero: no rounding error is left behind.
+func TestPlan_EmptyQueueHasNoSum(t *testing.T) {
+	q, all := New(bucket(t, outbound.PerSecond(1)), Config{}), []*waiter(nil)
+	for _, n := range []float64{0.1, 0.2, 0.3} {
+		all = append(all, &waiter{cost: outbound.Cost{n}})
+		q.line.add(all[len(all)-1], true)
+	}
+	for _, i := range []int{1, 2, 0} {
+		q.line.remove(all[i])
+	}
+	if q.line.all != (outbound.Cost{}) || q.line.sure != (outbound.Cost{}) {
+		t.Errorf("%v and %v are left", q.line.all, q.line.sure)
 	}
 }

@@ -13,12 +13,15 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// poolOf returns a pool of queues of 60 calls a minute each, and their buckets.
-func poolOf(n int) (p *outbound.Pool, buckets []*outbound.Bucket) {
+// poolOf returns a pool of n queues, and their buckets.
+func poolOf(t *testing.T, n int, limit outbound.Limit) (p *outbound.Pool, buckets []*outbound.Bucket) {
 	p = new(outbound.Pool)
 	for i := range n {
-		buckets = append(buckets, outbound.Must(outbound.NewBucket(fmt.Sprint("key ", i), outbound.PerMinute(60))))
-		p.Members = append(p.Members, New(buckets[i], Config{}))
+		b, err := outbound.NewBucket(fmt.Sprint("key ", i), limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		buckets, p.Members = append(buckets, b), append(p.Members, New(b, Config{}))
 	}
 	return p, buckets
 }
@@ -28,69 +31,52 @@ func poolOf(n int) (p *outbound.Pool, buckets []*outbound.Bucket) {
 func TestPool_UsesAllMembers(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			p, buckets := poolOf(5)
+			p, buckets := poolOf(t, 5, outbound.PerMinute(60))
 			var mu sync.Mutex
-			var left []time.Duration
-			by := make([]int, 5)
-			begin := time.Now()
-			const calls = 300
-			for range calls {
-				go func() {
-					err := outbound.Do(bg, p, outbound.Cost{1}, func(ctx context.Context) error {
-						mu.Lock()
-						defer mu.Unlock()
-						left = append(left, time.Since(begin))
-						by[p.Member(outbound.PermitFrom(ctx))]++
-						return nil
-					})
-					if err != nil {
-						t.Error(err)
-					}
-				}()
+			var by [5]int
+			all := make(calls, 300)
+			for i := range all {
+				all[i] = comeAndUse(bg, p, func(permit *outbound.Permit) {
+					mu.Lock()
+					by[p.Member(permit)]++
+					mu.Unlock()
+					permit.Done()
+				}, 1)
 			}
 			pass(time.Second)
-			if held {
+			ideal := time.Minute
+			if held { // four members for a minute, and then all
+				ideal += 12 * time.Second
 				if err := buckets[2].Hold(bg, time.Minute); err != nil {
 					t.Fatal(err)
 				}
 			}
 			pass(3 * time.Minute)
-			slices.Sort(left)
-			ideal := time.Minute
-			if held { // four members for a minute, and then all
-				ideal = time.Minute + 12*time.Second
-			}
-			p99 := left[len(left)*99/100]
-			t.Logf("held: %v: p99 %v, by each %v", held, p99, by)
-			if len(left) != calls || p99 > ideal*11/10 {
-				t.Errorf("held: %v: %d calls, p99 %v, want %v; by each %v", held, len(left), p99, ideal, by)
+			slices.SortFunc(all, func(a, b *call) int { return a.left.Compare(b.left) })
+			n, _ := all.admitted()
+			p99 := all[len(all)*99/100].took()
+			if t.Logf("held: %v: p99 %v, by each %v", held, p99, by); n != len(all) || p99 > ideal*11/10 {
+				t.Errorf("held: %v: %d calls, p99 %v, want %v; by each %v", held, n, p99, ideal, by)
 			}
 		})
 	}
 }
 
-// Calls that wait for as long as other calls run keep their order, because no member is better.
+// Calls that wait for as long as other calls are in flight keep their order, because no member is better.
 func TestPool_KeepsOrderAtEqualMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := new(outbound.Pool)
-		for i := range 2 {
-			p.Members = append(p.Members, New(outbound.Must(outbound.NewBucket(fmt.Sprint(i), outbound.InFlight(1))), Config{}))
-		}
-		begin := time.Now()
-		var wg sync.WaitGroup
-		for n := range 20 {
-			wg.Go(func() {
-				_ = outbound.Do(bg, p, outbound.Cost{1}, func(context.Context) error {
-					if want := time.Duration(n/2) * 10 * time.Second; time.Since(begin).Round(time.Second) != want {
-						t.Errorf("call %d leaves after %v, want %v", n, time.Since(begin), want)
-					}
-					time.Sleep(10 * time.Second)
-					return nil
-				})
-			})
+		p, _ := poolOf(t, 2, outbound.InFlight(1))
+		begin, all := time.Now(), calls(nil)
+		for range 20 {
+			all = append(all, comeAndUse(bg, p, func(p *outbound.Permit) { time.Sleep(10 * time.Second); p.Done() }, 1))
 			time.Sleep(ms)
 		}
-		wg.Wait()
+		pass(time.Hour)
+		for i, c := range all {
+			if want := time.Duration(i/2) * 10 * time.Second; c.err != nil || c.left.Sub(begin).Round(time.Second) != want {
+				t.Errorf("call %d leaves after %v, want %v: %v", i, c.left.Sub(begin), want, c.err)
+			}
+		}
 	})
 }
 
@@ -104,10 +90,7 @@ func TestPool_AsksTheNextMember(t *testing.T) {
 		}
 		var members []int
 		for range 3 {
-			permit, err := p.Acquire(bg, outbound.Cost{1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			permit := admitted(t, p, 1)
 			m := p.Member(&permit)
 			if members = append(members, m); m == 0 {
 				permit.Refused(time.Hour)
@@ -117,12 +100,11 @@ func TestPool_AsksTheNextMember(t *testing.T) {
 		if slices.Sort(members); !slices.Equal(members, []int{0, 1, 2}) {
 			t.Errorf("members %v", members)
 		}
-		_, err := p.Acquire(bg, outbound.Cost{1})
-		if full, ok := errors.AsType[*outbound.ThrottledError](err); !ok || full.RetryAfter != 2*time.Second {
-			t.Errorf("%v, want to retry in 2 s", err)
+		if c := come(bg, p, 1); c.refused().RetryAfter != 2*time.Second {
+			t.Errorf("%v, want to retry in 2 s", c.err)
 		}
 		var other outbound.Pool
-		if _, err := other.Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrInvalid) || other.Member(nil) != -1 {
+		if _, err := other.Acquire(bg, one); !errors.Is(err, outbound.ErrInvalid) || other.Member(nil) != -1 {
 			t.Error(err)
 		}
 		if _, err := p.Acquire(bg, outbound.Cost{2}); !errors.Is(err, outbound.ErrTooLarge) {
@@ -134,18 +116,13 @@ func TestPool_AsksTheNextMember(t *testing.T) {
 // A call whose ctx ends while it waits at a member is charged to none.
 func TestPool_CancelledCallIsNotCharged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, buckets := poolOf(2)
-		for range 2 {
-			if _, err := p.Acquire(bg, outbound.Cost{1}); err != nil {
-				t.Fatal(err)
-			}
+		p, buckets := poolOf(t, 2, outbound.PerMinute(60))
+		admitted(t, p, 1)
+		admitted(t, p, 1)
+		c := comeIn(t, 500*ms, p, 1)
+		if pass(2500 * ms); !errors.Is(c.err, context.DeadlineExceeded) {
+			t.Error(c.err)
 		}
-		ctx, cancel := context.WithTimeout(bg, 500*ms)
-		defer cancel()
-		if _, err := p.Acquire(ctx, outbound.Cost{1}); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error(err)
-		}
-		time.Sleep(2 * time.Second)
 		for _, b := range buckets {
 			if is, err := b.State(bg); err != nil || is.Level > 0 || !p.Idle() {
 				t.Errorf("%v, %v", is, err)

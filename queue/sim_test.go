@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,16 +13,16 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// simulation is random traffic through queues on one bucket, with cancels, deadlines,
+// simulation is random traffic through queues around one bucket, with cancels, deadlines,
 // settles, calls that do not wait, holds, refusals, pauses of the process and new limits.
-// Whatever happens, no more units go than the limits allow.
+// Whatever happens, no more units leave than the limits allow.
 type simulation struct {
 	t      *testing.T
 	rnd    *rand.Rand
 	b      *outbound.Bucket
 	queues []*Queue
 	limits []outbound.Limit
-	sent   [2]outboundtest.History // what went, by unit
+	sent   [2]outboundtest.History // what left, by unit
 }
 
 func (s *simulation) call(ctx context.Context, l outbound.Limiter, c outbound.Cost, used outbound.Cost, hold time.Duration) {
@@ -45,7 +44,7 @@ func (s *simulation) call(ctx context.Context, l outbound.Limiter, c outbound.Co
 	p.Done()
 }
 
-// run lets n calls come, faster than the limits let them go.
+// run lets n calls come, faster than the limits admit them.
 func (s *simulation) run(n int) {
 	for range n {
 		q := s.queues[s.rnd.IntN(len(s.queues))]
@@ -96,9 +95,7 @@ func (s *simulation) disturb(q *Queue) {
 	}
 }
 
-// long makes simulations longer than in CI.
-var long = os.Getenv("DRIPFEED_LONG") != ""
-
+// Random traffic keeps the limits, and leaves nothing behind.
 func TestSimulation_KeepsTheLimits(t *testing.T) {
 	seeds, calls := uint64(9), 2000
 	switch {
@@ -115,12 +112,8 @@ func TestSimulation_KeepsTheLimits(t *testing.T) {
 				{Capacity: 10, LeakRate: 2.5 * rate, Unit: 1, Name: "units"},
 			}
 			s := &simulation{t: t, rnd: rand.New(rand.NewPCG(seed, 7)), limits: limits}
-			s.b = bucket(t, limits...)
-			if seed%2 == 1 {
-				var err error
-				if s.b, err = outbound.NewSharedBucket(store.NewMemory(), "sim", limits...); err != nil {
-					t.Fatal(err)
-				}
+			if s.b = bucket(t, limits...); seed%2 == 1 {
+				s.b = shared(t, store.NewMemory(), limits...)
 			}
 			for range 1 + seed/3 {
 				s.queues = append(s.queues, New(s.b, Config{}))
@@ -138,7 +131,7 @@ func TestSimulation_KeepsTheLimits(t *testing.T) {
 					t.Errorf("seed %d: %d wait, level %v, %v", seed, q.Len(), s.Level, err)
 				}
 			}
-			t.Logf("seed %d: %d calls went in %v", seed, s.sent[0].Len(), s.sent[0].Total().End.Sub(s.sent[0].Total().Start))
+			t.Logf("seed %d: %d calls left in %v", seed, s.sent[0].Len(), s.sent[0].Total().End.Sub(s.sent[0].Total().Start))
 		})
 	}
 }
@@ -149,7 +142,7 @@ func TestSimulation_DemandUsesTheRate(t *testing.T) {
 		l := outbound.Limit{Capacity: 3, LeakRate: 0.5}
 		q := New(bucket(t, l), Config{})
 		rnd := rand.New(rand.NewPCG(1, 2))
-		var h outboundtest.History
+		var all calls
 		length := 10 * time.Hour
 		switch {
 		case raced || testing.Short():
@@ -160,14 +153,7 @@ func TestSimulation_DemandUsesTheRate(t *testing.T) {
 		begin := time.Now()
 		for time.Since(begin) < length {
 			ctx, cancel := context.WithCancel(bg)
-			go func() {
-				p, err := q.Acquire(ctx, outbound.Cost{1})
-				if err == nil {
-					h.Add(time.Now(), 1)
-				}
-				p.Done()
-			}()
-			synctest.Wait() // otherwise thousands come before q.Len counts the first
+			all = append(all, comeAndUse(ctx, q, done, 1))
 			if rnd.IntN(3) == 0 {
 				time.AfterFunc(time.Duration(rnd.Int64N(int64(time.Minute))), cancel)
 			} else {
@@ -177,6 +163,7 @@ func TestSimulation_DemandUsesTheRate(t *testing.T) {
 				time.Sleep(time.Duration(rnd.Int64N(int64(10 * time.Second))))
 			}
 		}
+		h := all.history(0)
 		if use := h.Use(l.Capacity, l.LeakRate); use < 0.999 {
 			t.Errorf("%v of the leak rate used", use)
 		}

@@ -3,11 +3,8 @@ package queue
 import (
 	"cmp"
 	"context"
-	"errors"
 	"math"
 	"math/rand/v2"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -17,27 +14,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// loop keeps n calls in the queue, and counts those that have left.
-func loop(ctx context.Context, q *Queue, n int) *atomic.Int64 {
-	var left atomic.Int64
-	for range n {
-		go func() {
-			for {
-				p, err := q.Acquire(ctx, outbound.Cost{1})
-				if err != nil {
-					return
-				}
-				p.Done()
-				left.Add(1)
-			}
-		}()
-	}
-	return &left
-}
-
 // While calls wait in two queues of each process, the queues share the bucket by their weights, and
 // use all of it. A queue that is alone has the whole rate.
-func TestQueue_WeightsShareABucket(t *testing.T) {
+func TestWeight_QueuesShareABucket(t *testing.T) {
 	for _, f := range []struct {
 		processes int
 		way       time.Duration // to the store and back
@@ -63,14 +42,14 @@ func TestQueue_WeightsShareABucket(t *testing.T) {
 				ctx, cancel := context.WithCancel(bg)
 				alone, stop := context.WithCancel(bg)
 				m, limit := store.NewMemory(), outbound.Per(f.rate, time.Second)
-				b := outbound.Must(outbound.NewBucket("k", limit))
+				b := bucket(t, limit)
 				var users, batch []*atomic.Int64
 				for range f.processes {
 					if f.way > 0 {
 						b = shared(t, &far{Store: m, way: f.way, jitter: 0.05}, limit)
 					}
-					users = append(users, loop(ctx, New(b, Config{Weight: weights[0]}), 60))
-					batch = append(batch, loop(alone, New(b, Config{Weight: weights[1]}), 40))
+					users = append(users, loop(t, ctx, New(b, Config{Weight: weights[0]}), 60, nil))
+					batch = append(batch, loop(t, alone, New(b, Config{Weight: weights[1]}), 40, nil))
 				}
 				count := func(length time.Duration) (u, b float64) {
 					for i := range users {
@@ -87,9 +66,6 @@ func TestQueue_WeightsShareABucket(t *testing.T) {
 				whole := f.rate * f.counted.Seconds()
 				if share, use := u/(u+b2), (u+b2)/whole; math.Abs(share-want) > (1-want)*0.1 || use < 0.97 {
 					t.Errorf("%+v, weights %v: %v and %v calls, %.3f of the rate", f, weights, u, b2, use)
-					for i := range users {
-						t.Logf("process %d: %d and %d calls so far", i, users[i].Load(), batch[i].Load())
-					}
 				}
 				cancel()
 				count(time.Duration(600/min(f.rate, 100)) * time.Second) // reservations of the first pass
@@ -105,38 +81,24 @@ func TestQueue_WeightsShareABucket(t *testing.T) {
 
 // A tenant with 10,000 calls delays none of 999 others with the same weight: while these use their
 // shares, their waits are as without it.
-func TestQueue_ATenantsBacklogDelaysNoOther(t *testing.T) {
-	p95 := func(hot int, load float64) (wait time.Duration) {
+func TestWeight_BacklogOfATenantDelaysNoOther(t *testing.T) {
+	p95 := func(backlog int, load float64) (wait time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
 			const rate, tenants = 100, 999
-			bucket := outbound.Must(outbound.NewBucket("all", outbound.PerSecond(rate)))
-			queues := &outbound.Keyed[int]{New: func(int) (outbound.Limiter, error) { return New(bucket, Config{}), nil }}
+			b := bucket(t, outbound.PerSecond(rate))
+			queues := &outbound.Keyed[int]{New: func(int) (outbound.Limiter, error) { return New(b, Config{}), nil }}
 			ctx, cancel := context.WithCancel(bg)
-			var mu sync.Mutex
-			var waits []time.Duration
-			call := func(tenant int) {
-				came := time.Now()
-				if p, err := queues.Acquire(ctx, tenant, outbound.Cost{1}); err == nil {
-					p.Done()
-					mu.Lock()
-					defer mu.Unlock()
-					if tenant > 0 {
-						waits = append(waits, time.Since(came))
-					}
-				}
+			for range backlog {
+				comeAndUse(ctx, queues.For(0), done, 1)
 			}
-			for range hot {
-				go call(0)
-			}
-			r := rand.New(rand.NewPCG(3, 4))
-			for range int(load * rate * 60) {
+			r, all := rand.New(rand.NewPCG(3, 4)), make(calls, int(load*rate*60))
+			for i := range all {
 				time.Sleep(time.Duration(r.ExpFloat64() * float64(time.Second) / rate / load))
-				go call(1 + r.IntN(tenants))
+				all[i] = comeAndUse(ctx, queues.For(1+r.IntN(tenants)), done, 1)
 			}
 			cancel()
 			synctest.Wait()
-			slices.Sort(waits)
-			wait = waits[len(waits)*95/100]
+			wait = all.p95()
 		})
 		return wait
 	}
@@ -151,16 +113,6 @@ func TestQueue_ATenantsBacklogDelaysNoOther(t *testing.T) {
 		without, with := p95(0, load), p95(10_000, load)
 		if t.Logf("load %v: %v without, %v with", load, without, with); with > bound(without) {
 			t.Errorf("load %v: the others wait %v, and %v without the tenant", load, with, without)
-		}
-	}
-}
-
-// A weight that is negative or no number is refused, and names itself.
-func TestQueue_RefusesAWrongWeight(t *testing.T) {
-	for _, w := range []float64{-1, math.NaN(), math.Inf(1), math.Inf(-1)} {
-		b := outbound.Must(outbound.NewBucket("k", outbound.PerSecond(1)))
-		if _, err := New(b, Config{Weight: w}).Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrInvalid) {
-			t.Errorf("weight %v: %v", w, err)
 		}
 	}
 }

@@ -5,14 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// tenancy is 40 tenants with a total of 3,000 calls a minute, and nothing but defaults.
+// tenancy has 40 tenants with a total of 3,000 calls a minute, and nothing but defaults.
 type tenancy struct {
 	tenants *outbound.Keyed[int]
 	waits   [40][]time.Duration
@@ -30,7 +32,7 @@ func newTenancy() *tenancy {
 // call makes a call of a tenant that takes so long, and reports whether it was made.
 func (c *tenancy) call(ctx context.Context, tenant int, takes time.Duration, answered func(*outbound.Permit)) bool {
 	came := time.Now()
-	p, err := c.tenants.Acquire(ctx, tenant, outbound.Cost{1})
+	p, err := c.tenants.Acquire(ctx, tenant, one)
 	if err != nil {
 		return false
 	}
@@ -92,7 +94,7 @@ func TestWithin_TenantsShareATotal(t *testing.T) {
 
 // A tenant with 10,000 calls delays no other's p95 by more than 10 % while all have a backlog, and by
 // 20 ms while the others leave a part of the total.
-func TestWithin_ABacklogDelaysNoOtherTenant(t *testing.T) {
+func TestWithin_BacklogDelaysNoOtherTenant(t *testing.T) {
 	p95 := func(calls int, pause time.Duration) (wait time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
 			c := newTenancy()
@@ -124,9 +126,9 @@ func TestWithin_ABacklogDelaysNoOtherTenant(t *testing.T) {
 	}
 	for pause, more := range map[time.Duration]time.Duration{0: 800 * ms, 10 * time.Second: 20 * ms} {
 		without, with := p95(75, pause), p95(10_000, pause)
-		t.Logf("pauses of %v: p95 %v, and %v beside 10,000 calls", pause, without, with)
+		t.Logf("pauses of %v: p95 %v, and %v next to 10,000 calls", pause, without, with)
 		if with > without+more {
-			t.Errorf("pauses of %v: p95 %v, and %v beside 10,000 calls", pause, without, with)
+			t.Errorf("pauses of %v: p95 %v, and %v next to 10,000 calls", pause, without, with)
 		}
 	}
 }
@@ -138,18 +140,14 @@ func TestWithin_ChargesBothOrNone(t *testing.T) {
 		own := bucket(t, outbound.Limit{Capacity: 2, LeakRate: 1}, outbound.InFlight(1))
 		total := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 0.1})
 		l := outbound.Within(own, total)
-		p, err := l.Acquire(bg, outbound.Cost{1})
-		if err != nil || !p.Pending() {
-			t.Fatal(err)
-		}
-		if _, err := l.Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
+		p := admitted(t, l, 1)
+		if _, err := l.Acquire(bg, one); !errors.Is(err, outbound.ErrThrottled) || !p.Pending() {
 			t.Error("two in flight")
 		}
 		p.Done()
-		for range 5 {
-			_, err := l.Acquire(bg, outbound.Cost{1})
-			if full, ok := errors.AsType[*outbound.ThrottledError](err); !ok || full.RetryAfter != 10*time.Second {
-				t.Fatalf("%v, want to retry in 10 s", err)
+		for _, c := range comeAll(5, bg, l, 1) {
+			if c.refused().RetryAfter != 10*time.Second {
+				t.Errorf("%v, want to retry in 10 s", c.err)
 			}
 		}
 		if is, err := own.State(bg); err != nil || is.Level > 1 {
@@ -157,28 +155,27 @@ func TestWithin_ChargesBothOrNone(t *testing.T) {
 		}
 		e, err := l.(interface {
 			Explain(context.Context, outbound.Cost) (outbound.Explanation, error)
-		}).Explain(bg, outbound.Cost{1})
+		}).Explain(bg, one)
 		if err != nil || e.Wait != 10*time.Second || len(e.States) != 3 {
 			t.Errorf("%v, %v", e, err)
 		}
 		if err := own.Hold(bg, time.Minute); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := l.Acquire(bg, outbound.Cost{1}); err == nil || !errors.Is(err, outbound.ErrThrottled) {
+		if _, err := l.Acquire(bg, one); !errors.Is(err, outbound.ErrThrottled) {
 			t.Error(err)
 		}
 		// A call that waits inside and gives up.
 		own = bucket(t, outbound.Limit{Capacity: 1, LeakRate: 0.001}, outbound.InFlight(1))
 		l = outbound.Within(own, New(total, Config{}))
 		ctx, cancel := context.WithCancel(bg)
-		go func() { time.Sleep(time.Second); cancel() }()
-		if _, err := l.Acquire(ctx, outbound.Cost{1}); !errors.Is(err, context.Canceled) {
-			t.Error(err)
+		c := come(ctx, l, 1)
+		time.Sleep(time.Second)
+		cancel()
+		if pass(10 * time.Second); !errors.Is(c.err, context.Canceled) {
+			t.Error(c.err)
 		}
-		time.Sleep(10 * time.Second)
-		if p, err = l.Acquire(bg, outbound.Cost{1}); err != nil {
-			t.Fatal(err)
-		}
+		p = admitted(t, l, 1)
 		p.Settle(outbound.Cost{})
 		p.Done()
 		for name, b := range map[string]*outbound.Bucket{"outer": own, "inner": total} {
@@ -186,7 +183,7 @@ func TestWithin_ChargesBothOrNone(t *testing.T) {
 				t.Errorf("%s: %v, %v", name, is, err)
 			}
 		}
-		if _, err := outbound.Within(nil, total).Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrInvalid) {
+		if _, err := outbound.Within(nil, total).Acquire(bg, one); !errors.Is(err, outbound.ErrInvalid) {
 			t.Error(err)
 		}
 	})
@@ -196,21 +193,61 @@ func TestWithin_ChargesBothOrNone(t *testing.T) {
 func TestWithin_AnswersReachTheOuterLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own, total := bucket(t, outbound.PerSecond(10)), bucket(t, outbound.PerSecond(10))
-		p, err := outbound.Within(own, total).Acquire(bg, outbound.Cost{1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := admitted(t, outbound.Within(own, total), 1)
 		p.Refused(time.Minute)
 		p.Done()
 		time.Sleep(time.Second)
-		if _, err := own.Acquire(bg, outbound.Cost{1}); err == nil {
+		if _, err := own.Acquire(bg, one); err == nil {
 			t.Error("the outer limiter is not held")
 		}
-		if _, err := total.Acquire(bg, outbound.Cost{1}); err != nil {
-			t.Error("the inner limiter is held: ", err)
-		}
+		admitted(t, total, 1)
 		if b, ok := outbound.As[*outbound.Bucket](outbound.Within(own, total)); !ok || b != own {
 			t.Error("As finds another bucket")
 		}
 	})
+}
+
+// A limit of calls in flight around one per time lets 1,000 calls leave as one bucket with both limits does. The
+// other way round more calls leave within a second than the rate allows. The API stalls from 5 s to 8 s.
+func TestWithin_InFlightGoesAroundTheRate(t *testing.T) {
+	rate, inFlight := outbound.PerSecond(50), outbound.InFlight(20)
+	of := func(limits ...outbound.Limit) outbound.Limiter { return New(bucket(t, limits...), Config{}) }
+	var alone time.Duration // what one bucket takes
+	for _, c := range []struct {
+		name    string
+		limiter func() outbound.Limiter
+		right   bool
+	}{
+		{"one bucket", func() outbound.Limiter { return of(rate, inFlight) }, true},
+		{"in flight around the rate", func() outbound.Limiter { return outbound.Within(of(inFlight), of(rate)) }, true},
+		{"one shared bucket", func() outbound.Limiter { return New(shared(t, store.NewMemory(), rate, inFlight), Config{}) }, true},
+		{"the rate around in flight", func() outbound.Limiter { return outbound.Within(of(rate), of(inFlight)) }, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l, begin, all := c.limiter(), time.Now(), make(calls, 1000)
+			var running, most atomic.Int64
+			for i := range all {
+				all[i] = comeAndUse(bg, l, func(p *outbound.Permit) {
+					if n := running.Add(1); n > most.Load() {
+						most.Store(n)
+					}
+					time.Sleep(100 * ms)
+					if at := time.Since(begin); at > 5*time.Second {
+						time.Sleep(8*time.Second - at)
+					}
+					running.Add(-1)
+					p.Done()
+				}, 1)
+			}
+			pass(time.Minute)
+			h := all.history(0)
+			worst, took := h.Worst(time.Second).Units, h.Total().End.Sub(begin)
+			if alone == 0 {
+				alone = took
+			}
+			if h.Len() != 1000 || most.Load() > 20 || c.right != (worst <= 50) || took > alone+alone/50 {
+				t.Errorf("%s: %d of 1000 left, %v in a second, %d in flight, %v; in one bucket %v", c.name, h.Len(), worst, most.Load(), took, alone)
+			}
+		})
+	}
 }

@@ -3,12 +3,17 @@ package jobs
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/url"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue"
 )
 
+// Do reports whether the job has run, and the wait that the API has asked for.
 func TestDo_ReportsRunAndTheAPIsWait(t *testing.T) {
 	boom := errors.New("boom")
 	for name, c := range map[string]struct {
@@ -18,7 +23,7 @@ func TestDo_ReportsRunAndTheAPIsWait(t *testing.T) {
 		"well":      {func(*outbound.Permit) error { return nil }, 0},
 		"fails":     {func(*outbound.Permit) error { return boom }, 0},
 		"refused":   {func(p *outbound.Permit) error { p.Refused(time.Minute); return boom }, time.Minute},
-		"silent":    {func(p *outbound.Permit) error { p.Refused(0); return boom }, time.Second},
+		"no time":   {func(p *outbound.Permit) error { p.Refused(0); return boom }, time.Second},
 		"short":     {func(p *outbound.Permit) error { p.Refused(time.Millisecond); return boom }, time.Millisecond},
 		"the worst": {func(p *outbound.Permit) error { p.Hold(time.Hour); p.Refused(time.Minute); return boom }, time.Hour},
 		"invalid":   {func(p *outbound.Permit) error { p.Hold(-1); return boom }, 0},
@@ -53,5 +58,46 @@ func TestDo_ChargePaysForTheFirstRequest(t *testing.T) {
 	})
 	if s, e := b.State(bg); err != nil || e != nil || s.Level < 1.9 || s.Level > 2.1 {
 		t.Errorf("charged %v, want 2; %v, %v", s.Level, err, e)
+	}
+}
+
+// AsLater finds a Later, or makes one of the error of the job's own client.
+func TestLater_HasTheTimeOfTheNextRun(t *testing.T) {
+	later := &Later{In: time.Second, Ticket: "t"}
+	full := &outbound.ThrottledError{Key: "api", RetryAfter: 3 * time.Second}
+	inside := &url.Error{Op: "Get", URL: "https://api.example.com", Err: full} // of the job's own client
+	for _, c := range []struct {
+		err    error
+		in     time.Duration
+		ticket string
+	}{
+		{later, time.Second, "t"}, {fmt.Errorf("job 7: %w", later), time.Second, "t"}, {errors.Join(full, later), time.Second, "t"},
+		{inside, 3 * time.Second, ""}, {&outbound.ThrottledError{}, 5 * time.Second, ""},
+	} {
+		got, ok := AsLater(c.err)
+		if !ok || got.In != c.in || got.Ticket != c.ticket {
+			t.Errorf("%v: %+v, %v", c.err, got, ok)
+		}
+	}
+	if got, _ := AsLater(inside); !errors.Is(got, outbound.ErrThrottled) || !errors.Is(got, full) {
+		t.Errorf("%+v is not the client's error", got)
+	}
+	for _, err := range []error{nil, errors.New("broken"), &outbound.CostError{Err: outbound.ErrTooLarge}} {
+		if got, ok := AsLater(err); ok || got != nil {
+			t.Errorf("%v: %+v", err, got)
+		}
+	}
+}
+
+// A Later without an Err is ErrThrottled, and else its Err.
+func TestLater_HasTheReason(t *testing.T) {
+	for _, l := range []*Later{{In: time.Second}, {}} {
+		if !errors.Is(l, outbound.ErrThrottled) || errors.As(l, new(*outbound.ThrottledError)) || l.RetryableError() || !strings.HasPrefix(l.Error(), "jobs: ") {
+			t.Errorf("%+v: %v", l, l)
+		}
+	}
+	closed := &Later{Err: queue.ErrClosed}
+	if errors.Is(closed, outbound.ErrThrottled) || !errors.Is(closed, queue.ErrClosed) || !strings.HasSuffix(closed.Error(), ": queue: closed") {
+		t.Error(closed)
 	}
 }

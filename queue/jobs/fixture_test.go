@@ -1,15 +1,15 @@
 package jobs
 
 import (
-	"cmp"
-	"container/heap"
 	"context"
 	"errors"
-	"math/rand/v2"
+	"fmt"
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -17,279 +17,53 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-var bg = context.Background()
+var (
+	bg        = context.Background()
+	one       = outbound.Cost{1}
+	perSecond = []outbound.Limit{{Capacity: 1, LeakRate: 1}}
+)
 
 // long makes simulations longer than in CI.
 var long = os.Getenv("DRIPFEED_LONG") != ""
 
-// job is a job of the simulated system.
-type job struct {
-	id, tenant int
-	ticket     string
-	due        time.Time // when it may run
-	came       time.Time // when it was enqueued first
-	place      time.Time // when its place was due, as it was first told
-	began      time.Time // when the line admitted it
-	runs       int
+// remote is a store that takes a millisecond to reach, and another one back.
+type remote struct {
+	store.Store
+	trips  atomic.Int64
+	mu     sync.Mutex
+	before func(ctx context.Context, key string, op *store.Op) error // may fail a request, or hold it up
 }
 
-// world is a fleet of worker processes with a job system between them.
-type world struct {
-	rnd     *rand.Rand
-	procs   int
-	workers int           // of each process
-	poll    time.Duration // how often a process looks for what is due
-	work    time.Duration // that a job takes
-	unseen  time.Duration // the longest time in which no process looks for what is due
-	kill    time.Duration // after that the first process is dead; 0: it lives
-	acquire func(ctx context.Context, proc int, j *job) (outbound.Permit, error)
-
-	mu      sync.Mutex // protects what follows
-	ready   []*job     // of asynq: those to run now, in order
-	delayed jobHeap    // those to run later
-	done    []*job     // in the order in which they began
-	runs    int
-	history outboundtest.History
-	full    chan struct{} // closed when want jobs have begun
-	want    int
-}
-
-type jobHeap []*job
-
-func (h jobHeap) Len() int { return len(h) }
-func (h jobHeap) Less(i, j int) bool {
-	if c := h[i].due.Compare(h[j].due); c != 0 {
-		return c < 0
-	}
-	return h[i].id < h[j].id
-}
-func (h jobHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *jobHeap) Push(x any)   { *h = append(*h, x.(*job)) }
-func (h *jobHeap) Pop() any {
-	last := len(*h) - 1
-	j := (*h)[last]
-	*h = (*h)[:last]
-	return j
-}
-
-// random returns times at random for one goroutine. Each has a sequence of its own, or it would be
-// left to the scheduler who draws which.
-func (w *world) random() func(from, to time.Duration) time.Duration {
-	own := rand.New(rand.NewPCG(w.rnd.Uint64(), w.rnd.Uint64()))
-	return func(from, to time.Duration) time.Duration { return from + time.Duration(own.Int64N(int64(to-from))) }
-}
-
-// phases draws when in a poll each process looks. It notes the longest time in which none does.
-func (w *world) phases() (all []time.Duration) {
-	draw := w.random()
-	for range w.procs {
-		all = append(all, draw(0, w.poll))
-	}
-	sorted := slices.Sorted(slices.Values(all))
-	for i, p := range append(sorted[1:], sorted[0]+w.poll) {
-		w.unseen = max(w.unseen, p-sorted[i])
-	}
-	return all
-}
-
-// put has a job run after that long.
-func (w *world) put(j *job, in time.Duration) { w.putAt(j, time.Now().Add(in)) }
-
-func (w *world) putAt(j *job, at time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	j.due = at
-	heap.Push(&w.delayed, j)
-}
-
-// takeDue takes at most n jobs that are due by that time, in their order.
-func (w *world) takeDue(n int, by time.Time) (all []*job) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for len(all) < n && len(w.delayed) > 0 && !w.delayed[0].due.After(by) {
-		all = append(all, heap.Pop(&w.delayed).(*job))
-	}
-	return all
-}
-
-// run has a job run once, by a worker of the process.
-func (w *world) run(ctx context.Context, proc int, j *job, putBack func(*job, time.Duration)) {
-	w.mu.Lock()
-	j.runs++
-	w.runs++
-	w.mu.Unlock()
-	p, err := w.acquire(WithTicket(ctx, j.ticket), proc, j)
-	if err != nil {
-		if l, ok := AsLater(err); ok && ctx.Err() == nil {
-			if j.ticket = l.Ticket; j.place.IsZero() {
-				j.place = time.Now().Add(l.In)
-			}
-			putBack(j, l.In)
-		} else if w.kill > 0 { // the system misses it after a while, and knows what it knew of it before
-			time.AfterFunc(30*time.Second, func() { w.put(j, 0) })
-		}
-		return
-	}
-	w.mu.Lock()
-	if j.began = time.Now(); j.place.IsZero() {
-		j.place = j.began
-	}
-	w.history.Add(j.began, 1)
-	if w.done = append(w.done, j); len(w.done) == w.want {
-		close(w.full)
-	}
-	w.mu.Unlock()
-	time.Sleep(w.work)
-	p.Done()
-}
-
-// life returns a context that ends with a process.
-func (w *world) life(ctx context.Context, proc int) context.Context {
-	if proc > 0 || w.kill == 0 {
-		return ctx
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	time.AfterFunc(w.kill, cancel)
-	return ctx
-}
-
-// asynq begins a system like asynq: a delayed job is due at a whole second, and each process moves
-// what is due to the end of a common list once in a poll. A processor that finds the list empty
-// sleeps for about a second. Of jobs that are due in the same second the first by id comes first.
-func (w *world) asynq(ctx context.Context) {
-	putBack := func(j *job, in time.Duration) { // the adapter rounds up, because asynq cuts
-		w.putAt(j, time.Now().Add(in+time.Second-1).Truncate(time.Second))
-	}
-	for proc, phase := range w.phases() {
-		idle, ctx := w.random(), w.life(ctx, proc)
-		go func() {
-			time.Sleep(phase)
-			for ctx.Err() == nil {
-				due := w.takeDue(1<<30, time.Now())
-				w.mu.Lock()
-				w.ready = append(w.ready, due...)
-				w.mu.Unlock()
-				time.Sleep(w.poll)
-			}
-		}()
-		go func() {
-			free := make(chan struct{}, w.workers)
-			for {
-				select {
-				case free <- struct{}{}:
-				case <-ctx.Done():
-					return
-				}
-				w.mu.Lock()
-				var j *job
-				if len(w.ready) > 0 {
-					j, w.ready = w.ready[0], w.ready[1:]
-				}
-				w.mu.Unlock()
-				if j == nil {
-					<-free
-					time.Sleep(idle(500*time.Millisecond, 1500*time.Millisecond))
-					continue
-				}
-				time.Sleep(time.Millisecond) // the trip of the dequeue
-				go func() {
-					w.run(ctx, proc, j, putBack)
-					<-free
-				}()
-			}
-		}()
-	}
-}
-
-// river begins a system like River: what is due within 5 s is available, and each process takes as
-// much of it as it has free workers, once in a poll and when a worker gets free, but not within 100
-// ms of the last time. What is due later becomes available by a leader, who looks every 5 s.
-func (w *world) river(ctx context.Context) {
-	const look = 5 * time.Second
-	var scheduled jobHeap
-	putBack := func(j *job, in time.Duration) {
-		if in <= look {
-			w.put(j, in)
-			return
-		}
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		j.due = time.Now().Add(in)
-		heap.Push(&scheduled, j)
-	}
-	go func() {
-		for ctx.Err() == nil {
-			time.Sleep(look)
-			w.mu.Lock()
-			for len(scheduled) > 0 && time.Until(scheduled[0].due) <= look {
-				heap.Push(&w.delayed, heap.Pop(&scheduled))
-			}
-			w.mu.Unlock()
-		}
-	}()
-	for proc, phase := range w.phases() {
-		ctx := w.life(ctx, proc)
-		go func() {
-			var mu sync.Mutex
-			free := w.workers
-			freed := make(chan struct{}, 1)
-			time.Sleep(phase)
-			tick := time.NewTicker(w.poll)
-			defer tick.Stop()
-			for {
-				mu.Lock()
-				jobs := w.takeDue(free, time.Now())
-				free -= len(jobs)
-				mu.Unlock()
-				for _, j := range jobs {
-					go func() {
-						w.run(ctx, proc, j, putBack)
-						mu.Lock()
-						free++
-						mu.Unlock()
-						select {
-						case freed <- struct{}{}:
-						default:
-						}
-					}()
-				}
-				time.Sleep(100 * time.Millisecond)
-				select {
-				case <-freed:
-				case <-tick.C:
-				case <-ctx.Done():
-					return
-				}
-			}
-		}()
-	}
-}
-
-// trip is a store that takes a millisecond to reach, and another one back.
-type trip struct {
-	*store.Memory
-	mu    sync.Mutex
-	trips int
-	err   error
-}
-
-// fails makes all requests from now on fail with err, or none if it is nil.
-func (s *trip) fails(err error) {
+// set sets what is called before each request, or nothing.
+func (s *remote) set(before func(ctx context.Context, key string, op *store.Op) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.err = err
+	s.before = before
 }
 
-func (s *trip) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+// unavailable fails a request.
+func unavailable(context.Context, string, *store.Op) error {
+	return fmt.Errorf("%w: down", store.ErrUnavailable)
+}
+
+// hang holds a request up until its ctx ends.
+func hang(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (s *remote) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	time.Sleep(time.Millisecond)
+	s.trips.Add(1)
 	s.mu.Lock()
-	s.trips++
-	err := s.err
+	before := s.before
 	s.mu.Unlock()
-	if err != nil {
-		return store.Reply{}, err
+	if before != nil {
+		if err := before(ctx, key, op); err != nil {
+			return store.Reply{}, err
+		}
 	}
-	r, err := s.Memory.Update(ctx, key, op)
+	r, err := s.Store.Update(ctx, key, op)
 	r.When = time.Now()
 	time.Sleep(time.Millisecond)
 	r.Heard = time.Now()
@@ -314,7 +88,37 @@ func own(t testing.TB, limits ...outbound.Limit) *outbound.Bucket {
 	return b
 }
 
-// admitted is a Later's opposite: it fails the test unless the job may go.
+// bothWays calls f with a maker of Schedulers, which are those of several processes with a store, or
+// else those of one.
+func bothWays(t *testing.T, c Config, limits []outbound.Limit, f func(t *testing.T, scheduler func() *Scheduler)) {
+	t.Helper()
+	t.Run("local", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := own(t, limits...)
+			f(t, func() *Scheduler { return New(b, c) })
+			time.Sleep(time.Minute)
+		})
+	})
+	t.Run("shared", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			store := store.NewMemory()
+			f(t, func() *Scheduler { return New(shared(t, store, "api", limits...), c) })
+			time.Sleep(time.Minute)
+		})
+	})
+}
+
+// book books n reservations and returns them.
+func book(t testing.TB, b Booker, n int) []Run {
+	t.Helper()
+	runs, err := b.Book(bg, slices.Repeat([]outbound.Cost{one}, n)...)
+	if err != nil || len(runs) != n {
+		t.Fatalf("%d reservations, %v", len(runs), err)
+	}
+	return runs
+}
+
+// admitted fails the test unless the job is admitted.
 func admitted(t testing.TB, l outbound.Limiter, ticket string, c outbound.Cost) {
 	t.Helper()
 	p, err := l.Acquire(WithTicket(bg, ticket), c)
@@ -324,43 +128,104 @@ func admitted(t testing.TB, l outbound.Limiter, ticket string, c outbound.Cost) 
 	p.Done()
 }
 
-// sentBack returns the Later with which the line sends a job back.
-func sentBack(t testing.TB, l outbound.Limiter, ticket string, c outbound.Cost) *Later {
+// rescheduled returns the Later with which the job is rescheduled.
+func rescheduled(t testing.TB, l outbound.Limiter, ticket string, c outbound.Cost) *Later {
 	t.Helper()
 	_, err := l.Acquire(WithTicket(bg, ticket), c)
 	var later *Later
 	if !errors.As(err, &later) {
-		t.Fatalf("the job is not sent back: %v", err)
+		t.Fatalf("the job is not rescheduled: %v", err)
 	}
 	return later
 }
 
-// displaced returns by how many places 95 of a hundred jobs, at most, began before or after their
-// turn, which is that of their places.
-func displaced(begun []*job) int {
-	turns := slices.Clone(begun)
-	slices.SortStableFunc(turns, func(a, b *job) int { return a.place.Compare(b.place) })
-	turn := make(map[*job]int, len(turns))
-	for i, j := range turns {
-		turn[j] = i
-	}
-	by := make([]int, len(begun))
-	for i, j := range begun {
-		by[i] = max(i-turn[j], turn[j]-i)
-	}
-	slices.Sort(by)
-	return by[len(by)*95/100]
+func near(a, b time.Duration) bool { return (a - b).Abs() <= 5*time.Millisecond }
+
+// punctual is a job system that runs each job at the very time at which it is to come back.
+type punctual struct {
+	t       testing.TB
+	begin   time.Time // when the first job came
+	history outboundtest.History
+	jobs    sync.WaitGroup
+
+	mu    sync.Mutex
+	runs  map[string]int
+	order []string
 }
 
-// quantile returns the wait that this share of the jobs did not exceed.
-func quantile(jobs []*job, share float64) time.Duration {
-	waits := make([]time.Duration, 0, len(jobs))
-	for _, j := range jobs {
-		waits = append(waits, j.began.Sub(j.came))
+// start runs a job until it is admitted, in a goroutine of its own.
+func (s *punctual) start(name string, l outbound.Limiter, ticket string, c outbound.Cost) {
+	s.startIn(0, name, l, ticket, c)
+	synctest.Wait()
+}
+
+// startAll starts jobs with these tickets, named by their numbers, in the Schedulers by turns.
+func (s *punctual) startAll(all []Run, in ...*Scheduler) {
+	for i, r := range all {
+		s.start(fmt.Sprint(i), in[i%len(in)], r.Ticket, one)
 	}
-	slices.SortFunc(waits, cmp.Compare)
-	if len(waits) == 0 {
-		return -1
+}
+
+func (s *punctual) startIn(d time.Duration, name string, l outbound.Limiter, ticket string, c outbound.Cost) {
+	if s.runs == nil {
+		s.begin, s.runs = time.Now(), map[string]int{}
 	}
-	return waits[min(len(waits)-1, int(share*float64(len(waits))))]
+	s.jobs.Go(func() {
+		time.Sleep(d)
+		for {
+			s.mu.Lock()
+			s.runs[name]++
+			s.mu.Unlock()
+			p, err := l.Acquire(WithTicket(bg, ticket), c)
+			if err == nil {
+				s.mu.Lock()
+				s.history.Add(time.Now(), c[0])
+				s.order = append(s.order, name)
+				s.mu.Unlock()
+				p.Done()
+				return
+			}
+			later, ok := AsLater(err)
+			if !ok {
+				s.t.Errorf("%s: %v", name, err)
+				return
+			}
+			ticket = later.Ticket
+			time.Sleep(later.In)
+		}
+	})
+}
+
+// end waits for the end of all jobs. It checks that they take no longer than within since the first
+// came, and that no job runs more often than most.
+func (s *punctual) end(within time.Duration, most int) (took time.Duration) {
+	s.t.Helper()
+	s.jobs.Wait()
+	if took = time.Since(s.begin); took > within || s.most() > most {
+		s.t.Errorf("the jobs take %v, %d runs, and up to %d of one; want %v and %d", took, s.sum(), s.most(), within, most)
+	}
+	return took
+}
+
+// most returns how often the job ran that ran most often.
+func (s *punctual) most() (n int) {
+	for _, runs := range s.runs {
+		n = max(n, runs)
+	}
+	return n
+}
+
+func (s *punctual) sum() (n int) {
+	for _, runs := range s.runs {
+		n += runs
+	}
+	return n
+}
+
+// check checks the limit, for calls that may be late by 12 ms.
+func (s *punctual) check(l outbound.Limit) {
+	s.t.Helper()
+	if err := s.history.Check(l.Capacity, l.LeakRate, 0.012*l.LeakRate); err != nil {
+		s.t.Error(err)
+	}
 }

@@ -5,192 +5,349 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	contract "github.com/dripfeed/dripfeed/outbound/store"
+	"github.com/dripfeed/dripfeed/outbound/fallback"
+	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
+// While the store is unavailable jobs keep their tickets, and do not come back together.
 func TestOutage_UnavailableStoreFailsNoJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &trip{Memory: contract.NewMemory()}
-		l := New(shared(t, store, "api", perSecond...), Config{})
-		ticket := book(t, l, 5)[4].Ticket
-		store.fails(fmt.Errorf("%w: down", contract.ErrUnavailable))
-		var first time.Duration
-		differ := false
-		for i := range 20 {
-			later := sentBack(t, l, ticket, one)
-			var e *outbound.StoreError
-			if later.In < time.Second || later.In > 5*time.Second || later.Ticket != ticket || !errors.As(later.Err, &e) || errors.Is(later, outbound.ErrThrottled) {
-				t.Fatalf("sent back: %+v", later)
+		m := &remote{Store: store.NewMemory()}
+		s := New(shared(t, m, "api", perSecond...), Config{})
+		ticket := book(t, s, 5)[4].Ticket
+		m.set(unavailable)
+		waits := map[time.Duration]bool{}
+		for range 20 {
+			later := rescheduled(t, s, ticket, one)
+			if later.In < time.Second || later.In > 5*time.Second || later.Ticket != ticket || !errors.As(later.Err, new(*outbound.StoreError)) || errors.Is(later, outbound.ErrThrottled) {
+				t.Fatalf("rescheduled: %+v", later)
 			}
-			differ = differ || i > 0 && later.In != first
-			first = later.In
+			waits[later.In] = true
 		}
-		if !differ {
+		if len(waits) < 2 {
 			t.Error("all jobs come back together")
 		}
-		if _, err := l.Book(bg, one); !errors.Is(err, contract.ErrUnavailable) {
+		if _, err := s.Book(bg, one); !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("Book: %v", err)
 		}
-		store.fails(nil)
+		m.set(nil)
 		time.Sleep(4 * time.Second)
-		admitted(t, l, ticket, one)
+		admitted(t, s, ticket, one)
 	})
 }
 
+// silent is a store that answers nothing, and no error.
+type silent struct{ store.Store }
+
+func (silent) Update(context.Context, string, *store.Op) (store.Reply, error) {
+	return store.Reply{State: store.New(0, 1)}, nil
+}
+
+// A store that books nothing and refuses nothing counts as unavailable.
+func TestOutage_SilentStoreFailsNoJob(t *testing.T) {
+	s := New(shared(t, silent{}, "api", perSecond...), Config{})
+	var broken *outbound.StoreError
+	if later := rescheduled(t, s, "", one); !errors.As(later.Err, &broken) || later.In < time.Second {
+		t.Errorf("it is rescheduled: %+v", later)
+	}
+	if _, err := s.Book(bg, one); !errors.As(err, &broken) {
+		t.Errorf("Book: %v", err)
+	}
+}
+
+// A late job that finds no capacity and cannot book again keeps its ticket.
+func TestOutage_LateJobKeepsItsTicket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &remote{Store: store.NewMemory()}
+		s := New(shared(t, m, "api", perSecond...), Config{})
+		ticket := book(t, s, 1)[0].Ticket
+		time.Sleep(time.Minute)
+		if err := s.Bucket().Hold(bg, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		m.set(func(ctx context.Context, key string, op *store.Op) error {
+			if len(op.Costs) > 0 && strings.Contains(key, "reserved") {
+				return unavailable(ctx, key, op)
+			}
+			return nil
+		})
+		if later := rescheduled(t, s, ticket, one); later.Ticket != ticket || !errors.Is(later, store.ErrUnavailable) {
+			t.Errorf("%+v", later)
+		}
+	})
+}
+
+// A store that hangs when the reservations should be held keeps no job whose ctx has ended.
+func TestOutage_HungStoreKeepsNoJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &remote{Store: store.NewMemory()}
+		s := New(shared(t, m, "api", perSecond...), Config{})
+		ticket := book(t, s, 1)[0].Ticket
+		if err := s.bucket.Hold(bg, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		m.set(func(ctx context.Context, _ string, op *store.Op) error {
+			if len(op.Reports) > 0 {
+				return hang(ctx)
+			}
+			return nil
+		})
+		ctx, cancel := context.WithTimeout(WithTicket(bg, ticket), 3*time.Second)
+		defer cancel()
+		begin := time.Now()
+		_, err := s.Acquire(ctx, one)
+		if later, ok := AsLater(err); !ok || later.Ticket != ticket || !near(time.Since(begin), 3*time.Second) {
+			t.Errorf("after %v it has %v", time.Since(begin), err)
+		}
+	})
+}
+
+// A store that hangs keeps Book only for a while after its ctx: reservations that do not return pass
+// unused.
+func TestOutage_HungStoreKeepsNoBook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &remote{Store: store.NewMemory()}
+		m.set(func(ctx context.Context, _ string, _ *store.Op) error {
+			if m.trips.Load() > 3 {
+				return hang(ctx)
+			}
+			return nil
+		})
+		s := New(shared(t, m, "api", perSecond...), Config{})
+		ctx, cancel := context.WithTimeout(bg, 3*time.Second)
+		defer cancel()
+		begin := time.Now()
+		all, err := s.Book(ctx, slices.Repeat([]outbound.Cost{one}, mostBooked+1)...)
+		if took := time.Since(begin); all != nil || !errors.Is(err, context.DeadlineExceeded) || took > 10*time.Second || m.trips.Load() != 5 {
+			t.Errorf("after %v and %d requests it has %d reservations, %v", took, m.trips.Load(), len(all), err)
+		}
+	})
+}
+
+// After an error reservations return as they are booked: the latest first, and 4,096 in a request.
+func TestBook_ReturnsReservationsAfterAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var back []int
+		m := &remote{Store: store.NewMemory()}
+		m.set(func(_ context.Context, _ string, op *store.Op) error {
+			if len(op.Back) > 0 {
+				back = append(back, len(op.Back))
+			}
+			return nil
+		})
+		s := New(shared(t, m, "api", outbound.Limit{Capacity: 1, LeakRate: 1000}), Config{})
+		costs := append(slices.Repeat([]outbound.Cost{one}, 2*mostBooked+5), outbound.Cost{2})
+		if _, err := s.Book(bg, costs...); !errors.Is(err, outbound.ErrTooLarge) {
+			t.Error(err)
+		}
+		if !slices.Equal(back, []int{mostBooked, mostBooked, 5}) {
+			t.Errorf("%d return", back)
+		}
+		if at := book(t, s, 1)[0].At; time.Until(at) > 0 {
+			t.Errorf("the next reservation is in %v", time.Until(at))
+		}
+	})
+}
+
+// While the store is unavailable a fallback gives each process a share of the reservations and of the
+// bucket, and the tickets of the store are void.
+func TestFallback_SchedulerUsesItsShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, limit := &remote{Store: store.NewMemory()}, outbound.Limit{Capacity: 1, LeakRate: 2}
+		scheduler := New(shared(t, &fallback.Store{Store: m, Share: 0.5}, "api", limit), Config{})
+		s := &punctual{t: t}
+		all := book(t, scheduler, 10)
+		m.set(unavailable)
+		s.startAll(all, scheduler)
+		if took := s.end(20*time.Second, 10); took < 9*time.Second || s.sum() > 40 {
+			t.Errorf("they take %v, and %d runs", took, s.sum())
+		}
+		m.set(nil)
+		time.Sleep(time.Minute)
+		s.start("back", scheduler, all[0].Ticket, one)
+		s.jobs.Wait()
+		s.check(limit)
+	})
+}
+
+// The limits were set just before the store became unavailable. The reservations keep the limits from
+// before, and follow later.
+func TestFallback_ReservationsFollowLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &remote{Store: store.NewMemory()}
+		scheduler := New(shared(t, &fallback.Store{Store: m, Share: 0.5}, "api", outbound.Limit{Capacity: 1, LeakRate: 2}), Config{})
+		s, limit := &punctual{t: t}, outbound.Limit{Capacity: 1, LeakRate: 4}
+		admitted(t, scheduler, "", one)
+		if err := scheduler.bucket.SetLimits(bg, limit); err != nil {
+			t.Fatal(err)
+		}
+		m.set(unavailable)
+		time.AfterFunc(10*time.Minute, func() { m.set(nil) })
+		s.startAll(make([]Run, 10), scheduler)
+		s.end(20*time.Second, 4)
+		time.Sleep(20 * time.Minute)
+		if state, err := scheduler.bucket.Reservations().State(bg); err != nil || state.Limit.LeakRate != 4 {
+			t.Errorf("the reservations have %v, %v", state.Limit, err)
+		}
+		s.check(limit)
+	})
+}
+
+// The error of a cost that no limit can admit is no Later, with or without a ticket, and leaves nothing
+// booked.
 func TestScheduler_CostAboveCapacityIsPermanent(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
-		l := line()
+	bothWays(t, Config{}, perSecond, func(t *testing.T, scheduler func() *Scheduler) {
+		s := scheduler()
 		for _, c := range []outbound.Cost{{2}, {-1}, {math.NaN()}, {math.Inf(1)}, {0, 1}} {
 			var bad *outbound.CostError
-			if _, err := l.Acquire(bg, c); !errors.As(err, &bad) {
+			if _, err := s.Acquire(bg, c); !errors.As(err, &bad) {
 				t.Errorf("%v: %v", c, err)
 			} else if _, ok := AsLater(err); ok {
 				t.Errorf("%v is to come back", c)
 			}
-			if _, err := l.Book(bg, one, one, c, one); !errors.As(err, &bad) {
+			if _, err := s.Book(bg, one, one, c, one); !errors.As(err, &bad) {
 				t.Errorf("Book with %v: %v", c, err)
 			}
-			ticket := book(t, l, 1)[0].Ticket
-			if _, err := l.Acquire(WithTicket(bg, ticket), c); !errors.As(err, &bad) {
+			ticket := book(t, s, 1)[0].Ticket
+			if _, err := s.Acquire(WithTicket(bg, ticket), c); !errors.As(err, &bad) {
 				t.Errorf("%v with a ticket: %v", c, err)
 			}
-			time.Sleep(time.Second) // that place passes
+			time.Sleep(time.Second) // that reservation passes
 		}
-		if in := time.Until(book(t, l, 1)[0].At); in > 0 { // Book has given its own back
-			t.Errorf("the next place is in %v", in)
+		if in := time.Until(book(t, s, 1)[0].At); in > 0 { // Book has returned its own
+			t.Errorf("the next reservation is in %v", in)
 		}
 	})
 }
 
+// A job whose ctx ends, or whose queue is closed, keeps its ticket: another process runs it.
 func TestShutdown_ReschedulesJobs(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
-		l := line()
-		places := book(t, l, 2)
-		admitted(t, l, places[0].Ticket, one)
-		ctx, cancel := context.WithCancel(WithTicket(bg, places[1].Ticket))
+	bothWays(t, Config{}, perSecond, func(t *testing.T, scheduler func() *Scheduler) {
+		s := scheduler()
+		all := book(t, s, 2)
+		ticket := all[1].Ticket
+		admitted(t, s, all[0].Ticket, one)
+		ctx, cancel := context.WithCancel(WithTicket(bg, ticket))
 		time.AfterFunc(500*time.Millisecond, cancel)
-		var later *Later
-		if _, err := l.Acquire(ctx, one); !errors.As(err, &later) || later.In != 0 || later.Ticket != places[1].Ticket || !errors.Is(err, context.Canceled) || errors.Is(err, outbound.ErrThrottled) {
-			t.Errorf("its ctx ends while it waits: %v", err)
+		for range 2 { // the ctx ends while the job waits, and has ended
+			_, err := s.Acquire(ctx, one)
+			if later, ok := AsLater(err); !ok || later.In != 0 || later.Ticket != ticket || !errors.Is(err, context.Canceled) || errors.Is(err, outbound.ErrThrottled) {
+				t.Errorf("its ctx ends: %v", err)
+			}
 		}
-		if _, err := l.Acquire(ctx, one); !errors.As(err, &later) || later.In != 0 || later.Ticket != places[1].Ticket || !errors.Is(err, context.Canceled) {
-			t.Errorf("its ctx has ended: %v", err)
-		}
-		time.AfterFunc(100*time.Millisecond, func() { l.Queue().Close() })
+		time.AfterFunc(100*time.Millisecond, func() { s.Queue().Close() })
 		for range 2 {
-			if later := sentBack(t, l, places[1].Ticket, one); later.In <= 0 || later.Ticket != places[1].Ticket || !errors.Is(later, queue.ErrClosed) {
+			if later := rescheduled(t, s, ticket, one); later.In <= 0 || later.Ticket != ticket || !errors.Is(later, queue.ErrClosed) {
 				t.Errorf("the queue is closed: %+v", later)
 			}
 		}
 		time.Sleep(time.Second)
-		admitted(t, line(), places[1].Ticket, one) // by another process
+		admitted(t, scheduler(), ticket, one) // by another process
 	})
 }
 
+// A job that waits too long for a call in flight comes back after a poll interval, with its ticket.
 func TestScheduler_InFlightReschedulesForAPoll(t *testing.T) {
-	bothWays(t, Config{Poll: 3 * time.Second}, []outbound.Limit{{Capacity: 1, LeakRate: 1}, outbound.InFlight(1)}, func(t *testing.T, line func() *Scheduler) {
-		l := line()
-		p, err := l.Acquire(bg, one)
+	limits := []outbound.Limit{perSecond[0], outbound.InFlight(1)}
+	bothWays(t, Config{Poll: 3 * time.Second}, limits, func(t *testing.T, scheduler func() *Scheduler) {
+		s := scheduler()
+		p, err := s.Acquire(bg, one)
 		if err != nil {
 			t.Fatal(err)
 		}
 		begin := time.Now()
-		later := sentBack(t, l, "", one)
+		later := rescheduled(t, s, "", one)
 		if waited := time.Since(begin); later.In != 3*time.Second || later.Ticket == "" || !near(waited, 5*time.Second) {
-			t.Errorf("after %v it is sent back: %+v", waited, later)
+			t.Errorf("after %v it is rescheduled: %+v", waited, later)
 		}
 		p.Done()
 		time.Sleep(later.In)
-		admitted(t, l, later.Ticket, one)
+		admitted(t, s, later.Ticket, one)
 	})
 }
 
+// A job whose reservation would be beyond Config.Ahead has no ticket, and comes back before that.
 func TestScheduler_BeyondAheadReschedules(t *testing.T) {
-	bothWays(t, Config{Ahead: 20 * time.Second}, perSecond, func(t *testing.T, line func() *Scheduler) {
-		s, begin := &punctual{t: t}, time.Now()
-		for i, p := range book(t, line(), 50) {
-			if (p.Ticket == "") != (i > 20) || time.Until(p.At) > 20*time.Second {
-				t.Errorf("place %d: %q in %v", i, p.Ticket, time.Until(p.At))
+	bothWays(t, Config{Ahead: 20 * time.Second}, perSecond, func(t *testing.T, scheduler func() *Scheduler) {
+		s := &punctual{t: t}
+		for i, r := range book(t, scheduler(), 50) {
+			if (r.Ticket == "") != (i > 20) || time.Until(r.At) > 20*time.Second {
+				t.Errorf("reservation %d: %q in %v", i, r.Ticket, time.Until(r.At))
 			}
-			s.start(fmt.Sprint(i), line(), p.Ticket, one)
+			s.start(fmt.Sprint(i), scheduler(), r.Ticket, one)
 		}
-		later := sentBack(t, line(), "", one)
+		later := rescheduled(t, scheduler(), "", one)
 		if !errors.Is(later, queue.ErrFull) || !errors.Is(later, outbound.ErrThrottled) || later.Ticket != "" || later.In < 9*time.Second {
 			t.Errorf("one more: %+v", later)
 		}
 		if text := later.Error(); strings.Contains(text, "queue") || !strings.Contains(text, "Config.Ahead") {
-			t.Errorf("%q does not tell what is full", text)
+			t.Errorf("%q does not say what is full", text)
 		}
-		s.jobs.Wait()
-		if took := time.Since(begin); took > 50*time.Second || s.most() > 6 {
-			t.Errorf("it takes %v and up to %d runs", took, s.most())
-		}
+		s.end(50*time.Second, 6)
 		s.check(perSecond[0])
 	})
 }
 
-// A job that came a lead early to a queue in which it may not wait for a lead would be refused
-// until its turn is near.
-func TestConfig_LeadIsAtMostTheWait(t *testing.T) {
-	for _, wait := range []time.Duration{100 * time.Millisecond, 500 * time.Millisecond, time.Second} {
-		bothWays(t, Config{Queue: queue.Config{MaxWait: wait}}, []outbound.Limit{{Capacity: 1, LeakRate: 10}}, func(t *testing.T, line func() *Scheduler) {
-			l, s, begin := line(), &punctual{t: t}, time.Now()
-			for i := range 200 {
-				s.start(fmt.Sprint(i), l, "", one)
-			}
-			s.jobs.Wait()
-			if took := time.Since(begin); took > 21*time.Second || s.most() > 3 {
-				t.Errorf("with a MaxWait of %v it takes %v and up to %d runs", wait, took, s.most())
-			}
-		})
-	}
-}
-
-func TestConfig_InvalidIsAnError(t *testing.T) {
-	for name, l := range map[string]*Scheduler{
-		"nil": nil, "no bucket": New(nil, Config{}), "only InFlight": New(own(t, outbound.InFlight(1)), Config{}),
-		"Poll": New(own(t, perSecond...), Config{Poll: -1}), "Lead": New(own(t, perSecond...), Config{Lead: -1}), "Early": New(own(t, perSecond...), Config{Early: math.MaxInt64}),
-		"Ahead": New(own(t, perSecond...), Config{Ahead: math.MinInt64}), "Queue": New(own(t, perSecond...), Config{Queue: queue.Config{MaxLen: -1}}),
-	} {
-		_, err := l.Acquire(bg, one)
-		_, booking := l.Book(bg, one)
-		for _, err := range []error{err, booking, l.SetLimits(bg, perSecond...), l.Resume(bg)} {
-			if _, ok := AsLater(err); ok || !errors.Is(err, outbound.ErrInvalid) {
-				t.Errorf("%s: %v", name, err)
-			}
-		}
-		if !l.Idle() || (l.Queue() == nil) != (l == nil) {
-			t.Errorf("%s is not idle", name)
-		}
-	}
-}
-
-// Nothing is booked in the next period. Jobs that need it come when it begins, in the order in
-// which they were told, spread over a poll interval, and so do those that are booked before.
+// Nothing is booked in the next period. Jobs that need it come when it begins, in the order of their
+// Laters, spread over a poll interval, and so do those that are booked before.
 func TestScheduler_NextPeriodReschedulesToItsBegin(t *testing.T) {
-	bothWays(t, Config{}, []outbound.Limit{outbound.Hourly(10)}, func(t *testing.T, line func() *Scheduler) {
-		l, last := line(), time.Hour // it is midnight
-		book(t, l, 10)
+	bothWays(t, Config{}, []outbound.Limit{outbound.Hourly(10)}, func(t *testing.T, scheduler func() *Scheduler) {
+		s, last := scheduler(), time.Hour // it is midnight
+		book(t, s, 10)
 		ended := func(in time.Duration, ticket string) {
 			t.Helper()
-			if in <= last || in > time.Hour+time.Second+l.config.Poll || ticket != "" {
+			if in <= last || in > time.Hour+time.Second+s.config.Poll || ticket != "" {
 				t.Errorf("a job comes after %v with %q, the one before after %v", in, ticket, last)
 			}
 			last = in
 		}
 		for range 50 {
-			later := sentBack(t, l, "", one)
+			later := rescheduled(t, s, "", one)
 			ended(later.In, later.Ticket)
 		}
-		for _, r := range book(t, l, 50) {
+		for _, r := range book(t, s, 50) {
 			ended(time.Until(r.At), r.Ticket)
 		}
 	})
+}
+
+// A job that came a Lead early to a queue in which it may not wait for a Lead would be refused
+// until its reservation is near. So the Lead is at most the MaxWait.
+func TestConfig_LeadIsAtMostTheWait(t *testing.T) {
+	for _, wait := range []time.Duration{100 * time.Millisecond, 500 * time.Millisecond, time.Second} {
+		bothWays(t, Config{Queue: queue.Config{MaxWait: wait}}, []outbound.Limit{{Capacity: 1, LeakRate: 10}}, func(t *testing.T, scheduler func() *Scheduler) {
+			s := &punctual{t: t}
+			s.startAll(make([]Run, 200), scheduler())
+			s.end(21*time.Second, 3)
+		})
+	}
+}
+
+// An invalid Scheduler returns an error that is ErrInvalid and no Later.
+func TestConfig_InvalidIsAnError(t *testing.T) {
+	with := func(c Config) *Scheduler { return New(own(t, perSecond...), c) }
+	for name, s := range map[string]*Scheduler{
+		"nil": nil, "no bucket": New(nil, Config{}), "only InFlight": New(own(t, outbound.InFlight(1)), Config{}),
+		"Poll": with(Config{Poll: -1}), "Lead": with(Config{Lead: -1}), "Early": with(Config{Early: math.MaxInt64}),
+		"Ahead": with(Config{Ahead: math.MinInt64}), "Queue": with(Config{Queue: queue.Config{MaxLen: -1}}),
+	} {
+		_, err := s.Acquire(bg, one)
+		_, booking := s.Book(bg, one)
+		for _, err := range []error{err, booking, s.SetLimits(bg, perSecond...), s.Resume(bg)} {
+			if _, ok := AsLater(err); ok || !errors.Is(err, outbound.ErrInvalid) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if !s.Idle() || (s.Queue() == nil) != (s == nil) {
+			t.Errorf("%s is not idle", name)
+		}
+	}
 }

@@ -1,9 +1,12 @@
 package jobs
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,323 +14,367 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/store"
+	"github.com/dripfeed/dripfeed/queue"
 )
 
-// punctual is a job system that runs each job at the very time at which it is to come back.
-type punctual struct {
-	t       testing.TB
-	history outboundtest.History
-	jobs    sync.WaitGroup
-
-	mu    sync.Mutex
-	runs  map[string]int
-	order []string
-}
-
-// start runs a job until it is admitted, in a goroutine of its own.
-func (s *punctual) start(name string, l outbound.Limiter, ticket string, c outbound.Cost) {
-	s.startIn(0, name, l, ticket, c)
-	synctest.Wait()
-}
-
-func (s *punctual) startIn(d time.Duration, name string, l outbound.Limiter, ticket string, c outbound.Cost) {
-	s.jobs.Go(func() {
-		time.Sleep(d)
-		for {
-			s.mu.Lock()
-			if s.runs == nil {
-				s.runs = map[string]int{}
-			}
-			s.runs[name]++
-			s.mu.Unlock()
-			p, err := l.Acquire(WithTicket(bg, ticket), c)
-			if err == nil {
-				s.mu.Lock()
-				s.history.Add(time.Now(), c[0])
-				s.order = append(s.order, name)
-				s.mu.Unlock()
-				p.Done()
-				return
-			}
-			later, ok := AsLater(err)
-			if !ok {
-				s.t.Errorf("%s: %v", name, err)
-				return
-			}
-			ticket = later.Ticket
-			time.Sleep(later.In)
-		}
-	})
-}
-
-// most returns how often the job ran that ran most often.
-func (s *punctual) most() (n int) {
-	for _, runs := range s.runs {
-		n = max(n, runs)
-	}
-	return n
-}
-
-func (s *punctual) sum() (n int) {
-	for _, runs := range s.runs {
-		n += runs
-	}
-	return n
-}
-
-// check checks the law, for calls that may be late by 12 ms.
-func (s *punctual) check(l outbound.Limit) {
-	s.t.Helper()
-	if err := s.history.Check(l.Capacity, l.LeakRate, 0.012*l.LeakRate); err != nil {
-		s.t.Error(err)
-	}
-}
-
-// bothWays calls f with a maker of lines, which are those of several processes with a store, or
-// else those of one.
-func bothWays(t *testing.T, c Config, limits []outbound.Limit, f func(t *testing.T, line func() *Scheduler)) {
-	t.Run("local", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			b := own(t, limits...)
-			f(t, func() *Scheduler { return New(b, c) })
-			time.Sleep(time.Minute)
-		})
-	})
-	t.Run("shared", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			store := store.NewMemory()
-			f(t, func() *Scheduler { return New(shared(t, store, "api", limits...), c) })
-			time.Sleep(time.Minute)
-		})
-	})
-}
-
-var (
-	one       = outbound.Cost{1}
-	perSecond = []outbound.Limit{{Capacity: 1, LeakRate: 1}}
-)
-
-// book books n places and returns them.
-func book(t testing.TB, l *Scheduler, n int) []Run {
-	t.Helper()
-	costs := make([]outbound.Cost, n)
-	for i := range costs {
-		costs[i] = one
-	}
-	places, err := l.Book(bg, costs...)
-	if err != nil || len(places) != n {
-		t.Fatalf("%d places, %v", len(places), err)
-	}
-	return places
-}
-
-func near(a, b time.Duration) bool { return (a - b).Abs() <= 5*time.Millisecond }
-
+// A job that comes before its head start is rescheduled with its ticket, unless it is early by no more
+// than Config.Early.
 func TestScheduler_EarlyJobKeepsTicket(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
-		places := book(t, line(), 10) // the last is due in 9 s
-		ticket, begin := places[9].Ticket, time.Now()
-		if in := time.Until(places[9].At); !near(in, 8*time.Second) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, scheduler func() *Scheduler) {
+		last := book(t, scheduler(), 10)[9] // due in 9 s
+		begin := time.Now()
+		if in := time.Until(last.At); !near(in, 8*time.Second) {
 			t.Errorf("the last job is to run in %v", in)
 		}
 		for _, at := range []time.Duration{0, 3 * time.Second, 7800 * time.Millisecond} {
 			time.Sleep(at - time.Since(begin))
-			later := sentBack(t, line(), ticket, one)
-			if !near(later.In, 8*time.Second-at) || later.Ticket != ticket || later.Err != nil || !errors.Is(later, outbound.ErrThrottled) {
-				t.Errorf("at %v it is sent back: %+v", at, later)
+			later := rescheduled(t, scheduler(), last.Ticket, one)
+			if !near(later.In, 8*time.Second-at) || later.Ticket != last.Ticket || later.Err != nil || !errors.Is(later, outbound.ErrThrottled) {
+				t.Errorf("at %v it is rescheduled: %+v", at, later)
 			}
 		}
-		time.Sleep(7950*time.Millisecond - time.Since(begin)) // it is not sent back for Early
-		admitted(t, line(), ticket, one)
-		if at := time.Since(begin); !near(at, 7950*time.Millisecond) { // nobody else has come
+		time.Sleep(7950*time.Millisecond - time.Since(begin))
+		admitted(t, scheduler(), last.Ticket, one)
+		if at := time.Since(begin); !near(at, 7950*time.Millisecond) { // no other job has come
 			t.Errorf("it is admitted after %v", at)
 		}
 	})
 }
 
+// A late job is admitted immediately if the bucket has capacity, and delays no reservation.
 func TestScheduler_LateJobIsAdmittedImmediately(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
-		l := line()
-		places := book(t, l, 200)
+	bothWays(t, Config{}, perSecond, func(t *testing.T, scheduler func() *Scheduler) {
+		s := scheduler()
+		ticket := book(t, s, 200)[0].Ticket
 		time.Sleep(50 * time.Second)
 		begin := time.Now()
-		admitted(t, l, places[0].Ticket, one)
+		admitted(t, s, ticket, one)
 		if late := time.Since(begin); !near(late, 0) {
 			t.Errorf("it waits for %v", late)
 		}
-		if s, err := l.bucket.Reservations().State(bg); err != nil || s.HeldFor != 0 {
-			t.Errorf("the desk: %+v, %v", s, err)
+		if s, err := s.bucket.Reservations().State(bg); err != nil || s.HeldFor != 0 {
+			t.Errorf("the reservations: %+v, %v", s, err)
 		}
 	})
 }
 
-// A place whose job does not come costs a call's time at most, and none if others wait.
+// All processes were stopped, and start again with a load of nine tenths of the rate. The jobs that are late
+// are not overtaken by those on time, again and again.
+func TestScheduler_LateJobsAreNotOvertakenForLong(t *testing.T) {
+	limit := outbound.Limit{Capacity: 1, LeakRate: 10}
+	bothWays(t, Config{}, []outbound.Limit{limit}, func(t *testing.T, scheduler func() *Scheduler) {
+		all, s, punctuals := []*Scheduler{scheduler(), scheduler(), scheduler()}, &punctual{t: t}, &punctual{t: t}
+		late := book(t, all[0], 600)
+		time.Sleep(70 * time.Second)
+		s.startAll(late, all...)
+		punctuals.jobs.Go(func() {
+			for i := range 9 * 300 {
+				time.Sleep(time.Second / 9)
+				punctuals.startIn(0, fmt.Sprint(i), all[i%3], "", one)
+			}
+		})
+		took := s.end(2*time.Minute, 20) // 60 s at the rate alone
+		t.Logf("600 late jobs take %v, %d runs, and up to %d of one", took, s.sum(), s.most())
+		punctuals.end(345*time.Second, 20) // 330 s at the rate alone
+		for at, units := range punctuals.history.All() {
+			s.history.Add(at, units)
+		}
+		s.check(limit)
+	})
+}
+
+// All processes were stopped, and a thousand tickets are due together.
+func TestScheduler_ThousandDueTicketsStayWithinTheLimit(t *testing.T) {
+	limit := outbound.Limit{Capacity: 1, LeakRate: 10}
+	bothWays(t, Config{}, []outbound.Limit{limit}, func(t *testing.T, scheduler func() *Scheduler) {
+		s, all := &punctual{t: t}, book(t, scheduler(), 1000)
+		time.Sleep(100 * time.Second)
+		s.startAll(all, scheduler(), scheduler(), scheduler())
+		if s.end(101*time.Second, 13); s.sum() > 5_000 {
+			t.Errorf("%d runs", s.sum())
+		}
+		s.check(limit)
+	})
+}
+
+// A reservation whose job does not come costs a call's time at most, and none if others wait.
 func TestScheduler_LostJobDelaysNoOther(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, scheduler func() *Scheduler) {
 		s := &punctual{t: t}
-		begin := time.Now()
-		for i, p := range book(t, line(), 40) {
+		for i, r := range book(t, scheduler(), 40) {
 			if i%4 != 1 { // three in four come
-				s.start(fmt.Sprint(i), line(), p.Ticket, one)
+				s.start(fmt.Sprint(i), scheduler(), r.Ticket, one)
 			}
 		}
-		s.jobs.Wait()
-		if took := time.Since(begin); took > 39*time.Second+5*time.Millisecond {
-			t.Errorf("they take %v", took)
-		}
+		s.end(39*time.Second+5*time.Millisecond, 2)
 		s.check(perSecond[0])
 	})
 }
 
-// Job systems deliver a job twice now and then, and tickets can be copied.
+// Job systems deliver a job twice now and then, and tickets can be copied: each run is charged.
 func TestScheduler_JobDeliveredTwiceIsChargedTwice(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
-		s := &punctual{t: t}
-		places := book(t, line(), 20)
-		for i, p := range places {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, scheduler func() *Scheduler) {
+		s, all := &punctual{t: t}, book(t, scheduler(), 20)
+		for i, r := range all {
 			for twin := range 2 {
-				s.start(fmt.Sprint(i, twin), line(), p.Ticket, one)
+				s.start(fmt.Sprint(i, twin), scheduler(), r.Ticket, one)
 			}
 		}
-		for i := range 10 { // forged: the first place again and again
-			s.start(fmt.Sprint("forged", i), line(), places[0].Ticket, one)
+		for i := range 10 { // forged: the first reservation again and again
+			s.start(fmt.Sprint("forged", i), scheduler(), all[0].Ticket, one)
 		}
-		begin := time.Now()
 		s.jobs.Wait()
 		s.check(perSecond[0])
-		if n := s.history.Len(); n != 50 || !near(time.Since(begin), 49*time.Second) {
-			t.Errorf("%d go in %v", n, time.Since(begin))
+		if n, took := s.history.Len(), time.Since(s.begin); n != 50 || !near(took, 49*time.Second) {
+			t.Errorf("%d are admitted in %v", n, took)
 		}
 	})
 }
 
+// Jobs leave in the order of their tickets.
 func TestScheduler_SwappedTicketsSwapOrder(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
-		s := &punctual{t: t}
-		places := book(t, line(), 10)
-		places[2], places[7] = places[7], places[2]
-		for i, p := range places {
-			s.start(fmt.Sprint(i), line(), p.Ticket, one)
-		}
+	bothWays(t, Config{}, perSecond, func(t *testing.T, scheduler func() *Scheduler) {
+		s, all := &punctual{t: t}, book(t, scheduler(), 10)
+		all[2], all[7] = all[7], all[2]
+		s.startAll(all, scheduler(), scheduler())
 		s.jobs.Wait()
 		if got := fmt.Sprint(s.order); got != "[0 1 7 3 4 5 6 2 8 9]" {
-			t.Errorf("they go in the order %v", got)
+			t.Errorf("they are admitted in the order %v", got)
 		}
 		s.check(perSecond[0])
 	})
 }
 
-// The process crashes after it has booked a place, and before the job is put back.
+// A process crashes after it has booked a reservation, and before the job is rescheduled: the job books again.
 func TestScheduler_LostTicketBooksAgain(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, scheduler func() *Scheduler) {
 		s := &punctual{t: t}
 		for i := range 10 {
 			if i == 5 {
-				sentBack(t, line(), "", one) // and its ticket is lost
+				rescheduled(t, scheduler(), "", one) // and its ticket is lost
 			}
-			s.start(fmt.Sprint(i), line(), "", one)
+			s.start(fmt.Sprint(i), scheduler(), "", one)
 		}
-		begin := time.Now()
-		s.start("redelivered", line(), "", one)
-		s.jobs.Wait()
-		if took := time.Since(begin); took > 11*time.Second+5*time.Millisecond || s.order[10] != "redelivered" || s.most() > 2 {
-			t.Errorf("%v in %v, runs %v", s.order, took, s.runs)
+		s.start("redelivered", scheduler(), "", one)
+		if s.end(11*time.Second+5*time.Millisecond, 2); s.order[10] != "redelivered" {
+			t.Errorf("the order is %v", s.order)
 		}
 		s.check(perSecond[0])
 	})
 }
 
-// After a Resume, and where a store has lost the key, nobody knows the places any more.
+// Whatever a ticket contains, its job gets a reservation behind the others.
+func TestScheduler_InvalidTicketBooksAgain(t *testing.T) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, scheduler func() *Scheduler) {
+		s := scheduler()
+		good := book(t, s, 5)[4].Ticket
+		prefix := good[:strings.LastIndex(good, ":")+1]
+		for i, ticket := range []string{"", "garbage", "1-", prefix, prefix + "zzzzzzzzzzz", prefix + "1y2p0ij32e8e7", "1-0:0:0", strings.Repeat("1-", 1<<19), good + "\x00"} {
+			later := rescheduled(t, s, ticket, one)
+			if later.Ticket == ticket || !near(later.In, time.Duration(4+i)*time.Second) {
+				t.Errorf("%.40q is rescheduled for %v with %q", ticket, later.In, later.Ticket)
+			}
+		}
+	})
+}
+
+// After a Resume, after other limits, and where a store has lost the key, all tickets are void: jobs book again.
 func TestScheduler_VoidTicketsBookAgain(t *testing.T) {
 	for name, limits := range map[string][]outbound.Limit{"resumed": nil, "limits set": {{Capacity: 1, LeakRate: 2}}} {
 		t.Run(name, func(t *testing.T) {
-			bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
-				l, s := line(), &punctual{t: t}
-				places := book(t, l, 30)
-				time.Sleep(time.Millisecond) // two lives of one instant are not told apart
-				rate := perSecond[0]
+			bothWays(t, Config{}, perSecond, func(t *testing.T, scheduler func() *Scheduler) {
+				l, s := scheduler(), &punctual{t: t}
+				all := book(t, l, 30)
+				time.Sleep(time.Millisecond) // two states of one instant are not told apart
+				rate, err := perSecond[0], error(nil)
 				if len(limits) > 0 {
-					rate = limits[0]
-					if err := l.SetLimits(bg, limits...); err != nil {
-						t.Fatal(err)
-					}
+					rate, err = limits[0], l.SetLimits(bg, limits...)
 				} else {
-					if err := errors.Join(l.bucket.Hold(bg, time.Hour), l.bucket.Reservations().Hold(bg, time.Hour), l.Resume(bg)); err != nil {
-						t.Fatal(err)
-					}
+					err = errors.Join(l.bucket.Hold(bg, time.Hour), l.bucket.Reservations().Hold(bg, time.Hour), l.Resume(bg))
 				}
-				begin := time.Now()
-				for i, p := range places { // the job system runs all of them now
-					s.start(fmt.Sprint(i), line(), p.Ticket, one)
+				if err != nil {
+					t.Fatal(err)
 				}
-				if later := sentBack(t, line(), places[0].Ticket, one); later.Ticket == places[0].Ticket || later.Ticket == "" {
-					t.Errorf("the old ticket %q stays %q", places[0].Ticket, later.Ticket)
+				s.startAll(all, scheduler(), scheduler()) // the job system runs all of them now
+				if later := rescheduled(t, scheduler(), all[0].Ticket, one); later.Ticket == all[0].Ticket || later.Ticket == "" {
+					t.Errorf("the void ticket %q stays %q", all[0].Ticket, later.Ticket)
 				}
-				s.jobs.Wait()
-				// The desk does not know that what was booked before will not go.
-				if took := time.Since(begin).Seconds(); took > 32/rate.LeakRate+1 || s.most() > 3 {
-					t.Errorf("they take %.1f s, and up to %d runs", took, s.most())
-				}
+				// It is unknown that no job comes for what was booked before.
+				s.end(time.Duration((32/rate.LeakRate+1)*1e9), 3)
 				s.check(rate)
 			})
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		places := book(t, New(shared(t, store.NewMemory(), "api", perSecond...), Config{}), 30)
-		l := New(shared(t, store.NewMemory(), "api", perSecond...), Config{}) // another store, without the key
+		all := book(t, New(shared(t, store.NewMemory(), "api", perSecond...), Config{}), 30)
+		s := New(shared(t, store.NewMemory(), "api", perSecond...), Config{}) // another store, without the key
 		time.Sleep(time.Second)
-		admitted(t, l, places[20].Ticket, one)
-		book(t, l, 5)
-		if later := sentBack(t, l, places[0].Ticket, one); later.Ticket == places[0].Ticket || !near(later.In, 5*time.Second) {
-			t.Errorf("the first is sent back: %+v", later)
+		admitted(t, s, all[20].Ticket, one)
+		book(t, s, 5)
+		if later := rescheduled(t, s, all[0].Ticket, one); later.Ticket == all[0].Ticket || !near(later.In, 5*time.Second) {
+			t.Errorf("the first is rescheduled: %+v", later)
 		}
 	})
 }
 
-// Jobs that were enqueued with places are deleted. Those who come next stand behind them until
-// Resume.
+// Jobs that were enqueued with reservations are deleted. Those that come next are behind them until Resume.
 func TestScheduler_ReservationsOfDeletedJobsPass(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, line func() *Scheduler) {
-		book(t, line(), 100)
-		later := sentBack(t, line(), "", one)
+	bothWays(t, Config{}, perSecond, func(t *testing.T, scheduler func() *Scheduler) {
+		book(t, scheduler(), 100)
+		later := rescheduled(t, scheduler(), "", one)
 		if !near(later.In, 99*time.Second) {
 			t.Errorf("%+v", later)
 		}
-		if err := line().Resume(bg); err != nil {
+		if err := scheduler().Resume(bg); err != nil {
 			t.Fatal(err)
 		}
-		admitted(t, line(), later.Ticket, one)
+		admitted(t, scheduler(), later.Ticket, one)
 	})
 }
 
-// What a job takes of the store, in trips, as the documentation says.
+// Two Schedulers around one bucket, for two kinds of jobs, share its reservations.
+func TestScheduler_SchedulersOfABucketShareReservations(t *testing.T) {
+	bothWays(t, Config{}, perSecond, func(t *testing.T, scheduler func() *Scheduler) {
+		mails, reports, s := scheduler(), scheduler(), &punctual{t: t}
+		s.startAll(make([]Run, 40), mails, reports)
+		if took := s.end(40*time.Second, 2); !near(took, 39*time.Second) {
+			t.Errorf("they take %v", took)
+		}
+		for i, name := range s.order {
+			if name != fmt.Sprint(i) {
+				t.Fatalf("the order is %v", s.order)
+			}
+		}
+		s.check(perSecond[0])
+	})
+}
+
+// A job takes as many requests to the store as the documentation says.
 func TestScheduler_RequestsOfAJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &trip{Memory: store.NewMemory()}
-		l := New(shared(t, store, "api", perSecond...), Config{})
-		took := func(want int, what string) {
+		m := &remote{Store: store.NewMemory()}
+		s := New(shared(t, m, "api", perSecond...), Config{})
+		took := func(want int64, what string) {
 			t.Helper()
-			store.mu.Lock()
-			if store.trips != want {
-				t.Errorf("%s: %d trips, want %d", what, store.trips, want)
+			if n := m.trips.Load(); n != want {
+				t.Errorf("%s: %d requests, want %d", what, n, want)
 			}
-			store.mu.Unlock()
 			time.Sleep(time.Minute) // in which the queue ends its own
-			store.mu.Lock()
-			store.trips = 0
-			store.mu.Unlock()
+			m.trips.Store(0)
 		}
-		ticket := book(t, l, 300)[299].Ticket
+		ticket := book(t, s, 300)[299].Ticket
 		took(3, "300 reservations, and a new Scheduler asks")
-		sentBack(t, l, ticket, one)
+		rescheduled(t, s, ticket, one)
 		took(3, "early, the first in a poll interval")
 		time.Sleep(4 * time.Minute)
-		admitted(t, l, ticket, one)
+		admitted(t, s, ticket, one)
 		took(4, "at its reservation, the first in a poll interval")
-		admitted(t, l, "void", one)
+		admitted(t, s, "void", one)
 		took(5, "admitted with a void ticket, the first in a poll interval")
-		book(t, l, 1)
-		admitted(t, l, book(t, l, 1)[0].Ticket, one)
+		book(t, s, 1)
+		admitted(t, s, book(t, s, 1)[0].Ticket, one)
 		took(6, "two reservations, of which the first asks, and a job that comes at the second")
 	})
+}
+
+// Jobs of several costs, under several limits of several kinds: each limit is kept.
+func TestScheduler_CostsAndLimitsOfAllKinds(t *testing.T) {
+	for name, limits := range map[string][]outbound.Limit{
+		"leaky":  {{Capacity: 2, LeakRate: 10, Name: "calls"}, {Capacity: 50, LeakRate: 30, Unit: 1, Name: "tokens"}},
+		"per":    {outbound.PerSecond(10), outbound.PerMinute(1800).Burst(30).Of(1, "tokens")},
+		"window": {outbound.Window(10, time.Second), outbound.Window(300, 10*time.Second).Of(1, "tokens")},
+		"long":   {outbound.PerSecond(20), outbound.FixedWindow(100, 10*time.Second)},
+		"day":    {outbound.PerSecond(10), outbound.Daily(150, time.UTC)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothWays(t, Config{}, limits, func(t *testing.T, scheduler func() *Scheduler) {
+				var tokens outboundtest.History
+				s, rnd := &punctual{t: t}, rand.New(rand.NewPCG(1, 1))
+				all := []*Scheduler{scheduler(), scheduler()}
+				const jobs = 200
+				for i := range jobs {
+					c := outbound.Cost{1, float64(rnd.IntN(30))}
+					if name == "long" || name == "day" {
+						c[1] = 0
+					}
+					s.startIn(0, fmt.Sprint(i), counted{all[i%2], &tokens}, "", c)
+					if i < 2 {
+						time.Sleep(time.Millisecond)
+					}
+				}
+				most := 100 * time.Second // for 2,900 tokens
+				if name == "day" {        // fifty of them wait for the next day
+					most = 25 * time.Hour
+				}
+				if s.end(most, jobs); s.history.Len() != jobs || s.sum() > 3*jobs {
+					t.Errorf("%d jobs, %d runs", s.history.Len(), s.sum())
+				}
+				var err error
+				switch name {
+				case "leaky", "per":
+					s.check(limits[0])
+					err = tokens.Check(limits[1].Capacity, limits[1].LeakRate, 0.05*limits[1].LeakRate)
+				case "window":
+					err = errors.Join(s.history.CheckWindow(10, 990*time.Millisecond), tokens.CheckWindow(300, 9990*time.Millisecond))
+				case "long":
+					s.check(limits[0])
+				case "day":
+					err = s.history.CheckCalendar(150, outboundtest.Day, time.UTC, time.Second)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// counted notes what the calls take of the second unit.
+type counted struct {
+	*Scheduler
+	history *outboundtest.History
+}
+
+func (l counted) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
+	p, err := l.Scheduler.Acquire(ctx, c)
+	if err == nil {
+		l.history.Add(time.Now(), c[1])
+	}
+	return p, err
+}
+
+// Other calls take a part of a window. Jobs that find it full wait for the next, and do not hold the
+// reservations for that.
+func TestScheduler_OtherCallsUseTheWindow(t *testing.T) {
+	for name, limit := range map[string]outbound.Limit{
+		"fixed": outbound.FixedWindow(100, time.Hour), "moving": outbound.Window(100, time.Hour), "hour": outbound.Hourly(100),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothWays(t, Config{}, []outbound.Limit{limit}, func(t *testing.T, scheduler func() *Scheduler) {
+				others, s := queue.New(scheduler().bucket, queue.Config{}), &punctual{t: t}
+				begin, left := time.Now(), new(atomic.Int64)
+				take := func() {
+					for range 10 {
+						s.jobs.Go(func() {
+							if p, err := others.Acquire(bg, one); err == nil {
+								left.Add(1)
+								p.Done()
+							}
+						})
+						synctest.Wait()
+					}
+				}
+				take()
+				for i := range 5 {
+					s.jobs.Go(func() { time.Sleep(time.Duration(i+1) * time.Hour); take() })
+				}
+				const jobs = 400 // 90 are admitted in a window
+				s.startAll(make([]Run, jobs), scheduler())
+				s.jobs.Wait()
+				if took := s.history.Total().End.Sub(begin); took > 4*time.Hour+time.Minute || s.history.Len() != jobs || left.Load() != 60 || s.most() > 12 {
+					t.Errorf("%d jobs in %v, %d runs, up to %d of one; %d others", s.history.Len(), took, s.sum(), s.most(), left.Load())
+				}
+			})
+		})
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,7 +12,6 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/store"
-	"github.com/dripfeed/dripfeed/queue"
 )
 
 // tenants is a simulation of a hundred tenants with a quota each. Of all but one a job comes now
@@ -21,8 +21,7 @@ type tenants struct {
 	rate   float64 // of each tenant
 	hot    int
 	length time.Duration
-	recipe bool
-	insert bool // the hot tenant's places are booked when its jobs are enqueued
+	insert bool // the hot tenant's reservations are booked when its jobs are enqueued
 }
 
 func (f tenants) String() string {
@@ -31,48 +30,32 @@ func (f tenants) String() string {
 
 type tenantsOutcome struct {
 	runs, touched, hot, others, missing int
-	p50, p95, most                      time.Duration // of the others' waits
-	waiting                             float64
-	limiters                            int
+	p95                                 time.Duration // of the others' waits
 }
 
 func (o tenantsOutcome) String() string {
-	return fmt.Sprintf("%d runs of %d jobs touched, %d hot and %d others done (%d others not), others wait %.2f / %.2f / %.1f s, %.1f workers wait, %d limiters",
-		o.runs, o.touched, o.hot, o.others, o.missing, o.p50.Seconds(), o.p95.Seconds(), o.most.Seconds(), o.waiting, o.limiters)
+	return fmt.Sprintf("%d runs of %d jobs touched, %d hot and %d others done (%d others not), others wait %.2f s",
+		o.runs, o.touched, o.hot, o.others, o.missing, o.p95.Seconds())
 }
 
 func (f tenants) simulate(t *testing.T) (o tenantsOutcome) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		const procs, poll = 5, time.Second
-		store := &trip{Memory: store.NewMemory()}
+		m := &remote{Store: store.NewMemory()}
 		limit := outbound.Limit{Capacity: 1, LeakRate: f.rate}
 		w := &world{rnd: rand.New(rand.NewPCG(3, 4)), procs: procs, workers: 10, poll: poll, work: 50 * time.Millisecond}
-		var lines [procs]*outbound.Keyed[string]
-		for i := range lines {
-			lines[i] = &outbound.Keyed[string]{New: func(tenant string) (outbound.Limiter, error) {
-				b, err := outbound.NewSharedBucket(store, tenant, limit)
-				if f.recipe {
-					return queue.New(b, queue.Config{MaxWait: poll}), err
-				}
-				return New(b, Config{Poll: poll}), err
+		var schedulers [procs]*outbound.Keyed[string]
+		for i := range schedulers {
+			schedulers[i] = &outbound.Keyed[string]{New: func(tenant string) (outbound.Limiter, error) {
+				return New(shared(t, m, tenant, limit), Config{Poll: poll}), nil
 			}}
 		}
 		var histories [100]outboundtest.History
-		waiting, looks := 0, 0
 		w.acquire = func(ctx context.Context, proc int, j *job) (outbound.Permit, error) {
-			w.mu.Lock()
-			waiting++
-			w.mu.Unlock()
-			p, err := lines[proc].Acquire(ctx, fmt.Sprint("tenant", j.tenant), outbound.Cost{1})
-			w.mu.Lock()
-			waiting--
-			w.mu.Unlock()
+			p, err := schedulers[proc].Acquire(ctx, fmt.Sprint("tenant", j.tenant), one)
 			if err == nil {
 				histories[j.tenant].Add(time.Now(), 1)
-			} else if later, ok := AsLater(err); ok && f.recipe {
-				later.In = max(0, later.In-poll)
-				return p, later
 			}
 			return p, err
 		}
@@ -90,11 +73,10 @@ func (f tenants) simulate(t *testing.T) (o tenantsOutcome) {
 			}
 		}
 		if f.insert && f.hot > 0 {
-			b := shared(t, store, "tenant0", limit)
-			for i, p := range book(t, New(b, Config{Poll: poll}), f.hot) {
-				j := &job{id: i, came: time.Now(), ticket: p.Ticket}
+			for i, r := range book(t, New(shared(t, m, "tenant0", limit), Config{Poll: poll}), f.hot) {
+				j := &job{id: i, came: time.Now(), ticket: r.Ticket}
 				all = append(all, j)
-				w.putAt(j, p.At)
+				w.putAt(j, r.At)
 			}
 		} else {
 			for range f.hot {
@@ -107,13 +89,9 @@ func (f tenants) simulate(t *testing.T) (o tenantsOutcome) {
 			w.river(ctx)
 		}
 		rnd := rand.New(rand.NewPCG(5, 6))
-		sum := 0
 		for begin := time.Now(); time.Since(begin) < f.length; {
 			time.Sleep(time.Duration(rnd.ExpFloat64() * float64(100*time.Millisecond)))
 			come(1 + rnd.IntN(99))
-			w.mu.Lock()
-			sum, looks = sum+waiting, looks+1
-			w.mu.Unlock()
 		}
 		cancel()
 		w.mu.Lock()
@@ -121,12 +99,13 @@ func (f tenants) simulate(t *testing.T) (o tenantsOutcome) {
 		w.mu.Unlock()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		var others []*job
+		o.runs = runs
+		var waits []time.Duration // of the others
 		for _, j := range done {
 			if j.tenant == 0 {
 				o.hot++
 			} else {
-				others = append(others, j)
+				waits = append(waits, j.began.Sub(j.came))
 			}
 		}
 		for _, j := range all {
@@ -137,20 +116,18 @@ func (f tenants) simulate(t *testing.T) (o tenantsOutcome) {
 				o.missing++
 			}
 		}
-		o.runs, o.others = runs, len(others)
-		o.p50, o.p95, o.most = quantile(others, .5), quantile(others, .95), quantile(others, 1)
-		o.waiting = float64(sum) / float64(looks)
+		slices.Sort(waits)
+		o.others, o.p95 = len(waits), waits[len(waits)*95/100]
 		for i := range histories {
 			if err := histories[i].Check(limit.Capacity, limit.LeakRate, 0.05*limit.LeakRate); err != nil {
 				t.Errorf("tenant %d: %v", i, err)
 			}
 		}
-		o.limiters = lines[0].Len()
 	})
 	return o
 }
 
-// A tenant with far more jobs than its quota lets go keeps no worker from the others' jobs, and
+// A tenant with far more jobs than its quota admits keeps no worker from the others' jobs, and
 // uses all of its quota.
 func TestTenants_HotTenantDelaysNoOther(t *testing.T) {
 	for _, f := range []tenants{
@@ -166,7 +143,7 @@ func TestTenants_HotTenantDelaysNoOther(t *testing.T) {
 		calm.hot = 0
 		o, without := hot.simulate(t), calm.simulate(t)
 		slower := 200 * time.Millisecond
-		if f.rate > 1 { // those that wait in workers are a lead's worth of the hot tenant's jobs
+		if f.rate > 1 { // those that wait in workers are as many of the hot tenant's jobs as leave in a Lead
 			slower = time.Second
 		}
 		quota := f.rate * f.length.Seconds()
@@ -174,18 +151,5 @@ func TestTenants_HotTenantDelaysNoOther(t *testing.T) {
 			t.Errorf("%v: %v\nwithout the hot one: %v", f, o, without)
 		}
 		t.Logf("%v: %v\nwithout the hot one: %v", f, o, without)
-	}
-}
-
-// The recipe of before there were lines, for the table of the documentation.
-func TestTenants_HotTenantInOtherDesigns(t *testing.T) {
-	if !long {
-		t.Skip("DRIPFEED_LONG is not set")
-	}
-	for _, f := range []tenants{
-		{system: "asynq", rate: 1, hot: 2000, length: 320 * time.Second, recipe: true},
-		{system: "asynq", rate: 20, hot: 20_000, length: 220 * time.Second, recipe: true},
-	} {
-		t.Logf("%v: %v", f, f.simulate(t))
 	}
 }
