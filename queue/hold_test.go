@@ -2,6 +2,7 @@ package queue
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -72,11 +73,11 @@ func TestHold_ResumeDuringTheFirstRequestCounts(t *testing.T) {
 		s := &far{Store: store.NewMemory()}
 		b := shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 1})
 		b.Hold(bg, time.Hour)
+		var resumed atomic.Bool
 		s.after = func(op *store.Op, _ *store.Reply) error {
-			if op.Action != store.Book {
+			if op.Action != store.Book || resumed.Swap(true) {
 				return nil
 			}
-			s.after = nil
 			return b.Resume(bg)
 		}
 		c := come(bg, New(b, Config{}), 1)

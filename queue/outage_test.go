@@ -136,7 +136,7 @@ func TestOutage_ErrorAnswersCallsOfTheSameRequest(t *testing.T) {
 func TestOutage_StoreIsNotAskedWithoutPause(t *testing.T) {
 	for after := ms; after < 60*ms; after += ms {
 		synctest.Test(t, func(t *testing.T) {
-			s := &far{Store: store.NewMemory(), unheard: true}
+			s := &far{Store: store.NewMemory(), unheard: true, hangs: time.Nanosecond} // or a queue that asks without a pause would never end
 			s.before = func(op *store.Op) error {
 				op.Horizon = 100 * ms
 				return nil
@@ -144,7 +144,6 @@ func TestOutage_StoreIsNotAskedWithoutPause(t *testing.T) {
 			all := comeAll(400, bg, New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 500}), Config{}), 1)
 			time.Sleep(after)
 			s.away.Store(true)
-			s.hangs = time.Nanosecond // or a queue that asks without a pause would never end
 			pass(time.Second)
 			n, _ := all.admitted()
 			all.expect(t, n, 400-n)
