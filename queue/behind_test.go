@@ -55,8 +55,8 @@ func TestBehind_WaitsForABacklog(t *testing.T) {
 		begin, late := time.Now(), comeIn(t, 5*time.Second, batch, 1)
 		left := loop(t, ctx, batch, 5, nil)
 		pass(10 * time.Second)
-		if left.Load() > 0 || batch.Len() != 5 || middle.Len() > 0 || !errors.Is(late.err, outbound.ErrThrottled) {
-			t.Errorf("%d batch calls have left before the users, %d wait, %v", left.Load(), batch.Len(), late.err)
+		if left.Load() > 0 || batch.Len() != 5 || middle.Len() > 0 || !errors.Is(late.ended().err, outbound.ErrThrottled) {
+			t.Errorf("%d batch calls have left before the users, %d wait, %v", left.Load(), batch.Len(), late.ended().err)
 		}
 		for users.Len() > 0 {
 			pass(100 * ms)

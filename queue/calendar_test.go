@@ -25,13 +25,13 @@ func TestCalendar_LongQueueWaitsPeriodByPeriod(t *testing.T) {
 		} {
 			time.Sleep(r.when - time.Since(begin))
 			if c := comeIn(t, r.wait, r.q, 1); c.refused().RetryAfter < r.least || c.took() > 0 {
-				t.Errorf("after %v a wait of up to %v: %v after %v", r.when, r.wait, c.err, c.took())
+				t.Errorf("after %v a wait of up to %v: %v after %v", r.when, r.wait, c.ended().err, c.took())
 			}
 		}
 		pass(5 * time.Hour)
 		for i, c := range all {
 			if want := time.Duration(i/n) * time.Hour; !c.admitted() || c.took() < want || c.took() > want+2*time.Second {
-				t.Errorf("call %d leaves after %v: %v", i, c.took(), c.err)
+				t.Errorf("call %d leaves after %v: %v", i, c.took(), c.ended().err)
 			}
 		}
 	})

@@ -146,7 +146,7 @@ func TestCancel_LeavesTheReservationToTheNext(t *testing.T) {
 			time.Sleep(500 * ms)
 			cancel()
 			pass(time.Minute)
-			if want := time.Duration(next) * time.Second; c.took() != want || c.err != nil {
+			if want := time.Duration(next) * time.Second; c.took() != want || c.ended().err != nil {
 				t.Errorf("behind a cancelled call of 3, one of %v waited %v, want %v", next, c.took(), want)
 			}
 		})
@@ -167,8 +167,8 @@ func TestCancel_NewcomerIgnoresReturnedReservations(t *testing.T) {
 		synctest.Wait()
 		c := come(bg, q, 1)
 		q.pump()
-		if pass(time.Minute); c.err != nil || c.took() < time.Second || c.took() > time.Second+time.Microsecond {
-			t.Errorf("%v after %v, want 1s", c.err, c.took())
+		if pass(time.Minute); c.ended().err != nil || c.took() < time.Second || c.took() > time.Second+time.Microsecond {
+			t.Errorf("%v after %v, want 1s", c.ended().err, c.took())
 		}
 	})
 }
@@ -185,14 +185,14 @@ func TestCancel_RefusesNoLaterCall(t *testing.T) {
 			ctx, cancel := context.WithCancel(bg)
 			comeAll(9, bg, q, 1)
 			come(ctx, q, 1)
-			if c := come(bg, q, 1); !errors.Is(c.err, outbound.ErrThrottled) {
-				t.Errorf("%s: without capacity in the next window: %v", name, c.err)
+			if c := come(bg, q, 1); !errors.Is(c.ended().err, outbound.ErrThrottled) {
+				t.Errorf("%s: without capacity in the next window: %v", name, c.ended().err)
 			}
 			returns(&p, cancel)
 			synctest.Wait()
 			c := come(bg, q, 1)
 			if pass(time.Hour); !c.admitted() {
-				t.Errorf("%s: %v", name, c.err)
+				t.Errorf("%s: %v", name, c.ended().err)
 			}
 			cancel()
 		})
@@ -213,7 +213,7 @@ func needless(all calls, limits []outbound.Limit) (sum, most time.Duration) {
 	var at, first time.Time // at is the time of the levels; at first all calls before have left or cancelled
 	for _, c := range all {
 		if first = later(first, c.came); !c.admitted() {
-			first = later(first, c.left)
+			first = later(first, c.ended().left)
 			continue
 		}
 		earliest := first
@@ -222,15 +222,15 @@ func needless(all calls, limits []outbound.Limit) (sum, most time.Duration) {
 				earliest = later(earliest, at.Add(time.Duration((level[i]+n-l.Capacity)/l.LeakRate*1e9)))
 			}
 		}
-		d := c.left.Sub(earliest)
+		d := c.ended().left.Sub(earliest)
 		sum, most = sum+max(0, d), max(most, d)
 		for i, l := range limits {
 			if !at.IsZero() {
-				level[i] = max(0, level[i]-l.LeakRate*c.left.Sub(at).Seconds())
+				level[i] = max(0, level[i]-l.LeakRate*c.ended().left.Sub(at).Seconds())
 			}
 			level[i] += c.cost[l.Unit]
 		}
-		at, first = c.left, later(first, c.left)
+		at, first = c.ended().left, later(first, c.ended().left)
 	}
 	return sum, most
 }

@@ -49,8 +49,8 @@ func TestClose_RefusesAllAndReturnsReservations(t *testing.T) {
 		}
 		synctest.Wait()
 		for _, c := range append(all[1:], come(bg, q, 1)) {
-			if c.err != ErrClosed {
-				t.Error(c.err)
+			if c.ended().err != ErrClosed {
+				t.Error(c.ended().err)
 			}
 		}
 		if s, _ := b.State(bg); q.Len() != 0 || s.Level != 1 {
@@ -64,8 +64,8 @@ func TestConfig_MaxLenRefusesWithTheRetryTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{MaxLen: 3})
 		comeAll(4, bg, q, 1)
-		if c := come(bg, q, 1); !errors.Is(c.err, ErrFull) || c.refused().RetryAfter != 4*time.Second {
-			t.Errorf("%v", c.err)
+		if c := come(bg, q, 1); !errors.Is(c.ended().err, ErrFull) || c.refused().RetryAfter != 4*time.Second {
+			t.Errorf("%v", c.ended().err)
 		}
 		pass(10 * time.Second)
 	})

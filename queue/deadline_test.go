@@ -110,22 +110,22 @@ func TestDeadline_WithoutOneACallWaitsForADayAtMost(t *testing.T) {
 		refused := comeAll(5, bg, q, 10)
 		time.Sleep(time.Second)
 		for i, c := range refused {
-			if !errors.Is(c.err, ErrFar) || c.refused().RetryAfter < 29*day {
-				t.Errorf("call %d: %v", i, c.err)
+			if !errors.Is(c.ended().err, ErrFar) || c.refused().RetryAfter < 29*day {
+				t.Errorf("call %d: %v", i, c.ended().err)
 			}
 		}
 		if s, err := b.State(bg); err != nil || s.Level > 10 || q.Len() != 0 {
 			t.Errorf("level %v (%v), %d wait", s.Level, err, q.Len())
 		}
 		within := come(bg, q, 0.3)
-		if pass(day); within.err != nil || within.took() < day/2 {
-			t.Errorf("within a day: %v after %v", within.err, within.took())
+		if pass(day); within.ended().err != nil || within.took() < day/2 {
+			t.Errorf("within a day: %v after %v", within.ended().err, within.took())
 		}
 		patient := calls{come(bg, New(b, Config{MaxWait: 40 * day}), 1), comeIn(t, 40*day, q, 1)}
 		pass(40 * day)
 		for i, c := range patient {
-			if c.err != nil || c.took() < 2*day {
-				t.Errorf("call %d with a limit of its own: %v after %v", i, c.err, c.took())
+			if c.ended().err != nil || c.took() < 2*day {
+				t.Errorf("call %d with a limit of its own: %v after %v", i, c.ended().err, c.took())
 			}
 		}
 	})
@@ -135,8 +135,8 @@ func TestDeadline_WithoutOneACallWaitsForADayAtMost(t *testing.T) {
 		all := append(comeAll(28, bg, q, 1), comeIn(t, 26*time.Hour, q, 1))
 		pass(26 * time.Hour)
 		for i, c := range all {
-			if far := i > 24 && i < 28; far && (!errors.Is(c.err, ErrFar) || c.refused().RetryAfter != 25*time.Hour || c.took() > 0) || !far && !c.admitted() {
-				t.Errorf("call %d: %v after %v", i, c.err, c.took())
+			if far := i > 24 && i < 28; far && (!errors.Is(c.ended().err, ErrFar) || c.refused().RetryAfter != 25*time.Hour || c.took() > 0) || !far && !c.admitted() {
+				t.Errorf("call %d: %v after %v", i, c.ended().err, c.took())
 			}
 		}
 	})
@@ -157,14 +157,14 @@ func TestDeadline_RefusalBeyondADayIsOfThatCallAlone(t *testing.T) {
 		for i, c := range all {
 			if c.cost == one {
 				left++
-				if c.err != nil || c.took() < left*99*ms || c.took() > left*130*ms {
-					t.Errorf("call %d: %v after %v, want it to leave as number %d", i, c.err, c.took(), left)
+				if c.ended().err != nil || c.took() < left*99*ms || c.took() > left*130*ms {
+					t.Errorf("call %d: %v after %v, want it to leave as number %d", i, c.ended().err, c.took(), left)
 				}
 				continue
 			}
 			far, want := c.refused(), time.Duration(c.cost[1])*2*day
 			if !errors.Is(far, ErrFar) || far.RetryAfter > want || far.RetryAfter < want-time.Minute || seen[far] {
-				t.Errorf("call %d of %v: %v, want about %v and an error of its own", i, c.cost, c.err, want)
+				t.Errorf("call %d of %v: %v, want about %v and an error of its own", i, c.cost, c.ended().err, want)
 			}
 			seen[far] = true
 		}
@@ -182,7 +182,7 @@ func TestMaxWait_AdmitsACallExactlyAtItsEnd(t *testing.T) {
 				all := comeAll(n+1, bg, q, 1)
 				pass(time.Hour)
 				if left, _ := all.admitted(); left != n || all[n].refused().RetryAfter == 0 {
-					t.Errorf("%v, %v intervals: %d left, want %d; the last: %v", l, intervals, left, n, all[n].err)
+					t.Errorf("%v, %v intervals: %d left, want %d; the last: %v", l, intervals, left, n, all[n].ended().err)
 				}
 			})
 		}
@@ -204,8 +204,8 @@ func TestMaxWait_HoldsWhileTheQueueCatchesUp(t *testing.T) {
 		}
 		pass(time.Minute)
 		for i, c := range all {
-			if c.err == nil && c.took() > most+rounding || c.err != nil && (c.took() > 2*time.Second || (c.refused().RetryAfter+c.took()-8*time.Second).Abs() > rounding) {
-				t.Errorf("call %d: %v after %v", i, c.err, c.took())
+			if c.ended().err == nil && c.took() > most+rounding || c.ended().err != nil && (c.took() > 2*time.Second || (c.refused().RetryAfter+c.took()-8*time.Second).Abs() > rounding) {
+				t.Errorf("call %d: %v after %v", i, c.ended().err, c.took())
 			}
 		}
 		if n, _ := all.admitted(); n != 4 {
@@ -226,11 +226,11 @@ func TestMaxWait_HoldsForALostReservation(t *testing.T) {
 		pass(397 * ms) // both have reservations
 		pause(q, 100*ms)
 		pass(time.Minute)
-		if at := first.left.Sub(begin); at > 1100*ms || first.refused().RetryAfter != 2*time.Second-at {
-			t.Errorf("the first: %v after %v", first.err, at)
+		if at := first.ended().left.Sub(begin); at > 1100*ms || first.refused().RetryAfter != 2*time.Second-at {
+			t.Errorf("the first: %v after %v", first.ended().err, at)
 		}
-		if at := second.left.Sub(begin); second.err != nil || at != 2*time.Second {
-			t.Errorf("the second: %v after %v", second.err, at)
+		if at := second.ended().left.Sub(begin); second.ended().err != nil || at != 2*time.Second {
+			t.Errorf("the second: %v after %v", second.ended().err, at)
 		}
 	})
 }
@@ -255,8 +255,8 @@ func TestMaxWait_ShorterThanARequest(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		c := comeIn(t, 40*ms, q, 1)
-		if pass(time.Second); !errors.Is(c.err, context.DeadlineExceeded) {
-			t.Error(c.err)
+		if pass(time.Second); !errors.Is(c.ended().err, context.DeadlineExceeded) {
+			t.Error(c.ended().err)
 		}
 	})
 }

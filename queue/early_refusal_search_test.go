@@ -203,11 +203,11 @@ func TestEarlyRefusal_OfAWindow(t *testing.T) {
 		for i, c := range all {
 			retry := c.refused().RetryAfter
 			switch {
-			case c.err == nil:
+			case c.ended().err == nil:
 			case c.took() > 0 && c.took() <= most:
 				late++
 			case c.took() > 0 || retry <= most || retry > most+2*window:
-				t.Errorf("call %d was refused after %v: %v", i, c.took(), c.err)
+				t.Errorf("call %d was refused after %v: %v", i, c.took(), c.ended().err)
 			default:
 				refused++
 			}

@@ -37,8 +37,8 @@ func TestEarlyRefusal_CountsOtherProcessesReservations(t *testing.T) {
 		reserve(t, shared(t, m, limit), 50)
 		pass(500 * ms) // replies of the store have shown the reservations
 		c := comeIn(t, 4*time.Second, q, 1)
-		if pass(5 * time.Second); !errors.Is(c.err, outbound.ErrThrottled) || c.took() > 100*ms {
-			t.Errorf("the call ended with %v after %v, want an immediate refusal", c.err, c.took())
+		if pass(5 * time.Second); !errors.Is(c.ended().err, outbound.ErrThrottled) || c.took() > 100*ms {
+			t.Errorf("the call ended with %v after %v, want an immediate refusal", c.ended().err, c.took())
 		}
 		_ = q.Close()
 		pass(time.Minute)
@@ -79,7 +79,7 @@ func TestEarlyRefusal_AfterTheRequestOfAnUnknownCall(t *testing.T) {
 			}
 			c := comeUnknown(q)
 			if pass(100 * ms); c.refused().RetryAfter <= 10*time.Second {
-				t.Errorf("the call has %v after 100 ms", c.err)
+				t.Errorf("the call has %v after 100 ms", c.ended().err)
 			}
 			q.mu.Lock()
 			n, uncounted := q.line.n, q.line.uncounted
@@ -109,8 +109,8 @@ func TestEarlyRefusal_IgnoresAReturnedReservation(t *testing.T) {
 		cancel()
 		synctest.Wait()
 		c := comeIn(t, 5*time.Second, q, 1)
-		if pass(time.Minute); c.err != nil {
-			t.Errorf("refused: %v", c.err)
+		if pass(time.Minute); c.ended().err != nil {
+			t.Errorf("refused: %v", c.ended().err)
 		}
 	})
 }
@@ -134,8 +134,8 @@ func TestEarlyRefusal_NotByAStepWithoutARequest(t *testing.T) {
 		invalid, valid := come(bg, q, -1), comeIn(t, 500*ms, q, 1)
 		pass(30 * ms)
 		go used[1].Settle(outbound.Cost{0.1})
-		if pass(time.Minute); !errors.Is(invalid.err, outbound.ErrInvalid) || valid.err != nil {
-			t.Errorf("%v, %v", invalid.err, valid.err)
+		if pass(time.Minute); !errors.Is(invalid.ended().err, outbound.ErrInvalid) || valid.ended().err != nil {
+			t.Errorf("%v, %v", invalid.ended().err, valid.ended().err)
 		}
 	})
 }
@@ -150,7 +150,7 @@ func TestEarlyRefusal_CountingAgainAdmitsNoMoreCalls(t *testing.T) {
 			waiting := q.Len()
 			for range 3 {
 				left := 40
-				for ; left > 0 && comeUnknown(q).err == nil; left-- { // the first of them wait for the work to be worth it
+				for ; left > 0 && comeUnknown(q).ended().err == nil; left-- { // the first of them wait for the work to be worth it
 				}
 				if comeAll(5, bg, q, 1); left == 0 || q.Len() != waiting {
 					t.Fatalf("%d wait, want %d", q.Len(), waiting)
@@ -168,7 +168,7 @@ func TestEarlyRefusal_CountsTheLastReservation(t *testing.T) {
 		q := New(bucket(t, outbound.Limit{Capacity: 100, LeakRate: 100}, outbound.Limit{Capacity: 10, LeakRate: 1, Unit: 1}), Config{})
 		comeAll(2, bg, q, 1, 10)
 		if c := comeIn(t, time.Second, q, 1); c.refused().RetryAfter != 10*time.Second || c.took() != 0 {
-			t.Errorf("%v after %v", c.err, c.took())
+			t.Errorf("%v after %v", c.ended().err, c.took())
 		}
 		pass(time.Minute)
 	})
@@ -187,7 +187,7 @@ func TestQueue_EmptyQueueForgetsItsClock(t *testing.T) {
 		all := comeAll(2, bg, q, 50) // the second comes during the request of the first
 		pass(time.Minute)
 		if n, _ := all.admitted(); n != 2 {
-			t.Errorf("%v, %v", all[0].err, all[1].err)
+			t.Errorf("%v, %v", all[0].ended().err, all[1].ended().err)
 		}
 	})
 }
@@ -216,7 +216,7 @@ func TestEarlyRefusal_NotForUnitsThatReturn(t *testing.T) {
 			pass(5 * time.Second)
 			for i, c := range all {
 				if !c.admitted() {
-					t.Errorf("%s: call %d: %v", name, i, c.err)
+					t.Errorf("%s: call %d: %v", name, i, c.ended().err)
 				}
 			}
 		})
@@ -240,15 +240,15 @@ func TestEarlyRefusal_OfAWindowAboveItsCapacity(t *testing.T) {
 		pass(61 * time.Second)
 		for i, c := range all {
 			if !c.admitted() {
-				t.Errorf("call %d of ten waits for more than 62s: %v", i, c.err)
+				t.Errorf("call %d of ten waits for more than 62s: %v", i, c.ended().err)
 			}
 		}
 		for range 10 {
 			comeIn(t, 2*time.Minute, q, 1)
 		}
 		c := comeIn(t, 30*time.Second, q, 1)
-		if pass(3 * time.Minute); c.err == nil || c.took() > time.Second {
-			t.Errorf("without hope, after %v: %v", c.took(), c.err)
+		if pass(3 * time.Minute); c.ended().err == nil || c.took() > time.Second {
+			t.Errorf("without hope, after %v: %v", c.took(), c.ended().err)
 		}
 	})
 }

@@ -72,9 +72,9 @@ func TestFallback_QueueRefusesByTheShare(t *testing.T) {
 			for i, call := range all {
 				switch full := (*outbound.ThrottledError)(nil); {
 				case i < 2 && call.admitted():
-					close("the call left after", call.left.Sub(began), []time.Duration{c.a, c.b}[i])
-				case i < 2, !errors.As(call.err, &full):
-					t.Errorf("%s, call %d: %v", name, i, call.err)
+					close("the call left after", call.ended().left.Sub(began), []time.Duration{c.a, c.b}[i])
+				case i < 2, !errors.As(call.ended().err, &full):
+					t.Errorf("%s, call %d: %v", name, i, call.ended().err)
 				case c.slack == 0:
 					close("the refusal takes", call.took(), 0)
 					close("RetryAfter is", full.RetryAfter, c.b+c.a-call.came.Sub(began))
@@ -95,8 +95,8 @@ func TestFallback_CostAboveTheShareFailsAlone(t *testing.T) {
 			pass(10 * ms)
 		}
 		pass(time.Minute)
-		if n, _ := all.admitted(); n != 5 || !errors.Is(all[1].err, errAway) {
-			t.Errorf("%d left, and the large one has %v", n, all[1].err)
+		if n, _ := all.admitted(); n != 5 || !errors.Is(all[1].ended().err, errAway) {
+			t.Errorf("%d left, and the large one has %v", n, all[1].ended().err)
 		}
 	})
 }

@@ -27,8 +27,8 @@ func TestFixedWindow_AllLeaveWhenItEnds(t *testing.T) {
 			pass(4 * window)
 			for i, c := range all[n:] {
 				want := time.Duration(1+i/n) * window
-				if d := c.left.Sub(begin) - want; c.err != nil || d < 0 || d > 20*ms {
-					t.Errorf("call %d leaves %v after %v: %v", n+i, d, want, c.err)
+				if d := c.ended().left.Sub(begin) - want; c.ended().err != nil || d < 0 || d > 20*ms {
+					t.Errorf("call %d leaves %v after %v: %v", n+i, d, want, c.ended().err)
 				}
 			}
 		})
@@ -45,8 +45,8 @@ func TestFixedWindow_CancelledHeadDelaysNoOther(t *testing.T) {
 		c := come(bg, q, 1)
 		time.Sleep(time.Second)
 		cancel()
-		if pass(time.Minute); c.err != nil || c.took() != time.Second {
-			t.Errorf("the next leaves %v after it came, and the first gave up after 1s: %v", c.took(), c.err)
+		if pass(time.Minute); c.ended().err != nil || c.took() != time.Second {
+			t.Errorf("the next leaves %v after it came, and the first gave up after 1s: %v", c.took(), c.ended().err)
 		}
 	})
 }
@@ -70,8 +70,8 @@ func TestFixedWindow_QueueUsesWhatOthersLeave(t *testing.T) {
 		cancel()
 		pass(window)
 		for i, c := range all {
-			if at, most := c.left.Sub(begin), time.Duration(i/2)*window; c.err != nil || at > most || at%window != 0 {
-				t.Errorf("call %d leaves after %v, want an end of a window up to %v: %v", i, at, most, c.err)
+			if at, most := c.ended().left.Sub(begin), time.Duration(i/2)*window; c.ended().err != nil || at > most || at%window != 0 {
+				t.Errorf("call %d leaves after %v, want an end of a window up to %v: %v", i, at, most, c.ended().err)
 			}
 		}
 	})

@@ -76,11 +76,25 @@ func admitted(t testing.TB, l outbound.Limiter, units ...float64) outbound.Permi
 	return p
 }
 
-// call is a call in a goroutine of its own. Its fields can be read after each synctest.Wait.
+// call is a call in a goroutine of its own.
 type call struct {
-	cost       outbound.Cost
-	came, left time.Time // left is zero while the call waits
-	err        error
+	cost outbound.Cost
+	came time.Time
+	end  atomic.Pointer[ended] // nil while the call waits
+}
+
+// ended is how a call has ended.
+type ended struct {
+	left time.Time
+	err  error
+}
+
+// ended returns how the call has ended, or zero.
+func (c *call) ended() (e ended) {
+	if p := c.end.Load(); p != nil {
+		e = *p
+	}
+	return e
 }
 
 // come makes a call, and returns when it waits or has left. The call drops its permit.
@@ -94,7 +108,7 @@ func comeAndUse(ctx context.Context, l outbound.Limiter, use func(*outbound.Perm
 	copy(c.cost[:], units)
 	go func() {
 		p, err := l.Acquire(ctx, c.cost)
-		if c.left, c.err = time.Now(), err; err == nil {
+		if c.end.Store(&ended{time.Now(), err}); err == nil {
 			use(&p)
 		}
 	}()
@@ -120,13 +134,13 @@ func comeAll(n int, ctx context.Context, l outbound.Limiter, units ...float64) (
 	return all
 }
 
-func (c *call) admitted() bool      { return !c.left.IsZero() && c.err == nil }
-func (c *call) took() time.Duration { return c.left.Sub(c.came) }
+func (c *call) admitted() bool      { return c.end.Load() != nil && c.ended().err == nil }
+func (c *call) took() time.Duration { return c.ended().left.Sub(c.came) }
 
 // refused returns the call's ThrottledError, or an empty one.
 func (c *call) refused() *outbound.ThrottledError {
 	full := new(outbound.ThrottledError)
-	errors.As(c.err, &full)
+	errors.As(c.ended().err, &full)
 	return full
 }
 
@@ -140,8 +154,8 @@ func (all calls) admitted() (n int, sorted bool) {
 	for _, c := range all {
 		if c.admitted() {
 			n++
-			sorted = sorted && !c.left.Before(last)
-			last = c.left
+			sorted = sorted && !c.ended().left.Before(last)
+			last = c.ended().left
 		}
 	}
 	return n, sorted
@@ -164,7 +178,7 @@ func (all calls) history(unit int) *outboundtest.History {
 	h := new(outboundtest.History)
 	for _, c := range all {
 		if c.admitted() {
-			h.Add(c.left, c.cost[unit])
+			h.Add(c.ended().left, c.cost[unit])
 		}
 	}
 	return h

@@ -263,8 +263,8 @@ func TestFleet_SingleCallWaitsForItsRequest(t *testing.T) {
 					most *= 2
 				}
 				c := come(bg, q, 1)
-				if pass(time.Second); c.err != nil || c.took() > most {
-					t.Errorf("%v away: call %d took %v, %v", trip, i, c.took(), c.err)
+				if pass(time.Second); c.ended().err != nil || c.took() > most {
+					t.Errorf("%v away: call %d took %v, %v", trip, i, c.took(), c.ended().err)
 				}
 			}
 			if n := s.trips.Load(); n > 22 {

@@ -35,8 +35,8 @@ func TestHold_WindowAgesInIt(t *testing.T) {
 				pass(2 * time.Hour)
 				for i, c := range all {
 					// A refusal slows the clock: the last four minutes take longer.
-					if at := c.left.Sub(begin); c.err != nil || at < time.Hour || at > 62*time.Minute {
-						t.Errorf("%s, %d processes: call %d left after %v: %v", name, processes, i, at, c.err)
+					if at := c.ended().left.Sub(begin); c.ended().err != nil || at < time.Hour || at > 62*time.Minute {
+						t.Errorf("%s, %d processes: call %d left after %v: %v", name, processes, i, at, c.ended().err)
 					}
 				}
 				for _, q := range queues {
@@ -61,7 +61,7 @@ func TestHold_RefusalHasItsReason(t *testing.T) {
 		all = append(all, come(bg, q, 1))
 		for i, c := range all { // the first has a reservation
 			if full := c.refused(); !full.Held || full.Reason != "rate" || full.RetryAfter < 50*time.Second {
-				t.Errorf("call %d has %v", i, c.err)
+				t.Errorf("call %d has %v", i, c.ended().err)
 			}
 		}
 	})
@@ -82,7 +82,7 @@ func TestHold_ResumeDuringTheFirstRequestCounts(t *testing.T) {
 		}
 		c := come(bg, New(b, Config{}), 1)
 		if pass(3 * time.Second); !c.admitted() {
-			t.Errorf("waits 3 s after the Resume: %v", c.err)
+			t.Errorf("waits 3 s after the Resume: %v", c.ended().err)
 		}
 	})
 }
@@ -99,9 +99,9 @@ func TestHold_NoCallLeavesAndThenTheyDrip(t *testing.T) {
 		pass(time.Minute)
 		last := 6 * time.Second
 		for i, c := range all {
-			switch at := c.left.Sub(begin); {
+			switch at := c.ended().left.Sub(begin); {
 			case !c.admitted() || at > time.Second && at < 6*time.Second:
-				t.Errorf("call %d left at %v, in the hold: %v", i, at, c.err)
+				t.Errorf("call %d left at %v, in the hold: %v", i, at, c.ended().err)
 			case at > 6*time.Second:
 				if at-last < 99*ms {
 					t.Errorf("call %d left %v after the one before it", i, at-last)
@@ -128,12 +128,12 @@ func TestHold_RefusesCallsThatMissTheirDeadlines(t *testing.T) {
 		synctest.Wait()
 		// The second call has a reservation: the queue refuses it when it looks at that, or its ctx ends.
 		for i, c := range all {
-			if i == 0 && !c.admitted() || i > 1 && !errors.Is(c.err, outbound.ErrThrottled) {
-				t.Errorf("call %d at the hold: %v", i, c.err)
+			if i == 0 && !c.admitted() || i > 1 && !errors.Is(c.ended().err, outbound.ErrThrottled) {
+				t.Errorf("call %d at the hold: %v", i, c.ended().err)
 			}
 		}
-		if pass(time.Minute); !errors.Is(all[1].err, outbound.ErrThrottled) {
-			t.Errorf("the second call: %v", all[1].err)
+		if pass(time.Minute); !errors.Is(all[1].ended().err, outbound.ErrThrottled) {
+			t.Errorf("the second call: %v", all[1].ended().err)
 		}
 	})
 }
@@ -180,7 +180,7 @@ func TestHold_ResumeByAnotherProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		if pass(newsCheck + time.Second); !c.admitted() {
-			t.Errorf("waits %v after the Resume: %v", newsCheck, c.err)
+			t.Errorf("waits %v after the Resume: %v", newsCheck, c.ended().err)
 		}
 		pass(time.Hour)
 	})

@@ -27,8 +27,8 @@ func TestInFlight_CallsWaitForTheEndOfOthers(t *testing.T) {
 		}
 		pass(time.Minute)
 		for i, c := range all {
-			if want := time.Duration(i/2) * 3 * time.Second; c.err != nil || c.took() != want {
-				t.Errorf("call %d left after %v, want %v: %v", i, c.took(), want, c.err)
+			if want := time.Duration(i/2) * 3 * time.Second; c.ended().err != nil || c.took() != want {
+				t.Errorf("call %d left after %v, want %v: %v", i, c.took(), want, c.ended().err)
 			}
 		}
 	})
@@ -46,8 +46,8 @@ func TestInFlight_MaxWaitEndsTheWait(t *testing.T) {
 		pass(10 * time.Second)
 		for i, c := range all {
 			full := c.refused()
-			if full.RetryAfter != 0 || c.took() != 5*time.Second || full.Limit != "sockets" || full.InProgress != 1 || full.Oldest != c.left.Sub(oldest) {
-				t.Errorf("call %d after %v: %v", i, c.took(), c.err)
+			if full.RetryAfter != 0 || c.took() != 5*time.Second || full.Limit != "sockets" || full.InProgress != 1 || full.Oldest != c.ended().left.Sub(oldest) {
+				t.Errorf("call %d after %v: %v", i, c.took(), c.ended().err)
 			}
 		}
 		p.Done()
@@ -89,7 +89,7 @@ func TestInFlight_RefusalDuringARequestHasTheLimit(t *testing.T) {
 		pass(time.Minute)
 		for i, c := range all {
 			if c.refused().InProgress != 1 {
-				t.Errorf("call %d after %v: %v", i, c.took(), c.err)
+				t.Errorf("call %d after %v: %v", i, c.took(), c.ended().err)
 			}
 		}
 	})
@@ -103,8 +103,8 @@ func TestInFlight_MovedReservationKeepsIts(t *testing.T) {
 		c := come(bg, q, 1, 10)
 		time.Sleep(time.Second)
 		p.Settle(outbound.Cost{1, 4})
-		if pass(time.Minute); c.err != nil || c.took() != 4*time.Second {
-			t.Errorf("%v after %v, want 4s", c.err, c.took())
+		if pass(time.Minute); c.ended().err != nil || c.took() != 4*time.Second {
+			t.Errorf("%v after %v, want 4s", c.ended().err, c.took())
 		}
 		p.Done()
 	})
@@ -123,7 +123,7 @@ func TestInFlight_DroppedPermitEndsItsCall(t *testing.T) {
 		}
 		if !c.admitted() {
 			q.Close()
-			t.Error("still waits: ", c.err)
+			t.Error("still waits: ", c.ended().err)
 		}
 	})
 }
@@ -228,7 +228,7 @@ func TestInFlight_WaitingQueueLearnsOfAHold(t *testing.T) {
 		pass(1100 * ms)
 		for i, c := range all {
 			if c.refused().RetryAfter < 50*time.Second {
-				t.Errorf("call %d on hold: %v", i, c.err)
+				t.Errorf("call %d on hold: %v", i, c.ended().err)
 			}
 		}
 		p.Done()

@@ -46,7 +46,7 @@ func TestKeyed_QueuesAroundABusyBucketMakeRoom(t *testing.T) {
 			return nil
 		})
 		if pass(2 * time.Hour); !c.admitted() {
-			t.Error(c.err)
+			t.Error(c.ended().err)
 		}
 	})
 }

@@ -21,10 +21,10 @@ func (all calls) expect(t *testing.T, admitted, failed int) {
 		switch {
 		case c.admitted():
 			a++
-		case errors.As(c.err, new(*outbound.StoreError)) && errors.Is(c.err, errAway):
+		case errors.As(c.ended().err, new(*outbound.StoreError)) && errors.Is(c.ended().err, errAway):
 			f++
-		case c.err != nil:
-			t.Errorf("call %d: %v", i, c.err)
+		case c.ended().err != nil:
+			t.Errorf("call %d: %v", i, c.ended().err)
 		}
 	}
 	if a != admitted || f != failed {
@@ -48,8 +48,8 @@ func TestOutage_OneErrorAnswersCallsWithoutReservation(t *testing.T) {
 				if c.admitted() {
 					n++
 				}
-				if c.left.After(last) {
-					last = c.left
+				if c.ended().left.After(last) {
+					last = c.ended().left
 				}
 			}
 			all.expect(t, n, 10_000-n)
@@ -166,8 +166,8 @@ func TestOutage_UselessStoreIsAskedWithPauses(t *testing.T) {
 		}}
 		q := New(shared(t, s, outbound.PerSecond(1000)), Config{MaxWait: 10 * time.Second})
 		c := come(bg, q, 1)
-		if pass(11 * time.Second); !errors.Is(c.err, outbound.ErrThrottled) || c.took() < 10*time.Second || c.took() > 11*time.Second {
-			t.Errorf("%v after %v", c.err, c.took())
+		if pass(11 * time.Second); !errors.Is(c.ended().err, outbound.ErrThrottled) || c.took() < 10*time.Second || c.took() > 11*time.Second {
+			t.Errorf("%v after %v", c.ended().err, c.took())
 		}
 		if n := s.trips.Load(); n > 100 || !q.Idle() {
 			t.Errorf("%d requests in 10 s, %d wait", n, q.Len())
@@ -239,8 +239,8 @@ func TestLostReply_CallFailsIfItsReservationMayHaveMoved(t *testing.T) {
 				pass(50 * ms)
 			}
 			pass(10 * time.Second)
-			if !errors.As(all[0].err, new(*outbound.StoreError)) || !c.empty && !errors.Is(all[0].err, errAway) || moves.Load() != 1 {
-				t.Errorf("%+v: %v after %d moves, want the store's error after one", c, all[0].err, moves.Load())
+			if !errors.As(all[0].ended().err, new(*outbound.StoreError)) || !c.empty && !errors.Is(all[0].ended().err, errAway) || moves.Load() != 1 {
+				t.Errorf("%+v: %v after %d moves, want the store's error after one", c, all[0].ended().err, moves.Load())
 			}
 			if err := all.history(0).Check(limit.Capacity, limit.LeakRate, 0); err != nil {
 				t.Error(err)
@@ -278,8 +278,8 @@ func TestLostReply_MovedReservationIsNotInherited(t *testing.T) {
 				_ = q.Close()
 			}
 			pass(3 * time.Second)
-			if !errors.Is(a.err, context.Canceled) && a.err != ErrClosed || !errors.Is(b.err, want) {
-				t.Errorf("%v, and %v, want %v", a.err, b.err, want)
+			if !errors.Is(a.ended().err, context.Canceled) && a.ended().err != ErrClosed || !errors.Is(b.ended().err, want) {
+				t.Errorf("%v, and %v, want %v", a.ended().err, b.ended().err, want)
 			}
 			// The reservation counts from when the settle came, and nothing of it has returned.
 			s, err := shared(t, m.Store, limit).State(bg)

@@ -52,7 +52,7 @@ func TestPool_UsesAllMembers(t *testing.T) {
 				}
 			}
 			pass(3 * time.Minute)
-			slices.SortFunc(all, func(a, b *call) int { return a.left.Compare(b.left) })
+			slices.SortFunc(all, func(a, b *call) int { return a.ended().left.Compare(b.ended().left) })
 			n, _ := all.admitted()
 			p99 := all[len(all)*99/100].took()
 			if t.Logf("held: %v: p99 %v, by each %v", held, p99, by); n != len(all) || p99 > ideal*11/10 {
@@ -73,8 +73,8 @@ func TestPool_KeepsOrderAtEqualMembers(t *testing.T) {
 		}
 		pass(time.Hour)
 		for i, c := range all {
-			if want := time.Duration(i/2) * 10 * time.Second; c.err != nil || c.left.Sub(begin).Round(time.Second) != want {
-				t.Errorf("call %d leaves after %v, want %v: %v", i, c.left.Sub(begin), want, c.err)
+			if want := time.Duration(i/2) * 10 * time.Second; c.ended().err != nil || c.ended().left.Sub(begin).Round(time.Second) != want {
+				t.Errorf("call %d leaves after %v, want %v: %v", i, c.ended().left.Sub(begin), want, c.ended().err)
 			}
 		}
 	})
@@ -101,7 +101,7 @@ func TestPool_AsksTheNextMember(t *testing.T) {
 			t.Errorf("members %v", members)
 		}
 		if c := come(bg, p, 1); c.refused().RetryAfter != 2*time.Second {
-			t.Errorf("%v, want to retry in 2 s", c.err)
+			t.Errorf("%v, want to retry in 2 s", c.ended().err)
 		}
 		var other outbound.Pool
 		if _, err := other.Acquire(bg, one); !errors.Is(err, outbound.ErrInvalid) || other.Member(nil) != -1 {
@@ -120,8 +120,8 @@ func TestPool_CancelledCallIsNotCharged(t *testing.T) {
 		admitted(t, p, 1)
 		admitted(t, p, 1)
 		c := comeIn(t, 500*ms, p, 1)
-		if pass(2500 * ms); !errors.Is(c.err, context.DeadlineExceeded) {
-			t.Error(c.err)
+		if pass(2500 * ms); !errors.Is(c.ended().err, context.DeadlineExceeded) {
+			t.Error(c.ended().err)
 		}
 		for _, b := range buckets {
 			if is, err := b.State(bg); err != nil || is.Level > 0 || !p.Idle() {

@@ -31,7 +31,7 @@ func TestQueue_LeavesAtTheRateInOrder(t *testing.T) {
 				for i, c := range all {
 					want := time.Duration(float64(max(0, i-1)) / rate * 1e9)
 					if !c.admitted() || c.took() < want || c.took() > want+time.Microsecond {
-						t.Errorf("at %v/s: call %d left after %v, want %v; %v", rate, i, c.took(), want, c.err)
+						t.Errorf("at %v/s: call %d left after %v, want %v; %v", rate, i, c.took(), want, c.ended().err)
 					}
 				}
 				if s := q.Stats(); s != (Stats{Admitted: 65, Waited: 63}) {
@@ -50,11 +50,11 @@ func TestQueue_RefusesEarly(t *testing.T) {
 		comeAll(4, bg, q, 1)
 		c := come(bg, q, 1)
 		if full := c.refused(); full.RetryAfter.Round(100*ms) != 4*time.Second || full.Err != nil || full.Limit != "60 per 1m" || full.Key != "test" {
-			t.Errorf("beyond MaxWait: %v", c.err)
+			t.Errorf("beyond MaxWait: %v", c.ended().err)
 		}
 		c = comeIn(t, 2*time.Second, q, 1)
-		if !errors.Is(c.err, context.DeadlineExceeded) || !errors.Is(c.err, outbound.ErrThrottled) || !c.refused().Timeout() {
-			t.Errorf("beyond the deadline: %v", c.err)
+		if !errors.Is(c.ended().err, context.DeadlineExceeded) || !errors.Is(c.ended().err, outbound.ErrThrottled) || !c.refused().Timeout() {
+			t.Errorf("beyond the deadline: %v", c.ended().err)
 		}
 		pass(5 * time.Second)
 	})
@@ -264,8 +264,8 @@ func TestQueue_CallCanGiveUpDuringItsRequest(t *testing.T) {
 			}
 			c := come(ctx, q, 1)
 			pass(10 * time.Second)
-			if !errors.Is(c.err, want) || c.took() != 50*ms {
-				t.Errorf("%v after %v, want %v", c.err, c.took(), want)
+			if !errors.Is(c.ended().err, want) || c.took() != 50*ms {
+				t.Errorf("%v after %v, want %v", c.ended().err, c.took(), want)
 			}
 			cancel()
 			if s, err := shared(t, m, limit).State(bg); err != nil || s.Level != 0 {
@@ -292,7 +292,7 @@ func TestQueue_SingleCallTakesOneRequest(t *testing.T) {
 		}
 		c := come(bg, q, 1)
 		if pass(time.Second); c.refused().RetryAfter < 9*time.Second {
-			t.Error(c.err)
+			t.Error(c.ended().err)
 		}
 		if n := s.trips.Load(); n > 6 {
 			t.Errorf("%d requests for six calls", n)

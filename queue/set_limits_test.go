@@ -21,12 +21,12 @@ func TestSetLimits_RefusesACostAboveTheCapacity(t *testing.T) {
 		if err := b.SetLimits(bg, outbound.Limit{Capacity: 5, LeakRate: 1}); err != nil {
 			t.Fatal(err)
 		}
-		if synctest.Wait(); !errors.Is(all[1].err, outbound.ErrTooLarge) || q.Len() != 2 {
-			t.Errorf("%d wait at the change, and the large call has %v", q.Len(), all[1].err)
+		if synctest.Wait(); !errors.Is(all[1].ended().err, outbound.ErrTooLarge) || q.Len() != 2 {
+			t.Errorf("%d wait at the change, and the large call has %v", q.Len(), all[1].ended().err)
 		}
 		pass(time.Minute)
 		if n, _ := all.admitted(); n != 2 {
-			t.Errorf("%v, %v", all[0].err, all[2].err)
+			t.Errorf("%v, %v", all[0].ended().err, all[2].ended().err)
 		}
 	})
 }
@@ -77,7 +77,7 @@ func TestSetLimits_ReloadEachSecondCostsNoCall(t *testing.T) {
 			pass(2 * time.Second)
 			for i, c := range all {
 				if want := time.Duration(i)*101*ms + ms; !c.admitted() || c.took() > want {
-					t.Errorf("with a reload every %v call %d takes %v: %v", every, i, c.took(), c.err)
+					t.Errorf("with a reload every %v call %d takes %v: %v", every, i, c.took(), c.ended().err)
 				}
 			}
 			cancel()
@@ -94,8 +94,8 @@ func TestSetLimits_LoweredLimitKeepsNearReservations(t *testing.T) {
 		if err := b.SetLimits(bg, outbound.Limit{Capacity: 1, LeakRate: 0.1}); err != nil {
 			t.Fatal(err)
 		}
-		if pass(time.Minute); all[1].err != nil || all[1].took() != 500*ms {
-			t.Errorf("%v after %v, want 500ms", all[1].err, all[1].took())
+		if pass(time.Minute); all[1].ended().err != nil || all[1].took() != 500*ms {
+			t.Errorf("%v after %v, want 500ms", all[1].ended().err, all[1].took())
 		}
 	})
 }

@@ -57,8 +57,8 @@ func TestSettle_AddedUnitsMoveNoReservation(t *testing.T) {
 		c := come(bg, q, 10)
 		time.Sleep(100 * ms)
 		p.Settle(outbound.Cost{300})
-		if pass(time.Minute); c.err != nil || c.took() != time.Second {
-			t.Errorf("%v after %v, want its reservation at 1s", c.err, c.took())
+		if pass(time.Minute); c.ended().err != nil || c.took() != time.Second {
+			t.Errorf("%v after %v, want its reservation at 1s", c.ended().err, c.took())
 		}
 	})
 }

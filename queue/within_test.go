@@ -147,7 +147,7 @@ func TestWithin_ChargesBothOrNone(t *testing.T) {
 		p.Done()
 		for _, c := range comeAll(5, bg, l, 1) {
 			if c.refused().RetryAfter != 10*time.Second {
-				t.Errorf("%v, want to retry in 10 s", c.err)
+				t.Errorf("%v, want to retry in 10 s", c.ended().err)
 			}
 		}
 		if is, err := own.State(bg); err != nil || is.Level > 1 {
@@ -172,8 +172,8 @@ func TestWithin_ChargesBothOrNone(t *testing.T) {
 		c := come(ctx, l, 1)
 		time.Sleep(time.Second)
 		cancel()
-		if pass(10 * time.Second); !errors.Is(c.err, context.Canceled) {
-			t.Error(c.err)
+		if pass(10 * time.Second); !errors.Is(c.ended().err, context.Canceled) {
+			t.Error(c.ended().err)
 		}
 		p = admitted(t, l, 1)
 		p.Settle(outbound.Cost{})
