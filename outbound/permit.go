@@ -158,9 +158,9 @@ func (b both) Answered(a Answer) {
 // Refused reports that the API has refused the call, as with 429, and has asked to wait d. The
 // [Answer.Reason] is "rate". If d is zero or less, the API named no time. The bucket holds for d,
 // or for 1 s if d is 0. From the second consecutive refusal on, the hold is at least 2 s and
-// doubles each time, up to an hour or [Answer.MaxWait]. If calls had succeeded since the last such pause, the bucket's clock goes on at
-// 0.9 of its speed, 0.7 if that pause ended less than 10 s ago, and speeds up by 10 % a minute. It
-// counts even after Done, for a late answer.
+// doubles each time, up to an hour or [Answer.MaxWait]. If calls had succeeded since the last such
+// pause, the bucket's clock goes on at 0.9 of its speed, 0.7 if that pause ended less than 10 s
+// ago, and speeds up by 10 % a minute. It counts even after Done, for a late answer.
 //
 // The bucket detects refusals that slowing down does not reduce, because they are random or for a
 // limit that it does not count. After some 30 to 100 of them the full speed returns immediately,
