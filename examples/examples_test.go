@@ -110,7 +110,7 @@ func fits(t *testing.T, text string) {
 	}
 }
 
-func TestEveryExampleTakesH(t *testing.T) {
+func TestExamples_TakeTheFlagH(t *testing.T) {
 	for _, name := range names(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -133,7 +133,7 @@ func TestEveryExampleTakesH(t *testing.T) {
 }
 
 // Any call to another machine would go to the proxy.
-func TestEveryExampleRunsOnThisMachineWhateverIsExported(t *testing.T) {
+func TestExamples_RunWithoutSettings(t *testing.T) {
 	proxy, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func TestEveryExampleRunsOnThisMachineWhateverIsExported(t *testing.T) {
 }
 
 // An example shows one thing. Its tests do not count, nor do comments and blank lines.
-func TestExamplesAreShort(t *testing.T) {
+func TestExamples_AreShort(t *testing.T) {
 	sources, err := filepath.Glob("*/*.go")
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestAllOrdersAreShippedAtThePaceOfTheAPI(t *testing.T) {
+func TestProgram_ShipsAtThePaceOfTheAPI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		if err := run(t.Context(), &out); err != nil {
@@ -25,7 +25,7 @@ func TestAllOrdersAreShippedAtThePaceOfTheAPI(t *testing.T) {
 	})
 }
 
-func TestInterruptEndsTheLoop(t *testing.T) {
+func TestInterrupt_EndsTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

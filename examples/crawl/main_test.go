@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestAllHostsAreAsFastAsTheyMayAndNothingIsRefused(t *testing.T) {
+func TestProgram_HostsAreAsFastAsAllowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
 		var out bytes.Buffer
@@ -45,7 +45,7 @@ func (s stubborn) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-func TestHostsThatAskForALongPauseStopNoOthers(t *testing.T) {
+func TestHost_LongPauseStopsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(6*time.Second, cancel)
@@ -60,7 +60,7 @@ func TestHostsThatAskForALongPauseStopNoOthers(t *testing.T) {
 	})
 }
 
-func TestHostsThatGoOnRefusingAreGivenUp(t *testing.T) {
+func TestHost_ThatKeepsRefusingIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
 		defer cancel()
@@ -75,7 +75,7 @@ func TestHostsThatGoOnRefusingAreGivenUp(t *testing.T) {
 	})
 }
 
-func TestInterruptEndsIt(t *testing.T) {
+func TestInterrupt_EndsTheProgram(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)

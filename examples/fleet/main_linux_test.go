@@ -48,7 +48,7 @@ func gone(pid int) bool {
 }
 
 // A program that is ended in the middle leaves nothing running behind, however it is ended.
-func TestNothingIsLeftRunningWhenTheProgramIsEnded(t *testing.T) {
+func TestProgram_LeavesNothingRunning(t *testing.T) {
 	needRedis(t)
 	for _, how := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
 		t.Run(how.String(), func(t *testing.T) {

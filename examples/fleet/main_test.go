@@ -89,18 +89,18 @@ func keepsTheLimit(t *testing.T, redis string) error {
 	return nil
 }
 
-func TestSharedKeepsToTheLimitAndUsesItByARedisServer(t *testing.T) {
+func TestShared_UsesTheLimitThroughRedis(t *testing.T) {
 	needRedis(t)
 	usually(t, func() error { return keepsTheLimit(t, "a redis-server of its own, version ") })
 }
 
-func TestSharedKeepsToTheLimitAndUsesItByAnEmbeddedMiniredis(t *testing.T) {
+func TestShared_UsesTheLimitThroughMiniredis(t *testing.T) {
 	t.Setenv("PATH", "")
 	usually(t, func() error { return keepsTheLimit(t, "an embedded miniredis") })
 }
 
 // The program uses a server that another demo has started.
-func TestSharedUsesTheServerThatItIsGiven(t *testing.T) {
+func TestShared_UsesTheGivenServer(t *testing.T) {
 	needRedis(t)
 	s, err := newServer(t.Context(), "")
 	if err != nil {
@@ -119,7 +119,7 @@ func TestSharedUsesTheServerThatItIsGiven(t *testing.T) {
 	})
 }
 
-func TestWithoutPacingTheAPIRefuses(t *testing.T) {
+func TestUnpaced_TheAPIRefuses(t *testing.T) {
 	usually(t, func() error {
 		r, _ := try(t, workers.Fleet{Workers: 3, Waiters: 2, Rate: 10, Burst: 1, Seconds: 2}, "", "none")
 		if r.Refused == 0 || r.Used() > 1.1 {
@@ -129,7 +129,7 @@ func TestWithoutPacingTheAPIRefuses(t *testing.T) {
 	})
 }
 
-func TestWithTheirOwnSharesWorkersNeedNoRedis(t *testing.T) {
+func TestShares_NeedNoRedis(t *testing.T) {
 	t.Setenv("PATH", "")
 	r, what := try(t, workers.Fleet{Workers: 2, Waiters: 1, Rate: 40, Burst: 4, Seconds: 1}, "", "share")
 	if r.Answered < 4 || r.Used() > 1.05 || what != "" {
@@ -137,7 +137,7 @@ func TestWithTheirOwnSharesWorkersNeedNoRedis(t *testing.T) {
 	}
 }
 
-func TestKilledWorkersAreReplacedAndTheOthersGoOn(t *testing.T) {
+func TestWorkers_KilledOnesAreReplaced(t *testing.T) {
 	t.Setenv("PATH", "")
 	usually(t, func() error {
 		f := slow
@@ -151,14 +151,14 @@ func TestKilledWorkersAreReplacedAndTheOthersGoOn(t *testing.T) {
 	})
 }
 
-func TestWorkerThatEndsByItselfIsAnError(t *testing.T) {
+func TestWorkers_EndIsAnError(t *testing.T) {
 	_, err := slow.TryAll(t.Context(), io.Discard, workers.Order{Store: "no URL"}, "shared")
 	if err == nil || !strings.Contains(err.Error(), "has ended: ") || !strings.Contains(err.Error(), errNoURL.Error()) {
 		t.Errorf("the error is %v", err)
 	}
 }
 
-func TestInterruptEndsItImmediatelyWithTheTable(t *testing.T) {
+func TestInterrupt_EndsTheProgramWithTheTable(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var out, stderr bytes.Buffer
@@ -181,7 +181,7 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(p []byte) (int, error) { return w(p) }
 
-func TestArgumentsAreChecked(t *testing.T) {
+func TestArguments_AreChecked(t *testing.T) {
 	server := httptest.NewServer(nil) // it does not speak Redis
 	defer server.Close()
 	for _, c := range []struct {

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 }
 
 // A program that is terminated, or has lost a worker, ends with an error, and leaves nothing behind.
-func TestNothingIsLeft(t *testing.T) {
+func TestProgram_LeavesNothing(t *testing.T) {
 	if _, err := programs(); err != nil && os.Getenv("DRIPFEED_REQUIRE_POSTGRES") == "" {
 		t.Skip(err)
 	}
@@ -91,7 +91,7 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 }
 
-func TestAFleetSharesItsQuota(t *testing.T) {
+func TestFleet_SharesItsQuota(t *testing.T) {
 	if _, err := programs(); err != nil && os.Getenv("DRIPFEED_REQUIRE_POSTGRES") == "" {
 		t.Skip(err)
 	}
@@ -125,7 +125,7 @@ func TestAFleetSharesItsQuota(t *testing.T) {
 	}
 }
 
-func TestWrongArguments(t *testing.T) {
+func TestArguments_WrongOnesAreErrors(t *testing.T) {
 	for _, args := range [][]string{{"more"}, {"-workers", "0"}, {"-rate", "NaN"}, {"-seconds", "-1"}, {"-unknown"}, {"-db", "postgres://127.0.0.1:1/?sslmode=disable&password=secret"}, {"-db", "no:secret@url"}} {
 		var out, stderr bytes.Buffer
 		status := example.Exec(t.Context(), args, &out, &stderr)

@@ -15,7 +15,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-func TestOneRefusalMakesAllWorkersWait(t *testing.T) {
+func TestRefusal_HoldsAllWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC))) // resets are seconds since 1970
 		begin := time.Now()
@@ -39,7 +39,7 @@ func TestOneRefusalMakesAllWorkersWait(t *testing.T) {
 	})
 }
 
-func TestUndisturbedNoCallIsRefused(t *testing.T) {
+func TestProgram_UndisturbedHasNoRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)))
 		var out bytes.Buffer
@@ -61,7 +61,7 @@ func theReal(calls, searches int32) *task {
 }
 
 // With outbound.PerHour(5_000) for the calls they took 215 s.
-func Test300CallsTakeNoLongerThanThePointsOfAMinuteAllow(t *testing.T) {
+func TestProgram_300CallsKeepThePointsOfAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)))
 		begin := time.Now()
@@ -94,7 +94,7 @@ func (m mute) RoundTrip(req *http.Request) (*http.Response, error) {
 // After 5 000 calls in six minutes the next one waits until the hour is over, and 10 100 take
 // two hours: all of the quota is used, whether or not the answers tell of it. Those that have gone
 // in the same part of the window, a 64th, as the last before a hold come back late by the hold.
-func TestAllOfAnHourIsUsedAndNoCallMore(t *testing.T) {
+func TestProgram_UsesAllOfAnHour(t *testing.T) {
 	for name, silent := range map[string]bool{"told": false, "untold": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -128,7 +128,7 @@ func TestAllOfAnHourIsUsedAndNoCallMore(t *testing.T) {
 	}
 }
 
-func TestNoCallWaitsForTheSearches(t *testing.T) {
+func TestSearch_DelaysNoCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)))
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -144,7 +144,7 @@ func TestNoCallWaitsForTheSearches(t *testing.T) {
 	})
 }
 
-func TestInterruptEndsTheWorkers(t *testing.T) {
+func TestInterrupt_EndsTheWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
@@ -166,7 +166,7 @@ func (s *seen) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: 401, Status: "401 Unauthorized", Body: io.NopCloser(strings.NewReader("")), Request: req}, nil
 }
 
-func TestTheTokenIsSentAndNeverPrinted(t *testing.T) {
+func TestToken_IsSentAndNeverPrinted(t *testing.T) {
 	var out bytes.Buffer
 	task, api := real("secret"), new(seen)
 	task.base = api

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-func TestAHotTenantLeavesTheWorkersToTheOthersOnlyWithAScheduler(t *testing.T) {
+func TestScheduler_HotTenantLeavesWorkersFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, w := range ways {
 			longest, err := serve(t.Context(), w.limiter)
@@ -29,7 +29,7 @@ func TestAHotTenantLeavesTheWorkersToTheOthersOnlyWithAScheduler(t *testing.T) {
 	})
 }
 
-func TestTheLongestWaitsAreShown(t *testing.T) {
+func TestProgram_ShowsTheLongestWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		if err := run(t.Context(), &out); err != nil {
@@ -47,7 +47,7 @@ func TestTheLongestWaitsAreShown(t *testing.T) {
 	})
 }
 
-func TestInterruptEndsIt(t *testing.T) {
+func TestInterrupt_EndsTheProgram(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 )
 
-func TestNeverMoreThanTenInFlightAndTheOthersTakeOver(t *testing.T) {
+func TestProgram_AtMostTenInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		if err := run(t.Context(), &out); err != nil {
@@ -30,7 +30,7 @@ func TestNeverMoreThanTenInFlightAndTheOthersTakeOver(t *testing.T) {
 	})
 }
 
-func TestInterruptIsReported(t *testing.T) {
+func TestInterrupt_IsReported(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := run(ctx, new(bytes.Buffer)); !errors.Is(err, context.Canceled) {

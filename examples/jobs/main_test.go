@@ -15,7 +15,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-func TestAllReportsAreSentAtThePaceOfTheAPI(t *testing.T) {
+func TestProgram_SendsAtThePaceOfTheAPI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		if err := run(t.Context(), &out); err != nil {
@@ -53,7 +53,7 @@ func sent(t *testing.T, w way) (runs int, took time.Duration) {
 	return runs, time.Since(start)
 }
 
-func TestAJobRunsTwiceWithASchedulerAndOnceIfItWasBooked(t *testing.T) {
+func TestScheduler_JobRunsTwiceAndOnceIfBooked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bare, slow := sent(t, way{limiter: func(b *outbound.Bucket) outbound.Limiter { return b }})
 		if bare != reports*(reports+1)/2 || slow < reports*jobsystem.Poll { // one job goes at each look of the system
@@ -67,7 +67,7 @@ func TestAJobRunsTwiceWithASchedulerAndOnceIfItWasBooked(t *testing.T) {
 	})
 }
 
-func TestInterruptEndsIt(t *testing.T) {
+func TestInterrupt_EndsTheProgram(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()

@@ -16,7 +16,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-func TestBothModelsAreUsedToTheFullAndHardlyEverRefuse(t *testing.T) {
+func TestProgram_UsesBothModelsFully(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		if err := run(t.Context(), newAPI(), &out); err != nil {
@@ -43,7 +43,7 @@ func TestBothModelsAreUsedToTheFullAndHardlyEverRefuse(t *testing.T) {
 }
 
 // The minutes have room again, and the day has not until the first requests are a day old.
-func TestAfterTheRequestsOfADayNoneGoesUntilTheyAreADayOld(t *testing.T) {
+func TestProgram_KeepsTheQuotaOfADay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModel(nil, "small", limits(time.Minute))
 		time.Sleep(5 * time.Hour) // no midnight
@@ -73,7 +73,7 @@ func TestAfterTheRequestsOfADayNoneGoesUntilTheyAreADayOld(t *testing.T) {
 	})
 }
 
-func TestInterruptEndsTheWorkers(t *testing.T) {
+func TestInterrupt_EndsTheWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
@@ -88,7 +88,7 @@ func TestInterruptEndsTheWorkers(t *testing.T) {
 	})
 }
 
-func TestUsageIsFoundAtTheEndOfAnAnswer(t *testing.T) {
+func TestUsage_IsFoundAtTheEndOfAnAnswer(t *testing.T) {
 	for text, want := range map[string]string{
 		`…"usage": {"prompt_tokens": 9, "total_tokens": 42}}`: "42",
 		`"total_tokens":7,"x":1`:                              "7",
@@ -110,7 +110,7 @@ func (s *seen) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: 401, Status: "401 Unauthorized", Body: io.NopCloser(strings.NewReader("")), Request: req}, nil
 }
 
-func TestTheKeyIsSentAndNeverPrinted(t *testing.T) {
+func TestKey_IsSentAndNeverPrinted(t *testing.T) {
 	var out bytes.Buffer
 	api := new(seen)
 	err := list(t.Context(), api, "secret", &out)

@@ -19,7 +19,7 @@ func args(line string) []string {
 	return all
 }
 
-func TestPlanTellsWhatBoundsTheCalls(t *testing.T) {
+func TestPlan_NamesTheLimitThatBinds(t *testing.T) {
 	for _, c := range []struct {
 		args string
 		want []string
@@ -61,7 +61,7 @@ What bounds it: the callers.
 	}
 }
 
-func TestEveryLimitIsKept(t *testing.T) {
+func TestPlan_KeepsEveryLimit(t *testing.T) {
 	p := plan{limits: []outbound.Limit{outbound.PerSecond(30), outbound.Window(100, 10*time.Second), outbound.PerMinute(2500)}, calls: 500, workers: 5, callers: 4, latency: 50 * time.Millisecond}
 	r, err := p.try()
 	if err != nil {
@@ -78,7 +78,7 @@ func TestEveryLimitIsKept(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeTriedIsRefused(t *testing.T) {
+func TestPlan_RefusesWhatItCannotTry(t *testing.T) {
 	for _, c := range []struct{ args, says string }{
 		{"-limit x", "is not a number"},
 		{"-limit 0;per;1s", "-limit"},
@@ -102,7 +102,7 @@ func TestWhatCannotBeTriedIsRefused(t *testing.T) {
 }
 
 // A release of Go in which a zero testing.T does not serve shows here.
-func TestADayPassesInAMomentAndTheProgramGoesOn(t *testing.T) {
+func TestPlan_DayPassesInAMoment(t *testing.T) {
 	for range 2 {
 		var passed time.Duration
 		synctest.Test(new(testing.T), func(*testing.T) {

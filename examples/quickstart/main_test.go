@@ -29,7 +29,7 @@ func threeAPIs(t *testing.T) (*demo, [3]*outboundtest.API) {
 	return threeWays(rate, urls, base), apis
 }
 
-func TestPlainClientIsRefusedBucketRefusesAndQueueWaits(t *testing.T) {
+func TestProgram_PlainIsRefusedAndQueueWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, apis := threeAPIs(t)
 		var out bytes.Buffer
@@ -69,7 +69,7 @@ func TestPlainClientIsRefusedBucketRefusesAndQueueWaits(t *testing.T) {
 	})
 }
 
-func TestOutputIsPlainLinesUnlessItIsATerminal(t *testing.T) {
+func TestOutput_IsPlainWithoutATerminal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := threeAPIs(t)
 		var out bytes.Buffer
@@ -86,7 +86,7 @@ func TestOutputIsPlainLinesUnlessItIsATerminal(t *testing.T) {
 	})
 }
 
-func TestNothingIsWiderThan60Columns(t *testing.T) {
+func TestOutput_HasAtMost60Columns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := threeAPIs(t)
 		var out bytes.Buffer
@@ -101,7 +101,7 @@ func TestNothingIsWiderThan60Columns(t *testing.T) {
 	})
 }
 
-func TestInterruptEndsItAtOnceWithTheTable(t *testing.T) {
+func TestInterrupt_EndsTheProgramWithTheTable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second+time.Millisecond)
 		defer cancel()
@@ -121,7 +121,7 @@ func TestInterruptEndsItAtOnceWithTheTable(t *testing.T) {
 	})
 }
 
-func TestRefusedCallOfTheQueueIsARemark(t *testing.T) {
+func TestOutput_RemarksARefusalOfTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := threeAPIs(t)
 		stricter := strictAPI(rate - 1)
@@ -137,7 +137,7 @@ func TestRefusedCallOfTheQueueIsARemark(t *testing.T) {
 }
 
 // The limit is so wide that the API refuses nothing, however slow the machine is.
-func TestItRunsOverRealHTTP(t *testing.T) {
+func TestProgram_RunsOverRealHTTP(t *testing.T) {
 	var out bytes.Buffer
 	if err := local(t.Context(), 200, &out); err != nil {
 		t.Fatalf("%v\n%s", err, &out)
@@ -148,7 +148,7 @@ func TestItRunsOverRealHTTP(t *testing.T) {
 }
 
 // This is main's way from the arguments to the exit status.
-func TestServerOfOnesOwnIsCalledByTheBucketThenTheQueue(t *testing.T) {
+func TestServer_OfTheUserIsCalledInBothWays(t *testing.T) {
 	api := strictAPI(500)
 	server := newServer(t, api)
 	var out, stderr bytes.Buffer
@@ -164,7 +164,7 @@ func TestServerOfOnesOwnIsCalledByTheBucketThenTheQueue(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReachedFailsAndIsReported(t *testing.T) {
+func TestServer_UnreachableIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := threeAPIs(t)
 		d.queue().client.Transport = paced(refuser{}, nil).Transport
@@ -179,7 +179,7 @@ func TestWhatCannotBeReachedFailsAndIsReported(t *testing.T) {
 	})
 }
 
-func TestArgumentsAreChecked(t *testing.T) {
+func TestArguments_AreChecked(t *testing.T) {
 	for _, c := range []struct {
 		args   []string
 		status int

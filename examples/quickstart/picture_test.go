@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write the picture anew")
 //	go test ./examples/quickstart -run Picture -update
 const kept = "quickstart.svg"
 
-func TestPictureShowsWhatHappens(t *testing.T) {
+func TestPicture_ShowsTheCalls(t *testing.T) {
 	var drawn []byte
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := threeAPIs(t)

@@ -30,7 +30,7 @@ func row(t *testing.T, name, text string) []float64 {
 	return numbers
 }
 
-func TestPacedRetriesSeeAllCallsThroughWithFewRefusals(t *testing.T) {
+func TestProgram_RetriesAllCallsWithFewRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		if err := run(t.Context(), &out, 150); err != nil {
@@ -50,7 +50,7 @@ func TestPacedRetriesSeeAllCallsThroughWithFewRefusals(t *testing.T) {
 	})
 }
 
-func TestInterruptEndsTheWorkers(t *testing.T) {
+func TestInterrupt_EndsTheWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(4*time.Second, cancel)

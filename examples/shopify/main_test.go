@@ -14,7 +14,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-func TestARefusalMakesAllWaitAsLongAsTheAPIAsksFor(t *testing.T) {
+func TestRefusal_HoldsAllWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
 		var out bytes.Buffer
@@ -38,7 +38,7 @@ func TestARefusalMakesAllWaitAsLongAsTheAPIAsksFor(t *testing.T) {
 	})
 }
 
-func TestUndisturbedNoCallIsRefused(t *testing.T) {
+func TestProgram_UndisturbedHasNoRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
 		task := demo(newAPI())
@@ -53,7 +53,7 @@ func TestUndisturbedNoCallIsRefused(t *testing.T) {
 }
 
 // They have the same rate, and room for as many at once.
-func TestAWindowTakesLongerThanTheBucketThatTheAPIHas(t *testing.T) {
+func TestWindow_TakesLongerThanTheBucketOfTheAPI(t *testing.T) {
 	took := map[string]time.Duration{}
 	for name, limit := range map[string]outbound.Limit{
 		"bucket": {Capacity: 38, LeakRate: 20},
@@ -77,7 +77,7 @@ func TestAWindowTakesLongerThanTheBucketThatTheAPIHas(t *testing.T) {
 	t.Log(took)
 }
 
-func TestInterruptEndsTheWorkers(t *testing.T) {
+func TestInterrupt_EndsTheWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
@@ -99,7 +99,7 @@ func (s *seen) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: 401, Status: "401 Unauthorized", Body: io.NopCloser(strings.NewReader("")), Request: req}, nil
 }
 
-func TestTheTokenGoesToTheShopOnlyAndIsNeverPrinted(t *testing.T) {
+func TestToken_GoesToTheShopOnly(t *testing.T) {
 	for _, shop := range []string{"", "example.com", "evil.test/", "a.b.myshopify.com", "a@evil.test", "A b", "-a"} {
 		if _, err := real(shop, "secret"); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("shop %q: %v", shop, err)

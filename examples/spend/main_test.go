@@ -29,7 +29,7 @@ func newBudget(t *testing.T, out io.Writer) *budget {
 	return &budget{bucket: outbound.Must(outbound.NewBucket("b", outbound.Monthly(eurosPerMonth, zone))), zone: zone, out: out}
 }
 
-func TestBudgetRefusesWhatItHasNotAndWarnsBefore(t *testing.T) {
+func TestBudget_RefusesAndWarnsBefore(t *testing.T) {
 	const want = `A bucket keeps a budget of 1000 EUR a month.
 Today is 24 March in Berlin.
 
@@ -57,7 +57,7 @@ Today is 24 March in Berlin.
 }
 
 // The clocks of Berlin go forward on 29 March: the month is an hour shorter.
-func TestRefusedPurchaseFitsAtTheTimeItWasTold(t *testing.T) {
+func TestBudget_RefusedPurchaseFitsAtItsRetryTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudget(t, io.Discard)
 		for _, c := range []struct {
@@ -90,7 +90,7 @@ func TestRefusedPurchaseFitsAtTheTimeItWasTold(t *testing.T) {
 	})
 }
 
-func TestNoMonthSpendsMoreThanItsBudget(t *testing.T) {
+func TestBudget_NoMonthSpendsMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudget(t, io.Discard)
 		months := map[time.Month]float64{}
@@ -111,7 +111,7 @@ func TestNoMonthSpendsMoreThanItsBudget(t *testing.T) {
 	})
 }
 
-func TestAlertComesOnceUntilThereIsRoomAgain(t *testing.T) {
+func TestAlert_ComesOnceUntilTheBudgetIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		b := newBudget(t, &out)
@@ -138,7 +138,7 @@ func TestAlertComesOnceUntilThereIsRoomAgain(t *testing.T) {
 	})
 }
 
-func TestEndedContextIsAnError(t *testing.T) {
+func TestBudget_EndedContextIsAnError(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := run(ctx, new(bytes.Buffer)); !errors.Is(err, context.Canceled) {

@@ -28,7 +28,7 @@ func TestConformance(t *testing.T) {
 	outboundtest.TestStore(t, func(t *testing.T) store.Store { return rowsOf(t, file) })
 }
 
-func TestABucketOutlivesItsProcess(t *testing.T) {
+func TestBucket_OutlivesItsProcess(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "buckets.db")
 	limit := outbound.Limit{Capacity: 30, LeakRate: 1e-5}
 	var mu sync.Mutex
@@ -54,7 +54,7 @@ func TestABucketOutlivesItsProcess(t *testing.T) {
 	}
 }
 
-func TestProcessesMakeTheFileAtOnce(t *testing.T) {
+func TestFile_IsMadeByProcessesAtTheSameTime(t *testing.T) {
 	for range 20 {
 		file := filepath.Join(t.TempDir(), "buckets.db")
 		var all sync.WaitGroup
@@ -71,7 +71,7 @@ func TestProcessesMakeTheFileAtOnce(t *testing.T) {
 	}
 }
 
-func TestTheProgram(t *testing.T) {
+func TestProgram_SharesTheFile(t *testing.T) {
 	if err := run(filepath.Join(t.TempDir(), "buckets.db"), 2); err != nil {
 		t.Error(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 )
 
-func TestEachTenantHasItsOwnQuotaAndIdleOnesMakeRoom(t *testing.T) {
+func TestTenants_HaveTheirOwnQuotas(t *testing.T) {
 	want := regexp.MustCompile(`^Each of 5000 tenants has a quota of its own\.
 
 4999 quiet ones, 3 calls each  14997 admitted,     0 refused
@@ -33,7 +33,7 @@ $`)
 	})
 }
 
-func TestInterruptIsReported(t *testing.T) {
+func TestInterrupt_IsReported(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := run(ctx, new(bytes.Buffer)); !errors.Is(err, context.Canceled) {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-func TestSettlingAndEstimatingUseMoreOfTheLimit(t *testing.T) {
+func TestEstimate_UsesMoreOfTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var out bytes.Buffer
@@ -48,7 +48,7 @@ func TestSettlingAndEstimatingUseMoreOfTheLimit(t *testing.T) {
 	})
 }
 
-func TestInterruptEndsTheWorkers(t *testing.T) {
+func TestInterrupt_EndsTheWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)

@@ -29,7 +29,7 @@ func served() map[string]bool {
 }
 
 // What the alerts and the dashboard ask for is what a board serves.
-func TestAlertsAndDashboardUseNamesThatExist(t *testing.T) {
+func TestAlerts_UseNamesThatExist(t *testing.T) {
 	names := served()
 	if len(names) < 20 {
 		t.Fatalf("only %d names are served", len(names))
@@ -54,7 +54,7 @@ func TestAlertsAndDashboardUseNamesThatExist(t *testing.T) {
 	}
 }
 
-func TestTheExampleServesItsPageUntilItEnds(t *testing.T) {
+func TestProgram_ServesItsPage(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	r, w := io.Pipe()
 	ended := make(chan error, 1)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-func TestOnlyTheBucketKeepsThePause(t *testing.T) {
+func TestProgram_OnlyTheBucketKeepsThePause(t *testing.T) {
 	for i, want := range []struct {
 		least, most int32 // calls refused
 		took        time.Duration
@@ -31,7 +31,7 @@ func TestOnlyTheBucketKeepsThePause(t *testing.T) {
 	}
 }
 
-func TestInterruptEndsIt(t *testing.T) {
+func TestInterrupt_EndsTheProgram(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
@@ -43,7 +43,7 @@ func TestInterruptEndsIt(t *testing.T) {
 	})
 }
 
-func TestThereIsALineForEachWay(t *testing.T) {
+func TestProgram_PrintsALineForEachWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		if err := run(t.Context(), &out); err != nil || bytes.Count(out.Bytes(), []byte("\n")) != 4+len(clients) {

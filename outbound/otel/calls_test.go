@@ -26,7 +26,7 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-func TestWaitsAreInSecondsFromAMillisecondToAnHour(t *testing.T) {
+func TestWaits_AreInSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b watch.Board
 		r := instrument(t, &b)
@@ -46,7 +46,7 @@ func TestWaitsAreInSecondsFromAMillisecondToAnHour(t *testing.T) {
 }
 
 // A call that was not admitted is in no histogram, however long it has waited.
-func TestACancelledWaitIsInNoHistogram(t *testing.T) {
+func TestWaits_CancelledOneIsInNoHistogram(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b watch.Board
 		r := instrument(t, &b)
@@ -64,7 +64,7 @@ func TestACancelledWaitIsInNoHistogram(t *testing.T) {
 }
 
 // An exemplar of a wait leads to the caller's trace.
-func TestExemplarsComeByTheContext(t *testing.T) {
+func TestWaits_HaveExemplarsByTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b watch.Board
 		r := instrument(t, &b)
@@ -80,7 +80,7 @@ func TestExemplarsComeByTheContext(t *testing.T) {
 }
 
 // A wait's span has its true start and end, and is a child of the caller's.
-func TestAWaitHasASpanWithItsTrueStartAndEnd(t *testing.T) {
+func TestSpan_HasTheStartAndEndOfAWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b watch.Board
 		r, tp := traced(t, &b)
@@ -179,7 +179,7 @@ func TestSpan_HasTheResult(t *testing.T) {
 }
 
 // A refusal takes no time, so it is an event of the caller's span. No key is in it.
-func TestARefusalIsAnEventOnTheCallersSpan(t *testing.T) {
+func TestSpan_RefusalIsAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b watch.Board
 		r, tp := traced(t, &b)
@@ -215,7 +215,7 @@ func TestARefusalIsAnEventOnTheCallersSpan(t *testing.T) {
 }
 
 // With a trace that nobody samples, or none, a call allocates as much as without instruments.
-func TestUnsampledCallsAllocateNothing(t *testing.T) {
+func TestSpan_UnsampledCallsAllocateNothing(t *testing.T) {
 	never := sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample()))
 	unsampled, _ := never.Tracer("").Start(bg, "caller")
 	for name, ctx := range map[string]context.Context{"no span": bg, "unsampled": unsampled} {
@@ -265,7 +265,7 @@ func (instant) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // otelhttp in a transport measures the API, and around it the waits as well.
-func TestOtelhttpInsideATransportCountsNoWait(t *testing.T) {
+func TestTransport_OtelhttpInsideCountsNoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		duration := func(wrap func(http.RoundTripper, ...otelhttp.Option) *otelhttp.Transport, outside bool) metricdata.HistogramDataPoint[float64] {
 			r, spans := sdkmetric.NewManualReader(), tracetest.NewSpanRecorder()

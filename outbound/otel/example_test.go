@@ -36,7 +36,7 @@ func run(bucket *outbound.Bucket, work func(*http.Client) error) error {
 	return work(client)
 }
 
-func TestTheReadmeHasCodeThatRuns(t *testing.T) {
+func TestReadme_HasCodeThatRuns(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)

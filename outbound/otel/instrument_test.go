@@ -77,7 +77,7 @@ func (u *unregistered) Unregister() error {
 }
 
 // A provider that fails leaves the Board alone, and its last error is stop's.
-func TestAFailingProviderIsAnError(t *testing.T) {
+func TestInstrument_FailingProviderIsAnError(t *testing.T) {
 	var b watch.Board
 	l := b.Add("api", slow)
 	for n := range len(watch.AllMetrics()) + 1 {
@@ -102,7 +102,7 @@ func TestAFailingProviderIsAnError(t *testing.T) {
 }
 
 // After stop nothing is reported.
-func TestStopEndsIt(t *testing.T) {
+func TestInstrument_StopEndsIt(t *testing.T) {
 	var b watch.Board
 	r := sdkmetric.NewManualReader()
 	stop, err := Instrument(&b, Config{MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(r))})
@@ -130,7 +130,7 @@ func TestStopEndsIt(t *testing.T) {
 }
 
 // The table in the package's documentation has each instrument, as it is.
-func TestTheDocumentationHasEachInstrument(t *testing.T) {
+func TestInstrument_DocHasEachInstrument(t *testing.T) {
 	doc, err := os.ReadFile("doc.go")
 	if err != nil {
 		t.Fatal(err)
@@ -166,7 +166,7 @@ var setGlobals = sync.OnceValues(func() (*sdkmetric.ManualReader, *tracetest.Spa
 })
 
 // The global providers may be set after Instrument.
-func TestTheGlobalProvidersMayComeLater(t *testing.T) {
+func TestInstrument_GlobalProvidersMayComeLater(t *testing.T) {
 	var b watch.Board
 	begin(t, &b, Config{})
 	r, spans := setGlobals()
@@ -182,7 +182,7 @@ func TestTheGlobalProvidersMayComeLater(t *testing.T) {
 }
 
 // Calls, new names, collections and the end may come at the same time.
-func TestAllAtTheSameTime(t *testing.T) {
+func TestInstrument_IsSafeForConcurrentUse(t *testing.T) {
 	var b watch.Board
 	r, other := sdkmetric.NewManualReader(), sdkmetric.NewManualReader()
 	stop, err := Instrument(&b, Config{sdkmetric.NewMeterProvider(sdkmetric.WithReader(r), sdkmetric.WithReader(other)), tracenoop.NewTracerProvider()})
@@ -220,7 +220,7 @@ func TestAllAtTheSameTime(t *testing.T) {
 }
 
 // Users of this package get the API of OpenTelemetry, and no SDK or exporter.
-func TestUsersGetTheAPIOnly(t *testing.T) {
+func TestDeps_AreTheAPIOnly(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output()
 	if err != nil {
 		t.Fatal(err)

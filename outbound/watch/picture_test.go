@@ -26,7 +26,7 @@ var (
 // The README shows testdata/page.png and page-dark.png. They are drawn so:
 //
 //	go test ./outbound/watch -run Picture -pictures testdata
-func TestPicture(t *testing.T) {
+func TestPage_Picture(t *testing.T) {
 	if *pictures == "" {
 		t.Skip("-pictures is not set")
 	}

@@ -278,7 +278,7 @@ func TestLimiter_LongestWaitsDoNotOverflow(t *testing.T) {
 	}
 }
 
-func TestNilLimiterIsAnError(t *testing.T) {
+func TestLimiter_NilIsAnError(t *testing.T) {
 	for _, l := range []*xrate.Limiter{nil, {}, {Key: "k", Unit: 99}} {
 		require.ErrorIs(t, acquire(l, 1), outbound.ErrInvalid)
 		require.True(t, l.Idle())

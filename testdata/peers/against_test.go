@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-func TestBothTreesTakeTheirTurnsAtEachRow(t *testing.T) {
+func TestAgainst_BothTreesMeasureEachRow(t *testing.T) {
 	o := small
 	o.Rounds, o.Against = fewestRounds, thisTree
 	var out, progress bytes.Buffer
@@ -47,7 +47,7 @@ func script(t *testing.T, name, text string) string {
 	return path
 }
 
-func TestTheFirstTreeChangesFromRoundToRound(t *testing.T) {
+func TestAgainst_FirstTreeAlternates(t *testing.T) {
 	turns := filepath.Join(t.TempDir(), "turns")
 	program := func(name, sample string) string {
 		return script(t, name, "echo "+name+" >>"+turns+"\necho '"+sample+"'\n")
@@ -84,7 +84,7 @@ func TestTheFirstTreeChangesFromRoundToRound(t *testing.T) {
 	}
 }
 
-func TestATurnThatFailsIsTakenAgainButNotForever(t *testing.T) {
+func TestAgainst_FailedMeasurementIsRepeated(t *testing.T) {
 	failed := filepath.Join(t.TempDir(), "failed")
 	good := `echo '{"Values": [1, 10]}'`
 	once := script(t, "once", "[ -e "+failed+" ] && "+good+" && exit; touch "+failed+"; exit 1")
@@ -102,7 +102,7 @@ func TestATurnThatFailsIsTakenAgainButNotForever(t *testing.T) {
 	}
 }
 
-func TestAProgramIsBuiltWithTheTreeThatItIsToldAbout(t *testing.T) {
+func TestAgainst_ProgramIsBuiltWithItsTree(t *testing.T) {
 	root, err := filepath.Abs(thisTree)
 	if err != nil {
 		t.Fatal(err)
@@ -131,8 +131,8 @@ func TestAProgramIsBuiltWithTheTreeThatItIsToldAbout(t *testing.T) {
 	}
 }
 
-// TestATreeWithPackageLeak: a source that imports package store imports package leak instead.
-func TestATreeWithPackageLeak(t *testing.T) {
+// TestAgainst_TreeWithPackageLeak: a source that imports package store imports package leak instead.
+func TestAgainst_TreeWithPackageLeak(t *testing.T) {
 	tree, program := t.TempDir(), filepath.Join(t.TempDir(), "program")
 	if err := os.MkdirAll(filepath.Join(tree, "outbound", "leak"), 0o700); err != nil {
 		t.Fatal(err)
@@ -159,7 +159,7 @@ func TestATreeWithPackageLeak(t *testing.T) {
 	}
 }
 
-func TestAComparisonThatCannotTellIsNotBegun(t *testing.T) {
+func TestAgainst_TooFewRoundsAreAnError(t *testing.T) {
 	few := small
 	few.Rounds, few.Against = fewestRounds-1, thisTree
 	alone := small

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestTheSpreadIsTheDistanceOfTheQuartiles(t *testing.T) {
+func TestCompare_SpreadIsTheDistanceOfTheQuartiles(t *testing.T) {
 	for _, test := range []struct {
 		values []float64
 		want   float64
@@ -31,7 +31,7 @@ func turns(median, spread float64) cell {
 	return cell{values: []float64{median - spread/2, median, median + spread/2, median - spread/2, median, median + spread/2}}
 }
 
-func TestARowIsWorseBeyondTheSpreadAndWhatIsAllowed(t *testing.T) {
+func TestCompare_RowIsWorseBeyondTheSpread(t *testing.T) {
 	none := pair{turns(0, 0), turns(0, 0)}
 	for _, test := range []struct {
 		name   string
@@ -66,7 +66,7 @@ func TestARowIsWorseBeyondTheSpreadAndWhatIsAllowed(t *testing.T) {
 	}
 }
 
-func TestRowsShowBothTrees(t *testing.T) {
+func TestCompare_RowsShowBothTrees(t *testing.T) {
 	slow := &row{name: "Thing, ns: once", metric: metric{digits: 1}}
 	large := &row{name: "Thing, ns: bytes", metric: metric{size: true}}
 	zero := &row{name: "Thing, ns: none", metric: metric{digits: 1}, wrong: 0.004}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestATurnInItsOwnProcessMeasuresWhatItIsAskedFor(t *testing.T) {
+func TestErrand_MeasuresInAProcessOfItsOwn(t *testing.T) {
 	s := parked(small)
 	got, err := errand{Options: small, Scenario: s.name, Contender: subject}.ownProgram()
 	if err != nil || len(got.Values) != len(s.metrics) {

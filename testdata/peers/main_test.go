@@ -22,7 +22,7 @@ var (
 	small    = options{Rounds: 1, Benchtime: time.Millisecond, Keys: 2000, Waiters: 1000, Window: 500, Idle: time.Millisecond}
 )
 
-func TestARunMeasuresAllThatEachContenderOffers(t *testing.T) {
+func TestRun_MeasuresAllThatAContenderOffers(t *testing.T) {
 	all, lacks, err := newServers() // which are not started
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func section(tables, heading string) string {
 	return table
 }
 
-func TestOnlyWhatWasAskedForIsMeasured(t *testing.T) {
+func TestRun_MeasuresOnlyWhatMatches(t *testing.T) {
 	var out, progress bytes.Buffer
 	twice := small
 	twice.Rounds = 2
@@ -72,7 +72,7 @@ func TestOnlyWhatWasAskedForIsMeasured(t *testing.T) {
 	}
 }
 
-func TestALimitThatRefusesWhereItShouldAdmitStopsTheRun(t *testing.T) {
+func TestRun_WrongRefusalStopsIt(t *testing.T) {
 	left := 5000 // enough for the check before the measurement, not for all of it
 	fickle := contender{name: "fickle", admit: func() (func() bool, error) {
 		return func() bool { left--; return left > 0 }, nil
@@ -91,7 +91,7 @@ func TestALimitThatRefusesWhereItShouldAdmitStopsTheRun(t *testing.T) {
 	}
 }
 
-func TestTablesShowMediansAndRatios(t *testing.T) {
+func TestTable_ShowsMediansAndRatios(t *testing.T) {
 	list := []contender{{name: "least"}, {name: subject}, {name: "slow", peer: true}, {name: "quick", peer: true}}
 	c := &column{section: "Thing, ns", metric: metric{name: "once", digits: 1, ratio: true}, list: list, cells: map[string]*cell{}}
 	for who, values := range map[string][]float64{
@@ -124,7 +124,7 @@ func TestTablesShowMediansAndRatios(t *testing.T) {
 	}
 }
 
-func TestSeveralGoroutinesShareAllTurns(t *testing.T) {
+func TestRun_GoroutinesShareTheCalls(t *testing.T) {
 	for _, goroutines := range []int{1, 2, 64} {
 		var sum tally
 		fan(goroutines, 1001, func(_, n int) { sum.add(n, 0) })

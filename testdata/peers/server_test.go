@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-func TestAMissingServerIsSaidPlainlyAndIsAnErrorWhereItIsRequired(t *testing.T) {
+func TestServer_MissingOneIsAnErrorIfRequired(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv(requireEnv, "")
 	t.Setenv(requirePostgresEnv, "")
@@ -32,7 +32,7 @@ func TestAMissingServerIsSaidPlainlyAndIsAnErrorWhereItIsRequired(t *testing.T) 
 	}
 }
 
-func TestAServerHasNothingOfAnEarlierTurnAndEndsWithTheRun(t *testing.T) {
+func TestServer_IsEmptyAndEndsWithTheRun(t *testing.T) {
 	if err := missing(); err != nil {
 		if required() {
 			t.Fatal(err)
@@ -69,7 +69,7 @@ func TestAServerHasNothingOfAnEarlierTurnAndEndsWithTheRun(t *testing.T) {
 	}
 }
 
-func TestASortedSetHoldsToItsNumberAndGoesWithItsWindow(t *testing.T) {
+func TestSortedSet_KeepsItsLimitAndExpires(t *testing.T) {
 	if err := missing(); err != nil {
 		if required() {
 			t.Fatal(err)
@@ -101,7 +101,7 @@ func TestASortedSetHoldsToItsNumberAndGoesWithItsWindow(t *testing.T) {
 	}
 }
 
-func TestAPostgresServerHasNothingOfAnEarlierTurnAndEndsWithTheRun(t *testing.T) {
+func TestPostgres_IsEmptyAndEndsWithTheRun(t *testing.T) {
 	all, _, err := newServers()
 	if err != nil {
 		t.Fatal(err)

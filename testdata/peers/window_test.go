@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestBurstsKeepAWindowFullAndNeverAskForMore(t *testing.T) {
+func TestWindow_BurstsKeepItFull(t *testing.T) {
 	const n, window = 1000, time.Second
 	synctest.Test(t, func(t *testing.T) {
 		limit := exactLog{n: n, window: window}
@@ -37,7 +37,7 @@ func TestBurstsKeepAWindowFullAndNeverAskForMore(t *testing.T) {
 	})
 }
 
-func TestALateBurstDelaysTheNext(t *testing.T) {
+func TestWindow_LateBurstDelaysTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := true
 		var took []time.Duration
@@ -61,7 +61,7 @@ func TestALateBurstDelaysTheNext(t *testing.T) {
 	})
 }
 
-func TestEveryWindowHoldsToItsNumber(t *testing.T) {
+func TestWindow_EachContenderKeepsItsLimit(t *testing.T) {
 	for _, c := range windowers() {
 		take, err := c.window(100, ever)
 		if err == nil {
@@ -77,7 +77,7 @@ func TestEveryWindowHoldsToItsNumber(t *testing.T) {
 	}
 }
 
-func TestAnExactLogCountsInAnyWindow(t *testing.T) {
+func TestExactLog_CountsInAnyWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		l := exactLog{n: 2, window: time.Second}
@@ -96,7 +96,7 @@ func TestAnExactLogCountsInAnyWindow(t *testing.T) {
 	})
 }
 
-func TestALimitThatATreeLacksLeavesTheRowOut(t *testing.T) {
+func TestWindow_MissingLimitLeavesTheRowOut(t *testing.T) {
 	lacking := contender{name: "none", window: func(int, time.Duration) (func() bool, error) { return nil, errLacks }}
 	if _, err := fullWindow(small, 1000).measure(lacking); !errors.Is(err, errLacks) {
 		t.Errorf("got error %v", err)

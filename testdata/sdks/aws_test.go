@@ -35,7 +35,7 @@ func get(t *testing.T, s *server, client *http.Client, retryer aws.Retryer) erro
 	return err
 }
 
-func TestAWSsAttemptsAreNoMoreThanTheLargerOfTheTwo(t *testing.T) {
+func TestAWS_AttemptsAreTheLargerOfBoth(t *testing.T) {
 	s := answer(t, 429, awsRefusal, "Retry-After", "0.01")
 	standard := awsretry.AddWithMaxBackoffDelay(awsretry.NewStandard(), time.Millisecond)
 	for name, c := range map[string]struct {
@@ -60,7 +60,7 @@ func TestAWSsAttemptsAreNoMoreThanTheLargerOfTheTwo(t *testing.T) {
 }
 
 // With MaxAttempts 0 only the SDK's own token bucket, here of 4 retries, ends its attempts.
-func TestAWSsAttemptsWithoutABoundDoNotMultiplyOurs(t *testing.T) {
+func TestAWS_UnboundedAttemptsDoNotMultiply(t *testing.T) {
 	s := answer(t, 429, awsRefusal, "Retry-After", "0.01")
 	for _, send := range []func(*testing.T, *server, *http.Client, aws.Retryer) error{post, get} {
 		standard := awsretry.NewStandard(func(o *awsretry.StandardOptions) { o.RateLimiter, o.RetryCost = ratelimit.NewTokenRateLimit(4), 1 })
@@ -70,7 +70,7 @@ func TestAWSsAttemptsWithoutABoundDoNotMultiplyOurs(t *testing.T) {
 	}
 }
 
-func TestAWSReadsWhatOurLimiterRefuses(t *testing.T) {
+func TestAWS_ReadsARefusalOfTheLimiter(t *testing.T) {
 	s := answer(t, 200, `{}`)
 	for _, send := range []func(*testing.T, *server, *http.Client, aws.Retryer) error{post, get} {
 		var refused smithy.APIError

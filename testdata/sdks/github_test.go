@@ -17,7 +17,7 @@ func gitHub(t *testing.T, s *server, client *http.Client) *github.Client {
 }
 
 // go-github does not try again by itself: the attempts are the RoundTripper's.
-func TestGitHubsRateLimitErrorIsFound(t *testing.T) {
+func TestGitHub_RateLimitErrorIsFound(t *testing.T) {
 	reset := time.Now().Add(time.Hour).Unix()
 	s := answer(t, 429, `{"message": "API rate limit exceeded"}`, "Retry-After", "0.01",
 		"X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", strconv.FormatInt(reset, 10))
@@ -33,7 +33,7 @@ func TestGitHubsRateLimitErrorIsFound(t *testing.T) {
 	require.Equal(t, 1, s.made())
 }
 
-func TestGitHubsAbuseRateLimitErrorIsFound(t *testing.T) {
+func TestGitHub_AbuseRateLimitErrorIsFound(t *testing.T) {
 	s := answer(t, 429, `{"message": "secondary", "documentation_url": "https://docs.github.com/x#secondary-rate-limits"}`, "Retry-After", "3600")
 	_, _, err := gitHub(t, s, paced(t)).Users.Get(t.Context(), "gopher")
 	var limit *github.AbuseRateLimitError
@@ -42,7 +42,7 @@ func TestGitHubsAbuseRateLimitErrorIsFound(t *testing.T) {
 	require.Equal(t, 1, s.made(), "an hour is more than anybody waits")
 }
 
-func TestGitHubReadsWhatOurLimiterRefuses(t *testing.T) {
+func TestGitHub_ReadsARefusalOfTheLimiter(t *testing.T) {
 	s := answer(t, 200, `{}`)
 	_, _, err := gitHub(t, s, full(t)).Users.Get(t.Context(), "gopher")
 	var response *github.ErrorResponse

@@ -23,7 +23,7 @@ func chat(t *testing.T, s *server, client *http.Client, options ...option.Reques
 	return err
 }
 
-func TestOpenAIsAttemptsAreNoMoreThanTheLargerOfTheTwo(t *testing.T) {
+func TestOpenAI_AttemptsAreTheLargerOfBoth(t *testing.T) {
 	s := answer(t, 429, openAIRefusal, "Retry-After", "0.01")
 	for name, c := range map[string]struct {
 		client  *http.Client
@@ -44,7 +44,7 @@ func TestOpenAIsAttemptsAreNoMoreThanTheLargerOfTheTwo(t *testing.T) {
 	}
 }
 
-func TestOpenAIReadsWhatOurLimiterRefuses(t *testing.T) {
+func TestOpenAI_ReadsARefusalOfTheLimiter(t *testing.T) {
 	s := answer(t, 200, `{}`)
 	var refused *openai.Error
 	require.ErrorAs(t, chat(t, s, full(t), option.WithMaxRetries(0)), &refused)

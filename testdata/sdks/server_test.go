@@ -73,7 +73,7 @@ func full(t *testing.T) *http.Client {
 }
 
 // The tests of the SDKs compare their attempts with this number.
-func TestAPlainRequestMakesFiveAttempts(t *testing.T) {
+func TestRequest_PlainOneMakesFiveAttempts(t *testing.T) {
 	for _, status := range []int{429, 503} {
 		s := answer(t, status, "{}", "Retry-After", "0.01")
 		resp, err := paced(t).Get(s.URL)

@@ -22,7 +22,7 @@ func charge(t *testing.T, s *server, client *http.Client, retries int64) error {
 }
 
 // stripe-go tries again only after locks and errors, and then sends the same Idempotency-Key.
-func TestStripesAttemptsAreNoMoreThanTheLargerOfTheTwo(t *testing.T) {
+func TestStripe_AttemptsAreTheLargerOfBoth(t *testing.T) {
 	for _, c := range []struct {
 		code    stripe.ErrorCode
 		client  *http.Client
@@ -54,7 +54,7 @@ func TestStripesAttemptsAreNoMoreThanTheLargerOfTheTwo(t *testing.T) {
 	}
 }
 
-func TestStripeReadsWhatOurLimiterRefuses(t *testing.T) {
+func TestStripe_ReadsARefusalOfTheLimiter(t *testing.T) {
 	s := answer(t, 200, `{}`)
 	var refused *stripe.Error
 	require.ErrorAs(t, charge(t, s, full(t), stripe.DefaultMaxNetworkRetries), &refused)

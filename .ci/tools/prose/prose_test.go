@@ -9,7 +9,7 @@ import (
 	"testing/fstest"
 )
 
-func TestHabits(t *testing.T) {
+func TestRules_FindHabits(t *testing.T) {
 	long := strings.Repeat("a word and ", 10) + "an end."
 	for _, test := range []struct{ text, want string }{
 		{long, "long"},
@@ -49,7 +49,7 @@ func TestHabits(t *testing.T) {
 	}
 }
 
-func TestOddErrors(t *testing.T) {
+func TestRules_FindOddErrors(t *testing.T) {
 	for text, want := range map[string]bool{
 		"outbound: rate limited: %q is on hold after a 429, retry in %v":  false,
 		"redisstore: the store has lost the key":                          true,
@@ -110,7 +110,7 @@ func TestRead_SeparatesDocsFromComments(t *testing.T) {
 	}
 }
 
-func TestRatchet(t *testing.T) {
+func TestRatchet_FailsIfACountGrows(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "prose.txt")
 	page := filepath.Join(dir, "a.md")
@@ -148,7 +148,7 @@ func TestRatchet(t *testing.T) {
 	check(false, os.ErrInvalid, "b.md: docs.persona: 1, at most 0")
 }
 
-func TestParseIsTheInverseOfFormat(t *testing.T) {
+func TestCounts_ParseIsTheInverseOfFormat(t *testing.T) {
 	text := format(map[string]counts{"b": {"docs.long": 2, "errors.odd": 1}, "a": {"docs.long": 1, "docs.which": 0}, "c": {}})
 	all, err := parse(text)
 	if err != nil || format(all) != text || len(all) != 2 {
@@ -159,7 +159,7 @@ func TestParseIsTheInverseOfFormat(t *testing.T) {
 	}
 }
 
-func TestEachRuleHasASentence(t *testing.T) {
+func TestRules_HaveASentence(t *testing.T) {
 	names := []string{"long"}
 	for _, r := range sentenceRules {
 		if r.instead == "" {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-func TestRequestHasWhatItIsGiven(t *testing.T) {
+func TestRequest_HasWhatItIsGiven(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
 		_, empty := req.Header["Empty"]
@@ -29,7 +29,7 @@ func TestRequestHasWhatItIsGiven(t *testing.T) {
 	}
 }
 
-func TestNoURLIsShown(t *testing.T) {
+func TestRequest_ErrorHidesTheURL(t *testing.T) {
 	for _, url := range []string{"ftp://user:canary@example.com/?token=canary", "http://user:canary@exa mple.com/"} {
 		if _, err := Get(t.Context(), new(http.Client), url); err == nil || strings.Contains(err.Error(), "canary") {
 			t.Errorf("the error is %v", err)
@@ -37,7 +37,7 @@ func TestNoURLIsShown(t *testing.T) {
 	}
 }
 
-func TestTogetherReturnsAllErrors(t *testing.T) {
+func TestTogether_ReturnsAllErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 		defer cancel()

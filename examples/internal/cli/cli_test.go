@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-func TestArgumentsAreChecked(t *testing.T) {
+func TestArguments_AreChecked(t *testing.T) {
 	n, rate := 3, 1.5
 	e := Example{Name: "example", Usage: "It shows something.", New: func(flags *flag.FlagSet) Run {
 		n, rate = 3, 1.5

@@ -10,7 +10,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-func TestFailureOfAJobEndsTheSystem(t *testing.T) {
+func TestSystem_EndsWhenAJobFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
 		system := &System{Workers: 2, Jobs: []*Job{{Tenant: "acme"}, {Tenant: "bolt"}, {}}, Do: func(_ context.Context, j *Job) error {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestLinesAreDrawnOverThoseBefore(t *testing.T) {
+func TestScreen_DrawsOverTheLinesBefore(t *testing.T) {
 	var out bytes.Buffer
 	if Live(&out) {
 		t.Error("a buffer is no terminal")

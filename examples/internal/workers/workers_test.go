@@ -51,7 +51,7 @@ func shares(t *testing.T, f Fleet, apart bool) *Result {
 
 // Workers that keep to their own parts of a limit and begin at one instant call in step: the API
 // admits one of ten, and refuses nine.
-func TestWorkersThatShareNoBucketStartApart(t *testing.T) {
+func TestWorkers_WithoutABucketStartApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := Fleet{Workers: 10, Waiters: 2, Rate: 50, Burst: 1, Seconds: 10}
 		if r := shares(t, f, true); r.Used() < 0.95 || r.Used() > 1.01 || r.Refused > 0 || r.Jain() < 0.99 || r.wait(0.5) < 0.35 || r.wait(0.99) > 0.45 {
@@ -63,7 +63,7 @@ func TestWorkersThatShareNoBucketStartApart(t *testing.T) {
 	})
 }
 
-func TestJainIsOneForEqualsAndOneNthForOneAlone(t *testing.T) {
+func TestJain_IsOneForEqualShares(t *testing.T) {
 	for want, by := range map[float64][]float64{1: {5, 5, 5, 5}, 1. / 3: {9, 0, 0}, 36. / 42: {1, 2, 3}, 0: {0, 0}} {
 		if got := (&Result{by: by}).Jain(); math.Abs(got-want) > 1e-12 {
 			t.Errorf("%v: %v, want %v", by, got, want)
@@ -71,7 +71,7 @@ func TestJainIsOneForEqualsAndOneNthForOneAlone(t *testing.T) {
 	}
 }
 
-func TestWaitsAreRightToTwoPercent(t *testing.T) {
+func TestWaits_AreRightToTwoPercent(t *testing.T) {
 	r := Result{by: make([]float64, 1), waits: map[int]int{}}
 	if got := r.wait(0.5); got != 0 {
 		t.Errorf("of none: %v", got)
@@ -91,7 +91,7 @@ func TestWaitsAreRightToTwoPercent(t *testing.T) {
 	}
 }
 
-func TestTableHasAtMost60Columns(t *testing.T) {
+func TestTable_HasAtMost60Columns(t *testing.T) {
 	f := &Fleet{Workers: 1000, Waiters: 1000, Rate: 10_000, Burst: 10_000, Seconds: 3600}
 	r := &Result{Way: "shared", Answered: 999_999, Refused: 999_999, trips: 9_999_999, fleet: f, by: make([]float64, 1), waits: map[int]int{}, took: time.Hour}
 	for _, text := range append(table([]*Result{r}), f.String(), APILimit, r.line()) {

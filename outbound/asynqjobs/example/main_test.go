@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestAFleetRunsAllTasks(t *testing.T) {
+func TestFleet_RunsAllTasks(t *testing.T) {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		if os.Getenv("DRIPFEED_REQUIRE_REDIS") == "1" {
 			t.Fatal(err)
@@ -41,7 +41,7 @@ func TestAFleetRunsAllTasks(t *testing.T) {
 	}
 }
 
-func TestWrongArguments(t *testing.T) {
+func TestArguments_WrongOnesAreErrors(t *testing.T) {
 	for _, args := range [][]string{{"more"}, {"-workers", "0"}, {"-tasks", "-1"}, {"-unknown"}, {"-redis", "127.0.0.1/secret"}} {
 		status, err := run(t.Context(), args, io.Discard, io.Discard)
 		if status != 2 || err == nil || strings.Contains(err.Error(), "secret") {

@@ -36,7 +36,7 @@ func histograms(t *testing.T, r sdkmetric.Reader) []metricdata.HistogramDataPoin
 }
 
 // The buckets are those of the store, and each request is in one of them.
-func TestTripsAreAHistogram(t *testing.T) {
+func TestProducer_RequestsAreAHistogram(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b watch.Board
 		r := sdkmetric.NewManualReader(sdkmetric.WithProducer(NewProducer(&b)))

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestAFleetSharesItsQuota(t *testing.T) {
+func TestFleet_SharesItsQuota(t *testing.T) {
 	if err := pgserver.Installed(); err != nil && os.Getenv("DRIPFEED_REQUIRE_POSTGRES") == "" {
 		t.Skip(err)
 	}
@@ -42,7 +42,7 @@ func TestAFleetSharesItsQuota(t *testing.T) {
 	}
 }
 
-func TestWrongArguments(t *testing.T) {
+func TestArguments_WrongOnesAreErrors(t *testing.T) {
 	for _, args := range [][]string{{"more"}, {"-processes", "0"}, {"-rate", "NaN"}, {"-jobs", "-1"}, {"-unknown"}, {"-db", "postgres://127.0.0.1:1/?sslmode=disable&password=secret"}} {
 		status, err := run(t.Context(), args, io.Discard, io.Discard)
 		if status != 2 || err == nil || strings.Contains(err.Error(), "secret") {

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestAFleetSharesAQuota(t *testing.T) {
+func TestFleet_SharesItsQuota(t *testing.T) {
 	address := os.Getenv("DRIPFEED_TEMPORAL_ADDRESS")
 	if address == "" {
 		t.Skip("DRIPFEED_TEMPORAL_ADDRESS names no Temporal server")
@@ -36,7 +36,7 @@ func TestAFleetSharesAQuota(t *testing.T) {
 	}
 }
 
-func TestWrongArguments(t *testing.T) {
+func TestArguments_WrongOnesAreErrors(t *testing.T) {
 	for _, args := range [][]string{{"more"}, {"-workers", "0"}, {"-rate", "NaN"}, {"-activities", "-1"}, {"-unknown"}, {"-server", "127.0.0.1:1", "-redis", "127.0.0.1/secret"}} {
 		if status, err := run(t.Context(), args, io.Discard, io.Discard); status != 2 || err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%v: status %d, %v", args, status, err)
@@ -49,7 +49,7 @@ func TestWrongArguments(t *testing.T) {
 }
 
 // Where there is no server, the program says what it lacks.
-func TestNoServer(t *testing.T) {
+func TestServer_MissingOneIsAnError(t *testing.T) {
 	t.Setenv("PATH", "")
 	if _, err := exec.LookPath("temporal"); err == nil {
 		t.Fatal("there is one")

@@ -22,7 +22,7 @@ import (
 )
 
 // An alert or a dashboard for the Board's own text works with an exporter's, too: names, kinds, helps, labels, values.
-func TestPrometheusGetsTheSameBothWays(t *testing.T) {
+func TestMetrics_PrometheusGetsTheSameBothWays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b watch.Board
 		r := instrument(t, &b)
@@ -108,7 +108,7 @@ func busy(t testing.TB, b *watch.Board) {
 }
 
 // What an API calls its quotas may be anything, and what a limiter of the program's own admits, too.
-func TestHostileTextsAndNumbersAreReported(t *testing.T) {
+func TestMetrics_HostileTextsAndNumbers(t *testing.T) {
 	for _, bad := range []string{"<img onerror>\"\n", "\xff\xfe", strings.Repeat("ä", 5000), "", "\x00"} {
 		var b watch.Board
 		r := instrument(t, &b)
@@ -140,7 +140,7 @@ func TestHostileTextsAndNumbersAreReported(t *testing.T) {
 }
 
 // Each collection looks at the Board once, however many instruments there are.
-func TestACollectionLooksOnce(t *testing.T) {
+func TestMetrics_CollectionLooksOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b watch.Board
 		r := instrument(t, &b)
@@ -171,7 +171,7 @@ func (c *counting) Update(ctx context.Context, key string, op *store.Op) (store.
 }
 
 // There may be more names than a page shows.
-func TestEachOfManyNamesIsReported(t *testing.T) {
+func TestMetrics_ReportManyNames(t *testing.T) {
 	var b watch.Board
 	r := instrument(t, &b)
 	const names = 1005
