@@ -119,7 +119,7 @@ func (w *calendarWorld) pass(d time.Duration) {
 
 // No period of an API has more than n, whose clock is off by less than a second, through
 // returns, holds and slow-downs, and beside a leaky limit.
-func TestNoHistoryBreaksACalendar(t *testing.T) {
+func TestSearch_NoHistoryBreaksACalendar(t *testing.T) {
 	full := 0
 	for round := range [...]int{40, 0, 400, 10_000}[deeper()+2] {
 		w := &calendarWorld{Rand: rand.New(rand.NewPCG(5, uint64(round))), now: 1_800_000_000 * time.Second, length: 20, arrived: make(map[int64]float64)}

@@ -5,58 +5,6 @@ import (
 	"time"
 )
 
-func TestChange_VoidsOnlyFarReservations(t *testing.T) {
-	l := newLife(t, Limit{Capacity: 2, Rate: 2}, Limit{Capacity: 10, Rate: 1})
-	l.book(Units{2, 1}, 0)
-	l.book(Units{2, 1}, 1)
-	l.change(l.limits...)
-	l.level(0, 4)
-	l.level(1, 2)
-	l.book(Units{2, 1}, 2)
-	l.book(Units{2, 1}, 3)
-	if l.change(l.limits...); l.Last != Deaf {
-		t.Errorf("the last booking is %v away, want %v", l.Last, Deaf)
-	}
-	l.level(0, 4) // the places that stand fill it so far
-	l.level(1, 4) // the void places are not in it
-	l.book(Units{1}, 1.5)
-}
-
-// What is left of a call by another rate cannot be proved.
-func TestChange_OtherRateReturnsNothing(t *testing.T) {
-	l := newLife(t, Limit{Capacity: 10, Rate: 1}, Limit{Capacity: 20, Rate: 1})
-	l.at(100)
-	c := l.book(Units{10, 10}, 0)
-	l.change(Limit{Capacity: 10, Rate: 2}, Limit{Capacity: 30, Rate: 1})
-	l.at(104)
-	l.book(Units{8, 8}, 0)
-	l.Settle(l.limits, c, &Units{})
-	l.level(0, 10)
-	l.level(1, 8) // of the 10 units 6 were left
-}
-
-func TestChange_LoweredLimitCountsForLaterReservations(t *testing.T) {
-	l := newLife(t, Limit{Capacity: 1, Rate: 1})
-	l.book(Units{1}, 0)
-	c := l.book(Units{1}, 1)
-	l.change(Limit{Capacity: 2, Rate: 0.5}, Limit{Capacity: 5, Rate: 1})
-	if in, _ := l.Due(c.Place); in != sec(1) {
-		t.Errorf("booked for %v, want 1 s", in)
-	}
-	l.level(0, 1.5) // a second later it is 1, as without the change
-	l.level(1, 3)   // at most the 2 units that are booked, a second later
-	// A limit that is newer than the call takes the units beyond its cost.
-	was := l.Clone()
-	cheaper := *c
-	cheaper.N[1] = 1
-	l.Settle(l.limits, &cheaper, &Units{1, 1.5})
-	l.level(0, 1.5)
-	l.level(1, 3.5)
-	l.State = was
-	l.book(Units{1, 1}, 1)
-	l.book(Units{1, 1}, 3)
-}
-
 // However often limits are set, no reservation of the next second moves, and the rate is kept.
 func TestChange_ManyMoveNoReservationOfTheNextSecond(t *testing.T) {
 	a, b := Limit{Capacity: 1, Rate: 10}, Limit{Capacity: 1, Rate: 10.1}

@@ -157,6 +157,7 @@ func TestClock_WaveringStampsKeepTheLimit(t *testing.T) {
 	}
 }
 
+// A step back of up to Wobble is ignored until the clock has caught up. A longer one counts.
 func TestClock_SmallStepBackIsTheLatestStamp(t *testing.T) {
 	limit := Limit{Capacity: 10, Rate: 1}
 	for _, c := range []struct {
@@ -171,55 +172,17 @@ func TestClock_SmallStepBackIsTheLatestStamp(t *testing.T) {
 		{time.Second + 1, 10, 5},
 		{time.Hour, 10, 5},
 	} {
-		k := &storedKey{T: t}
-		at := 10_000.
-		k.book(at, 0, Units{10}, limit)
-		r := k.do(at-c.back.Seconds(), Op{Action: Book, Costs: []Units{{10}}}, limit)
+		k, at := newKey(t, limit), 10_000-c.back.Seconds()
+		k.book(10_000, 0, Units{10})
+		r := k.book(at, 0, Units{10})
 		if r.Wait != time.Duration(c.wait*1e9) {
 			t.Errorf("%v back: told to wait %v, want %vs", c.back, r.Wait, c.wait)
 		}
-		stepped := k.now
-		if r := k.do((stepped + 5*time.Second).Seconds(), Op{}, limit); r.State.Level[0] < c.level-1e-6 || r.State.Level[0] > c.level+1e-6 {
+		if r := k.do(at+5, Op{}); r.State.Level[0] < c.level-1e-6 || r.State.Level[0] > c.level+1e-6 {
 			t.Errorf("%v back: level %v after 5s, want %v", c.back, r.State.Level[0], c.level)
 		}
-		if r := k.do((stepped + r.Wait).Seconds(), Op{Action: Book, Costs: []Units{{10}}}, limit); len(r.Charges) != 1 {
+		if r := k.book(at+r.Wait.Seconds(), 0, Units{10}); len(r.Charges) != 1 {
 			t.Errorf("%v back: not admitted after the %v that it was told, but after %v more", c.back, time.Duration(c.wait*1e9), r.Wait)
 		}
 	}
-}
-
-func TestClock_StepBackIsLostForRefusedCalls(t *testing.T) {
-	l := []Limit{{Capacity: 1, Rate: 1}}
-	var s Stored
-	book := func(now time.Duration) Reply {
-		op := Op{Limits: l, Action: Book, Costs: []Units{{1}}}
-		return op.Apply(&s, now)
-	}
-	if r := book(time.Hour); len(r.Charges) != 1 {
-		t.Fatal("the first was refused")
-	}
-	if r := book(0); !r.Refused || r.Wait != time.Second {
-		t.Errorf("just after the step: %+v", r)
-	}
-	if r := book(time.Second); r.Refused {
-		t.Errorf("a second after the step: wait %v", r.Wait)
-	}
-}
-
-func TestClock_StepBackLosesTheStepAlone(t *testing.T) {
-	l := newLife(t, Limit{Capacity: 1, Rate: 1})
-	l.book(Units{1}, 0)
-	a := l.book(Units{1}, 1)
-	l.at(0.5)
-	dial := l.Dial()
-	l.at(-5000)
-	if l.Dial() != dial {
-		t.Errorf("the dial went from %v to %v", dial, l.Dial())
-	}
-	if in, _ := l.Due(a.Place); in != sec(0.5) {
-		t.Errorf("due in %v, want 0.5 s", in)
-	}
-	l.book(Units{1}, 1.5)
-	l.at(-4998)
-	l.level(0, 0.5)
 }

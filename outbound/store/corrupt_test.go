@@ -2,6 +2,7 @@ package store
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 )
@@ -54,37 +55,28 @@ func spoiled() map[string]func(*Stored) {
 func TestCorrupt_KeyIsFullAndOpens(t *testing.T) {
 	for name, spoil := range spoiled() {
 		for _, resume := range []bool{false, true} {
-			limits := []Limit{{Name: "pace", Capacity: 10, Rate: 1}, moving(10, 10*time.Second), fixedWindow(10, 10*time.Second), {Name: "hour", Kind: Hourly, Capacity: 10}}
-			var s Stored
-			now := 3700 * time.Second
-			do := func(op Op) Reply {
-				op.Limits, op.Number = limits, s.Number
-				for range limits {
-					op.Periods = append(op.Periods, periodOf(now, 3600))
-				}
-				return op.Apply(&s, now)
-			}
+			k := newKey(t, Limit{Name: "pace", Capacity: 10, Rate: 1}, moving(10, 10*time.Second), fixedWindow(10, 10*time.Second), Limit{Name: "hour", Kind: Hourly, Capacity: 10})
 			book := Op{Action: Book, Costs: []Units{{1, 1, 1, 1}}}
-			do(book)
-			s.Limits = append([]Limit(nil), s.Limits...)
-			s.trusted = false
-			spoil(&s)
-			now += time.Millisecond
-			if r := do(book); !r.Corrupt || !r.Refused || len(r.Charges) > 0 || !r.Changed {
+			k.do(3700, book)
+			k.Limits = slices.Clone(k.Limits)
+			k.trusted = false
+			spoil(&k.Stored)
+			if r := k.do(3700.001, book); !r.Corrupt || !r.Refused || len(r.Charges) > 0 || !r.Changed {
 				t.Errorf("%s: corrupt %v, refused %v, %d charges, changed %v", name, r.Corrupt, r.Refused, len(r.Charges), r.Changed)
 			}
-			if r := do(book); r.Corrupt || !r.Refused {
+			if r := k.do(3700.001, book); r.Corrupt || !r.Refused {
 				t.Errorf("%s, once more: corrupt %v, refused %v", name, r.Corrupt, r.Refused)
 			}
-			b, _ := s.MarshalBinary()
-			if err := s.UnmarshalBinary(b); err != nil {
+			b, _ := k.MarshalBinary()
+			if err := k.UnmarshalBinary(b); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
-			if now += time.Hour + 20*time.Second; resume {
-				now -= time.Hour
-				do(Op{Action: Resume})
+			at := 7320.001
+			if resume {
+				at = 3720.001
+				k.do(at, Op{Action: Resume})
 			}
-			if r := do(book); len(r.Charges) != 1 {
+			if r := k.do(at, book); len(r.Charges) != 1 {
 				t.Errorf("%s, resumed %v: still refused for %v by %d", name, resume, r.Wait, r.Limit)
 			}
 		}
@@ -100,58 +92,52 @@ func TestCorrupt_ResumeKeepsWhatCallsHaveTaken(t *testing.T) {
 		"fixed":  fixedWindow(10, 10*time.Second),
 		"hourly": {Name: "a", Kind: Hourly, Capacity: 10},
 	} {
-		var s Stored
-		now := 3700 * time.Second
-		limits := []Limit{l}
-		do := func(op Op) Reply {
-			op.Limits, op.Number, op.Periods = limits, s.Number, []Period{periodOf(now, 3600)}
-			return op.Apply(&s, now)
-		}
-		book := func(n float64) int { return len(do(Op{Action: Book, Costs: []Units{{n}}}).Charges) }
+		k, at := newKey(t, l), 3700.
+		book := func(n float64) int { return len(k.book(at, 0, Units{n}).Charges) }
 		resume := func(free float64) {
 			t.Helper()
-			c := s.Clone()
-			if do(Op{Action: Resume}); s.State.Corrupt || book(free) != 1 || book(0.01) != 0 {
-				t.Errorf("%s: after a Resume %v of %v are free, want %v", name, l.Capacity-s.State.Level[0], l.Capacity, free)
+			c := k.Stored.Clone()
+			if k.do(at, Op{Action: Resume}); k.State.Corrupt || book(free) != 1 || book(0.01) != 0 {
+				t.Errorf("%s: after a Resume %v of %v are free, want %v", name, l.Capacity-k.State.Level[0], l.Capacity, free)
 			}
-			s = c
+			k.Stored = c
 		}
 		corrupt := func() {
-			s.State.Speed, s.trusted = -1, false
-			if !do(Op{}).Corrupt {
+			k.State.Speed, k.trusted = -1, false
+			if !k.do(at, Op{}).Corrupt {
 				t.Errorf("%s: not corrupt", name)
 			}
 		}
 		book(1)
 		corrupt()
 		resume(10)
-		now += 4 * time.Second
+		at += 4
 		left := 10.
 		if book(3) == 1 { // of a leaky limit four units have leaked
 			left -= 3
 		}
 		resume(left)
-		do(Op{Reports: []Report{{Kind: Held, Wait: time.Second}}})
-		if now += time.Second; name != "leaky" { // which a hold fills
+		k.report(at, Report{Kind: Held, Wait: time.Second})
+		if at++; name != "leaky" { // which a hold fills
 			resume(left)
 		}
-		now += 2 * time.Hour
+		at += 7200
 		for book(1) == 1 {
 		}
 		resume(0)
-		now += 2 * time.Hour
+		at += 7200
 		corrupt()
 		l.Capacity = 15 // as SetLimits raises it: calls may have taken the rest
 		if l.Window > 0 {
 			l.Rate *= 1.5
 		}
-		do(Op{Action: Replace, Replacement: []Limit{l}})
-		limits = []Limit{l}
+		k.replace(at, l)
 		book(5)
 		resume(0)
 	}
 }
 
+// Bytes that AppendBinary has not written are corrupt: cut off, too many, or of another format.
 func TestCorrupt_BytesThatAreNoKey(t *testing.T) {
 	var s Stored
 	op := Op{Limits: []Limit{{Capacity: 1, Rate: 1}}, Action: Book, Costs: []Units{{1}}}

@@ -9,7 +9,7 @@ import (
 
 // The law's numbers are the same on every machine, and in a server's script: no product is fused
 // with a sum, as the compiler may on arm64.
-func TestNoProductIsFused(t *testing.T) {
+func TestApply_NoProductIsFused(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles for another machine")
 	}

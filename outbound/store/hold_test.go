@@ -6,43 +6,27 @@ import (
 	"time"
 )
 
-// A refused call frees the dial for as long as its own units take to run out. No call
-// behind it has waited for the units that it cost beyond those.
-func TestHold_CallThatCostMoreBunchesNoCalls(t *testing.T) {
-	l := newLife(t, Limit{Capacity: 2, Rate: 1})
-	a := l.book(Units{2}, 0)
-	l.book(Units{2}, 2)
-	c := l.book(Units{2}, 4)
-	l.Settle(l.limits, a, &Units{3})
-	l.Hold(l.limits, 4*time.Second, a, true)
-	l.at(4)
-	if in, _ := l.Due(c.Place); in < sec(2) {
-		t.Errorf("the third call goes %v after the second, which went at the end of the hold; want 2s", in)
+// A refused call lets the clock run for as long as its own units leak, as they were booked. Calls
+// behind it have not waited for units that it cost beyond those, or for a rate that was lowered.
+func TestHold_BunchesNoCalls(t *testing.T) {
+	for rate, spoil := range map[float64]func(l *life, c *Charge){
+		1: func(l *life, c *Charge) { l.Settle(l.limits, c, &Units{3}) },
+		2: func(l *life, _ *Charge) { l.change(Limit{Capacity: 2, Rate: 0.5}) },
+	} {
+		l := newLife(t, Limit{Capacity: 2, Rate: rate})
+		first, apart := l.book(Units{2}, 0), 2/rate
+		l.book(Units{2}, apart)
+		third := l.book(Units{2}, 2*apart)
+		spoil(l, first)
+		l.Hold(l.limits, 4*time.Second, first, true)
+		l.at(4)
+		if in, _ := l.Due(third.Place); in < sec(apart) {
+			t.Errorf("the third call leaves %v after the second, which left at the end of the hold; want %vs", in, apart)
+		}
 	}
 }
 
-func TestHold_LoweredRateBunchesNoCalls(t *testing.T) {
-	l := newLife(t, Limit{Capacity: 2, Rate: 2})
-	a := l.book(Units{2}, 0)
-	l.book(Units{2}, 1)
-	c := l.book(Units{2}, 2)
-	l.change(Limit{Capacity: 2, Rate: 0.5})
-	l.Hold(l.limits, 4*time.Second, a, true)
-	l.at(4)
-	if in, _ := l.Due(c.Place); in < sec(1) {
-		t.Errorf("the third call goes %v after the second, which went at the end of the hold; want 1s", in)
-	}
-}
-
-func TestHold_OfAnHourOnAnHourlyLimit(t *testing.T) {
-	l := newLife(t, perSecond(1, 3600))
-	c := l.book(Units{1}, 0)
-	l.at(0.2)
-	l.Refused(l.limits, c.Epoch, time.Hour, 0, c)
-	l.book(Units{1}, 3600)
-}
-
-// After the hold one call goes, then they drip, and longer limits keep their room.
+// After the hold one call leaves, then they drip, and longer limits keep their capacity.
 func TestHold_FillsOnlyTheShortestLimit(t *testing.T) {
 	for succeeded, drip := range map[bool]float64{false: 0.1, true: 1.0 / 9} {
 		l := newLife(t, Limit{Capacity: 1, Rate: 10}, Limit{Capacity: 5000, Rate: 5000.0 / 3600})
@@ -60,31 +44,6 @@ func TestHold_FillsOnlyTheShortestLimit(t *testing.T) {
 		}
 		if room := 5000 - l.Level[1]; room < 4990 {
 			t.Errorf("room for %v in the hour, want 4 990 and more", room)
-		}
-	}
-}
-
-func TestHold_ShorterOneChangesNothing(t *testing.T) {
-	for _, booked := range []int{0, 3} {
-		l := newLife(t, Limit{Capacity: 2, Rate: 1})
-		for i := range booked {
-			l.book(Units{1}, max(0, float64(i-1)))
-		}
-		l.at(0.5)
-		l.Hold(l.limits, 10*time.Second, nil, true)
-		held := l.Clone()
-		l.Hold(l.limits, 10*time.Second, nil, true)
-		l.Hold(l.limits, 9*time.Second, nil, true)
-		l.Hold(l.limits, -1, nil, true)
-		l.Hold(l.limits, math.MinInt64, nil, true)
-		l.Refused(l.limits, l.Epoch-1, 9*time.Second, 0, nil)
-		if !sameStates(l.State, held) {
-			t.Errorf("%d booked: after a hold\n%+v, after more\n%+v", booked, held, l.State)
-		}
-		// The longest counts, in any order.
-		l.Hold(l.limits, 12*time.Second, nil, true)
-		if l.Rem != 12*time.Second {
-			t.Errorf("held for %v, want 12 s", l.Rem)
 		}
 	}
 }
@@ -111,31 +70,68 @@ func TestHold_OneCallLeavesAndThenTheyDrip(t *testing.T) {
 	}
 }
 
-// The units that were in a limit when a hold filled it up do not come back. If they did,
-// two calls would go at once.
-func TestHold_SettleReturnsNothingAfterIt(t *testing.T) {
-	l := newLife(t, Limit{Capacity: 2, Rate: 1})
-	c := l.book(Units{1}, 0)
-	l.book(Units{1}, 0)
-	l.Hold(l.limits, 10*time.Second, nil, true)
-	l.Settle(l.limits, c, &Units{})
-	l.book(Units{1}, 11.000001)
-}
-
-// A booking during a hold is out like any other. If the hold is extended the booking
-// moves, and no call goes beside it.
-func TestHold_ReservationDuringItMoves(t *testing.T) {
-	l := newLife(t, Limit{Capacity: 1, Rate: 1})
-	l.Hold(l.limits, time.Second, nil, true)
-	c := l.book(Units{1}, 1)
-	l.at(0.5)
-	l.Hold(l.limits, 10*time.Second, nil, true)
-	if in, late := l.Due(c.Place); in != sec(10) || late != 0 {
-		t.Errorf("due in %v, %v late, want 10 s", in, late)
+// No call has left between the booking of c, before the hold, and its departure after it,
+// although the hold has filled the limit up.
+func TestSince_HoldCountsAsNoCall(t *testing.T) {
+	l := newLife(t, Limit{Capacity: 5, Rate: 1})
+	var c *Charge
+	for i := range 8 {
+		c = l.book(Units{1}, max(0, float64(i-4)))
 	}
-	l.book(Units{1}, 11.000001)
+	l.Hold(l.limits, 5*time.Second, nil, true)
+	l.at(8.1)
+	if since := l.Since(l.limits, c, 0); since > 1 {
+		t.Errorf("%v units have left since, want none", since)
+	}
 }
 
+// Each refusal in a row doubles the hold, up to the longest one. Those of an older epoch do not count.
+func TestRefused_InARowDoublesTheHold(t *testing.T) {
+	l := newLife(t, Limit{Capacity: 1, Rate: 10})
+	for i := range 14 {
+		l.at(1e6 * float64(i+1))
+		c := l.book(Units{1}, 0)
+		l.Refused(l.limits, c.Epoch, 0, 0, c)
+		want := min(time.Hour, time.Second<<i)
+		if l.Rem != want || l.Speed != 1 {
+			t.Errorf("refusal %d: held for %v at speed %v, want %v at 1", i, l.Rem, l.Speed, want)
+		}
+		l.Refused(l.limits, c.Epoch, 0, 0, c) // of an older epoch now
+		if l.Rem != want {
+			t.Errorf("refusal %d, again: held for %v, want %v", i, l.Rem, want)
+		}
+	}
+	for i, most := range []time.Duration{time.Millisecond, 5 * time.Second, 0, 2 * time.Hour} {
+		l.at(1e6 * float64(i+20))
+		c := l.book(Units{1}, 0)
+		l.Refused(l.limits, c.Epoch, 0, most, c)
+		if want := []time.Duration{time.Millisecond, 5 * time.Second, time.Hour, time.Hour}[i]; l.Rem != want {
+			t.Errorf("at most %v: held for %v, want %v", most, l.Rem, want)
+		}
+	}
+	epoch := l.Epoch
+	l.Resume(l.limits)
+	l.Refused(l.limits, epoch, 0, 0, nil)
+	if l.Rem > 0 {
+		t.Errorf("a refusal from before a Resume holds for %v", l.Rem)
+	}
+}
+
+// The state says why a key is on hold: the reason of the report that holds it the longest.
+func TestReport_ReasonIsThatOfTheHold(t *testing.T) {
+	k := newKey(t, Limit{Capacity: 1, Rate: 1})
+	for _, step := range []struct {
+		wait time.Duration
+		why  uint8
+		want uint8
+	}{{10 * time.Second, 3, 3}, {time.Second, 4, 3}, {20 * time.Second, 5, 5}} {
+		if r := k.report(3600, Report{Kind: Held, Wait: step.wait, Reason: step.why}); r.State.Why != step.want {
+			t.Errorf("a hold of %v: reason %d, want %d", step.wait, r.State.Why, step.want)
+		}
+	}
+}
+
+// A hold moves all reservations by as much, and they keep their distance.
 func TestHold_ReservationsKeepTheirDistance(t *testing.T) {
 	l := newLife(t, Limit{Capacity: 1, Rate: 1})
 	l.book(Units{1}, 0)
@@ -155,43 +151,7 @@ func TestHold_ReservationsKeepTheirDistance(t *testing.T) {
 	}
 }
 
-func TestResume_RefillsNothing(t *testing.T) {
-	l := newLife(t, Limit{Capacity: 2, Rate: 1})
-	c := l.book(Units{1}, 0)
-	l.Succeeded(c.Epoch)
-	l.book(Units{1}, 0)
-	d := l.book(Units{1}, 1)
-	l.Refused(l.limits, l.Epoch, 30*time.Second, 0, c)
-	if l.Speed != 0.9 || l.Rem != 30*time.Second {
-		t.Errorf("speed %v, held for %v", l.Speed, l.Rem)
-	}
-	l.Resume(l.limits)
-	if l.Speed != 1 || l.Rem > 0 || d.Born == l.Born {
-		t.Errorf("after Resume: %+v", l.State)
-	}
-	if l.Undo(l.limits, d) {
-		t.Error("a booking of the life before was taken back")
-	}
-	l.Settle(l.limits, d, &Units{})
-	l.level(0, 2) // the units above the brim were booked
-	l.book(Units{1}, 1)
-}
-
-// A hold without bookings lets the limits leak ahead of real time. A Resume that ends it
-// early takes that back.
-func TestResume_UndoesWhatAHoldLeaked(t *testing.T) {
-	l := newLife(t, Limit{Capacity: 2, Rate: 1}, Limit{Capacity: 90, Rate: 1})
-	l.book(Units{1, 9}, 0)
-	l.at(1)
-	l.Hold(l.limits, time.Minute, nil, true)
-	l.level(1, 0)
-	l.at(3)
-	l.Resume(l.limits)
-	if l.Level[1] < 6 {
-		t.Errorf("level %v three seconds after 9 units, want 6 or more", l.Level[1])
-	}
-}
-
+// A Resume after a change keeps what a lowered limit holds beyond its capacity.
 func TestResume_KeepsWhatALoweredLimitHolds(t *testing.T) {
 	high, low := []Limit{{Capacity: 10, Rate: 1}}, []Limit{{Capacity: 1, Rate: 1}}
 	l := newLife(t, high...)
@@ -225,16 +185,5 @@ func TestPause_CostsOnlyItsTime(t *testing.T) {
 	l.level(1, 0) // 3 s after the 3 units
 	for range 3 {
 		l.book(Units{1, 1}, 0)
-	}
-
-	// Reservations wait for the end of the pause, and keep their distance.
-	l = newLife(t, Limit{Capacity: 1, Rate: 1})
-	l.book(Units{1}, 0)
-	a, b := l.book(Units{1}, 1), l.book(Units{1}, 2)
-	l.Hold(l.limits, 10*time.Second, nil, false)
-	for i, c := range []*Charge{a, b} {
-		if in, _ := l.Due(c.Place); in != sec(11+float64(i)) {
-			t.Errorf("reservation %d is due in %v", i, in)
-		}
 	}
 }

@@ -214,7 +214,7 @@ func (w *hours) check() (wrong string, full bool) {
 	return "", full
 }
 
-func TestNoHourBreaksAPromise(t *testing.T) {
+func TestSearch_NoHourBreaksAPromise(t *testing.T) {
 	rounds := [...]int{2, 0, 20, 500}[deeper()+2]
 	var passed time.Duration
 	calls, full, moved, changes := 0, 0, 0, 0

@@ -40,6 +40,16 @@ func TestLimit_Sound(t *testing.T) {
 	}
 }
 
+// A call takes at least a billionth of the capacity, and never more than all of it by rounding.
+func TestLimit_Takes(t *testing.T) {
+	l := Limit{Capacity: 10, Rate: 1}
+	for n, want := range map[float64]float64{0: 0, 1e-12: 1e-8, 3: 3, 10: 10, 10 + 1e-9: 10, 11: 11} {
+		if got := l.Takes(n); got != want {
+			t.Errorf("a call of %v takes %v, want %v", n, got, want)
+		}
+	}
+}
+
 func windowOf(n float64, of time.Duration) Limit {
 	return Limit{Kind: Window, Capacity: n, Rate: n / of.Seconds(), Window: of}
 }

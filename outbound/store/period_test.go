@@ -5,30 +5,9 @@ import (
 	"time"
 )
 
-// calendarKey is a key with an hourly limit of n, whose hours begin at multiples of 3600 s.
-type calendarKey struct {
-	*testing.T
-	Stored
-	limits []Limit
-}
-
-// book books calls of a cost at a Unix time in seconds.
-func (k *calendarKey) book(at float64, wait time.Duration, costs ...Units) Reply {
-	k.Helper()
-	now := time.Duration(at * 1e9)
-	op := Op{Limits: k.limits, Number: k.Number, Action: Book, Costs: costs, Wait: wait, Horizon: wait}
-	for range k.limits {
-		op.Periods = append(op.Periods, periodOf(now, 3600))
-	}
-	r := op.Apply(&k.Stored, now)
-	if r.Stale || r.Untimely {
-		k.Fatalf("stale %v, untimely %v", r.Stale, r.Untimely)
-	}
-	return r
-}
-
+// Each period begins empty, at its time.
 func TestPeriod_BeginsEmpty(t *testing.T) {
-	k := &calendarKey{T: t, limits: []Limit{{Kind: Hourly, Capacity: 2}}}
+	k := newKey(t, Limit{Kind: Hourly, Capacity: 2})
 	k.book(7200, 0)
 	for hour := range 3 {
 		at := float64(7200+3600*hour) + 10
@@ -40,7 +19,7 @@ func TestPeriod_BeginsEmpty(t *testing.T) {
 
 // Within a second of the end no call leaves, and none is booked beyond it.
 func TestPeriod_NoCallLeavesAroundItsEnd(t *testing.T) {
-	k := &calendarKey{T: t, limits: []Limit{{Kind: Hourly, Capacity: 100}, {Name: "pace", Capacity: 1, Rate: 1}}}
+	k := newKey(t, Limit{Kind: Hourly, Capacity: 100}, Limit{Name: "pace", Capacity: 1, Rate: 1})
 	for _, c := range []struct {
 		at   float64
 		wait time.Duration
@@ -66,22 +45,19 @@ func TestPeriod_NoCallLeavesAroundItsEnd(t *testing.T) {
 
 // A hold moves a reservation past the end. It is void, and the period gets its units back.
 func TestPeriod_ReservationMovedOutIsVoid(t *testing.T) {
-	k := &calendarKey{T: t, limits: []Limit{{Kind: Hourly, Capacity: 100}, {Name: "pace", Capacity: 1, Rate: 1}}}
+	k := newKey(t, Limit{Kind: Hourly, Capacity: 100}, Limit{Name: "pace", Capacity: 1, Rate: 1})
 	k.book(39500, 0, Units{1, 1})
 	c := k.book(39500, time.Minute, Units{1, 1}).Charges[0]
 	if c.Void(time.Duration(39598.9e9)) || !c.Void(39599*time.Second) {
 		t.Errorf("valid until %v", c.Until)
 	}
-	op := Op{Limits: k.limits, Number: k.Number, Action: Book, Back: []Charge{c}, Periods: []Period{periodOf(39501*time.Second, 3600), {}}}
-	op.Periods[1] = op.Periods[0]
-	if r := op.Apply(&k.Stored, 39501*time.Second); r.State.Level[0] != 1 || r.State.Level[1] != 0 {
+	back := Op{Action: Book, Back: []Charge{c}}
+	if r := k.do(39501, back); r.State.Level[0] != 1 || r.State.Level[1] != 0 {
 		t.Errorf("levels %v after the return", r.State.Level[:2])
 	}
 	k.book(39700, 0, Units{1, 1})
-	op.Back[0].Settled = false
-	op.Periods[0] = periodOf(39700*time.Second, 3600)
-	op.Periods[1] = op.Periods[0]
-	if r := op.Apply(&k.Stored, 39700*time.Second); r.State.Level[0] != 1 {
+	back.Back[0].Settled = false
+	if r := k.do(39700, back); r.State.Level[0] != 1 {
 		t.Errorf("level %v after a return to the period before", r.State.Level[0])
 	}
 }
@@ -90,15 +66,13 @@ func TestPeriod_ReservationMovedOutIsVoid(t *testing.T) {
 // time.
 func TestPeriod_StepBackOverItsBegin(t *testing.T) {
 	for _, back := range []float64{0.5, 1.9, 3, 3000} {
-		k := &calendarKey{T: t, limits: []Limit{{Kind: Hourly, Capacity: 2}}}
+		k := newKey(t, Limit{Kind: Hourly, Capacity: 2})
 		k.book(3610, 0, Units{1}, Units{1})
 		k.book(3600-back, 0)
 		if r := k.book(3615, 0, Units{1}); len(r.Charges) != 0 {
 			t.Errorf("%v s back: a third call of 2 in an hour", back)
 		}
-	}
-	for _, back := range []float64{0.5, 1.9, 3, 3000} { // a step that goes back is kept if a call leaves in it
-		k := &calendarKey{T: t, limits: []Limit{{Kind: Hourly, Capacity: 2}}}
+		k = newKey(t, Limit{Kind: Hourly, Capacity: 2}) // a step that goes back is kept if a call leaves in it
 		n := len(k.book(36010, 0, Units{1}).Charges) + len(k.book(36000-back, 0, Units{1}).Charges)
 		n += len(k.book(36015, 0, Units{1}, Units{1}).Charges)
 		if n != 2 {

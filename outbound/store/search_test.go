@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -113,21 +114,16 @@ func searched(t *testing.T, of *setting) int64 {
 	}
 }
 
-// The search visits every history of the small worlds, to a depth. No departure is more
-// than the limits allow, and no wait is longer than they demand.
-func TestNoSmallHistoryBreaksALimit(t *testing.T) {
-	floor := int64(1_000_000)
-	switch deeper() {
-	case -2:
-		floor = 30_000
-	case 1:
-		floor = 60_000_000
-	}
+// searchAll searches small worlds. It wants at least so many histories in CI, and fewer with -short.
+func searchAll(t *testing.T, short, ci, long int64, worlds ...[]setting) {
+	floor := [...]int64{short, 0, ci, long}[deeper()+2]
 	var total, compared int64
-	for i := range settings {
-		compared -= settings[i].compared
-		total += searched(t, &settings[i])
-		compared += settings[i].compared
+	for _, all := range worlds {
+		for i := range all {
+			compared -= all[i].compared
+			total += searched(t, &all[i])
+			compared += all[i].compared
+		}
 	}
 	t.Logf("%9d nodes, %d waits compared", total, compared)
 	if total < floor || compared < floor/10 {
@@ -135,32 +131,46 @@ func TestNoSmallHistoryBreaksALimit(t *testing.T) {
 	}
 }
 
-// The histories are long and random, of all operations together.
-func TestNoLongHistoryBreaksALimit(t *testing.T) {
-	rounds := [...]int{500, 0, 30_000, 2_000_000}[deeper()+2]
-	shapes := [][]Limit{
-		one(1, 1), one(2, 1), one(3, 2), one(2, 0.5), {{Capacity: 1, Rate: 1}, {Capacity: 3, Rate: 1}}, {{Capacity: 2, Rate: 1}, {Capacity: 3, Rate: 2}}, {{Capacity: 1, Rate: 0.5}, {Capacity: 3, Rate: 1}}, {{Capacity: 3, Rate: 1}, {Capacity: 2, Rate: 2}},
-	}
-	nodes := 0
+// playAll plays long random histories of all operations together. draw draws the limits of one.
+func playAll(t *testing.T, seed uint64, rounds int, steps []time.Duration, draw func(*rand.Rand) []Limit) {
 	for round := range rounds {
-		r := rand.New(rand.NewPCG(1, uint64(round)))
+		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		s := setting{name: fmt.Sprint("round ", round), fates: []int{0, 0, dead}, ops: "suhprecbxy", events: 1 + r.IntN(4), fills: 8, depth: 24,
-			costs: []Units{{1, 1}, {1, 3}, {2, 1}, {0, 1}, {1, 0}, {0.5, 2}},
-			steps: []time.Duration{tau, s1 / 2, s1, 3 * s1}, holds: []time.Duration{s1 / 2, s1, 2 * s1}}
+			costs: []Units{{1, 1}, {1, 3}, {2, 1}, {0, 1}, {1, 0}, {0.5, 2}}, steps: steps, holds: []time.Duration{s1 / 2, s1, 2 * s1}}
 		for range 4 {
-			s.shapes = append(s.shapes, shapes[r.IntN(len(shapes))])
+			s.shapes = append(s.shapes, draw(r))
 		}
 		if round%2 == 0 {
 			s.tau, s.fates = tau, []int{0, 1, dead}
 		}
 		s.lenient = round%4 == 1
-		nodes += s.play(t, r)
+		if slices.ContainsFunc(s.shapes, func(l []Limit) bool { return l[0].Kind == Fixed }) {
+			// It is unknown that the first call of the API's window is late, or never leaves, or that
+			// the clock has gone back between two steps.
+			s.tau, s.fates, s.ops = 0, []int{0}, "suhprecxy"
+		}
+		s.play(t, r)
 	}
-	t.Logf("%9d operations", nodes)
 }
 
-// play plays one random history of a world, and returns how many operations it had.
-func (s *setting) play(t *testing.T, r *rand.Rand) int {
+// The search visits every history of the small worlds, to a depth. No departure is more
+// than the limits allow, and no wait is longer than they demand.
+func TestSearch_NoSmallHistoryBreaksALimit(t *testing.T) {
+	searchAll(t, 30_000, 1_000_000, 60_000_000, settings)
+}
+
+// No long random history breaks a limit.
+func TestSearch_NoLongHistoryBreaksALimit(t *testing.T) {
+	shapes := [][]Limit{
+		one(1, 1), one(2, 1), one(3, 2), one(2, 0.5), {{Capacity: 1, Rate: 1}, {Capacity: 3, Rate: 1}}, {{Capacity: 2, Rate: 1}, {Capacity: 3, Rate: 2}}, {{Capacity: 1, Rate: 0.5}, {Capacity: 3, Rate: 1}}, {{Capacity: 3, Rate: 1}, {Capacity: 2, Rate: 2}},
+	}
+	playAll(t, 1, [...]int{500, 0, 30_000, 2_000_000}[deeper()+2], []time.Duration{tau, s1 / 2, s1, 3 * s1}, func(r *rand.Rand) []Limit {
+		return shapes[r.IntN(len(shapes))]
+	})
+}
+
+// play plays one random history of a world.
+func (s *setting) play(t *testing.T, r *rand.Rand) {
 	w := newWorld(s)
 	var path, all []move
 	for range s.depth {
@@ -174,5 +184,4 @@ func (s *setting) play(t *testing.T, r *rand.Rand) int {
 			t.Fatalf("%s, %v, after %v: %v", s.name, s.shapes, path, err)
 		}
 	}
-	return len(path)
 }

@@ -37,7 +37,7 @@ func wantAllotment(t *testing.T, what string, is Allotment, held, keep, free int
 }
 
 // A process that gives slots back for others gets none in the same step, although it asks first.
-func TestSlots_WhoGivesBackGetsNone(t *testing.T) {
+func TestSlots_ReturningProcessGetsNone(t *testing.T) {
 	k := slotKey{n: 2, now: time.Hour}
 	wantAllotment(t, "the first takes all", k.ask(1, 0, 2), 2, 2, 0)
 	wantAllotment(t, "another waits", k.ask(2, 0, 2), 0, 0, 0)
@@ -49,7 +49,7 @@ func TestSlots_WhoGivesBackGetsNone(t *testing.T) {
 }
 
 // A call that does not wait takes only what those that wait do not need.
-func TestSlots_ACallThatDoesNotWaitOvertakesNone(t *testing.T) {
+func TestSlots_NoCallOvertakesAWaitingOne(t *testing.T) {
 	k := slotKey{n: 3, now: time.Hour}
 	k.ask(1, 0, 3)
 	k.ask(2, 0, 1)
@@ -62,7 +62,7 @@ func TestSlots_ACallThatDoesNotWaitOvertakesNone(t *testing.T) {
 
 // What a process says that it holds counts, also if there are too many then. Nothing is granted until
 // there are as many as there should be.
-func TestSlots_WhatAProcessHoldsCountsAboveN(t *testing.T) {
+func TestSlots_HeldCountAboveN(t *testing.T) {
 	k := slotKey{n: 2, now: time.Hour}
 	k.ask(1, 0, 2)
 	for range 4 {
@@ -104,7 +104,7 @@ func TestSlots_NothingIsGrantedAfterALoss(t *testing.T) {
 }
 
 // A process that is not heard of loses its slots within a lease, whatever lease others have.
-func TestSlots_ALeaseEnds(t *testing.T) {
+func TestSlots_LeaseEnds(t *testing.T) {
 	k := slotKey{n: 2, now: time.Hour}
 	k.say(Ask{ID: 1, Want: 1, Lease: MinLease})
 	k.ask(2, 0, 1)
@@ -124,7 +124,7 @@ func TestSlots_ALeaseEnds(t *testing.T) {
 
 // Processes that have gone give their slots up within a lease, although some of them waited: a process
 // that comes after them asks often enough to learn of it within a sixth of a lease.
-func TestSlots_AFleetThatHasGoneGivesItsSlotsUp(t *testing.T) {
+func TestSlots_GoneProcessesGiveThemUp(t *testing.T) {
 	for _, lease := range []time.Duration{MinLease, 12 * time.Second, DefaultLease} {
 		k := slotKey{n: 1, now: time.Hour}
 		for id := range 20 {
@@ -142,7 +142,7 @@ func TestSlots_AFleetThatHasGoneGivesItsSlotsUp(t *testing.T) {
 
 // An ask that changes nothing is not written, and a look never is. At least each sixth of a lease one
 // is.
-func TestSlots_WhatChangesNothingIsNotWritten(t *testing.T) {
+func TestSlots_NoChangeIsNotWritten(t *testing.T) {
 	k := slotKey{n: 2, now: time.Hour}
 	do := func(a Ask) bool {
 		a.Lease = DefaultLease

@@ -112,7 +112,7 @@ func TestSteer_RefusingAPIIsHardlyCalled(t *testing.T) {
 }
 
 // The calls keep the limit, and the speed its rules, under any answers of an API.
-func TestNoHistoryOfRefusalsBreaksALimitOrTheLawOfSteering(t *testing.T) {
+func TestSteer_NoHistoryBreaksTheLimit(t *testing.T) {
 	rounds := uint64(60)
 	if testing.Short() || raced {
 		rounds = 6

@@ -3,7 +3,6 @@ package store
 import (
 	"math/rand/v2"
 	"testing"
-	"time"
 )
 
 // A call that waits for one limit raises the others by the units that run out of them
@@ -50,59 +49,5 @@ func TestUndo_AllInReverseOrder(t *testing.T) {
 				t.Fatalf("%v: level %v, last %v", limit, l.Level[0], l.Last)
 			}
 		}
-	}
-}
-
-// A call leaves, the bucket is resumed, and the next call is undone: the first still counts for a
-// whole window.
-func TestUndo_EndsNoOtherCallsWindow(t *testing.T) {
-	limits := []Limit{moving(3, 2*time.Second)}
-	s := New(0, 1)
-	s.Advance(limits, time.Second)
-	var first, c Charge
-	s.Fill(limits, &Units{1}, 0, &first)
-	s.Resume(limits)
-	s.Fill(limits, &Units{1}, 0, &c)
-	s.Undo(limits, &c)
-	if wait, _, ok := s.Fill(limits, &Units{3}, 0, &c); ok || wait != 2*time.Second {
-		t.Errorf("admitted %v, wait %v, want 2s", ok, wait)
-	}
-}
-
-func TestUndo_OfTheLastIsComplete(t *testing.T) {
-	l := newLife(t, Limit{Capacity: 1, Rate: 1}, Limit{Capacity: 3, Rate: 2})
-	l.book(Units{1, 1}, 0)
-	was := l.State
-	c := l.book(Units{1, 2}, 1)
-	if !l.Undo(l.limits, c) || l.Undo(l.limits, c) {
-		t.Error("the last booking was not taken back, or twice")
-	}
-	l.level(0, 1)
-	if l.Last != was.Last {
-		t.Errorf("last booking at %v, want %v", l.Last, was.Last)
-	}
-	l.book(Units{1, 1}, 1)
-}
-
-// Two bookings for one place may fill different limits. If undoing the first forgot the
-// second, others would overtake it.
-func TestUndo_NotOfOneOfTwoAtTheSameTime(t *testing.T) {
-	l := newLife(t, Limit{Capacity: 1, Rate: 1}, Limit{Capacity: 3, Rate: 1})
-	l.book(Units{1, 0}, 0)
-	a := l.book(Units{1, 0}, 1)
-	l.book(Units{0, 1}, 1)
-	if l.Undo(l.limits, a) {
-		t.Error("the booking before the last was taken back")
-	}
-	l.book(Units{0, 1}, 1)
-
-	l = newLife(t, l.limits...)
-	l.book(Units{1, 0}, 0)
-	a = l.book(Units{1, 0}, 1)
-	l.book(Units{0, 1}, 1)
-	rest := l.limits[:1] // the limit that shows the other booking is gone
-	l.change(rest...)
-	if l.Undo(rest, a); l.Last != time.Second {
-		t.Errorf("the last booking is %v away, want 1 s", l.Last)
 	}
 }

@@ -3,12 +3,11 @@ package store
 import (
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 )
 
-// moving and fixed return windows, with names by which they find their logs.
+// moving and fixedWindow return windows, with names by which they find their logs.
 func moving(n float64, window time.Duration) Limit {
 	return Limit{Name: fmt.Sprint("moving ", window), Kind: Window, Capacity: n, Window: window, Rate: n / window.Seconds()}
 }
@@ -50,51 +49,23 @@ var windows = []setting{
 	{name: "fixed held", shapes: [][]Limit{{fixedWindow(2, s1)}}, costs: costs(1, 2), fates: []int{0}, ops: "her", events: 2, holds: []time.Duration{s1 / 2, 2 * s1}, fills: 5, depth: 5, steps: []time.Duration{s1 / 2, s1}},
 }
 
-// The search visits every history of the small worlds with windows, to a depth.
-func TestNoSmallHistoryBreaksAWindow(t *testing.T) {
-	var total, compared int64
-	for _, all := range [...][]setting{windows, helds} {
-		for i := range all {
-			compared -= all[i].compared
-			total += searched(t, &all[i])
-			compared += all[i].compared
-		}
-	}
-	t.Logf("%9d nodes, %d waits compared", total, compared)
-	if floor := [...]int64{10_000, 0, 1_000_000, 20_000_000}[deeper()+2]; total < floor || compared < floor/10 {
-		t.Errorf("%d nodes and %d waits compared, want at least %d and %d", total, compared, floor, floor/10)
-	}
+// No history of the small worlds with windows breaks a limit, to a depth.
+func TestSearch_NoSmallHistoryBreaksAWindow(t *testing.T) {
+	searchAll(t, 10_000, 1_000_000, 20_000_000, windows, helds)
 }
 
-// The histories are long and random, of all operations together.
-func TestNoLongHistoryBreaksAWindow(t *testing.T) {
-	rounds := [...]int{300, 0, 10_000, 1_000_000}[deeper()+2]
+// No long random history breaks a window.
+func TestSearch_NoLongHistoryBreaksAWindow(t *testing.T) {
 	firsts := []Limit{moving(1, s1), moving(2, s1), moving(3, 2*s1), moving(2, s1/2), moving(4, 3*s1), fixedWindow(2, s1), fixedWindow(3, 2*s1), {Capacity: 2, Rate: 1}}
 	seconds := []Limit{{Capacity: 1, Rate: 1}, {Capacity: 3, Rate: 1}, moving(3, 2*s1), moving(2, s1/2)}
-	for round := range rounds {
-		r := rand.New(rand.NewPCG(3, uint64(round)))
-		s := setting{name: fmt.Sprint("round ", round), fates: []int{0, 0, dead}, ops: "suhprecbxy", events: 1 + r.IntN(4), fills: 8, depth: 24,
-			costs: []Units{{1, 1}, {1, 3}, {2, 1}, {0, 1}, {1, 0}, {0.5, 2}},
-			steps: []time.Duration{s1 / 100, tau, s1 / 2, s1, 3 * s1}, holds: []time.Duration{s1 / 2, s1, 2 * s1}}
-		for range 4 {
-			shape := []Limit{named(firsts[r.IntN(len(firsts))])}
-			if r.IntN(2) == 0 {
-				shape = append(shape, seconds[r.IntN(len(seconds))])
-				shape[1].Name = "second"
-			}
-			s.shapes = append(s.shapes, shape)
+	playAll(t, 3, [...]int{300, 0, 10_000, 1_000_000}[deeper()+2], []time.Duration{s1 / 100, tau, s1 / 2, s1, 3 * s1}, func(r *rand.Rand) []Limit {
+		shape := []Limit{named(firsts[r.IntN(len(firsts))])}
+		if r.IntN(2) == 0 {
+			shape = append(shape, seconds[r.IntN(len(seconds))])
+			shape[1].Name = "second"
 		}
-		if round%2 == 0 {
-			s.tau, s.fates = tau, []int{0, 1, dead}
-		}
-		s.lenient = round%4 == 1
-		if slices.ContainsFunc(s.shapes, func(l []Limit) bool { return l[0].Kind == Fixed }) {
-			// Nobody sees that the first call of the API's window is late, or never goes, nor that
-			// the clock has gone back between two steps.
-			s.tau, s.fates, s.ops = 0, []int{0}, "suhprecxy"
-		}
-		s.play(t, r)
-	}
+		return shape
+	})
 }
 
 // helds are small worlds with windows whose units holds do not touch: the first limit is shorter.

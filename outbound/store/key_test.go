@@ -8,7 +8,49 @@ import (
 	"time"
 )
 
-// life is a bucket in a test. Its times are seconds since it was made.
+// key is one key of a store. Its times are seconds, and its calendar periods are hours.
+type key struct {
+	*testing.T
+	Stored
+	limits []Limit
+}
+
+func newKey(t *testing.T, limits ...Limit) *key { return &key{T: t, limits: limits} }
+
+// do carries out a step.
+func (k *key) do(at float64, op Op) Reply {
+	k.Helper()
+	op.Limits, op.Number, op.Periods = k.limits, k.Number, nil
+	for range k.limits {
+		op.Periods = append(op.Periods, periodOf(sec(at), 3600))
+	}
+	r := op.Apply(&k.Stored, sec(at))
+	if r.Stale || r.Untimely {
+		k.Fatalf("stale %v, untimely %v", r.Stale, r.Untimely)
+	}
+	return r
+}
+
+// book books calls that leave within wait.
+func (k *key) book(at float64, wait time.Duration, costs ...Units) Reply {
+	k.Helper()
+	return k.do(at, Op{Action: Book, Costs: costs, Wait: wait, Horizon: wait})
+}
+
+// report carries out a report.
+func (k *key) report(at float64, r Report) Reply {
+	k.Helper()
+	return k.do(at, Op{Reports: []Report{r}})
+}
+
+// replace sets other limits.
+func (k *key) replace(at float64, limits ...Limit) {
+	k.Helper()
+	k.do(at, Op{Action: Replace, Replacement: limits})
+	k.limits = limits
+}
+
+// life is the state of a key. Its times are seconds since it was made.
 type life struct {
 	*testing.T
 	State
@@ -44,7 +86,7 @@ func sec(s float64) time.Duration { return time.Duration(math.Round(s * 1e9)) }
 
 func (l *life) at(s float64) { l.Advance(l.limits, -7*time.Hour+sec(s)) }
 
-// book books a place and checks how many seconds away it is.
+// book books a call and checks in how many seconds it leaves.
 func (l *life) book(n Units, wait float64) *Charge {
 	l.Helper()
 	c := new(Charge)
@@ -62,11 +104,3 @@ func (l *life) level(i int, want float64) {
 }
 
 func perSecond(n, in float64) Limit { return Limit{Capacity: 1, Rate: n / (in + 0.01)} }
-
-// The second call fills the other limit at 2 s, not at once.
-func TestFill_FillsOtherLimitsWhenTheCallLeaves(t *testing.T) {
-	l := newLife(t, Limit{Capacity: 1, Rate: 0.5}, Limit{Capacity: 3, Rate: 1})
-	l.book(Units{1, 1}, 0)
-	l.book(Units{1, 3}, 2)
-	l.book(Units{1, 3}, 5) // not 4, with 4 units together
-}
