@@ -49,7 +49,7 @@ var matrix = []struct {
 		"TestStore_SharesStayWithinTheLimit",
 		"TestFallback_QueueUsesItsShareAndReturns",
 		"TestStore_InFlightOfAProcessThatIsCutOff",
-		"TestInFlight_AProcessThatIsCutOffLosesItsSlots",
+		"TestInFlight_ProcessThatIsCutOffLosesItsSlots",
 	}},
 	{5, "of a cluster there is only a minority", "0", []string{
 		"TestCluster_GoesOnAfterFaults",
@@ -57,7 +57,7 @@ var matrix = []struct {
 	{6, "the store is slow", "r*d, if replies to some are usually d late and to others are not", []string{
 		"TestSlowStore_DelaysCallsAndKeepsLimits",
 		"TestStore_OperationEndsAtItsTimeout",
-		"TestQueue_DelayedReplyShiftsNoReservation",
+		"TestFleet_DelayedReplyShiftsNoReservation",
 	}},
 	{7, "the store hangs, and goes on", "0", []string{
 		"TestHungServer_ChargesNoAbandonedCallLater",
@@ -69,8 +69,8 @@ var matrix = []struct {
 	}},
 	{8, "a worker stands still, and goes on", "0", []string{
 		"TestPause_ProcessDoesNotCatchUp",
-		"TestLate_PauseOfTheProcessBunchesNoCalls",
-		"TestQueue_PauseFarFromTheStoreBunchesNoCalls",
+		"TestTolerance_PauseOfTheProcessBunchesNoCalls",
+		"TestFleet_PauseFarFromTheStoreBunchesNoCalls",
 		"TestInFlight_AProcessIsStopped",
 	}},
 	{9, "a worker's wall clock is set", "0", []string{
@@ -112,7 +112,7 @@ var matrix = []struct {
 		"TestConformance", // "keys of any bytes are keys of their own"
 	}},
 	{19, "calls are cancelled by the thousand", "0", []string{
-		"TestQueue_NoCallWaitsForCancelledOnes",
+		"TestCancel_DelaysNoOtherCall",
 		"TestSimulation_KeepsTheLimits",
 	}},
 	{20, "a hundred thousand wait for one key", "0", []string{
@@ -123,20 +123,20 @@ var matrix = []struct {
 		"TestDo_PanicEndsThePermit",
 		"TestObserve_PanicAtAdmissionChargesNothing",
 		"TestObserve_LaterPanicLosesNoReport",
-		"TestPanicPassesOnAndEndsTheCall",
+		"TestTransport_PanicEndsTheCall",
 	}},
 	{22, "a request is refused, or cancelled, with a body", "0", []string{
-		"TestRequestBodyIsClosedWhereItIsNotHandedOn",
-		"TestRequestReachesBaseUnchanged",
-		"TestBaseThatBreaksItsContractIsHeldToIt",
+		"TestTransport_ClosesBodyOfUnsentRequest",
+		"TestTransport_DoesNotChangeTheRequest",
+		"TestTransport_HoldsBaseToItsContract",
 	}},
 	{23, "a redirect leads elsewhere, or round and round", "0", []string{
-		"TestEachHopOfARedirectPaysToItsOwnHost",
-		"TestRedirectLoopPaysForEachHopAndEnds",
+		"TestRedirect_HostHoldsNoOther",
+		"TestAgain_EachHopOfARedirect",
 	}},
 	{24, "an API answers with hostile headers", "0", []string{
-		"TestMaxHoldBoundsWhatAResponseCanCause",
-		"TestFloodsOfHeadersAreBounded",
+		"TestSignal_HostileValuesHoldForMaxHoldAtMost",
+		"TestRead_FloodsAreBounded",
 		"FuzzRead",
 	}},
 	{25, "costs, limits and durations mean nothing", "0", []string{
@@ -152,7 +152,7 @@ var matrix = []struct {
 	{27, "limits are changed under load", "what was in the bucket above the new C, once", []string{
 		"TestSetLimits_CountForAllUnderLoad",
 		"TestSetLimits_OftenRefillsNothing",
-		"TestSetLimits_RefusesWhatNoLongerFits",
+		"TestSetLimits_RefusesACostAboveTheCapacity",
 	}},
 	{28, "workers have different limits for one key", "0: the newest release's limits count for all", []string{
 		"TestBucket_NewestReleaseCounts",
