@@ -139,7 +139,7 @@ func (b *core) giveBack(k *call) <-chan error {
 func (b *core) acquireNothing(ctx context.Context) (Call, error) {
 	k := &call{core: b, admitted: now()}
 	var r reply
-	if err := b.peek(ctx, "peek", &step{}, &r); err != nil {
+	if err := b.look(ctx, "look", &step{}, &r); err != nil {
 		return nil, err
 	}
 	if r.State.Rem > 0 {
@@ -154,7 +154,7 @@ func (b *core) acquireNothing(ctx context.Context) (Call, error) {
 // patience is how long after its beginning an Acquire asks again after a late answer, so that late
 // answers do not add up to many timeouts of the store. It asks again once at least, for where a
 // store's timeout is long, an answer that was lost and is given again takes longer than that.
-const patience = store.Deaf
+const patience = store.MaxReplyAge
 
 var errLate = errors.New("replies of the store come too late to be used")
 
@@ -170,5 +170,5 @@ func (r *reply) inTime(asked time.Time) bool {
 		return true
 	}
 	_, late := r.State.Due(r.Charges[0].Place)
-	return late+now.Sub(clamp(r.Heard, asked, now)) <= store.BookingGrace
+	return late+now.Sub(clamp(r.Received, asked, now)) <= store.BookingGrace
 }

@@ -19,9 +19,9 @@ func lateStore(memory *FakeStore, takes time.Duration) StoreFunc {
 		if err != nil {
 			return r, err
 		}
-		r.When, r.Heard = time.Now(), time.Now().Add(way)
+		r.When, r.Received = time.Now(), time.Now().Add(way)
 		if err = sleep(ctx, takes-way); err != nil && len(r.Charges) > 0 { // a store returns charges that its caller does not learn of
-			_, _ = memory.Apply(key, &store.Op{Limits: op.Limits, Action: store.Book, Back: r.Charges})
+			_, _ = memory.Apply(key, &store.Op{Limits: op.Limits, Action: store.Book, Unused: r.Charges})
 		}
 		return r, err
 	}

@@ -90,7 +90,7 @@ func (a *Answer) concerns(b *core, since time.Duration) bool {
 	default:
 		return false
 	}
-	if a.Wait <= soon || !a.Remaining.told() {
+	if a.Wait <= soon || !a.Remaining.reported() {
 		return false
 	}
 	used := Cost{-1, -1, -1, -1} // at most; negative if no limit counts that unit
@@ -119,9 +119,9 @@ func (a *Answer) report(c *store.Charge, by *limitSet) report {
 	return r
 }
 
-// told reports if the API has reported any unit. It replaces meaningless numbers by -1: below 0,
-// NaN, infinite.
-func (c *Cost) told() bool {
+// reported reports whether the API has reported any unit. It replaces meaningless numbers by -1:
+// below 0, NaN, infinite.
+func (c *Cost) reported() bool {
 	any := false
 	for i := range c {
 		if c[i] >= 0 && c[i] <= math.MaxFloat64 {

@@ -14,9 +14,9 @@ import (
 // bucket's clock, in one request to the bucket's store. A BookRequest can be used again, which
 // saves allocations.
 type BookRequest struct {
-	// Back are tickets that no call will use, in any order: Book sorts them. It undoes the latest
+	// Unused are tickets that no call will use, in any order: Book sorts them. It undoes the latest
 	// bookings, and returns what is safe of earlier ones.
-	Back []Ticket
+	Unused []Ticket
 	// Lost is how many of them were lost, because this process came to use them too late, and Late
 	// how late the latest was. [Bucket.Observe] reports them, as EventLate.
 	Lost int
@@ -26,7 +26,7 @@ type BookRequest struct {
 	// it stays as it is, and Book books nothing. If the store does not reply, as with a
 	// [*StoreError], it is unknown whether it was undone: no call may use it, and it cannot be
 	// returned. An error before the request leaves it as it was: an ended ctx, a negative duration,
-	// an invalid cost without Back. The zero Ticket stands for none.
+	// an invalid cost without Unused. The zero Ticket stands for none.
 	Move Ticket
 	// Costs are the calls to book, in this order. If it is empty, Book only reads the clock.
 	Costs []Cost
@@ -36,7 +36,7 @@ type BookRequest struct {
 	Horizon time.Duration
 	// After is the shortest wait of the first, for a store that is far away: a reservation that is
 	// due before its reply arrives is lost or late. A caller that books one call at a time sets it to
-	// [Clock.Back].
+	// [Clock.Latency].
 	After time.Duration
 	// InJob is true if the calls are further requests of jobs, as [Bucket.InJob] reports: an
 	// [InFlight] does not count them.
@@ -61,7 +61,7 @@ type BookRequest struct {
 // Book carries the request out: it is Reserve of golang.org/x/time/rate for many calls at a time.
 // If the first of Costs is refused, the error is a [*ThrottledError] or a [*CostError], as of
 // Acquire. After any error there is no ticket. Use a ticket when [Clock.Ready] reports true, or
-// return it in Back.
+// return it in Unused.
 func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 	clear(k.Tickets) // what is kept here would never be collected
 	k.Tickets = k.Tickets[:0]
@@ -77,14 +77,14 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 	var invalid error
 	if len(k.Costs) > 0 && !k.Costs[0].valid() {
 		invalid = &CostError{Key: b.key, Cost: k.Costs[0], Err: ErrInvalid}
-		if s.costs = nil; len(k.Back) == 0 {
+		if s.costs = nil; len(k.Unused) == 0 {
 			return invalid
 		}
 	}
 	// A reservation can only be undone when the later ones have been.
-	k.Back = slices.DeleteFunc(k.Back, func(t Ticket) bool { return t.call == nil })
-	slices.SortStableFunc(k.Back, Ticket.compare)
-	for _, t := range k.Back {
+	k.Unused = slices.DeleteFunc(k.Unused, func(t Ticket) bool { return t.call == nil })
+	slices.SortStableFunc(k.Unused, Ticket.compare)
+	for _, t := range k.Unused {
 		if t.call.once(flagDone | flagVoid) {
 			k.back = append(k.back, t.call)
 			s.freed += t.call.slot.drop()
@@ -152,7 +152,7 @@ func (b *Bucket) tickets(k *BookRequest, r *reply) {
 		c.note(r)
 		c.takeSlot(r)
 		k.booked++
-		c.order, c.sure = k.booked, r.State.Dial()+store.Deaf
+		c.order, c.sure = k.booked, r.State.Dial()+store.MaxReplyAge
 		k.Tickets = append(k.Tickets, Ticket{c})
 	}
 }

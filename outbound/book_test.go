@@ -32,7 +32,7 @@ func TestBook_ReturnedTogetherIsAsIfNeverBooked(t *testing.T) {
 					t.Fatal(len(k.Tickets), err)
 				}
 				order(k.Tickets)
-				must(t, b.Book(ctx, &BookRequest{Back: append(k.Tickets, Ticket{})})) // the last one is no reservation
+				must(t, b.Book(ctx, &BookRequest{Unused: append(k.Tickets, Ticket{})})) // the last one is no reservation
 			}
 			for i := range 5 {
 				if _, err := b.Acquire(ctx, Cost{1}); err != nil {
@@ -59,7 +59,7 @@ func TestBook_ReturnedReservationChangesNoHold(t *testing.T) {
 						must(t, b.Book(ctx, &k))
 					}
 					time.Sleep(kept + 1)
-					must(t, b.Book(ctx, &BookRequest{Back: k.Tickets}))
+					must(t, b.Book(ctx, &BookRequest{Unused: k.Tickets}))
 					must(t, b.Hold(ctx, 10*time.Second))
 					_, due := reserve(t, b, 2)
 					got := time.Until(due[1])
@@ -95,7 +95,7 @@ func TestBook_InvalidCostLosesNoReturnedTicket(t *testing.T) {
 	b := Must(NewBucket("k", Limit{Capacity: 5, LeakRate: 0.001}))
 	k := BookRequest{Costs: []Cost{{5}}, Wait: time.Hour}
 	must(t, b.Book(ctx, &k))
-	err := b.Book(ctx, &BookRequest{Back: k.Tickets, Costs: []Cost{{math.NaN()}}})
+	err := b.Book(ctx, &BookRequest{Unused: k.Tickets, Costs: []Cost{{math.NaN()}}})
 	if s, _ := b.State(ctx); !errors.Is(err, ErrInvalid) || s.Level != 0 {
 		t.Errorf("%v, level %v", err, s.Level)
 	}

@@ -130,7 +130,7 @@ func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (decided bool, 
 			return true, nil
 		}
 		if wait > 0 {
-			return true, &ThrottledError{Key: b.key, Limit: b.said.Value().label, RetryAfter: wait}
+			return true, &ThrottledError{Key: b.key, Limit: b.labelled.Value().label, RetryAfter: wait}
 		}
 	}
 	return false, nil
@@ -265,7 +265,7 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 // Limits returns the limits in force, as far as this process knows: those of the last reply, with
 // an [InFlight] last. It makes no request.
 func (b *Bucket) Limits() []Limit {
-	if b.unmade() {
+	if b.isZero() {
 		return nil
 	}
 	return b.given()
@@ -293,7 +293,7 @@ func (b *Bucket) States(ctx context.Context) ([]State, error) {
 		return nil, err
 	}
 	var r reply
-	if err := b.peek(ctx, "state", &step{Op: store.Op{Slots: true}}, &r); err != nil {
+	if err := b.look(ctx, "state", &step{Op: store.Op{Slots: true}}, &r); err != nil {
 		return nil, err
 	}
 	return r.states(), nil
@@ -305,7 +305,7 @@ func (b *Bucket) States(ctx context.Context) ([]State, error) {
 // Adaptive limit was halved, the bucket is idle an hour later. A bucket in a shared store is always
 // idle: its state is in the store. A bucket with limiters of several keys of a Keyed is always
 // idle, too: the Keyed keeps one of them until the bucket is idle by itself.
-func (b *Bucket) Idle() bool { return b.unmade() || b.keys.Load() > 1 || b.idle() }
+func (b *Bucket) Idle() bool { return b.isZero() || b.keys.Load() > 1 || b.idle() }
 
 // Observe calls f with each change of the bucket's state from now on, beginning with a hold or a
 // slow-down that is in force. stop ends it without waiting: f may be running then, or be called
@@ -319,7 +319,7 @@ func (b *Bucket) Idle() bool { return b.unmade() || b.keys.Load() > 1 || b.idle(
 // call up. It may use the bucket. Changes that come while it runs wait for it. If it
 // panics, the program ends.
 func (b *Bucket) Observe(f func(Event)) (stop func()) {
-	if f == nil || b.unmade() {
+	if f == nil || b.isZero() {
 		return func() {}
 	}
 	p := b.slowPath()
@@ -329,7 +329,7 @@ func (b *Bucket) Observe(f func(Event)) (stop func()) {
 // InJob reports whether ctx is that of a further request of a job that is in flight in this bucket:
 // see [Permit.AcquireIn]. It is for packages that wait. Such a call is in flight already, and must
 // not wait behind calls that may wait for the job. Book it with [BookRequest.InJob].
-func (b *Bucket) InJob(ctx context.Context) bool { return !b.unmade() && b.inJob(ctx) }
+func (b *Bucket) InJob(ctx context.Context) bool { return !b.isZero() && b.inJob(ctx) }
 
 // Waiting registers waiting calls until stop is called, for packages that wait, as [Bucket.Book]
 // is. Meanwhile f is called soon after a change by this process: a Hold, Resume, SetLimits, the end
@@ -337,7 +337,7 @@ func (b *Bucket) InJob(ctx context.Context) bool { return !b.unmade() && b.inJob
 // block: the call that changes something may return only after f, and its caller may hold locks. To
 // watch a bucket there is [Bucket.Observe].
 func (b *Bucket) Waiting(f func()) (stop func()) {
-	if b.unmade() {
+	if b.isZero() {
 		return func() {}
 	}
 	leave := b.slowPath().waiting.listen(f)
@@ -358,13 +358,13 @@ func (b *Bucket) Waiting(f func()) (stop func()) {
 
 // ready is what every method asks first.
 func (b *Bucket) ready(ctx context.Context) error {
-	if b.unmade() {
+	if b.isZero() {
 		return errNilBucket
 	}
 	return ctx.Err()
 }
 
-// unmade reports whether b is nil, or zero: no limit has a capacity of 0.
-func (b *Bucket) unmade() bool { return b == nil || b.capacity == 0 }
+// isZero reports whether b is nil, or zero: no limit has a capacity of 0.
+func (b *Bucket) isZero() bool { return b == nil || b.capacity == 0 }
 
 var errNilBucket = fmt.Errorf("%w: a Bucket that NewBucket has not made", ErrInvalid)

@@ -19,7 +19,7 @@ type cell struct {
 	word     atomic.Int64  // when the bucket is empty, in ns of this process; or busy
 	seen     atomic.Int64  // when the last call was admitted by the word, to the millisecond
 	unit     int64         // ns that a unit takes to leak, or 0 if the state is never here
-	brim     int64         // ns that a full bucket takes to leak
+	full     int64         // ns that a full bucket takes to leak
 	capacity float64       // of the first limit
 	keys     atomic.Int32  // limiters around the bucket that Keyeds have
 	info     atomic.Uint32 // the unit of a Cost that the first limit counts, and good
@@ -38,7 +38,7 @@ const (
 type fill struct {
 	units  float64
 	word   int64 // of the cell, after it
-	place  int64 // when it was
+	at     int64 // when it was
 	before int64 // when the fill before was
 }
 
@@ -51,11 +51,11 @@ func (c *cell) start(l *Limit, born time.Duration) bool {
 	if l.inFlight || l.kind != store.Leaky || unit > math.MaxInt64/2 || unit*l.LeakRate > 1e9*(1+1e-5) {
 		return false
 	}
-	brim := lasts(l.Capacity, int64(unit))
-	if float64(brim) > l.Capacity*unit*(1+1e-9) {
+	full := lasts(l.Capacity, int64(unit))
+	if float64(full) > l.Capacity*unit*(1+1e-9) {
 		return false
 	}
-	c.unit, c.brim = int64(unit), brim
+	c.unit, c.full = int64(unit), full
 	c.word.Store(int64(born))
 	c.seen.Store(never)
 	return true
@@ -73,7 +73,7 @@ func lasts(n float64, unit int64) int64 {
 	return whole*unit + int64(math.Ceil(max(0, part)))
 }
 
-// take charges a valid cost at time t, and notes it in f, if there is room then; known says that a
+// take charges a valid cost at time t, and notes it in f; known says that a
 // call has succeeded before this one. If the call does not fit, wait is how long until it does, or
 // 0 if the word does not show it.
 func (c *cell) take(cost *Cost, t int64, f *fill) (wait time.Duration, ok, known bool) {
@@ -83,14 +83,14 @@ func (c *cell) take(cost *Cost, t int64, f *fill) (wait time.Duration, ok, known
 	if word == busy || !(n > 0 && n <= c.capacity) {
 		return 0, false, false
 	}
-	brim, seen := c.brim, c.seen.Load()
+	full, seen := c.full, c.seen.Load()
 	if n != 1 || c.capacity > 1e9 { // else it is whole, and no less than a billionth
-		need = min(lasts(max(n, c.capacity*1e-9), need), brim)
+		need = min(lasts(max(n, c.capacity*1e-9), need), full)
 	}
 	for {
 		next := max(word, t) + need
-		if over := next - t - brim; over > 0 {
-			if word-t > brim { // the clock has stepped back, or t is old
+		if over := next - t - full; over > 0 {
+			if word-t > full { // the clock has stepped back, or t is old
 				return 0, false, false
 			}
 			return time.Duration(over), false, false

@@ -126,7 +126,7 @@ func TestCell_OldCallReturnsNothing(t *testing.T) {
 			late := outlived(t, 10)
 			late.Settle(Cost{13})
 			var r reply
-			if err := late.core.peek(ctx, "state", &step{}, &r); err != nil || r.states()[0].Level != 3 {
+			if err := late.core.look(ctx, "state", &step{}, &r); err != nil || r.states()[0].Level != 3 {
 				t.Errorf("%+v, %v, want a level of the 3 that it has cost beyond its cost", r.states(), err)
 			}
 		})

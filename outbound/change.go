@@ -13,7 +13,7 @@ type watches struct{ atomic.Pointer[[]*watch] }
 
 // add registers f for changes. collected is how many calls were forgotten until now.
 func (a *watches) add(f func(Event), collected int) (stop func()) {
-	w := &watch{tell: f, speed: 1, collected: collected}
+	w := &watch{report: f, speed: 1, collected: collected}
 	a.edit(func(all []*watch) []*watch { return append(all, w) })
 	return func() {
 		w.mu.Lock()
@@ -44,25 +44,25 @@ func (a *watches) edit(change func([]*watch) []*watch) {
 }
 
 // announce notifies each watch of what an operation has found.
-func (a *watches) announce(r *reply) { a.tell(func(w *watch) { w.lookLocked(r) }) }
+func (a *watches) announce(r *reply) { a.each(func(w *watch) { w.lookLocked(r) }) }
 
 // announceLate notifies each watch of lost reservations.
 func (a *watches) announceLate(places int, late time.Duration) {
 	if places > 0 {
-		a.tell(func(w *watch) { w.addLocked(Event{Kind: EventLate, Calls: places, Late: max(0, late)}) })
+		a.each(func(w *watch) { w.addLocked(Event{Kind: EventLate, Calls: places, Late: max(0, late)}) })
 	}
 }
 
 // tell makes each watch note events, and report them in a goroutine of its own.
-func (a *watches) tell(note func(*watch)) {
+func (a *watches) each(note func(*watch)) {
 	all := a.Load()
 	if all == nil {
 		return
 	}
 	for _, w := range *all {
 		w.mu.Lock()
-		if note(w); len(w.news) > 0 && !w.telling {
-			w.telling = true
+		if note(w); len(w.news) > 0 && !w.reporting {
+			w.reporting = true
 			go w.run()
 		}
 		w.mu.Unlock()
@@ -71,11 +71,11 @@ func (a *watches) tell(note func(*watch)) {
 
 // watch is one caller of Bucket.Observe.
 type watch struct {
-	tell func(Event)
+	report func(Event)
 
 	mu           sync.Mutex // protects what follows
 	news         []Event    // not reported yet
-	telling      bool       // run is reporting them
+	reporting    bool       // run is reporting them
 	stopped      bool
 	at           time.Duration // the store's time at the last look, and what was seen then
 	when         time.Time     // the local time, if the store returns one
@@ -96,24 +96,24 @@ const moved = time.Millisecond
 // store's time that goes back for longer has been set.
 const outdated = 10 * time.Second
 
-// anew is by how much the epoch grows, at least, when a key has expired, or was lost, and begins
-// again. Its epoch starts with the time when it began, in nanoseconds, or microseconds as in
-// Redis. A hold or a Resume adds one.
-const anew = 100
+// newEpoch is by how much the epoch grows, at least, when a key has expired, or was lost, and
+// begins again. Its epoch starts with the time when it began, in nanoseconds, or microseconds as
+// in Redis. A hold or a Resume adds one.
+const newEpoch = 100
 
 // run reports events until there are none.
 func (w *watch) run() {
 	for {
 		w.mu.Lock()
 		if len(w.news) == 0 || w.stopped {
-			w.telling = false
+			w.reporting = false
 			w.mu.Unlock()
 			return
 		}
 		c := w.news[0]
 		w.news = slices.Delete(w.news, 0, 1)
 		w.mu.Unlock()
-		w.tell(c)
+		w.report(c)
 	}
 }
 
@@ -128,7 +128,7 @@ func (w *watch) lookLocked(r *reply) {
 	}
 	held, until := s.Rem > 0, later(s.At, s.Rem)
 	added, first := s.Epoch-w.epoch, s.Epoch == int64(s.Born) || s.Epoch == s.Born.Microseconds()
-	resumed := known && s.Born != w.born && !first && added > 0 && added < anew
+	resumed := known && s.Born != w.born && !first && added > 0 && added < newEpoch
 	passed := s.At >= w.until && (!resumed || s.Born >= w.until)
 	if w.held && (passed || !held && !resumed) {
 		w.addLocked(Event{Kind: EventReleased, Hold: max(0, min(w.until, s.At)-w.begun)})

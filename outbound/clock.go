@@ -32,18 +32,18 @@ func (b *core) clock(r *reply, sent time.Time, older *Clock) Clock {
 	decided, state := r.decided()
 	k.limits, k.state = decided, *state
 	if k.before, k.stands = older.before, older.stands; older.number != k.number {
-		k.before, k.stands = older.number, older.state.Dial()+store.Deaf
+		k.before, k.stands = older.number, older.state.Dial()+store.MaxReplyAge
 	}
-	k.at, k.received, k.fresh = now, now, hearing
+	k.at, k.received, k.fresh = now, now, minReplyAge
 	if !r.When.IsZero() {
 		// A bad estimate stays within the request's time. An answer from before it, out of a cache, is
 		// taken for one of the time at which it was asked for: that makes nothing due earlier.
 		k.at = clamp(r.When, sent, now)
 		k.back = now.Sub(k.at) // of this one, if no other is given
-		if r.Heard.After(r.When) {
-			k.back = min(r.Heard.Sub(r.When), max(deaf, now.Sub(sent)))
+		if r.Received.After(r.When) {
+			k.back = min(r.Received.Sub(r.When), max(maxReplyAge, now.Sub(sent)))
 		}
-		k.fresh = min(max(hearing, k.at.Sub(sent)+k.back), deaf)
+		k.fresh = min(max(minReplyAge, k.at.Sub(sent)+k.back), maxReplyAge)
 	}
 	return k
 }
@@ -59,13 +59,13 @@ func clamp(t, from, to time.Time) time.Time {
 	return t
 }
 
-// hearing is how long a process relies on a reply from a shared store. The longer it does, the more
-// of its calls leave in a hold. If a request normally takes longer, a reply counts for as long as
-// that, up to deaf. One request is in progress at a time, and a process without a recent reply
-// could use only a part of its reservations.
+// minReplyAge is how long a process relies on a reply from a shared store. The longer it does, the
+// more of its calls leave in a hold. If a request normally takes longer, a reply counts for as
+// long as that, up to maxReplyAge. One request is in progress at a time, and a process without a
+// recent reply could use only a part of its reservations.
 const (
-	hearing = 25 * time.Millisecond
-	deaf    = store.Deaf
+	minReplyAge = 25 * time.Millisecond
+	maxReplyAge = store.MaxReplyAge
 )
 
 // Known reports whether there was a reply at all.
@@ -100,11 +100,11 @@ func (k *Clock) Due(t Ticket) time.Time {
 	return k.at.Add(in)
 }
 
-// Back returns the normal latency of a reply from the store. A reservation that is due sooner is
-// late when the process learns of it. If the store does not report what is normal, Back is the
+// Latency returns the normal latency of a reply from the store. A reservation that is due sooner is
+// late when the process learns of it. If the store does not report what is normal, Latency is the
 // latency of this reply. It is 0 for a store in this process, and for one that does not report the
 // time of its replies.
-func (k *Clock) Back() time.Duration { return k.back }
+func (k *Clock) Latency() time.Duration { return k.back }
 
 // Ready reports whether the ticket's call may leave at the time now, and how late it is, with a
 // lateness before a hold included. Late counts from the reservation, even if its reply arrived

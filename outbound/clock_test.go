@@ -20,7 +20,7 @@ func timed(way, back, when, heard time.Duration) StoreFunc {
 		sent := time.Now()
 		r, err := s.Update(ctx, key, op)
 		if heard != 0 {
-			r.When, r.Heard = sent.Add(when), sent.Add(heard)
+			r.When, r.Received = sent.Add(when), sent.Add(heard)
 		}
 		return r, err
 	}
@@ -98,7 +98,7 @@ func repeating(lost int, after time.Duration) StoreFunc {
 			r, err = s.Apply(key, &store.Op{Limits: op.Limits, Number: op.Number})
 			r.Charges = charges
 		}
-		r.When, r.Heard = time.Now(), time.Now()
+		r.When, r.Received = time.Now(), time.Now()
 		return r, err
 	}
 }

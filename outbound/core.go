@@ -15,29 +15,30 @@ import (
 // core is a bucket without its exported methods. It keeps the bucket's state and carries steps out
 // in its cell, in a localState, or in a sharedState.
 type core struct {
-	cell // see there why it comes first, and the key next to it
-	key  string
-	slow atomic.Pointer[slowPath] // nil while the cell is enough for all calls
-	born time.Duration
-	said unique.Handle[said] // where the cell has the only limit
+	cell     // see there why it comes first, and the key next to it
+	key      string
+	slow     atomic.Pointer[slowPath] // nil while the cell is enough for all calls
+	born     time.Duration
+	labelled unique.Handle[labelledLimit] // where the cell has the only limit
 }
 
-// said is a limit and its label. Most buckets have the limit of another bucket, and share it.
-type said struct {
+// labelledLimit is a limit and its label. Most buckets have the limit of another bucket, and share
+// it.
+type labelledLimit struct {
 	limit Limit
 	label string
 }
 
-// lastSaid is that of the latest bucket with a cell: buckets that are made in sequence mostly have
-// the same limit, and share its text.
-var lastSaid atomic.Pointer[unique.Handle[said]]
+// lastLabelled is that of the latest bucket with a cell: buckets that are made in sequence mostly
+// have the same limit, and share its text.
+var lastLabelled atomic.Pointer[unique.Handle[labelledLimit]]
 
-func sayingOf(l *Limit) unique.Handle[said] {
-	if h := lastSaid.Load(); h != nil && h.Value().limit == *l {
+func labelledOf(l *Limit) unique.Handle[labelledLimit] {
+	if h := lastLabelled.Load(); h != nil && h.Value().limit == *l {
 		return *h
 	}
-	h := unique.Make(said{*l, l.label()})
-	lastSaid.Store(&h)
+	h := unique.Make(labelledLimit{*l, l.label()})
+	lastLabelled.Store(&h)
 	return h
 }
 
@@ -67,7 +68,7 @@ func (b *core) init(key string, limits []Limit, in store.Store) {
 	b.info.Store(uint32(first.Unit))
 	b.word.Store(busy)
 	if len(limits) == 1 && in == nil && b.start(first, b.born) {
-		b.said = sayingOf(first)
+		b.labelled = labelledOf(first)
 		return
 	}
 	p := b.newSlowPath(keyed(limits))
@@ -93,7 +94,7 @@ func (b *core) newSlowPath(limits []Limit) *slowPath {
 }
 
 // first returns the limit of the cell.
-func (b *core) first() Limit { return b.said.Value().limit }
+func (b *core) first() Limit { return b.labelled.Value().limit }
 
 // slowPath returns what the core has beyond its cell, and makes it if there is none yet.
 func (b *core) slowPath() *slowPath {
@@ -306,8 +307,8 @@ func (b *core) follow(ctx context.Context, p *slowPath, f *inForce, op *store.Op
 	return is, nil
 }
 
-// peek reads the state, by an empty step. It makes no slowPath.
-func (b *core) peek(ctx context.Context, name string, s *step, r *reply) error {
+// look reads the state, by an empty step. It makes no slowPath.
+func (b *core) look(ctx context.Context, name string, s *step, r *reply) error {
 	word := b.word.Load()
 	if h := b.slots().fleet; h != nil {
 		if err := h.look(ctx); err != nil {
@@ -387,11 +388,11 @@ func (b *core) throttled(f *inForce, wait, rem time.Duration, why uint8, limit i
 
 // charge returns what a call has taken of the cell as a charge of the key.
 func (b *core) charge(f *fill) (c store.Charge) {
-	born, epoch := b.slowPath().local.life(f.place) // a charge of an earlier life returns nothing
+	born, epoch := b.slowPath().local.life(f.at) // a charge of an earlier life returns nothing
 	c.ID, c.Born, c.Epoch, c.Number = numberOf(f.word, born), born, epoch, firstNumber
 	c.N[0] = f.units
-	c.Y[0] = float64(f.word-f.place) / float64(b.unit)
-	c.Place = time.Duration(f.place) - born
+	c.Y[0] = float64(f.word-f.at) / float64(b.unit)
+	c.Place = time.Duration(f.at) - born
 	c.Before = time.Duration(f.before) - born
 	c.Free = later(c.Place, (&store.Limit{Rate: b.first().LeakRate}).Above(f.units, 0))
 	return c

@@ -59,7 +59,7 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 	}
 	var r reply
 	sent := time.Now()
-	if err := b.peek(ctx, "explain", &step{Op: store.Op{Slots: true}}, &r); err != nil {
+	if err := b.look(ctx, "explain", &step{Op: store.Op{Slots: true}}, &r); err != nil {
 		return Explanation{}, err
 	}
 	k := b.clock(&r, sent, new(Clock))

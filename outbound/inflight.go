@@ -26,10 +26,10 @@ const (
 // holder holds a shared bucket's slots among those of all processes, as [store.Ask] says. It asks
 // by a timer, and only while it has slots or calls wait for some. slots.mu protects it.
 type holder struct {
-	of   *slots
-	core core   // the key of the slots: a limit that leaks all of them in a lease
-	id   uint64 // of this bucket in this process
-	tell func() // that there are slots
+	of     *slots
+	core   core   // the key of the slots: a limit that leaks all of them in a lease
+	id     uint64 // of this bucket in this process
+	notify func() // that there are slots
 
 	have     int
 	sent     time.Time       // when the last answered ask was sent, or zero
@@ -41,7 +41,7 @@ type holder struct {
 	tries    time.Duration // the last pause
 	wants    int           // slots that calls which wait have not found
 	wanted   time.Duration // when the last of them looked for one
-	gates    int           // calls that wait for the answer only
+	waiters  int           // calls that wait for the answer only
 	waits    bool          // the store knows that calls wait
 	asking   bool
 	due      bool          // ask now
@@ -50,16 +50,16 @@ type holder struct {
 	timer    *time.Timer
 
 	// What follows is for a bucket without another limit: its calls only have to learn of holds.
-	clear   store.Reply   // the last reply without a hold
-	heard   time.Duration // when it came
-	fresh   time.Duration // for how long calls leave by it
-	looking bool          // a request for the next one is under way
-	held    time.Duration // when the last reply with a hold came
+	clear    store.Reply   // the last reply without a hold
+	received time.Duration // when it came
+	fresh    time.Duration // for how long calls leave by it
+	looking  bool          // a request for the next one is under way
+	held     time.Duration // when the last reply with a hold came
 }
 
 // newHolder returns the holder of a bucket that a store keeps.
 func newHolder(of *slots, key string, limit *Limit, in store.Store, tell func()) *holder {
-	h := &holder{of: of, id: rand.Uint64() | 1, tell: tell, answered: make(chan struct{}), granted: never, idleFrom: never, again: never, pause: never, wanted: never, heard: never, held: never}
+	h := &holder{of: of, id: rand.Uint64() | 1, notify: tell, answered: make(chan struct{}), granted: never, idleFrom: never, again: never, pause: never, wanted: never, received: never, held: never}
 	h.core.init(key, []Limit{leasedLimit(limit)}, in)
 	h.core.slowPath().shared.key = apart + "in flight:" + key
 	return h
@@ -149,7 +149,7 @@ func (h *holder) plan() {
 	if t-h.wanted > wantedFor {
 		h.wants = 0
 	}
-	need := h.wants + h.gates
+	need := h.wants + h.waiters
 	if need > h.spare() {
 		at = h.again
 	}
@@ -162,7 +162,7 @@ func (h *holder) plan() {
 	if h.have > 0 {
 		at = min(at, h.sent.Sub(start)+h.of.limit.Load().lease()/6)
 	}
-	if at = max(at, h.pause); h.gates > 0 && h.gates > h.spare() {
+	if at = max(at, h.pause); h.waiters > 0 && h.waiters > h.spare() {
 		at = h.again // the caller is to learn why it fails
 	}
 	switch {
@@ -191,12 +191,12 @@ func (h *holder) ask() {
 	h.of.mu.Lock()
 	h.due = false
 	back := h.surplus()
-	if unused := h.idle() - h.wants - h.gates; unused > back && now() >= h.idleFrom {
+	if unused := h.idle() - h.wants - h.waiters; unused > back && now() >= h.idleFrom {
 		back = unused
 	}
 	h.have -= back // before the ask leaves
 	s := step{Op: store.Op{Action: store.Allot, Ask: store.Ask{
-		ID: h.id, Keep: h.have, Want: max(0, h.wants+h.gates-h.spare()), Stays: h.wants > 0, Known: !h.lapsed(), Lease: h.of.limit.Load().lease(),
+		ID: h.id, Keep: h.have, Want: max(0, h.wants+h.waiters-h.spare()), Stays: h.wants > 0, Known: !h.lapsed(), Lease: h.of.limit.Load().lease(),
 	}}}
 	h.of.mu.Unlock()
 	sent, r := time.Now(), reply{}
@@ -219,11 +219,11 @@ func (h *holder) ask() {
 		}
 	}
 	close(h.answered)
-	h.answered, h.gates = make(chan struct{}), 0
+	h.answered, h.waiters = make(chan struct{}), 0
 	h.plan()
 	h.of.mu.Unlock()
 	if changed {
-		h.tell()
+		h.notify()
 	}
 }
 
@@ -244,7 +244,7 @@ func (h *holder) wait(ctx context.Context, s *step) (again time.Duration, err er
 		if s.waits {
 			h.wants, h.wanted = max(h.wants, len(s.costs)), now()
 		} else {
-			h.gates++
+			h.waiters++
 		}
 		h.plan()
 		answered := h.answered
@@ -256,7 +256,7 @@ func (h *holder) wait(ctx context.Context, s *step) (again time.Duration, err er
 		}
 		h.of.mu.Lock()
 		if !s.waits && answered == h.answered { // its ctx ended before the answer came
-			h.gates--
+			h.waiters--
 		}
 		if err = cmp.Or(err, h.err); err != nil && s.waits {
 			return 0, nil // the request reports it, with what else it has to
@@ -303,7 +303,7 @@ func (h *holder) set(ctx context.Context, l *Limit) error {
 		case <-ctx.Done():
 		}
 	}
-	h.tell()
+	h.notify()
 	return err
 }
 
@@ -315,9 +315,9 @@ func (h *holder) remember(sent time.Duration, r *store.Reply) {
 	h.looking = false
 	switch t := now(); {
 	case r.State.Rem > 0:
-		h.held, h.heard = t, never
+		h.held, h.received = t, never
 	case !r.Stale && sent > h.held:
-		h.clear, h.heard, h.fresh = *r, t, min(max(hearing, t-sent), deaf)
+		h.clear, h.received, h.fresh = *r, t, min(max(minReplyAge, t-sent), maxReplyAge)
 		h.clear.Charges = nil
 	}
 }
@@ -331,8 +331,8 @@ func (h *holder) recall(b *core, op *store.Op, r *store.Reply) bool {
 	}
 	h.of.mu.Lock()
 	defer h.of.mu.Unlock()
-	age := now() - h.heard
-	if age > deaf || len(op.Costs) > 0 && age > h.fresh {
+	age := now() - h.received
+	if age > maxReplyAge || len(op.Costs) > 0 && age > h.fresh {
 		return false
 	}
 	if len(op.Costs) > 0 && age > h.fresh/2 && !h.looking {

@@ -253,7 +253,7 @@ func TestInFlight_BookingThatEndsKeepsNoSlot(t *testing.T) {
 		if must(t, b[0].Book(ctx, &k)); len(k.Tickets) != 1 {
 			t.Fatalf("%d tickets", len(k.Tickets))
 		}
-		k.Back = append(k.Back, k.Tickets...)
+		k.Unused = append(k.Unused, k.Tickets...)
 		ends, cancel := context.WithTimeout(ctx, 500*time.Microsecond)
 		defer cancel()
 		if err := b[0].Book(ends, &k); err == nil {

@@ -317,7 +317,7 @@ func (e *entry) drop(t, unused time.Duration) bool {
 	if i, ok := e.Limiter.(idler); !ok || pins >= asking || time.Duration(seen) > t-unused || !i.Idle() {
 		return false
 	}
-	if b != nil && b.keys.Add(-1) == 0 && !b.unmade() && !b.idle() {
+	if b != nil && b.keys.Add(-1) == 0 && !b.isZero() && !b.idle() {
 		b.keys.Add(1)
 		return false
 	}

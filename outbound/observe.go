@@ -25,7 +25,7 @@ func Observe(l Limiter, name string, f func(context.Context, Event)) Limiter {
 	if f == nil {
 		return l
 	}
-	o := &observer{limiter: l, name: name, tell: f}
+	o := &observer{limiter: l, name: name, report: f}
 	o.bucket, _ = l.(*Bucket)
 	return o
 }
@@ -37,7 +37,7 @@ type observer struct {
 	limiter Limiter
 	bucket  *Bucket // if the limiter is one
 	name    string
-	tell    func(context.Context, Event)
+	report  func(context.Context, Event)
 }
 
 // Unwrap returns the limiter that is observed.
@@ -53,13 +53,13 @@ func (o *observer) Acquire(ctx context.Context, c Cost) (Permit, error) {
 	e := Event{Name: o.name, Cost: c}
 	if o.limiter == nil {
 		e.Kind, e.Err = EventFailed, fmt.Errorf("%w: nil Limiter of Observe", ErrInvalid)
-		o.tell(ctx, e)
+		o.report(ctx, e)
 		return Permit{}, e.Err
 	}
 	p, admitted, wait, err := o.acquire(ctx, c)
-	told := false
+	reported := false
 	defer func() {
-		if !told && err == nil { // f has panicked: the call is never sent
+		if !reported && err == nil { // f has panicked: the call is never sent
 			p.Settle(Cost{})
 			p.Done()
 		}
@@ -76,8 +76,8 @@ func (o *observer) Acquire(ctx context.Context, c Cost) (Permit, error) {
 	default:
 		e.Kind = EventFailed
 	}
-	o.tell(ctx, e)
-	told = true
+	o.report(ctx, e)
+	reported = true
 	if err != nil {
 		return Permit{}, err
 	}
@@ -92,7 +92,7 @@ func (o *observer) acquire(ctx context.Context, c Cost) (p Permit, at, wait time
 	if o.bucket != nil {
 		var decided bool
 		if decided, err = o.bucket.decide(ctx, &c, &p); decided {
-			return p, time.Duration(p.place), 0, err
+			return p, time.Duration(p.at), 0, err
 		}
 		begin = now()
 		p.call, err = o.bucket.acquire(ctx, c)
@@ -136,14 +136,14 @@ func (o *observed) once(unless, set uint8, report func(*Permit)) bool {
 	return true
 }
 
-func (o *observed) tell(e Event) {
+func (o *observed) report(e Event) {
 	e.Name, e.Cost = o.observer.name, o.cost
-	o.observer.tell(&o.after, e)
+	o.observer.report(&o.after, e)
 }
 
 func (o *observed) Settle(used Cost) {
 	if !used.real() {
-		o.tell(Event{Kind: EventSettled, Used: used, Err: ErrInvalid})
+		o.report(Event{Kind: EventSettled, Used: used, Err: ErrInvalid})
 		return
 	}
 	set := flagSettled
@@ -151,7 +151,7 @@ func (o *observed) Settle(used Cost) {
 		set |= flagFailed
 	}
 	if o.once(flagSettled, set, func(p *Permit) { p.Settle(used) }) {
-		o.tell(Event{Kind: EventSettled, Used: used})
+		o.report(Event{Kind: EventSettled, Used: used})
 	}
 }
 
@@ -169,12 +169,12 @@ func (o *observed) Answered(a Answer) {
 			e.Err = ErrInvalid // of the duration; a refusal counts all the same
 		}
 	case AnswerQuota:
-		told := a.Budget // on the heap, and only here
-		e = Event{Kind: EventQuota, Budget: &told}
+		budget := a.Budget // on the heap, and only here
+		e = Event{Kind: EventQuota, Budget: &budget}
 	default:
 		return
 	}
-	o.tell(e)
+	o.report(e)
 }
 
 func (o *observed) pending() bool { return true } // Done reports the end
@@ -185,6 +185,6 @@ func (o *observed) Done() {
 		p.Done()
 		succeeded = o.flags&flagFailed == 0
 	}) {
-		o.tell(Event{Kind: EventEnded, Took: now() - o.admitted, Succeeded: succeeded})
+		o.report(Event{Kind: EventEnded, Took: now() - o.admitted, Succeeded: succeeded})
 	}
 }

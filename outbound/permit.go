@@ -100,7 +100,7 @@ func (p *Permit) ofCell() bool { return p.core != nil && p.call == nil }
 // end returns what ends the call. One that was charged to the cell then is as any other call.
 func (p *Permit) end() Call {
 	if p.ofCell() {
-		k := &call{core: p.core, admitted: time.Duration(p.place), force: p.core.ofCell(), flags: p.flags}
+		k := &call{core: p.core, admitted: time.Duration(p.at), force: p.core.ofCell(), flags: p.flags}
 		k.charge[0] = p.core.charge(&p.fill)
 		k.cost[0][p.core.unitOf()] = p.units // unknown for the other units
 		p.call = k
@@ -118,7 +118,7 @@ func (p *Permit) Answered(a Answer) {
 	if p.listener != nil {
 		p.listener.Answered(a)
 	}
-	if p.ofCell() && !a.concerns(p.core, now()-time.Duration(p.place)) {
+	if p.ofCell() && !a.concerns(p.core, now()-time.Duration(p.at)) {
 		if a.fails() {
 			p.flags |= flagFailed
 		}
@@ -189,7 +189,7 @@ func (p *Permit) State() State {
 		return State{}
 	}
 	if p.core != nil {
-		return p.core.ofWord(p.word, time.Duration(p.place))
+		return p.core.ofWord(p.word, time.Duration(p.at))
 	}
 	if k, ok := p.call.(interface{ State() State }); ok {
 		return k.State()
@@ -208,7 +208,7 @@ func (p *Permit) Done() {
 	case p.call != nil:
 		p.call.Done()
 	case p.core != nil && p.flags&(flagFailed|flagKnown) == 0:
-		p.core.succeededAt(p.place)
+		p.core.succeededAt(p.at)
 	}
 	if p.pin != nil {
 		p.pin.Add(-1)
@@ -235,15 +235,15 @@ func (p *Permit) Pending() bool {
 	return p.pin != nil || p.call != nil
 }
 
-// Hears reports whether answers have an effect: on a bucket, or on a [Call] of your own, whose
-// method Hears() bool can deny it. Answers have no effect on [Unlimited], a rate.Limiter and a
-// shadow. A listener does not count.
-func (p *Permit) Hears() bool {
+// TakesAnswers reports whether answers have an effect: on a bucket, or on a [Call] of your own,
+// whose method TakesAnswers() bool can deny it. Answers have no effect on [Unlimited], a
+// rate.Limiter and a shadow. A listener does not count.
+func (p *Permit) TakesAnswers() bool {
 	if p == nil {
 		return false
 	}
-	if k, ok := p.call.(interface{ Hears() bool }); ok {
-		return k.Hears()
+	if k, ok := p.call.(interface{ TakesAnswers() bool }); ok {
+		return k.TakesAnswers()
 	}
 	return p.call != nil || p.core != nil
 }
@@ -273,7 +273,7 @@ func (g *guarded) Done() {
 }
 
 func (g *guarded) State() State        { return read(g, (*Permit).State) }
-func (g *guarded) Hears() bool         { return read(g, (*Permit).Hears) }
+func (g *guarded) TakesAnswers() bool  { return read(g, (*Permit).TakesAnswers) }
 func (g *guarded) pending() bool       { return read(g, (*Permit).Pending) }
 func (g *guarded) bucket() *core       { return read(g, (*Permit).bucket) }
 func (g *guarded) member(of *Pool) int { return read(g, of.Member) }

@@ -94,7 +94,7 @@ func TestTicket_ReturnedOneSettlesNothing(t *testing.T) {
 		b := Must(NewBucket("ticket", Limit{Capacity: 10, LeakRate: 1}))
 		k := BookRequest{Costs: []Cost{{10}}}
 		must(t, b.Book(ctx, &k))
-		must(t, b.Book(ctx, &BookRequest{Back: k.Tickets}))
+		must(t, b.Book(ctx, &BookRequest{Unused: k.Tickets}))
 		admit(t, b, 8)
 		p := k.Tickets[0].Permit()
 		p.Settle(Cost{})
@@ -110,7 +110,7 @@ func TestTicket_ReturnedOneSettlesNothing(t *testing.T) {
 		must(t, b.Book(ctx, &k))
 		p = k.Tickets[0].Permit()
 		p.Done()
-		must(t, b.Book(ctx, &BookRequest{Back: k.Tickets}))
+		must(t, b.Book(ctx, &BookRequest{Unused: k.Tickets}))
 		refused(t, b, Cost{1})
 	})
 }

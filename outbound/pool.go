@@ -28,9 +28,9 @@ import (
 // member that has admitted the call. With buckets in a store each look at a member is a request to
 // the store.
 //
-// A call that has waited in a queue for longer than Explain has said, as after a 429, moves to
+// A call that has waited in a queue for longer than Explain predicted, as after a 429, moves to
 // another member that is clearly sooner. It then waits behind the calls that are there. If a member
-// is free earlier than Explain has said, only later calls use that.
+// is free earlier than Explain predicted, only later calls use that.
 //
 // For an http.Client there is a Pool in package transport. Several accounts to get around a limit
 // may break the terms of an API. A Pool is safe for concurrent use. Do not change its fields once

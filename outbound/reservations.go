@@ -11,7 +11,7 @@ import "github.com/dripfeed/dripfeed/outbound/store"
 // limits again, reservations in a store are valid again. A hold or a Resume of b does not reach it.
 // It is nil if b has only ever had an InFlight.
 func (b *Bucket) Reservations() *Bucket {
-	if b.unmade() {
+	if b.isZero() {
 		return nil
 	}
 	p := b.slowPath()

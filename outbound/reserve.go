@@ -42,7 +42,7 @@ func (r *Reservation) book(ctx context.Context) error {
 	k := &r.booking
 	r.ticket, k.Costs, k.Wait = Ticket{}, []Cost{r.cost}, r.maxWait
 	err := r.bucket.Book(ctx, k)
-	k.Back, k.Costs = nil, nil
+	k.Unused, k.Costs = nil, nil
 	if err == nil {
 		r.ticket = k.Tickets[0]
 	}
@@ -79,7 +79,7 @@ func (r *Reservation) Permit(ctx context.Context) (Permit, error) {
 	}
 	ready, late := k.Clock.Ready(r.ticket, time.Now())
 	if !k.Clock.Holds(r.ticket) || ready && late > k.Clock.Tolerance(0) {
-		k.Back = []Ticket{r.ticket}
+		k.Unused = []Ticket{r.ticket}
 		if err := r.book(ctx); err != nil {
 			return Permit{}, err
 		}
@@ -102,6 +102,6 @@ func (r *Reservation) Cancel() {
 	if r.ticket.call == nil {
 		return
 	}
-	r.booking.Back, r.ticket = []Ticket{r.ticket}, Ticket{}
+	r.booking.Unused, r.ticket = []Ticket{r.ticket}, Ticket{}
 	_ = r.bucket.Book(context.Background(), &r.booking) // what fails stays charged
 }

@@ -117,7 +117,7 @@ func TestBook_MoveOfATooLargeCostUndoesNothing(t *testing.T) {
 		if got := level(t, b, 0); got != 10 {
 			t.Errorf("level %v after the try, want 10", got)
 		}
-		must(t, b.Book(ctx, &BookRequest{Back: k.Tickets[:1]}))
+		must(t, b.Book(ctx, &BookRequest{Unused: k.Tickets[:1]}))
 		if got := level(t, b, 0); got != 5 {
 			t.Errorf("level %v after it was returned, want 5", got)
 		}

@@ -204,7 +204,7 @@ func (s *simulation) listen(k *BookRequest, wait *time.Duration, ticket Ticket, 
 	switch {
 	case !k.Clock.Holds(ticket) || late > 0:
 		s.change(func() {
-			if err := s.b.Book(ctx, &BookRequest{Back: []Ticket{ticket}}); err != nil {
+			if err := s.b.Book(ctx, &BookRequest{Unused: []Ticket{ticket}}); err != nil {
 				s.Error(err)
 			}
 		})

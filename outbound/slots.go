@@ -19,14 +19,14 @@ type slots struct {
 
 	fleet *holder // nil if all are this bucket's own
 
-	mu       sync.Mutex // protects what follows
-	used     int
-	reserved int           // of those in use, the ones with a request to a store in progress
-	missed   bool          // a call was refused because all were in use, some of them reserved
-	taken    list.List     // the *slot of each call in progress, the oldest first
-	cut      time.Duration // when an Adaptive was halved
-	row      int           // successes in sequence since then, of calls during which all slots were in use
-	full     time.Duration // when all slots were in use last
+	mu        sync.Mutex // protects what follows
+	used      int
+	reserved  int           // of those in use, the ones with a request to a store in progress
+	missed    bool          // a call was refused because all were in use, some of them reserved
+	taken     list.List     // the *slot of each call in progress, the oldest first
+	cut       time.Duration // when an Adaptive was halved
+	successes int           // successes in sequence since then, of calls during which all slots were in use
+	full      time.Duration // when all slots were in use last
 }
 
 // anyNumber are the slots of a bucket without an InFlight.
@@ -70,14 +70,14 @@ func (p *slots) adapt(admitted time.Duration, refused bool) {
 	case admitted <= p.cut:
 		return
 	case refused:
-		next.Capacity, p.cut, p.row = float64(max(1, most/2)), now(), 0
+		next.Capacity, p.cut, p.successes = float64(max(1, most/2)), now(), 0
 	case admitted > p.full || next.Capacity >= next.n:
 		return
 	default:
-		if p.row++; p.row < most {
+		if p.successes++; p.successes < most {
 			return
 		}
-		next.Capacity, p.row = float64(most+1), 0
+		next.Capacity, p.successes = float64(most+1), 0
 	}
 	next = next.intact()
 	p.adapted.Store(&next)
@@ -196,18 +196,18 @@ func (p *slots) take() *slot {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &slot{of: p, since: now()}
-	s.place = p.taken.PushBack(s)
+	s.element = p.taken.PushBack(s)
 	return s
 }
 
 // slot is that of one call in flight. It ends with Done, or, as a safety net, when the permit is
 // unreachable, so that Done cannot be called.
 type slot struct {
-	of    *slots
-	since time.Duration // when it was taken
-	place *list.Element
-	ended atomic.Bool
-	net   runtime.Cleanup
+	of      *slots
+	since   time.Duration // when it was taken
+	element *list.Element
+	ended   atomic.Bool
+	net     runtime.Cleanup
 }
 
 // end takes the slot out of the list, and reports whether it was in.
@@ -216,7 +216,7 @@ func (s *slot) end() bool {
 		return false
 	}
 	s.of.mu.Lock()
-	s.of.taken.Remove(s.place)
+	s.of.taken.Remove(s.element)
 	s.of.mu.Unlock()
 	return true
 }

@@ -103,7 +103,7 @@ func (t *trip) resolve(key string, s *step, f *inForce) {
 		t.back = append(t.back, *f.align(&k.charge[0], k.by(), &k.cost[0]))
 	}
 	t.op = s.Op
-	t.op.Limits, t.op.Number, t.op.Reports, t.op.Costs, t.op.Back = f.law, f.number, t.reports, t.costs, t.back
+	t.op.Limits, t.op.Number, t.op.Reports, t.op.Costs, t.op.Unused = f.law, f.number, t.reports, t.costs, t.back
 	t.op.Slots = s.Slots && f.parts
 }
 

@@ -19,7 +19,7 @@ func TestStore_FailedWriteLeavesCharges(t *testing.T) {
 		"another's move": func(b *Bucket, _ *Permit, other []Ticket) error {
 			return b.Book(ctx, &BookRequest{Move: other[0], Costs: []Cost{{1}}, Wait: time.Hour})
 		},
-		"another's return": func(b *Bucket, _ *Permit, other []Ticket) error { return b.Book(ctx, &BookRequest{Back: other}) },
+		"another's return": func(b *Bucket, _ *Permit, other []Ticket) error { return b.Book(ctx, &BookRequest{Unused: other}) },
 		"a hold":           func(b *Bucket, p *Permit, _ []Ticket) error { p.Hold(time.Second); return errNotWritten },
 	} {
 		s := new(FakeStore)
@@ -50,7 +50,7 @@ func TestBook_FailedMoveReturnsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Fail(nil, false)
-	must(t, b.Book(ctx, &BookRequest{Back: k.Tickets[:1]}))
+	must(t, b.Book(ctx, &BookRequest{Unused: k.Tickets[:1]}))
 	if n := level(t, b, 0); math.Abs(n-4) > 0.01 {
 		t.Errorf("level %v, want 4", n)
 	}

@@ -32,7 +32,7 @@ func TestCancel_ForgetsNoOtherCall(t *testing.T) {
 				count := func(op *store.Op, r *store.Reply) error {
 					mu.Lock()
 					defer mu.Unlock()
-					for _, c := range op.Back {
+					for _, c := range op.Unused {
 						booked -= c.N[0]
 					}
 					for i := range r.Charges {

@@ -255,7 +255,7 @@ func (f *far) Update(ctx context.Context, key string, op *store.Op) (store.Reply
 	when := time.Now()
 	r, err := f.Store.Update(ctx, key, op)
 	if r.When = when; !f.unheard {
-		r.Heard = when.Add(f.way + time.Duration(float64(f.way)*f.jitter))
+		r.Received = when.Add(f.way + time.Duration(float64(f.way)*f.jitter))
 	}
 	if f.after != nil && err == nil {
 		err = f.after(op, &r)

@@ -113,11 +113,11 @@ const looks, piece = 32, 2048
 // unlocks mu meanwhile. now is when calls were let go.
 func (q *Queue) tripLocked(now time.Time) error {
 	k := &q.booking
-	k.Back, q.line.unused = q.line.unused, k.Back[:0]
+	k.Unused, q.line.unused = q.line.unused, k.Unused[:0]
 	k.Lost, k.Late, q.line.late, q.line.latest = q.line.late, q.line.latest, 0, 0
 	k.Clock = q.clock
 	heard := q.news > 0
-	if len(k.Back) > 0 {
+	if len(k.Unused) > 0 {
 		q.news++
 	}
 	news := q.news
@@ -127,12 +127,12 @@ func (q *Queue) tripLocked(now time.Time) error {
 	// The ctx of no call may end the request, or the reservations that it books would be lost.
 	err := q.bucket.Book(context.Background(), k)
 	ended := time.Now()
-	clear(k.Back)
+	clear(k.Unused)
 	q.mu.Lock()
 	k.Move = outbound.Ticket{}
 	q.clock, q.news, q.trips.ended = k.Clock, q.news-news, ended
 	if err == nil { // after an error there may have been no request
-		q.trips.measure(ended.Sub(sent), k.Clock.Back(), q.tolerance())
+		q.trips.measure(ended.Sub(sent), k.Clock.Latency(), q.tolerance())
 	}
 	if heard && q.clock.Known() && !q.clock.Changed() {
 		q.news = 0 // only the request itself has changed something, and its reply counts that

@@ -14,9 +14,9 @@ import (
 type Judge uint8
 
 const (
-	// JudgeOutermost has the outermost transport judge. The next one judges if the outermost has no
-	// limiter for the request, if answers have no effect on that ([outbound.Permit.Hears]), or if a
-	// redirect has left its limiter's host.
+	// JudgeOutermost has the outermost transport judge. The next one judges if the outermost has
+	// no limiter for the request, if answers have no effect on that
+	// ([outbound.Permit.TakesAnswers]), or if a redirect has left its limiter's host.
 	JudgeOutermost Judge = iota
 	// JudgeAlways judges in addition to the transports around: for refusals that [OnlyScope]
 	// separates.
@@ -78,7 +78,7 @@ func (t *Transport) linkFor(req *http.Request, p *outbound.Permit, redirected bo
 	around := outer != nil && outer.judged
 	judged = t.Judge == JudgeNever || t.Judge == JudgeOutermost && (around || pool)
 	if inner != nil {
-		l = &link{inner: inner, judged: around || t.Judge != JudgeNever && !redirected && p.Hears()}
+		l = &link{inner: inner, judged: around || t.Judge != JudgeNever && !redirected && p.TakesAnswers()}
 	}
 	return l, judged
 }

@@ -47,7 +47,7 @@ func TestLateBody_HeadersHoldTheBucket(t *testing.T) {
 	lock := `{"error":{"code":"lock_timeout"}}`
 	graphQL := `{"errors":[{"message":"Throttled","extensions":{"code":"THROTTLED"}}],"extensions":{"cost":{"requestedQueryCost":100,"throttleStatus":{"maximumAvailable":1000,"currentlyAvailable":0,"restoreRate":50}}}}`
 	wait := func(seconds string) []string { return []string{"Retry-After", seconds} }
-	patient := &profile.Profile{Name: "patient", Peeks: []profile.Peek{{Status: 429}}, Judge: func(r *profile.Response, s *profile.Signal) {
+	patient := &profile.Profile{Name: "patient", Bodies: []profile.Body{{Status: 429}}, Judge: func(r *profile.Response, s *profile.Signal) {
 		if len(r.Body) > 0 {
 			s.RetryAfter = 900 * time.Millisecond
 		}

@@ -46,7 +46,7 @@ func (d *distant) Update(ctx context.Context, key string, op *store.Op) (store.R
 	time.Sleep(storeLatency / 2)
 	when := time.Now()
 	r, err := d.Store.Update(ctx, key, op)
-	r.When, r.Heard = when, when.Add(storeLatency/2)
+	r.When, r.Received = when, when.Add(storeLatency/2)
 	d.note(&r, when)
 	time.Sleep(storeLatency / 2)
 	return r, err

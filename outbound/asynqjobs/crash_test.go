@@ -39,7 +39,7 @@ func schedulerOf(rdb redis.UniversalClient, queue string, rate float64, c jobs.C
 }
 
 // quick is the Scheduler of a server that looks for due tasks every 200 ms.
-var quick = jobs.Config{Poll: 200 * time.Millisecond, Lead: 300 * time.Millisecond}
+var quick = jobs.Config{PollInterval: 200 * time.Millisecond, HeadStart: 300 * time.Millisecond}
 
 // work is a worker process, until its input ends. Each task is a call of the API.
 func work(text string) error {

@@ -15,7 +15,7 @@
 // # What happens to a task
 //
 //	its reservation is far     rescheduled until shortly before it, with its ticket
-//	its reservation is near    waits in the worker, at most jobs.Config's Poll and two head starts
+//	its reservation is near    waits in the worker, at most PollInterval + 2*HeadStart
 //	it is on its last try      waits in the worker: asynq archives it after a last try
 //	its cost exceeds a limit   archived immediately, as by asynq.SkipRetry
 //	it fails                   as without a Pacer; the next run books again
@@ -57,7 +57,7 @@
 //
 // Asynq keeps times in whole seconds, cut. A Pacer rounds up, so that each task runs when it is due
 // or later. Each process looks for due tasks every DelayedTaskCheckInterval, 5 s unless it is set:
-// let jobs.Config's Poll be that interval.
+// let jobs.Config's PollInterval be that interval.
 //
 // Priorities of queues apply to due tasks. Reservations have no priority.
 //

@@ -53,7 +53,7 @@ func plainly(w *world, _ *outbound.Bucket, t *asynq.Task) error {
 }
 
 func pacer(b *outbound.Bucket, rdb redis.UniversalClient) *Pacer {
-	l := jobs.New(b, jobs.Config{Poll: longPoll})
+	l := jobs.New(b, jobs.Config{PollInterval: longPoll})
 	return New(rdb, func(t *asynq.Task) (outbound.Limiter, outbound.Cost) {
 		if t.Type() != "mail" {
 			return nil, outbound.Cost{}

@@ -51,7 +51,7 @@ func serversShareARate(t *testing.T, w *world) {
 	var pacer *Pacer
 	for range 2 {
 		// So the gate refuses nobody, as long as no process stands still for two seconds.
-		l := schedulerOf(w.rdb, w.queue, rate, jobs.Config{Poll: 2 * time.Second, Lead: time.Second})
+		l := schedulerOf(w.rdb, w.queue, rate, jobs.Config{PollInterval: 2 * time.Second, HeadStart: time.Second})
 		pacer = New(w.rdb, func(t *asynq.Task) (outbound.Limiter, outbound.Cost) {
 			if t.Type() == "free" {
 				return nil, outbound.Cost{}

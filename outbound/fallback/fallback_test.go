@@ -130,7 +130,7 @@ func (p *process) mend() {
 	p.t.Helper()
 	p.set(nil)
 	time.Sleep(3 * time.Second)
-	if is := p.f.State(); is.Away {
+	if is := p.f.State(); is.Unavailable {
 		p.t.Fatalf("three seconds after the store is back, %d keys are away: %v", is.Keys, is.Err)
 	}
 }
@@ -182,7 +182,7 @@ func TestStore_WithoutShareCallsFail(t *testing.T) {
 		if _, err := p.do(cost(1)); !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("the call fails with %v", err)
 		}
-		if is := p.f.State(); !is.Away || is.Keys != 1 || is.Err == nil {
+		if is := p.f.State(); !is.Unavailable || is.Keys != 1 || is.Err == nil {
 			t.Errorf("%+v", is)
 		}
 		p.set(nil)
@@ -190,7 +190,7 @@ func TestStore_WithoutShareCallsFail(t *testing.T) {
 			t.Error("the store is back, and a call is refused")
 		}
 		time.Sleep(time.Second)
-		if is := p.f.State(); is.Away || is.Outages != 1 {
+		if is := p.f.State(); is.Unavailable || is.Outages != 1 {
 			t.Errorf("%+v", is)
 		}
 	})
@@ -241,15 +241,15 @@ func TestStore_ChargesWhatWasSpent(t *testing.T) {
 			t.Fatalf("moved %v", moved.Moved)
 		}
 		p.must(store.Op{Reports: []store.Report{{Kind: store.Settled, Charge: &first, Used: store.Units{3}}, {Kind: store.Settled, Charge: &before, Used: store.Units{5}}}})
-		p.must(store.Op{Action: store.Book, Back: last})
+		p.must(store.Op{Action: store.Book, Unused: last})
 		// Those return nothing: one is from before the outage, the other was returned.
 		last[0].Settled = true
-		p.must(store.Op{Action: store.Book, Back: last, Reports: []store.Report{{Kind: store.Settled, Charge: &before}}})
+		p.must(store.Op{Action: store.Book, Unused: last, Reports: []store.Report{{Kind: store.Settled, Charge: &before}}})
 		p.level(0)
 		p.mend()
 		p.level(4) // 2 of the first call, 1 more, and 1 more of the call from before
 		// A call of the outage returns nothing to the store.
-		p.must(store.Op{Action: store.Book, Back: []store.Charge{first}})
+		p.must(store.Op{Action: store.Book, Unused: []store.Charge{first}})
 		p.level(4)
 		if r := p.must(cost(30)); len(r.Charges) != 1 || r.Share != nil {
 			t.Errorf("a call of 30 of 40 has %d charges, of a share %v", len(r.Charges), r.Share)
@@ -451,7 +451,7 @@ func TestStore_ChargesAllThatWasSpent(t *testing.T) {
 			spent += len(p.must(cost(1)).Charges)
 			time.Sleep(20 * time.Millisecond)
 		}
-		if is := p.f.State(); is.Away || spent < 100 {
+		if is := p.f.State(); is.Unavailable || spent < 100 {
 			t.Errorf("%d calls are admitted, %+v", spent, is)
 		}
 		p.between(float64(spent)-8, float64(spent))
@@ -554,7 +554,7 @@ func TestStore_ErrorOfOneKey(t *testing.T) {
 		p := newProcess(t, store.NewMemory(), &Store{Share: 0.5}, leaky(40, 0.01))
 		denied := errors.New("no permission")
 		p.set(denied)
-		if _, err := p.do(cost(1)); !errors.Is(err, denied) || p.f.State().Away {
+		if _, err := p.do(cost(1)); !errors.Is(err, denied) || p.f.State().Unavailable {
 			t.Errorf("%v, %+v", err, p.f.State())
 		}
 		p.cutOff()
@@ -576,7 +576,7 @@ func TestStore_SwitchesAreReportedInOrder(t *testing.T) {
 		var heard []string
 		f := &Store{Share: 0.5}
 		f.OnSwitch = func(away bool, err error) {
-			heard = append(heard, fmt.Sprint(away, errors.Is(err, store.ErrUnavailable), f.State().Away))
+			heard = append(heard, fmt.Sprint(away, errors.Is(err, store.ErrUnavailable), f.State().Unavailable))
 		}
 		p := newProcess(t, store.NewMemory(), f, leaky(40, 20))
 		for range 2 {

@@ -178,7 +178,7 @@ func TestStore_OutageIsRepaid(t *testing.T) {
 		if n := take(memory); spent < 5 || n != 100-spent {
 			t.Errorf("%d calls left with the store, after %d without it, of a capacity of 100", n, spent)
 		}
-		if is := alone.State(); is.Away {
+		if is := alone.State(); is.Unavailable {
 			t.Errorf("%+v", is)
 		}
 	})

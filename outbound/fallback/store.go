@@ -36,10 +36,10 @@ type Store struct {
 	keys       map[string]*away
 	seen       map[string]seen
 	slots      map[string]*slots
-	since      time.Time // when Away last changed
+	since      time.Time // when Unavailable last changed
 	outages    uint64
 	cause      error // the store's latest error
-	told       bool  // what OnSwitch has reported last
+	reported   bool  // what OnSwitch has reported last
 	announcing bool  // a goroutine calls OnSwitch
 }
 
@@ -78,14 +78,14 @@ func (s *Store) Update(ctx context.Context, key string, op *store.Op) (store.Rep
 		return s.serveLocked(k, op)
 	}
 	both, was := *op, k.spent
-	both.Reports, both.Back = nil, nil
+	both.Reports, both.Unused = nil, nil
 	here, err := s.serveLocked(k, &both)
 	k.spent = was // the store books what leaves
 	s.mu.Unlock()
 	if err != nil || here.Stale {
 		return here, err
 	}
-	both.Reports, both.Back, both.Costs = op.Reports, op.Back, op.Costs[:len(here.Charges)]
+	both.Reports, both.Unused, both.Costs = op.Reports, op.Unused, op.Costs[:len(here.Charges)]
 	if len(here.Charges) > 0 {
 		in, _ := here.State.Due(here.Charges[0].Place)
 		both.After = max(op.After, in)
@@ -148,8 +148,8 @@ func (s *Store) comeBackLocked(k *away) {
 func (s *Store) announce() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for is := len(s.keys) > 0; s.OnSwitch != nil && !s.announcing && is != s.told; is = len(s.keys) > 0 {
-		s.told, s.announcing = is, true
+	for is := len(s.keys) > 0; s.OnSwitch != nil && !s.announcing && is != s.reported; is = len(s.keys) > 0 {
+		s.reported, s.announcing = is, true
 		func(cause error) {
 			s.mu.Unlock()
 			defer func() { // OnSwitch may panic

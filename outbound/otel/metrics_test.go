@@ -91,7 +91,7 @@ func busy(t testing.TB, b *watch.Board) {
 	_, _ = b.Add("slow", limiterFunc(func(ctx context.Context, _ outbound.Cost) (outbound.Permit, error) {
 		return outbound.Permit{}, ctx.Err()
 	})).Acquire(ctx, outbound.Cost{1})
-	if err := b.AddStore("redis", statsOf{Trips: store.Times{Count: 7, Time: 3 * time.Second, Within: [len(store.TimeBounds)]uint64{0: 2, 12: 4}}, Answered: 9, Repeats: 2, Failed: 1}); err != nil {
+	if err := b.AddStore("redis", statsOf{Requests: store.Times{Count: 7, Time: 3 * time.Second, Within: [len(store.TimeBounds)]uint64{0: 2, 12: 4}}, Answered: 9, Repeats: 2, Failed: 1}); err != nil {
 		t.Fatal(err)
 	}
 	keys := &outbound.Keyed[int]{New: func(int) (outbound.Limiter, error) { return outbound.NewBucket(secret, outbound.PerSecond(1)) }}

@@ -273,14 +273,14 @@ func (e *exam) keepsOp() {
 	}
 	charges := slices.Clone(booked)
 	op := &store.Op{
-		Limits: limits, Action: store.Book, Costs: []store.Units{{5, 5}}, Wait: time.Hour, Back: charges[2:3], Move: &charges[3],
+		Limits: limits, Action: store.Book, Costs: []store.Units{{5, 5}}, Wait: time.Hour, Unused: charges[2:3], Move: &charges[3],
 		Reports: []store.Report{
 			{Kind: store.Settled, Charge: &charges[0], Used: store.Units{0, 0}},
 			{Kind: store.Refused, Charge: &charges[1], Wait: time.Millisecond, Epoch: charges[1].Epoch},
 		},
 	}
 	was := *op
-	was.Costs, was.Reports, was.Back = slices.Clone(op.Costs), slices.Clone(op.Reports), slices.Clone(op.Back)
+	was.Costs, was.Reports, was.Unused = slices.Clone(op.Costs), slices.Clone(op.Reports), slices.Clone(op.Unused)
 	e.ask(key, op)
 	if !reflect.DeepEqual(*op, was) {
 		e.failf("it was %+v\nand is %+v", was, *op)

@@ -71,7 +71,7 @@ func (e *exam) replaces() {
 	other.levels(6)
 	p.replace(slow(8), named(slow(3), 1, "new"))
 	if r := other.step(store.Op{}); !r.Stale || !store.Equal(r.Limits, p.limits) {
-		e.failf("another process is stale %v and is told %v, want %v", r.Stale, r.Limits, p.limits)
+		e.failf("another process is stale %v and gets %v, want %v", r.Stale, r.Limits, p.limits)
 	}
 	other.limits, other.number = p.limits, p.number
 	other.levels(6, 0)
@@ -113,7 +113,7 @@ func nothings(op store.Op, charges []store.Charge) []store.Op {
 	all := []store.Op{
 		{},
 		{Action: store.Book, Costs: []store.Units{{1}}},
-		{Action: store.Book, Back: charges},
+		{Action: store.Book, Unused: charges},
 		{Action: store.Book, Move: &charges[0], Costs: []store.Units{{1}}},
 		{Action: store.Meter, Costs: []store.Units{{1}}},
 		{Action: store.Resume},
@@ -145,7 +145,7 @@ func (e *exam) stale() {
 				if !r.Stale || len(r.Charges) > 0 || r.Moved || !store.Equal(r.Limits, p.limits) || r.Number != 1 || r.Base != p.base {
 					e.failf("%v by %s: stale %v, %d charges, limits %v by number %d; want %v by 1", op.Action, what, r.Stale, len(r.Charges), r.Limits, r.Number, p.limits)
 				}
-				if r.Reported && len(op.Reports)+len(op.Back) > 0 {
+				if r.Reported && len(op.Reports)+len(op.Unused) > 0 {
 					e.Fatalf("the contract says %q: the reports of a stale step were carried out, although no step before it had failed", e.sentence)
 				}
 			}
@@ -233,7 +233,7 @@ func (e *exam) voids() {
 	before := time.Now()
 	p.replace(leaky(1, 1))
 	r := p.levels()
-	if most := store.Deaf; r.State.Last > most {
+	if most := store.MaxReplyAge; r.State.Last > most {
 		e.failf("the last reservation is %v away, want %v at most", r.State.Last, most)
 	}
 	// A new call waits by the new limits.

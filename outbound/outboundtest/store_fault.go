@@ -125,7 +125,7 @@ func (e *exam) ghosts() {
 			first := e.ask(key, &store.Op{Limits: later.Limits, Action: store.Book, Costs: []store.Units{{1}}})
 			mend := fault()
 			ctx, cancel := context.WithTimeout(bg, late/3)
-			_, err := e.store.Update(ctx, key, &store.Op{Limits: later.Limits, Action: store.Book, Costs: []store.Units{{10}}, Back: slices.Clone(first.Charges)})
+			_, err := e.store.Update(ctx, key, &store.Op{Limits: later.Limits, Action: store.Book, Costs: []store.Units{{10}}, Unused: slices.Clone(first.Charges)})
 			mend()
 			cancel()
 			if err == nil {
@@ -180,7 +180,7 @@ func (e *exam) corrupt() {
 		e.failf("the next call waits for %v, want as long as the limits drain", r.Wait)
 	}
 	// What was booked before gives nothing back.
-	ask(store.Op{Action: store.Book, Back: before})
+	ask(store.Op{Action: store.Book, Unused: before})
 	full()
 	ask(store.Op{Reports: []store.Report{{Kind: store.Settled, Charge: &before[0]}}})
 	full()

@@ -147,7 +147,7 @@ func (e *exam) concurrent() {
 				case what == 0:
 					op.Move = of
 				case what == 1:
-					op.Back = []store.Charge{*of}
+					op.Unused = []store.Charge{*of}
 				case what == 2: // it has cost less
 					op.Reports = []store.Report{{Kind: store.Settled, Charge: of, Used: store.Units{1, 1}}}
 				}
@@ -156,7 +156,7 @@ func (e *exam) concurrent() {
 					e.failf("%v", err)
 					return
 				}
-				if r.Moved || op.Back != nil {
+				if r.Moved || op.Unused != nil {
 					mine = mine[:len(mine)-1] // it never left, or gave nothing back
 				} else if len(op.Reports) > 0 {
 					of.N, of.Settled = store.Units{1, 1}, true

@@ -339,17 +339,17 @@ func TestStoreCases_FindMutants(t *testing.T) {
 			}
 		})},
 		"only the first report":  {fails: "the reports", asked: step(func(op *store.Op, _ *store.Stored) { op.Reports = op.Reports[:min(1, len(op.Reports))] })},
-		"only the first of Back": {fails: "the last", asked: step(func(op *store.Op, _ *store.Stored) { op.Back = op.Back[:min(1, len(op.Back))] })},
+		"only the first of Back": {fails: "the last", asked: step(func(op *store.Op, _ *store.Stored) { op.Unused = op.Unused[:min(1, len(op.Unused))] })},
 		"Back is never undone": {fails: "the last", asked: step(func(op *store.Op, _ *store.Stored) {
-			for i := range op.Back {
-				op.Reports = append(slices.Clone(op.Reports), store.Report{Kind: store.Settled, Charge: &op.Back[i]})
+			for i := range op.Unused {
+				op.Reports = append(slices.Clone(op.Reports), store.Report{Kind: store.Settled, Charge: &op.Unused[i]})
 			}
-			op.Back = nil
+			op.Unused = nil
 		})},
 		"Back is any booking": {fails: "the last booking", asked: step(func(op *store.Op, row *store.Stored) {
-			if len(op.Back) > 0 && row.State.Top > 0 {
-				op.Back = slices.Clone(op.Back)
-				op.Back[0].ID, op.Back[0].Place = row.State.Top, row.State.Dial()+row.State.Last
+			if len(op.Unused) > 0 && row.State.Top > 0 {
+				op.Unused = slices.Clone(op.Unused)
+				op.Unused[0].ID, op.Unused[0].Place = row.State.Top, row.State.Dial()+row.State.Last
 			}
 		})},
 		"Move never moves": {fails: "Move undoes", asked: step(func(op *store.Op, _ *store.Stored) {
@@ -383,8 +383,8 @@ func TestStoreCases_FindMutants(t *testing.T) {
 			return op
 		}},
 		"what is returned is marked": {fails: "Update changes", asked: func(op *store.Op, _ *store.Stored) *store.Op {
-			for i := range op.Back {
-				op.Back[i].Settled = true
+			for i := range op.Unused {
+				op.Unused[i].Settled = true
 			}
 			return op
 		}},

@@ -228,7 +228,7 @@ func (p *process) back(calls ...int) store.Reply {
 	r := p.do(func(charges []store.Charge) store.Op {
 		op := store.Op{Action: store.Book}
 		for _, i := range calls {
-			op.Back = append(op.Back, charges[i])
+			op.Unused = append(op.Unused, charges[i])
 		}
 		return op
 	})

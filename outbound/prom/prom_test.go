@@ -26,7 +26,7 @@ import (
 type counting struct{ store.Store }
 
 func (counting) Stats() store.StoreStats {
-	return store.StoreStats{Answered: 9, Repeats: 2, Failed: 1, Trips: store.Times{Count: 7, Time: 3 * time.Second, Within: [len(store.TimeBounds)]uint64{0: 2, 12: 4}}}
+	return store.StoreStats{Answered: 9, Repeats: 2, Failed: 1, Requests: store.Times{Count: 7, Time: 3 * time.Second, Within: [len(store.TimeBounds)]uint64{0: 2, 12: 4}}}
 }
 
 // busy adds limiters to a board, so that each metric has a sample.

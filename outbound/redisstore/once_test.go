@@ -66,7 +66,7 @@ func TestStore_ChargesOnceOnABadLine(t *testing.T) {
 				}
 				counts[i] += each
 				if dice.IntN(4) == 0 {
-					if _, err = s.Update(context.Background(), "k", &store.Op{Limits: limits, Action: store.Book, Back: r.Charges[each-1:]}); err != nil {
+					if _, err = s.Update(context.Background(), "k", &store.Op{Limits: limits, Action: store.Book, Unused: r.Charges[each-1:]}); err != nil {
 						t.Error(err)
 						return
 					}

@@ -143,7 +143,7 @@ func (q *request) steps() []byte {
 		}
 	}
 	if op.Action == store.Book {
-		backs = int64(len(op.Back))
+		backs = int64(len(op.Unused))
 		for i := range op.Costs {
 			if i == 0 || op.Costs[i] != op.Costs[i-1] {
 				runs++
@@ -186,7 +186,7 @@ func (q *request) steps() []byte {
 		}
 	}
 	for i := int(backs) - 1; i >= 0; i-- {
-		w.charge(&op.Back[i])
+		w.charge(&op.Unused[i])
 	}
 	if runs > 0 {
 		weight := op.Weight

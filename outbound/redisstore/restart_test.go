@@ -291,7 +291,7 @@ func TestStore_StepThatFindsALossReturnsNoUnitsOfOthers(t *testing.T) {
 			ask(other, op())
 		}
 		last := op()
-		last.Reports, last.Back = []store.Report{{Kind: store.Settled, Charge: &lost[0]}}, []store.Charge{lost[2]}
+		last.Reports, last.Unused = []store.Report{{Kind: store.Settled, Charge: &lost[0]}}, []store.Charge{lost[2]}
 		if swap {
 			last.Reports = append(last.Reports, store.Report{Kind: store.Paused})
 		}

@@ -345,7 +345,7 @@ func (w *twin) step() *store.Op {
 	}
 	for w.IntN(4) == 0 {
 		if c := w.take(); c != nil {
-			op.Back = append(op.Back, *c)
+			op.Unused = append(op.Unused, *c)
 		}
 	}
 	return op

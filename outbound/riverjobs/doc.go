@@ -27,10 +27,11 @@
 // run.
 //
 // While there is a backlog, as many workers wait as jobs leave in a head start. The rest are free
-// for other jobs. If calls are behind their reservations, a worker waits for at most seven seconds:
-// a Poll and two Leads. With a Poll of 1 s, which is River's default FetchPollInterval, it waits
-// for at most three. A short Poll needs fewer workers, and costs runs on a busy machine. There 500
-// jobs at 20 per second had 2.2 runs each instead of 2.0, and 1.3 instead of 1.1 with AtInsert.
+// for other jobs. If calls are behind their reservations, a worker waits for at most seven
+// seconds: a PollInterval and two HeadStarts. With a PollInterval of 1 s, which is River's default
+// FetchPollInterval, it waits for at most three. A short PollInterval needs fewer workers, and
+// costs runs on a busy machine. There 500 jobs at 20 per second had 2.2 runs each instead of 2.0,
+// and 1.3 instead of 1.1 with AtInsert.
 //
 //	the job has to wait, or the API holds    snoozed, with its ticket
 //	the store is unavailable                 snoozed for 1 to 5 s; an insertion goes on without

@@ -120,7 +120,7 @@ func (d *database) scheduler(limits ...outbound.Limit) *jobs.Scheduler {
 }
 
 func schedulerOf(s store.Store, limits ...outbound.Limit) *jobs.Scheduler {
-	return jobs.New(outbound.Must(outbound.NewSharedBucket(s, "k", limits...)), jobs.Config{Poll: time.Minute})
+	return jobs.New(outbound.Must(outbound.NewSharedBucket(s, "k", limits...)), jobs.Config{PollInterval: time.Minute})
 }
 
 // one paces every job by a limiter, at a cost of 1.

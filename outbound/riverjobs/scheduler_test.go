@@ -148,7 +148,7 @@ func TestPlugin_CostAboveCapacityIsCancelled(t *testing.T) {
 func (d *database) patient(t *testing.T) *jobs.Scheduler {
 	b := outbound.Must(outbound.NewSharedBucket(d.store(), "k", outbound.PerMinute(2)))
 	require.NoError(t, outbound.Do(t.Context(), b, outbound.Cost{1}, func(context.Context) error { return nil }))
-	return jobs.New(b, jobs.Config{Lead: time.Minute})
+	return jobs.New(b, jobs.Config{HeadStart: time.Minute})
 }
 
 func (c *client) awaitWaiting(t *testing.T, l *jobs.Scheduler) {

@@ -145,7 +145,7 @@ func TestStats_CountsRequestsOfRaces(t *testing.T) {
 		}
 		is := first.Stats()
 		require.Equal(t, uint64(rounds), is.Answered)
-		require.Equal(t, uint64(2*rounds), is.Trips.Count)
+		require.Equal(t, uint64(2*rounds), is.Requests.Count)
 		require.Zero(t, is.Failed+is.Cancelled+is.Remembered+is.Repeats)
 		require.Nil(t, is.Outages)
 	})

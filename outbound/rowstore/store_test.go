@@ -412,7 +412,7 @@ func TestStore_StepThatFindsALossReturnsNoUnitsOfOthers(t *testing.T) {
 			ask(other, calls(1))
 		}
 		op := calls(1)
-		op.Reports, op.Back = []store.Report{{Kind: store.Settled, Charge: &lost[0]}}, []store.Charge{lost[2]}
+		op.Reports, op.Unused = []store.Report{{Kind: store.Settled, Charge: &lost[0]}}, []store.Charge{lost[2]}
 		require.Len(t, ask(s, op).Charges, 1)
 		require.InDelta(t, 5, ask(other, &store.Op{Limits: op.Limits, Base: op.Base}).State.Level[0], 0.1)
 	})

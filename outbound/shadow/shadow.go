@@ -244,7 +244,7 @@ func (k *call) Settle(used outbound.Cost) {
 
 func (k *call) Answered(outbound.Answer) {}
 
-func (k *call) Hears() bool { return false } // the transport inside reads the response
+func (k *call) TakesAnswers() bool { return false } // the transport inside reads the response
 
 func (k *call) Done() {
 	if k.begin(func() { k.ended = true }) {

@@ -235,8 +235,8 @@ func (op *Op) do(s *Stored, r *Reply, now time.Duration) (acted bool) {
 	}
 	switch op.Action {
 	case Book:
-		for i := len(op.Back) - 1; i >= 0; i-- {
-			c := op.Back[i]
+		for i := len(op.Unused) - 1; i >= 0; i-- {
+			c := op.Unused[i]
 			if !s.State.Undo(s.Limits, &c) {
 				s.State.Settle(s.Limits, &c, &Units{})
 			}
@@ -244,7 +244,7 @@ func (op *Op) do(s *Stored, r *Reply, now time.Duration) (acted bool) {
 		if op.Move == nil || r.Moved {
 			op.book(s, r)
 		}
-		acted = acted || r.Moved || len(op.Back) > 0 || len(r.Charges) > 0
+		acted = acted || r.Moved || len(op.Unused) > 0 || len(r.Charges) > 0
 	case Meter:
 		r.Full = s.State.Meter(s.Limits, &op.Costs[0])
 	case Resume:
@@ -355,7 +355,7 @@ func (s *Stored) report(r *Report) (changed bool) {
 	}
 	if s.State.Rem > before {
 		s.State.Why = r.Reason
-		if s.State.Last > Deaf && r.Kind != Paused && (c == nil || s.State.has(c)) && slices.ContainsFunc(s.Limits, func(l Limit) bool { return l.Slides() }) {
+		if s.State.Last > MaxReplyAge && r.Kind != Paused && (c == nil || s.State.has(c)) && slices.ContainsFunc(s.Limits, func(l Limit) bool { return l.Slides() }) {
 			s.Number++ // units are freed in the hold, and the reservations that wait for them would leave later
 			s.State.Change(s.Limits, s.Limits, s.Number)
 		}

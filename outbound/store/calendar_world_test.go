@@ -56,7 +56,7 @@ func (w *calendarWorld) leave() {
 			return false
 		}
 		if c.Void(w.now) {
-			w.ask(Op{Action: Book, Back: []Charge{c}})
+			w.ask(Op{Action: Book, Unused: []Charge{c}})
 			return true
 		}
 		late := time.Duration(w.Int64N(int64(Slack))) - Slack/2 // of the API's clock, and on the way
@@ -137,7 +137,7 @@ func TestSearch_NoHistoryBreaksACalendar(t *testing.T) {
 				w.settle(len(w.gone)-1-w.IntN(min(3, len(w.gone))), [...]float64{0, 0.5, 3}[w.IntN(3)])
 			case k < 15 && len(w.booked) > 0:
 				i := w.IntN(len(w.booked))
-				w.ask(Op{Action: Book, Back: []Charge{w.booked[i]}})
+				w.ask(Op{Action: Book, Unused: []Charge{w.booked[i]}})
 				w.booked = slices.Delete(w.booked, i, i+1)
 			case k < 16: // to the end of the period, or nearly
 				end := time.Duration(periodOf(w.now, w.length).End)*time.Second + Slack - w.now

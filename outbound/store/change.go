@@ -7,22 +7,22 @@ import (
 
 // Change replaces the limits old by limits, of which number is the new Number. Nothing refills. A
 // limit that stays keeps its level. A new one starts empty, or with what calls may have taken of
-// its unit that are booked and have not left. Reservations of the next second (Deaf) stand, because
-// a process may use them before it learns of the change. Later ones are void, so that no call waits
-// by the old limits.
+// its unit that are booked and have not left. Reservations of the next second (MaxReplyAge) stand,
+// because a process may use them before it learns of the change. Later ones are void, so that no
+// call waits by the old limits.
 func (s *State) Change(old, limits []Limit, number int64) {
 	levels, leaked, parts := s.Level, s.Leaked, s.Parts
 	var booked [MaxUnit + 1]float64 // the most that calls which have not left have taken of each unit
 	for unit := range booked {
 		booked[unit] = maxCapacity
 	}
-	if s.Last > Deaf {
+	if s.Last > MaxReplyAge {
 		for i := range old {
 			if !old[i].law().void(s, &old[i], i) {
 				parts[i].Since = number
 			}
 		}
-		levels, s.Last = s.Level, Deaf
+		levels, s.Last = s.Level, MaxReplyAge
 	}
 	for i := range old {
 		booked[old[i].Unit] = min(booked[old[i].Unit], levels[i]+parts[i].Owed)

@@ -168,7 +168,7 @@ func shortest(limits []Limit) int {
 // Otherwise it begins a new series. If a call had succeeded since the
 // last hold, the clock slows down, unless that was found not to help. Then the key is held only if
 // the API has asked to wait. If none had succeeded, the last hold was too short, and this one is at
-// least twice as long, up to most; 0, or more than MaxBack: up to MaxBack.
+// least twice as long, up to most; 0, or more than MaxBackoff: up to MaxBackoff.
 func (s *State) Refused(limits []Limit, epoch int64, d, most time.Duration, c *Charge) {
 	if epoch == s.Epoch || s.Row.Top > 0 {
 		s.Row.refused(s.At, s.Speed)
@@ -183,7 +183,7 @@ func (s *State) Refused(limits []Limit, epoch int64, d, most time.Duration, c *C
 			}
 		}
 		if s.Fails > 0 || d == 0 {
-			d = max(d, min(MaxBack, cmp.Or(most, MaxBack), time.Second<<min(s.Fails, 12)))
+			d = max(d, min(MaxBackoff, cmp.Or(most, MaxBackoff), time.Second<<min(s.Fails, 12)))
 		}
 	}
 	s.Hold(limits, d, c, true)

@@ -85,7 +85,7 @@ func TestClone_SharesNothingThatChanges(t *testing.T) {
 	if !reflect.DeepEqual(clone, want) {
 		t.Errorf("after a change of the original the clone is %+v, want %+v", clone, want)
 	}
-	_ = append(clone.Back, Charge{})
+	_ = append(clone.Unused, Charge{})
 	if !reflect.DeepEqual(clone, want) {
 		t.Errorf("after an append to its Back the clone is %+v, want %+v", clone, want)
 	}
@@ -93,7 +93,7 @@ func TestClone_SharesNothingThatChanges(t *testing.T) {
 
 // What an Op does not have its clone does not have, and a call of no charge stays one.
 func TestClone_OfLittleIsLittle(t *testing.T) {
-	for _, op := range []*Op{{}, {Limits: []Limit{{}}}, {Reports: []Report{{Kind: Succeeded}}}, {Move: new(Charge)}, {Back: make([]Charge, 1)}} {
+	for _, op := range []*Op{{}, {Limits: []Limit{{}}}, {Reports: []Report{{Kind: Succeeded}}}, {Move: new(Charge)}, {Unused: make([]Charge, 1)}} {
 		if clone := op.Clone(); !reflect.DeepEqual(clone, op) {
 			t.Errorf("the clone of %+v is %+v", op, clone)
 		}

@@ -101,7 +101,7 @@ func (h *Holders) append(b []byte) []byte {
 	for i := range h.All {
 		o := &h.All[i]
 		b = append(binary.AppendVarint(binary.AppendUvarint(b, o.ID), int64(o.Held)), flag(o.Waits))
-		b = binary.AppendVarint(binary.AppendVarint(b, int64(h.Dial-o.Heard)), int64(o.Lease))
+		b = binary.AppendVarint(binary.AppendVarint(b, int64(h.Dial-o.Asked)), int64(o.Lease))
 	}
 	return b
 }
@@ -187,7 +187,7 @@ func (r *reader) holders() *Holders {
 		h.All = make([]Holder, n)
 	}
 	for i := range h.All {
-		h.All[i] = Holder{ID: r.uint(), Held: int(r.int()), Waits: r.flag(), Heard: h.Dial - r.time(), Lease: r.time()}
+		h.All[i] = Holder{ID: r.uint(), Held: int(r.int()), Waits: r.flag(), Asked: h.Dial - r.time(), Lease: r.time()}
 	}
 	return h
 }

@@ -27,8 +27,8 @@
 // [Stored.UnmarshalBinary], which checks what it reads. If that fails, the store carries the Op out
 // all the same, and reports the corrupt key to its operator.
 //
-// A store across a network also fills in [Reply.When] and [Reply.Heard], so that reservations are
-// due by its clock. It recognizes a repeated request by a number of its own.
+// A store across a network also fills in [Reply.When] and [Reply.Received], so that reservations
+// are due by its clock. It recognizes a repeated request by a number of its own.
 //
 // # Guarantees
 //
@@ -44,11 +44,11 @@
 //   - after a hold, a step of the clock, a change of limits or a settle, and after a booking was
 //     returned before later ones;
 //   - a window lets calls of its last 64th wait for that long;
-//   - what left less than [BookingGrace] before a hold, and what is reserved within [Deaf] after
-//     it, counts in a window for longer by the hold. A call from before a hold may get nothing back
-//     from a window;
-//   - a hold of a key with a window makes reservations later than Deaf after it void, because units
-//     are freed in it. Their callers return them and book again;
+//   - what left less than [BookingGrace] before a hold, and what is reserved within [MaxReplyAge]
+//     after it, counts in a window for longer by the hold. A call from before a hold may get
+//     nothing back from a window;
+//   - a hold of a key with a window makes reservations later than MaxReplyAge after it void,
+//     because units are freed in it. Their callers return them and book again;
 //   - a calendar admits no call within [Slack] of the end of a period, and reserves nothing in the
 //     next period. A reservation that a hold moves past the end is void ([Charge.Void]);
 //   - a fixed window of which it is unknown when the API's began counts until a window after its
@@ -82,7 +82,7 @@
 // key's clock runs as real time does, or slower after refusals, or stands in a hold. A
 // reservation is a time on it, so a hold and a slow-down move every reservation of all processes
 // without touching one. The reservations of a key with a window are void then if they are later
-// than [Deaf] after the hold: what left before it ages meanwhile.
+// than [MaxReplyAge] after the hold: what left before it ages meanwhile.
 //
 // # The numbers of a key
 //

@@ -113,7 +113,7 @@ func (law fixed) behind(s *State, l *Limit, i int, n float64, w time.Duration) t
 func (fixed) slides() bool { return false }
 
 func (law fixed) void(s *State, l *Limit, i int) bool {
-	s.Parts[i].End = min(s.Parts[i].End, s.Dial()+Deaf+l.Window)
+	s.Parts[i].End = min(s.Parts[i].End, s.Dial()+MaxReplyAge+l.Window)
 	return false
 }
 

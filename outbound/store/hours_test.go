@@ -73,12 +73,12 @@ func (w *hours) void(r *Reply) {
 	var void []Charge
 	w.booked = slices.DeleteFunc(w.booked, func(d *departure) bool {
 		in, _ := r.State.Due(d.Place)
-		if in -= max(0, r.State.Rem); in > Deaf {
+		if in -= max(0, r.State.Rem); in > MaxReplyAge {
 			void = append(void, d.Charge)
 		}
-		return in > Deaf
+		return in > MaxReplyAge
 	})
-	w.ask(Op{Action: Book, Back: void})
+	w.ask(Op{Action: Book, Unused: void})
 }
 
 // skew is by how much another clock than the store's is ahead: not wholly by a second, because
@@ -133,7 +133,7 @@ func (w *hours) pass(d time.Duration) {
 			w.booked = slices.Insert(w.booked, who, c)
 		case c.Void(r.State.Unix):
 			w.moved++
-			w.ask(Op{Action: Book, Back: []Charge{c.Charge}})
+			w.ask(Op{Action: Book, Unused: []Charge{c.Charge}})
 		default:
 			c.at, c.used = w.real+time.Duration(w.Int64N(int64(hoursApart/2))), c.N
 			w.gone = append(w.gone, c)
@@ -166,7 +166,7 @@ func (w *hours) step() {
 		w.recent = slices.Delete(w.recent, i, i+1) // only the first counts
 	case k < 24 && len(w.booked) > 0:
 		i := w.IntN(len(w.booked))
-		w.ask(Op{Action: Book, Back: []Charge{w.booked[i].Charge}})
+		w.ask(Op{Action: Book, Unused: []Charge{w.booked[i].Charge}})
 		w.booked = slices.Delete(w.booked, i, i+1)
 	case k == 24 && w.IntN(4) == 0:
 		w.ask(Op{Reports: []Report{{Kind: Held, Wait: time.Duration(w.ExpFloat64() * float64(10*time.Second))}}})

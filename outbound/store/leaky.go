@@ -93,7 +93,7 @@ func (leaky) slides() bool { return false }
 
 func (law leaky) void(s *State, l *Limit, i int) bool {
 	p := &s.Parts[i]
-	s.Level[i] = min(s.Level[i]+p.Owed, law.most(s, l, i)+l.flow(Deaf.Seconds())+p.Owed)
+	s.Level[i] = min(s.Level[i]+p.Owed, law.most(s, l, i)+l.flow(MaxReplyAge.Seconds())+p.Owed)
 	p.Owed = 0
 	return false
 }

@@ -51,12 +51,12 @@ func TestPeriod_ReservationMovedOutIsVoid(t *testing.T) {
 	if c.Void(time.Duration(39598.9e9)) || !c.Void(39599*time.Second) {
 		t.Errorf("valid until %v", c.Until)
 	}
-	back := Op{Action: Book, Back: []Charge{c}}
+	back := Op{Action: Book, Unused: []Charge{c}}
 	if r := k.do(39501, back); r.State.Level[0] != 1 || r.State.Level[1] != 0 {
 		t.Errorf("levels %v after the return", r.State.Level[:2])
 	}
 	k.book(39700, 0, Units{1, 1})
-	back.Back[0].Settled = false
+	back.Unused[0].Settled = false
 	if r := k.do(39700, back); r.State.Level[0] != 1 {
 		t.Errorf("level %v after a return to the period before", r.State.Level[0])
 	}

@@ -35,7 +35,7 @@ func TestSettle_LostChargeReturnsNothing(t *testing.T) {
 		k.book(3600, 0, Units{3})
 		replica := *k
 		replica.Stored = k.Stored.Clone()
-		back := Op{Action: Book, Back: k.book(3600.001, 0, Units{3}).Charges}
+		back := Op{Action: Book, Unused: k.book(3600.001, 0, Units{3}).Charges}
 		if r := replica.do(3600.002, back); r.State.Level[0] < 2.9 {
 			t.Errorf("%v: level %v after a return of what was lost, want 3", limit, r.State.Level[0])
 		}

@@ -36,7 +36,7 @@ type Holder struct {
 	ID    uint64
 	Held  int           // slots that it has
 	Waits bool          // it waits for more
-	Heard time.Duration // its last ask; with the lease it says until when the slots are its own
+	Asked time.Duration // its last ask; with the lease it says until when the slots are its own
 	Lease time.Duration
 }
 
@@ -77,7 +77,7 @@ func (h *Holders) step(a *Ask, n int, e time.Duration) (*Holders, Allotment) {
 	}
 	t = was
 	t.Dial += min(max(0, e), lease/3)
-	t.All = slices.DeleteFunc(slices.Clone(was.All), func(o Holder) bool { return t.Dial-o.Heard >= o.Lease })
+	t.All = slices.DeleteFunc(slices.Clone(was.All), func(o Holder) bool { return t.Dial-o.Asked >= o.Lease })
 	changed := len(t.All) < len(was.All)
 	i := slices.IndexFunc(t.All, func(o Holder) bool { return o.ID == a.ID })
 	looks := a.ID == 0 || i < 0 && len(t.All) >= mostHolders
@@ -85,12 +85,12 @@ func (h *Holders) step(a *Ask, n int, e time.Duration) (*Holders, Allotment) {
 		if i, changed = len(t.All), true; a.Known { // others may be missing too, and say within a sixth of a lease what they hold
 			t.Shut = t.Dial + a.Lease/3
 		}
-		t.All = append(t.All, Holder{ID: a.ID, Heard: t.Dial, Lease: a.Lease})
+		t.All = append(t.All, Holder{ID: a.ID, Asked: t.Dial, Lease: a.Lease})
 	}
 	var me, before Holder
 	if !looks {
 		before = t.All[i]
-		me = Holder{ID: a.ID, Held: min(max(0, a.Keep), mostSlots), Waits: a.Want > 0 && a.Stays, Heard: before.Heard, Lease: a.Lease}
+		me = Holder{ID: a.ID, Held: min(max(0, a.Keep), mostSlots), Waits: a.Want > 0 && a.Stays, Asked: before.Asked, Lease: a.Lease}
 		t.All[i] = me // its number counts, even if there are too many then
 	}
 	q := t.shares(i, n)
@@ -118,11 +118,11 @@ func (h *Holders) step(a *Ask, n int, e time.Duration) (*Holders, Allotment) {
 	if looks {
 		return h, r
 	}
-	if changed = changed || me.Held != before.Held || me.Waits != before.Waits || me.Lease != before.Lease || t.Dial-before.Heard >= lease/6; !changed {
+	if changed = changed || me.Held != before.Held || me.Waits != before.Waits || me.Lease != before.Lease || t.Dial-before.Asked >= lease/6; !changed {
 		return h, r
 	}
 	i = slices.IndexFunc(t.All, func(o Holder) bool { return o.ID == me.ID })
-	t.All[i].Heard = t.Dial
+	t.All[i].Asked = t.Dial
 	return &t, r
 }
 
@@ -193,7 +193,7 @@ func (h *Holders) sound() bool {
 	ok := h.Dial >= 0 && possible(h.Dial) && h.Last >= 0 && h.Last <= h.Dial && h.Shut >= 0 && h.Shut <= h.Dial+MaxLease && len(h.All) <= mostHolders
 	for i := range h.All {
 		o := &h.All[i]
-		ok = ok && o.ID != 0 && o.Held >= 0 && o.Held <= 2*mostSlots && o.Heard >= 0 && o.Heard <= h.Dial && o.Lease >= MinLease && o.Lease <= MaxLease
+		ok = ok && o.ID != 0 && o.Held >= 0 && o.Held <= 2*mostSlots && o.Asked >= 0 && o.Asked <= h.Dial && o.Lease >= MinLease && o.Lease <= MaxLease
 	}
 	return ok
 }

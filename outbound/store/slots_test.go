@@ -204,7 +204,7 @@ func spoiledHolders() map[string]func(*Holders) {
 		"id":      func(h *Holders) { h.All[0].ID = 0 },
 		"held":    func(h *Holders) { h.All[0].Held = -1 },
 		"a lot":   func(h *Holders) { h.All[0].Held = 2*mostSlots + 1 },
-		"heard":   func(h *Holders) { h.All[0].Heard = h.Dial + 1 },
+		"heard":   func(h *Holders) { h.All[0].Asked = h.Dial + 1 },
 		"lease":   func(h *Holders) { h.All[0].Lease = MinLease - 1 },
 		"forever": func(h *Holders) { h.All[0].Lease = MaxLease + 1 },
 	}

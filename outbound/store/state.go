@@ -9,9 +9,9 @@ import (
 const (
 	// BookingGrace is how long a reservation counts as out after its time: its call may leave late.
 	BookingGrace = 100 * time.Millisecond
-	// Deaf is the longest time for which a process relies on a reply. After that it asks for the
+	// MaxReplyAge is the longest time for which a process relies on a reply. After that it asks for the
 	// clock again before it lets a call leave.
-	Deaf = time.Second
+	MaxReplyAge = time.Second
 	// HoldMemory is how long a key remembers when its last hold ended.
 	HoldMemory = 10 * time.Second
 	// Wobble is how far a time of the store may be behind the one before without counting as a
@@ -19,8 +19,8 @@ const (
 	Wobble = time.Second
 	// MinSpeed is the lowest speed of a clock.
 	MinSpeed = 0.01
-	// MaxBack is the longest hold to which consecutive refusals are doubled.
-	MaxBack = time.Hour
+	// MaxBackoff is the longest hold to which consecutive refusals are doubled.
+	MaxBackoff = time.Hour
 	// NoRefusalYet is the value of Fails before the API has refused a call of this life.
 	NoRefusalYet = -2
 	// HasSucceeded is the value of Fails when a call has succeeded since the last hold.
@@ -131,7 +131,7 @@ type law interface {
 	// behind returns a lower bound of the dial time, not before w, at which the last of calls that
 	// take n units in all can leave.
 	behind(s *State, l *Limit, i int, n float64, w time.Duration) time.Duration
-	// void takes out reservations later than Deaf. It reports whether charges from before can still
+	// void takes out reservations later than MaxReplyAge. It reports whether charges from before can still
 	// be returned.
 	void(s *State, l *Limit, i int) bool
 	// resume takes out all reservations. Then the dial goes back by back.

@@ -7,7 +7,7 @@ import "time"
 // ended is in one of Answered, Remembered, Failed and Cancelled.
 type StoreStats struct {
 	// Answered counts the operations that a request to a server has answered. On average Answered
-	// / Trips.Count of them shared a request.
+	// / Requests.Count of them shared a request.
 	Answered uint64
 	// Remembered counts the operations that the store has answered by itself, because it
 	// remembered a refusal.
@@ -17,9 +17,9 @@ type StoreStats struct {
 	Failed uint64
 	// Cancelled counts the operations whose ctx ended before their answer came.
 	Cancelled uint64
-	// Trips are the requests that a server has answered in time, even with an error. The operations
+	// Requests are the requests that a server has answered in time, even with an error. The operations
 	// of all other requests have Failed.
-	Trips Times
+	Requests Times
 	// Repeats counts how often the store has sent a request again: its answer was late or lost,
 	// another node had the key, or the server did not know the script. If it keeps growing, the
 	// network loses packets, or the server is slower than a quarter of the store's timeout.

@@ -96,9 +96,9 @@ type Op struct {
 	Claim float64
 	// Weight divides the units that a booking adds to the Claim. If it is zero, it is 1.
 	Weight float64
-	// Back are bookings to return, in the order in which they were booked. The step undoes the
+	// Unused are bookings to return, in the order in which they were booked. The step undoes the
 	// latest, and settles earlier ones to nothing, which returns what is safe.
-	Back []Charge
+	Unused []Charge
 	// Move is a booking to undo, so that Costs are booked instead. It is undone if it is the last
 	// of all bookings, no settle of the step adds units, and the first of Costs can be booked
 	// then. Else the step books nothing.
@@ -125,12 +125,12 @@ func Hash(limits []Limit) uint64 {
 }
 
 // Clone returns a copy of op for a store that goes on with it after Update has returned. It copies
-// Costs, Reports, Back, Move and the charges to which the reports point. It shares Limits, Periods
-// and Replacement, whose elements no one changes. The copy has no Into, because its memory belongs
-// to the caller. Clone makes at most five allocations.
+// Costs, Reports, Unused, Move and the charges to which the reports point. It shares Limits,
+// Periods and Replacement, whose elements no one changes. The copy has no Into, because its memory
+// belongs to the caller. Clone makes at most five allocations.
 func (op *Op) Clone() *Op {
 	c := *op
-	c.Into, c.Costs, c.Reports, c.Back = nil, slices.Clone(op.Costs), slices.Clone(op.Reports), slices.Clone(op.Back)
+	c.Into, c.Costs, c.Reports, c.Unused = nil, slices.Clone(op.Costs), slices.Clone(op.Reports), slices.Clone(op.Unused)
 	var all []Charge
 	own := func(p **Charge) {
 		if *p != nil {
@@ -154,7 +154,7 @@ type Action uint8
 // The actions.
 const (
 	Look    Action = iota // only look
-	Book                  // return Back, then book Costs
+	Book                  // return Unused, then book Costs
 	Meter                 // fill by Costs[0] whatever the level, up to the capacity
 	Resume                // end a hold and a slow-down, and make all reservations void
 	Replace               // put other limits in force for all, if Number is that of those in force
@@ -213,7 +213,7 @@ type Reply struct {
 	Limits []Limit
 	Base   uint64
 	Made   time.Duration
-	// Reported is true, with Stale or an error, if the reports and Back were carried out
+	// Reported is true, with Stale or an error, if the reports and Unused were carried out
 	// nevertheless: a store may have sent them with an earlier request.
 	Reported bool
 	// Charges are the bookings made, one for each of Costs from the first on.
@@ -240,10 +240,10 @@ type Reply struct {
 	State State
 	// When is the local time at which State was true, as the store estimates it. A user counts the
 	// time until a reservation from When: counted from the reply's arrival, a delayed reply would
-	// shift it. Heard is the local time by which such a reply normally arrives; if it is zero, this
+	// shift it. Received is the local time by which such a reply normally arrives; if it is zero, this
 	// reply took the normal time. A store in this process leaves both zero: State is true when the
 	// reply arrives.
-	When, Heard time.Time
+	When, Received time.Time
 	// Changed says, to a store that has called [Op.Apply], whether the step has changed the key. If
 	// it has not, the store need not write the key, nor keep it for longer than it would have. In a
 	// reply from a store it has no meaning.
@@ -257,7 +257,7 @@ type Reply struct {
 
 // Yields reports whether a process adopts the limits of a reply that brings some. Otherwise it
 // replaces them by its own: its program was made with other limits, and it was started later, by
-// more than Deaf, because a request takes time.
+// more than MaxReplyAge, because a request takes time.
 func (op *Op) Yields(r *Reply) bool {
-	return op.Base == r.Base || sub(sub(r.State.At, op.Age), Deaf) <= r.Made
+	return op.Base == r.Base || sub(sub(r.State.At, op.Age), MaxReplyAge) <= r.Made
 }

@@ -110,7 +110,7 @@ func (t *trace) booking(op *Op) {
 	}
 	for t.IntN(4) == 0 {
 		if c := t.latest(op.Limits); c != nil {
-			op.Back = append(op.Back, *c)
+			op.Unused = append(op.Unused, *c)
 		}
 	}
 }

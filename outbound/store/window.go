@@ -229,7 +229,7 @@ func (law window) resume(s *State, l *Limit, i int, back time.Duration) {
 func (law window) change(s *State, old, l *Limit, i int) bool {
 	p := &s.Parts[i]
 	if l.Window != old.Window {
-		law.cut(s, old, i, s.Dial()+Deaf) // nothing of it is returned
+		law.cut(s, old, i, s.Dial()+MaxReplyAge) // nothing of it is returned
 	}
 	for k := range p.Slots {
 		p.Slots[k].End += l.Window - old.Window

@@ -290,7 +290,7 @@ func (w *world) giveBack(c *visit) {
 func (w *world) change(to int) {
 	old, limits := w.limits(), w.shapes[to]
 	w.changed, w.booked = w.state.Dial(), w.state.Dial()+w.state.Last
-	void := w.state.Last > Deaf
+	void := w.state.Last > MaxReplyAge
 	for i := range old {
 		w.untidy = w.untidy || i >= len(limits) || !old[i].same(&limits[i]) || old[i].Kind == Fixed && old[i].Window != limits[i].Window
 	}
@@ -300,7 +300,7 @@ func (w *world) change(to int) {
 	w.versions[w.version] = int8(to)
 	w.state.Change(old, limits, int64(w.version))
 	for i := range w.n {
-		if c := &w.calls[i]; void && !c.gone && c.place > w.state.Dial()+Deaf {
+		if c := &w.calls[i]; void && !c.gone && c.place > w.state.Dial()+MaxReplyAge {
 			c.over = true
 		}
 	}

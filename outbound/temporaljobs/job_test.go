@@ -133,7 +133,7 @@ func TestInterceptor_RefusedActivityRetriesAfterThePause(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
-				calls := jobs.New(outbound.Must(outbound.NewBucket("api", outbound.PerSecond(100))), jobs.Config{Poll: time.Millisecond, Lead: time.Millisecond}) // who comes early is put back
+				calls := jobs.New(outbound.Must(outbound.NewBucket("api", outbound.PerSecond(100))), jobs.Config{PollInterval: time.Millisecond, HeadStart: time.Millisecond}) // who comes early is put back
 				var begun []time.Time
 				var attempts []int32
 				s := &script{answer: func(context.Context, int) error { return nil }}

@@ -15,7 +15,7 @@ const (
 	// blur is by how much times may differ that mean the same reset: APIs round it to whole seconds,
 	// and responses take time.
 	blur = 2 * time.Second
-	// shortestWindow is the shortest window that has an Others. For a shorter one the error would be
+	// shortestWindow is the shortest window that has OtherClients. For a shorter one the error would be
 	// larger than the number.
 	shortestWindow = 10 * time.Second
 )
@@ -24,7 +24,7 @@ const (
 type budget struct {
 	outbound.Budget
 	at time.Duration // when it reported that
-	// What follows is for Others.
+	// What follows is for OtherClients.
 	until time.Duration // the reset, as first reported of the quota's window; negative if unknown
 	moves bool          // the reset moves, as that of a quota which is no window
 	// As of the window's beginning, or of the first report of it:
@@ -128,7 +128,7 @@ func (m *meter) budgetsLocked(at time.Duration) (all []Budget) {
 		if x.over(at) {
 			continue
 		}
-		t := Budget{Budget: x.Budget, Age: at - x.at, Others: x.others(m)}
+		t := Budget{Budget: x.Budget, Age: at - x.at, OtherClients: x.others(m)}
 		if t.Reset = -1; x.reset() >= 0 {
 			t.Reset = x.reset() - at
 		}

@@ -78,7 +78,7 @@ func TestBudget_OthersAreOtherClients(t *testing.T) {
 							ours = 600
 						}
 						want := ours * others / limit
-						if got := only(t, &b).Budgets[0].Others; math.Abs(got-want) > 0.002 {
+						if got := only(t, &b).Budgets[0].OtherClients; math.Abs(got-want) > 0.002 {
 							t.Errorf("after %d calls somebody else has used %.4f, want %.4f", i, got, want)
 						}
 					}
@@ -103,7 +103,7 @@ func othersAfter(t *testing.T, answers []answer) (all []float64) {
 			report(&p, "core", a.limit, a.remaining, a.reset)
 			got := -2.0 // nothing is told
 			if x := only(t, &b).Budgets; len(x) > 0 {
-				got = x[0].Others
+				got = x[0].OtherClients
 			}
 			all = append(all, got)
 		}
@@ -174,8 +174,8 @@ func TestBudget_OthersCountsRequestsOnly(t *testing.T) {
 			}
 		}
 		for _, x := range only(t, &b).Budgets {
-			if want := map[string]float64{"first": 0, "second": 0.3, "none": -1, "beyond": -1}[x.Policy]; x.Others != want {
-				t.Errorf("%s: %v, want %v", x.Policy, x.Others, want)
+			if want := map[string]float64{"first": 0, "second": 0.3, "none": -1, "beyond": -1}[x.Policy]; x.OtherClients != want {
+				t.Errorf("%s: %v, want %v", x.Policy, x.OtherClients, want)
 			}
 		}
 		// Each key may have a quota of its own.
@@ -183,7 +183,7 @@ func TestBudget_OthersCountsRequestsOnly(t *testing.T) {
 		p := take(t, of("a"))
 		report(&p, "second", 100, 0, time.Hour)
 		for _, x := range b.Snapshot(bg, Query{}).Limiters[0].Budgets {
-			if x.Others != -1 {
+			if x.OtherClients != -1 {
 				t.Errorf("%+v of all keys", x)
 			}
 		}
@@ -217,9 +217,9 @@ func TestBudget_ProcessesTogetherFindOtherPrograms(t *testing.T) {
 			sum, least := 0.0, 1.0
 			for i := range boards {
 				x := only(t, &boards[i]).Budgets[0]
-				sum, least = sum+x.Others, min(least, x.Remaining/x.Limit)
+				sum, least = sum+x.OtherClients, min(least, x.Remaining/x.Limit)
 			}
-			alone := only(t, &boards[0]).Budgets[0].Others
+			alone := only(t, &boards[0]).Budgets[0].OtherClients
 			if got := sum - (workers-1)*(1-least); math.Abs(got-foreign/limit) > 0.02 || alone < 0.25 {
 				t.Errorf("%v by all, want %v; %v by one", got, foreign/limit, alone)
 			}

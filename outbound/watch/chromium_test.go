@@ -38,14 +38,14 @@ func newSite(t *testing.T) *site {
 		}
 		for _, name := range hostileNames {
 			all.Limiters = append(all.Limiters, hostileRow(name))
-			all.Stores = append(all.Stores, Store{Name: name, Err: name, Away: true, Trouble: []string{name}})
+			all.Stores = append(all.Stores, Store{Name: name, Err: name, Unavailable: true, Trouble: []string{name}})
 			all.Events = append(all.Events, Event{Name: name, Kind: name, Words: name})
 		}
 		if s.turned.Load() {
 			all.Limiters[0], all.Limiters[1] = all.Limiters[1], all.Limiters[0] // equals, as whose levels have changed
 			all.Limiters[4].Severity = Stopped
 			all.Limiters[3].Explain.Refusals = 5
-			all.Stores[0].Stats.Trips.Count, all.Stores[0].Stats.Trips.Time = all.Stores[0].Stats.Trips.Count+10, all.Stores[0].Stats.Trips.Time+2*time.Second
+			all.Stores[0].Stats.Requests.Count, all.Stores[0].Stats.Requests.Time = all.Stores[0].Stats.Requests.Count+10, all.Stores[0].Stats.Requests.Time+2*time.Second
 		}
 		if q.Search != "" {
 			all.Limiters = all.Limiters[8:9]
@@ -266,7 +266,7 @@ func checkWords(t *testing.T, c *chromium) {
 			"By the state of 14 s ago, a call could leave in 1.5 s."},
 		"llm / batch": {"8 205 of 8 000, bookings included", "5 of 24 in flight", "16", "6.4 s", "350 ms", "2 791 300", "units for tokens",
 			`would wait 6.7s for limit "tokens"`, "16 ahead in the queue", "calls are booked for the next 6s", "capacity for 400 in 445ms", "5 of 24 in flight"},
-		"github / acme": {"11 of 12 in the last second", "others use 9 %", "as of 300 ms ago", "reset in 26 min", "345 of 5 000", "A call could leave now"},
+		"github / acme": {"11 of 12 in the last second", "other clients use 9 %", "as of 300 ms ago", "reset in 26 min", "345 of 5 000", "A call could leave now"},
 		"tenants":       {"12 340 keys", "2 204 118"},
 		"redis":         {"Unavailable for 14 s"},
 	} {

@@ -340,7 +340,7 @@ func office(now time.Time) Snapshot {
 				},
 				Minute:  minuteOf(0, 80*time.Millisecond, wave(6, 12)),
 				Calls:   calls(1_390, 0),
-				Budgets: []Budget{{Budget: outbound.Budget{Policy: "core", Limit: 5_000, Remaining: 4_205, Reset: 26 * time.Minute}, Age: 300 * time.Millisecond, Others: 0.09}},
+				Budgets: []Budget{{Budget: outbound.Budget{Policy: "core", Limit: 5_000, Remaining: 4_205, Reset: 26 * time.Minute}, Age: 300 * time.Millisecond, OtherClients: 0.09}},
 			},
 			{
 				Name: "tenants", Keyed: true, Keys: 12_340, Calls: with(calls(2_204_118, 0), func(c *Calls) { c.Refused, c.ByLimit = 1_204, map[string]uint64{"5 per 1s": 1_204} }),
@@ -361,11 +361,11 @@ func office(now time.Time) Snapshot {
 		},
 		Stores: []Store{
 			{
-				Name: "redis", Away: true, AwayFor: 14 * time.Second, Err: "dial tcp 10.0.0.7:6379: connect: connection refused",
+				Name: "redis", Unavailable: true, UnavailableFor: 14 * time.Second, Err: "dial tcp 10.0.0.7:6379: connect: connection refused",
 				Trouble: []string{"10.0.0.7:6379 has not answered for 14 s: dial tcp 10.0.0.7:6379: connect: connection refused."},
-				Stats:   &store.StoreStats{Answered: 131_222, Repeats: 12, Remembered: 1_840, Failed: 19, Trips: store.Times{Count: 91_044, Time: 91_044 * 640 * time.Microsecond}},
+				Stats:   &store.StoreStats{Answered: 131_222, Repeats: 12, Remembered: 1_840, Failed: 19, Requests: store.Times{Count: 91_044, Time: 91_044 * 640 * time.Microsecond}},
 			},
-			{Name: "redis-eu", Fallback: &fallback.State{Outages: 3}, Stats: &store.StoreStats{Answered: 9_310, Trips: store.Times{Count: 4_102, Time: 4_102 * 2 * time.Millisecond}}},
+			{Name: "redis-eu", Fallback: &fallback.State{Outages: 3}, Stats: &store.StoreStats{Answered: 9_310, Requests: store.Times{Count: 4_102, Time: 4_102 * 2 * time.Millisecond}}},
 		},
 		Events: []Event{
 			{At: ago(-13 * time.Second), Name: "shopify snow-devil", Kind: "held", Words: "no call leaves (for 25 s, reason rate)"},

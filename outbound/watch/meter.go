@@ -215,12 +215,12 @@ type counted struct {
 
 // Acquire asks the limiter, and counts the result. The permit is the limiter's own.
 func (c *counted) Acquire(ctx context.Context, cost outbound.Cost) (p outbound.Permit, err error) {
-	begin, returned, told := now(), false, false
+	begin, returned, reported := now(), false, false
 	defer func() {
 		switch {
 		case !returned: // the limiter has panicked
 			c.meter.fail(now(), "panic")
-		case !told && err == nil: // OnCall has panicked, and the call never leaves
+		case !reported && err == nil: // OnCall has panicked, and the call never leaves
 			p.Settle(outbound.Cost{})
 			p.Done()
 		}
@@ -237,7 +237,7 @@ func (c *counted) Acquire(ctx context.Context, cost outbound.Cost) (p outbound.P
 	if f := c.board.OnCall; f != nil {
 		f(ctx, Call{c.name, cost, end - begin, result, err})
 	}
-	told = true
+	reported = true
 	return p, err
 }
 

@@ -118,19 +118,19 @@ var families = []family{
 	apiMetric("api.limit", "{unit}", "The API's quota, as it reports.", func(x *Budget) float64 { return x.Limit }),
 	apiMetric("api.remaining", "{unit}", "What is left of the API's quota, as it reports.", func(x *Budget) float64 { return x.Remaining }),
 	apiMetric("api.reset", "s", "How long until the API's quota is whole again.", func(x *Budget) float64 { return x.Reset.Seconds() }),
-	apiMetric("api.others", "1", "The part of the API's quota that others have used, about.", func(x *Budget) float64 { return x.Others }),
+	apiMetric("api.others", "1", "The part of the API's quota that others have used, about.", func(x *Budget) float64 { return x.OtherClients }),
 	queueMetric(Counter, "queue.late", "{reservation}", "Reservations that were lost because the process was late.", func(q *queue.Stats) float64 { return float64(q.Late) }),
 	storeMetric(Gauge, "store.unavailable", "", "Whether the store is unavailable: 1, or 0.", func(x *Store, s *samples) {
 		away := 0.0
-		if x.Away {
+		if x.Unavailable {
 			away = 1
 		}
 		s.put(away, "", "")
 	}),
-	countMetric("store.requests", "{request}", "Requests to the store.", func(c *store.StoreStats) uint64 { return c.Trips.Count }),
+	countMetric("store.requests", "{request}", "Requests to the store.", func(c *store.StoreStats) uint64 { return c.Requests.Count }),
 	storeMetric(Histogram, "store.request_time", "s", "How long requests to the store took.", func(x *Store, s *samples) {
 		if x.Stats != nil {
-			s.times(&x.Stats.Trips)
+			s.times(&x.Stats.Requests)
 		}
 	}),
 	countMetric("store.operations", "{operation}", "Operations on buckets that requests have answered; several share a request.", func(c *store.StoreStats) uint64 { return c.Answered }),

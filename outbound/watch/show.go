@@ -44,7 +44,7 @@ func (r *row) read(at time.Duration, minute bool) (held bool) {
 	if r.Keyed = r.keyed != nil; r.Keyed {
 		r.Keys = r.keyed.len()
 		for i := range r.Budgets { // each key may have a quota of its own
-			r.Budgets[i].Others = -1
+			r.Budgets[i].OtherClients = -1
 		}
 	}
 	return held
@@ -171,8 +171,8 @@ func (r *row) judge() {
 		say(Busy, "Calls of this key were refused by us lately.")
 	}
 	for _, t := range r.Budgets {
-		if t.Others >= 0.05 {
-			say(Calm, "Others have used about %.0f %% of %s.", 100*t.Others, cmp.Or(t.Policy, "the quota"))
+		if t.OtherClients >= 0.05 {
+			say(Calm, "Other clients have used about %.0f %% of %s.", 100*t.OtherClients, cmp.Or(t.Policy, "the quota"))
 		}
 	}
 }

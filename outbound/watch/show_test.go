@@ -188,7 +188,7 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		take(t, l)
 		is := b.Snapshot(bg, Query{}).Stores[0]
-		if !is.Away || is.AwayFor < 30*time.Second || is.Fallback.Keys != 1 || is.Fallback.Outages != 1 || !strings.Contains(is.Err, "unavailable") || len(is.Trouble) != 2 || !strings.Contains(is.Trouble[1], "1 key alone") {
+		if !is.Unavailable || is.UnavailableFor < 30*time.Second || is.Fallback.Keys != 1 || is.Fallback.Outages != 1 || !strings.Contains(is.Err, "unavailable") || len(is.Trouble) != 2 || !strings.Contains(is.Trouble[1], "1 key alone") {
 			t.Errorf("%+v", is)
 		}
 		if is := called(t, b, "direct"); is.Severity != Stopped || !strings.HasPrefix(is.Trouble[0], "Its store does not answer (explain: ") || is.Calls.ByError["store"] != 1 {
@@ -199,12 +199,12 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 		}
 		exports(t, b, `store_unavailable{store="quotas"} 1`, `calls_total{limiter="direct",result="failed",error_type="store"} 1`)
 		s.fail(nil) // calls go to it again some time later
-		for i := 0; i < 100 && f.State().Away; i++ {
+		for i := 0; i < 100 && f.State().Unavailable; i++ {
 			_, _ = l.Acquire(bg, outbound.Cost{1})
 			time.Sleep(100 * time.Millisecond)
 		}
 		time.Sleep(time.Minute) // each limiter is looked at again
-		if is = b.Snapshot(bg, Query{}).Stores[0]; is.Away || is.Err != "" || is.Trouble != nil || is.Fallback.Outages != 1 {
+		if is = b.Snapshot(bg, Query{}).Stores[0]; is.Unavailable || is.Err != "" || is.Trouble != nil || is.Fallback.Outages != 1 {
 			t.Errorf("%+v", is)
 		}
 		if is := called(t, b, "direct"); is.Err != "" {

@@ -132,21 +132,21 @@ func (s Second) minus(t Second) Second {
 type Budget struct {
 	outbound.Budget
 	Age time.Duration // of the report
-	// Others is the part of Limit that other clients have used since the quota's window began, or
-	// since the first report of it. Other clients are other programs with the same API key, and other
-	// processes of this program. Others is negative if it is unknown: for other units than requests,
-	// resets that are unknown or move with each call, windows below ten seconds, and an
-	// [outbound.Keyed].
-	Others float64
+	// OtherClients is the part of Limit that other clients have used since the quota's window
+	// began, or since the first report of it. Other clients are other programs with the same API
+	// key, and other processes of this program. OtherClients is negative if it is unknown: for
+	// other units than requests, resets that are unknown or move with each call, windows below ten
+	// seconds, and an [outbound.Keyed].
+	OtherClients float64
 }
 
 // Store is what a Board shows of a store.
 type Store struct {
-	Name    string
-	Away    bool
-	AwayFor time.Duration
-	Err     string // why it is unavailable
-	Trouble []string
+	Name           string
+	Unavailable    bool
+	UnavailableFor time.Duration
+	Err            string // why it is unavailable
+	Trouble        []string
 	// Stats are what the store counts, without Outages. If it is nil, the store counts nothing.
 	Stats *store.StoreStats
 	// Fallback is what a fallback does, without Err. If it is nil, the store is none.

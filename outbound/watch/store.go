@@ -63,7 +63,7 @@ func (s *boardStore) show() Store {
 	}
 	if s.state != nil {
 		f := s.state.State()
-		if f.Away && len(outages) == 0 {
+		if f.Unavailable && len(outages) == 0 {
 			outages = []store.Outage{{Since: f.Since, Err: f.Err}}
 		}
 		f.Err = nil
@@ -79,10 +79,10 @@ func (s *boardStore) show() Store {
 			why = ": " + is.Err
 		}
 		away := time.Since(o.Since)
-		is.Away, is.AwayFor = true, max(is.AwayFor, away)
+		is.Unavailable, is.UnavailableFor = true, max(is.UnavailableFor, away)
 		is.Trouble = append(is.Trouble, fmt.Sprintf("%s has not answered for %s%s.", server, brief(away), why))
 	}
-	if f := is.Fallback; f != nil && f.Away {
+	if f := is.Fallback; f != nil && f.Unavailable {
 		is.Trouble = append(is.Trouble, fmt.Sprintf("Calls do without it: this process has used %s alone.", count(uint64(f.Keys), "key", "keys")))
 	}
 	return is

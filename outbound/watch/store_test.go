@@ -17,7 +17,7 @@ func TestAddStore_ShowsCountsAndOutages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		c := newStore()
-		c.stats = store.StoreStats{Answered: 30, Remembered: 5, Failed: 2, Repeats: 1, Trips: store.Times{
+		c.stats = store.StoreStats{Answered: 30, Remembered: 5, Failed: 2, Repeats: 1, Requests: store.Times{
 			Count: 10, Time: 50 * time.Millisecond, Within: [len(store.TimeBounds)]uint64{0: 4, 6: 6}}}
 		if err := b.AddStore("redis", c); err != nil {
 			t.Fatal(err)
@@ -28,12 +28,12 @@ func TestAddStore_ShowsCountsAndOutages(t *testing.T) {
 			}
 		}
 		s := b.Snapshot(bg, Query{}).Stores
-		if len(s) != 1 || s[0].Away || s[0].Stats.Trips.Time != 50*time.Millisecond || s[0].Stats.Answered != 30 || len(s[0].Trouble) != 0 {
+		if len(s) != 1 || s[0].Unavailable || s[0].Stats.Requests.Time != 50*time.Millisecond || s[0].Stats.Answered != 30 || len(s[0].Trouble) != 0 {
 			t.Errorf("%+v", s)
 		}
 		for server, want := range map[string]string{"": "The store has not answered for 1 min.", "10.0.0.1:6379": "10.0.0.1:6379 has not answered for 1 min."} {
 			c.stats.Outages = []store.Outage{{Server: server, Since: time.Now().Add(-time.Minute)}}
-			if s := b.Snapshot(bg, Query{}).Stores[0]; !s.Away || s.AwayFor != time.Minute || len(s.Trouble) != 1 || s.Trouble[0] != want {
+			if s := b.Snapshot(bg, Query{}).Stores[0]; !s.Unavailable || s.UnavailableFor != time.Minute || len(s.Trouble) != 1 || s.Trouble[0] != want {
 				t.Errorf("%+v", s)
 			}
 		}

@@ -1,7 +1,7 @@
 // Package jobs schedules rate-limited jobs without blocking workers. Jobs wait in their job system.
 //
 //	bucket, err := outbound.NewSharedBucket(store, "shop", outbound.PerSecond(10))
-//	scheduler := jobs.New(bucket, jobs.Config{Poll: 5 * time.Second}) // of the job system
+//	scheduler := jobs.New(bucket, jobs.Config{PollInterval: 5 * time.Second}) // of the job system
 //
 //	permit, err := scheduler.Acquire(jobs.WithTicket(ctx, ticket), outbound.Cost{1})
 //	if later, ok := jobs.AsLater(err); ok {
@@ -61,10 +61,10 @@
 //	the system carries no ticket            your own key for each job, for Later.In and an hour
 //	jobs in a table of your own             columns for the time and the ticket: example Table
 //
-// Set Config.Poll to how long the system takes to hand out a due job. A job waits in its worker for
-// a head start, Config.Lead, and longer if it comes early. So the limits' rate times that time
-// is how many workers wait. Keep it below the number of workers: 4 workers at 5 jobs a second need
-// a Lead of 200 ms.
+// Set Config.PollInterval to how long the system takes to hand out a due job. A job waits in its
+// worker for a head start, Config.HeadStart, and longer if it comes early. So the limits' rate
+// times that time is how many workers wait. Keep it below the number of workers: 4 workers at 5
+// jobs a second need a HeadStart of 200 ms.
 //
 // A Scheduler charges a job when it begins. If the job's http.Client is paced by the same bucket,
 // that charge pays for the first request, and each further request is charged. Or pace the client

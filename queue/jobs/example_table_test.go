@@ -25,7 +25,7 @@ func Example_table() {
 	const poll = 50 * time.Millisecond // how often a worker without a job looks for one; some seconds
 	ctx := context.Background()
 	bucket := outbound.Must(outbound.NewBucket("shop", outbound.PerSecond(20))) // NewSharedBucket for several processes
-	scheduler := jobs.New(bucket, jobs.Config{Poll: poll, Lead: 100 * time.Millisecond})
+	scheduler := jobs.New(bucket, jobs.Config{PollInterval: poll, HeadStart: 100 * time.Millisecond})
 	db := &table{}
 
 	// Jobs with a reservation run once.

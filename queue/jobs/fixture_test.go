@@ -66,7 +66,7 @@ func (s *remote) Update(ctx context.Context, key string, op *store.Op) (store.Re
 	r, err := s.Store.Update(ctx, key, op)
 	r.When = time.Now()
 	time.Sleep(time.Millisecond)
-	r.Heard = time.Now()
+	r.Received = time.Now()
 	return r, err
 }
 

@@ -138,8 +138,8 @@ func TestBook_ReturnsReservationsAfterAnError(t *testing.T) {
 		var back []int
 		m := &remote{Store: store.NewMemory()}
 		m.set(func(_ context.Context, _ string, op *store.Op) error {
-			if len(op.Back) > 0 {
-				back = append(back, len(op.Back))
+			if len(op.Unused) > 0 {
+				back = append(back, len(op.Unused))
 			}
 			return nil
 		})
@@ -257,7 +257,7 @@ func TestShutdown_ReschedulesJobs(t *testing.T) {
 // A job that waits too long for a call in flight comes back after a poll interval, with its ticket.
 func TestScheduler_InFlightReschedulesForAPoll(t *testing.T) {
 	limits := []outbound.Limit{perSecond[0], outbound.InFlight(1)}
-	bothWays(t, Config{Poll: 3 * time.Second}, limits, func(t *testing.T, scheduler func() *Scheduler) {
+	bothWays(t, Config{PollInterval: 3 * time.Second}, limits, func(t *testing.T, scheduler func() *Scheduler) {
 		s := scheduler()
 		p, err := s.Acquire(bg, one)
 		if err != nil {
@@ -304,7 +304,7 @@ func TestScheduler_NextPeriodReschedulesToItsBegin(t *testing.T) {
 		book(t, s, 10)
 		ended := func(in time.Duration, ticket string) {
 			t.Helper()
-			if in <= last || in > time.Hour+time.Second+s.config.Poll || ticket != "" {
+			if in <= last || in > time.Hour+time.Second+s.config.PollInterval || ticket != "" {
 				t.Errorf("a job comes after %v with %q, the one before after %v", in, ticket, last)
 			}
 			last = in
@@ -336,7 +336,7 @@ func TestConfig_InvalidIsAnError(t *testing.T) {
 	with := func(c Config) *Scheduler { return New(own(t, perSecond...), c) }
 	for name, s := range map[string]*Scheduler{
 		"nil": nil, "no bucket": New(nil, Config{}), "only InFlight": New(own(t, outbound.InFlight(1)), Config{}),
-		"Poll": with(Config{Poll: -1}), "Lead": with(Config{Lead: -1}), "Early": with(Config{Early: math.MaxInt64}),
+		"Poll": with(Config{PollInterval: -1}), "Lead": with(Config{HeadStart: -1}), "Early": with(Config{Early: math.MaxInt64}),
 		"Ahead": with(Config{Ahead: math.MinInt64}), "Queue": with(Config{Queue: queue.Config{MaxLen: -1}}),
 	} {
 		_, err := s.Acquire(bg, one)

@@ -42,7 +42,7 @@ func (s *Scheduler) reservations(ctx context.Context) (*outbound.Bucket, error) 
 	}
 	book := s.bucket.Reservations()
 	now, last := int64(time.Since(s.made)+1), s.asked.Load()
-	if last > 0 && (now-last < int64(s.config.Poll) || !s.asked.CompareAndSwap(last, now)) {
+	if last > 0 && (now-last < int64(s.config.PollInterval) || !s.asked.CompareAndSwap(last, now)) {
 		return book, nil
 	}
 	states, err := book.States(ctx) // first, so that a hold which begins between the two requests is seen
@@ -56,7 +56,7 @@ func (s *Scheduler) reservations(ctx context.Context) (*outbound.Bucket, error) 
 	}
 	s.asked.CompareAndSwap(0, now)
 	// No job is refused before it would wait for a MaxWait: by so much a hold may be longer.
-	unexplained := states[0].HeldFor - time.Since(at) - k.Clock.Clears() - 2*s.config.Lead
+	unexplained := states[0].HeldFor - time.Since(at) - k.Clock.Clears() - 2*s.config.HeadStart
 	if s.bucket.Reservations() == book && unexplained > s.config.Queue.MaxWait {
 		err = book.Resume(ctx)
 	}
@@ -128,7 +128,7 @@ func (s *Scheduler) Book(ctx context.Context, costs ...outbound.Cost) ([]Run, er
 			return nil, err
 		}
 		for _, t := range k.Tickets {
-			all = append(all, Run{At: k.Clock.Due(t).Add(-s.config.Lead), Ticket: t.String()})
+			all = append(all, Run{At: k.Clock.Due(t).Add(-s.config.HeadStart), Ticket: t.String()})
 		}
 		booked = append(booked, k.Tickets...)
 	}
@@ -141,7 +141,7 @@ func (s *Scheduler) giveBack(ctx context.Context, booked []outbound.Ticket) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	for n := len(booked); n > 0; n -= mostBooked {
-		if s.bucket.Reservations().Book(ctx, &outbound.BookRequest{Back: booked[max(0, n-mostBooked):n]}) != nil {
+		if s.bucket.Reservations().Book(ctx, &outbound.BookRequest{Unused: booked[max(0, n-mostBooked):n]}) != nil {
 			return
 		}
 	}
@@ -161,13 +161,13 @@ func (s *Scheduler) behind(ctx context.Context, full *outbound.ThrottledError, v
 	if s.bucket.Book(ctx, &k) == nil {
 		s.hold(ctx, in-max(0, time.Until(v.due))-k.Clock.Reopens(&v.cost), k.Clock.Speed())
 	}
-	if v.late > s.config.Poll+2*s.config.Lead {
+	if v.late > s.config.PollInterval+2*s.config.HeadStart {
 		if err := s.reserve(ctx, v); err != nil {
 			return s.later(err, v)
 		}
 		in = time.Until(v.due)
 	}
-	return &Later{In: max(s.config.Lead/2, in-s.config.Lead), Ticket: v.ticket, full: full}
+	return &Later{In: max(s.config.HeadStart/2, in-s.config.HeadStart), Ticket: v.ticket, full: full}
 }
 
 // hold moves the reservations by d, if that is more than a head start. It slows them down if the
@@ -181,7 +181,7 @@ func (s *Scheduler) hold(ctx context.Context, d time.Duration, speed float64) {
 	switch {
 	case err == nil && book.Book(ctx, &k) == nil && speed < 0.95*k.Clock.Speed():
 		p.Refused(max(d, time.Millisecond))
-	case d > s.config.Lead:
+	case d > s.config.HeadStart:
 		_ = book.Pause(ctx, d)
 	}
 }

@@ -24,21 +24,21 @@ type Scheduler struct {
 	made   time.Time
 	asked  atomic.Int64 // how long after that the bucket was asked last, or 0
 
-	mu   sync.Mutex
-	end  time.Time // of the period in which no job can reserve any more
-	told float64   // how many jobs should come then
+	mu       sync.Mutex
+	end      time.Time // of the period in which no job can reserve any more
+	expected float64   // how many jobs should come then
 }
 
 // Config configures a [Scheduler]. The zero value fits a job system that looks for due jobs every 5
 // s.
 type Config struct {
-	// Poll is the poll interval: how long the job system may take to hand out a job that is due. If
-	// Poll is zero, it is 5 s.
-	Poll time.Duration
-	// Lead is the head start: how long before its reservation a job runs. It waits in its worker
-	// meanwhile, so keep the limits' rate times Lead below the number of workers. A job's context
-	// has to last longer. If Lead is zero, it is 1 s.
-	Lead time.Duration
+	// PollInterval is how long the job system may take to hand out a job that is due. If
+	// PollInterval is zero, it is 5 s.
+	PollInterval time.Duration
+	// HeadStart is how long before its reservation a job runs. It waits in its worker
+	// meanwhile, so keep the limits' rate times HeadStart below the number of workers. A job's context
+	// has to last longer. If HeadStart is zero, it is 1 s.
+	HeadStart time.Duration
 	// Early is how much earlier than its head start a job may come without being rescheduled. If
 	// Early is zero, it is 100 ms.
 	Early time.Duration
@@ -46,22 +46,22 @@ type Config struct {
 	// gets none, and books one when it runs again. If Ahead is zero, it is 24 h.
 	Ahead time.Duration
 	// Queue configures the queue for jobs that wait in their workers. If its MaxWait is zero, it is
-	// Poll and two Leads. A Lead above the MaxWait is shortened to it.
+	// PollInterval and two HeadStarts. A HeadStart above the MaxWait is shortened to it.
 	Queue queue.Config
 }
 
 // withDefaults returns the Config with what its zeros stand for.
 func (c Config) withDefaults() (Config, error) {
-	for i, d := range [...]time.Duration{c.Poll, c.Lead, c.Early, c.Ahead} {
+	for i, d := range [...]time.Duration{c.PollInterval, c.HeadStart, c.Early, c.Ahead} {
 		if d < 0 || d > mostConfig {
-			return c, fmt.Errorf("jobs: %s %v is not between 0 and %v: %w", [...]string{"Poll", "Lead", "Early", "Ahead"}[i], d, mostConfig, outbound.ErrInvalid)
+			return c, fmt.Errorf("jobs: %s %v is not between 0 and %v: %w", [...]string{"PollInterval", "HeadStart", "Early", "Ahead"}[i], d, mostConfig, outbound.ErrInvalid)
 		}
 	}
-	c.Poll, c.Lead = cmp.Or(c.Poll, defaultPoll), cmp.Or(c.Lead, time.Second)
+	c.PollInterval, c.HeadStart = cmp.Or(c.PollInterval, defaultPoll), cmp.Or(c.HeadStart, time.Second)
 	c.Early, c.Ahead = cmp.Or(c.Early, 100*time.Millisecond), cmp.Or(c.Ahead, 24*time.Hour)
-	c.Queue.MaxWait = cmp.Or(c.Queue.MaxWait, c.Poll+2*c.Lead)
+	c.Queue.MaxWait = cmp.Or(c.Queue.MaxWait, c.PollInterval+2*c.HeadStart)
 	if most := c.Queue.MaxWait; most > 0 { // a job that came earlier would be refused, and come again and again
-		c.Lead, c.Early = min(c.Lead, most), min(c.Early, most/10)
+		c.HeadStart, c.Early = min(c.HeadStart, most), min(c.Early, most/10)
 	}
 	return c, nil
 }
@@ -104,8 +104,8 @@ func (s *Scheduler) Acquire(ctx context.Context, c outbound.Cost) (outbound.Perm
 	if err := s.find(ctx, &v); err != nil {
 		return outbound.Permit{}, s.later(err, &v)
 	}
-	if in := time.Until(v.due) - s.config.Lead; in > s.config.Early {
-		return outbound.Permit{}, &Later{In: in, Ticket: v.ticket, full: &outbound.ThrottledError{Key: s.bucket.Key(), RetryAfter: in + 2*s.config.Lead}}
+	if in := time.Until(v.due) - s.config.HeadStart; in > s.config.Early {
+		return outbound.Permit{}, &Later{In: in, Ticket: v.ticket, full: &outbound.ThrottledError{Key: s.bucket.Key(), RetryAfter: in + 2*s.config.HeadStart}}
 	}
 	v.late = time.Since(v.due)
 	p, err := s.queue.Acquire(ctx, c)
@@ -229,12 +229,12 @@ func (s *Scheduler) later(err error, v *visit) error {
 	case full != nil && full.RetryAfter > 0: // no reservation is made in the next period
 		return &Later{In: s.again(full.RetryAfter), full: full}
 	case full != nil: // a limit on calls in flight
-		return &Later{In: s.config.Poll, Ticket: v.ticket, full: full}
+		return &Later{In: s.config.PollInterval, Ticket: v.ticket, full: full}
 	case errors.As(err, new(*outbound.StoreError)):
 		// All jobs meet that, and are not to run again together.
 		return &Later{In: time.Second + rand.N(4*time.Second), Ticket: v.ticket, Err: err}
 	case errors.Is(err, queue.ErrClosed):
-		return &Later{In: s.config.Lead, Ticket: v.ticket, Err: err}
+		return &Later{In: s.config.HeadStart, Ticket: v.ticket, Err: err}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return &Later{Ticket: v.ticket, Err: err}
 	}
@@ -247,19 +247,19 @@ func (s *Scheduler) later(err error, v *visit) error {
 // come in the order of their Laters, spread over a poll interval.
 func (s *Scheduler) again(wait time.Duration) time.Duration {
 	if wait > s.config.Ahead {
-		return max(wait/2, wait-s.config.Ahead/2, s.config.Lead)
+		return max(wait/2, wait-s.config.Ahead/2, s.config.HeadStart)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if end := time.Now().Add(wait); end.Sub(s.end).Abs() > s.config.Lead {
-		s.end, s.told = end, 0
+	if end := time.Now().Add(wait); end.Sub(s.end).Abs() > s.config.HeadStart {
+		s.end, s.expected = end, 0
 	}
-	s.told++
-	return time.Until(s.end) + time.Duration(float64(s.config.Poll)*s.told/(s.told+manyTold))
+	s.expected++
+	return time.Until(s.end) + time.Duration(float64(s.config.PollInterval)*s.expected/(s.expected+manyExpected))
 }
 
 // manyTold is how many jobs of one period come again in the first half of a poll interval.
-const manyTold = 100
+const manyExpected = 100
 
 // Do is [outbound.Do] for adapters of job systems. It also reports whether the job has run, and the
 // wait that the API has asked for, if the job's permit has learned it. A failed job should not run

@@ -67,7 +67,7 @@ func (f fleet) simulate(t *testing.T) (o outcome) {
 			full: make(chan struct{}), want: f.jobs}
 		var schedulers []*Scheduler
 		for range f.procs {
-			schedulers = append(schedulers, New(shared(t, m, "api", limit), Config{Poll: f.poll}))
+			schedulers = append(schedulers, New(shared(t, m, "api", limit), Config{PollInterval: f.poll}))
 		}
 		w.acquire = func(ctx context.Context, proc int, _ *job) (outbound.Permit, error) {
 			return schedulers[proc].Acquire(ctx, one)

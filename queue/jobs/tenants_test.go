@@ -48,7 +48,7 @@ func (f tenants) simulate(t *testing.T) (o tenantsOutcome) {
 		var schedulers [procs]*outbound.Keyed[string]
 		for i := range schedulers {
 			schedulers[i] = &outbound.Keyed[string]{New: func(tenant string) (outbound.Limiter, error) {
-				return New(shared(t, m, tenant, limit), Config{Poll: poll}), nil
+				return New(shared(t, m, tenant, limit), Config{PollInterval: poll}), nil
 			}}
 		}
 		var histories [100]outboundtest.History
@@ -73,7 +73,7 @@ func (f tenants) simulate(t *testing.T) (o tenantsOutcome) {
 			}
 		}
 		if f.insert && f.hot > 0 {
-			for i, r := range book(t, New(shared(t, m, "tenant0", limit), Config{Poll: poll}), f.hot) {
+			for i, r := range book(t, New(shared(t, m, "tenant0", limit), Config{PollInterval: poll}), f.hot) {
 				j := &job{id: i, came: time.Now(), ticket: r.Ticket}
 				all = append(all, j)
 				w.putAt(j, r.At)

@@ -176,7 +176,7 @@ func (f fleet) run(s *server) (sample, error) {
 	}
 	trips := func() (n uint64) {
 		for _, s := range stores {
-			n += s.Stats().Trips.Count
+			n += s.Stats().Requests.Count
 		}
 		return n
 	}

@@ -158,7 +158,7 @@ func BenchmarkFlood(b *testing.B) {
 // at.
 func BenchmarkBody(b *testing.B) {
 	text := `{"data":[` + strings.Repeat(`{"id":"gid://shop/Product/123456789","title":"A thing","n":12},`, 120) + `{}],"extensions":{"cost":{"requestedQueryCost":10}}}`
-	p := &profile.Profile{Peeks: []profile.Peek{{Status: 200}}, Judge: func(r *profile.Response, _ *profile.Signal) {
+	p := &profile.Profile{Bodies: []profile.Body{{Status: 200}}, Judge: func(r *profile.Response, _ *profile.Signal) {
 		if r.JSON("extensions/cost/requestedQueryCost") == "" {
 			panic("not found")
 		}
@@ -177,7 +177,7 @@ func BenchmarkBodies(b *testing.B) {
 		for _, name := range []string{"google", "github", "shopify-graphql", "monday"} {
 			p, _ := profile.ByName(name)
 			b.Run(what+"/"+name, func(b *testing.B) {
-				resp := usual(p.Peeks[0].Status)
+				resp := usual(p.Bodies[0].Status)
 				b.ReportAllocs()
 				for b.Loop() {
 					resp.Body, resp.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))

@@ -18,7 +18,7 @@ const maxPeek = 8 << 10
 
 // peeks reports whether the profile lists the response.
 func (p *Profile) peeks(resp *http.Response) bool {
-	return slices.ContainsFunc(p.Peeks, func(k Peek) bool {
+	return slices.ContainsFunc(p.Bodies, func(k Body) bool {
 		return k.Status == resp.StatusCode && (k.Header == "" || strings.EqualFold(resp.Header.Get(k.Header), k.Value))
 	})
 }
@@ -66,8 +66,8 @@ const (
 	bodyTimeout = 2 * time.Second
 )
 
-// peek begins to look at the response's body, which reads as before.
-func peek(resp *http.Response) *body {
+// lookAt begins to look at the response's body, which reads as before.
+func lookAt(resp *http.Response) *body {
 	size := int64(4 << 10)
 	if resp.ContentLength > 0 { // one byte more, to meet the end without growing
 		size = min(resp.ContentLength, maxPeek) + 1

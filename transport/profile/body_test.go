@@ -17,10 +17,10 @@ var errCut = errors.New("cut off")
 // looker returns a profile that looks at the body of every 429, and remembers what it saw.
 func looker(seen *[]byte) *profile.Profile {
 	return &profile.Profile{
-		Name:  "looker",
-		Peeks: []profile.Peek{{Status: 429}},
-		Types: []string{"text/xml"},
-		Judge: func(r *profile.Response, _ *profile.Signal) { *seen = bytes.Clone(r.Body) },
+		Name:   "looker",
+		Bodies: []profile.Body{{Status: 429}},
+		Types:  []string{"text/xml"},
+		Judge:  func(r *profile.Response, _ *profile.Signal) { *seen = bytes.Clone(r.Body) },
 	}
 }
 
@@ -85,7 +85,7 @@ func TestBody_ReadsAsBefore(t *testing.T) {
 	}
 }
 
-// Only a body that Peeks and Types list is read.
+// Only a body that Bodies and Types list is read.
 func TestBody_OnlyListedOnesAreRead(t *testing.T) {
 	for _, c := range []struct {
 		status  int
@@ -188,7 +188,7 @@ func TestResponse_JSON(t *testing.T) {
 		{`{"a":"\x"}`, "a", ""},
 	} {
 		got := ""
-		p := &profile.Profile{Name: "finder", Peeks: []profile.Peek{{Status: 400}}, Judge: func(r *profile.Response, _ *profile.Signal) {
+		p := &profile.Profile{Name: "finder", Bodies: []profile.Body{{Status: 400}}, Judge: func(r *profile.Response, _ *profile.Signal) {
 			got = r.JSON(strings.ReplaceAll(c.path, ".", "/"))
 		}}
 		p.Read(withBody(answer(400), "application/json", c.body), now)

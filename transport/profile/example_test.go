@@ -19,7 +19,7 @@ func ExampleProfile() {
 			{Header: "X-Minute-Left", Is: profile.IsRemaining, Policy: "minute", Window: time.Minute},
 			{Header: "X-Minute-Allowed", Is: profile.IsLimit, Policy: "minute", Window: time.Minute},
 		},
-		Peeks: []profile.Peek{{Status: http.StatusForbidden}},
+		Bodies: []profile.Body{{Status: http.StatusForbidden}},
 		Judge: func(r *profile.Response, s *profile.Signal) {
 			if r.JSON("error/code") != "slow_down" {
 				return // forbidden for other reasons

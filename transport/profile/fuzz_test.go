@@ -87,7 +87,7 @@ func FuzzJSON(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body string) {
 		got := ""
-		p := &profile.Profile{Peeks: []profile.Peek{{Status: 400}}, Judge: func(r *profile.Response, _ *profile.Signal) { got = r.JSON("a/b") }}
+		p := &profile.Profile{Bodies: []profile.Body{{Status: 400}}, Judge: func(r *profile.Response, _ *profile.Signal) { got = r.JSON("a/b") }}
 		p.Read(withBody(answer(400), "application/json", body), now)
 		d := json.NewDecoder(bytes.NewReader([]byte(body)))
 		d.UseNumber()

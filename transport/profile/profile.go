@@ -27,15 +27,15 @@ type Profile struct {
 	// becomes the RetryAfter of a refusal for the reason Rate that has neither a Retry-After above 0
 	// nor a reset. It does not apply to a 503. It is 0 for none.
 	Penalty time.Duration
-	// Peeks are the responses whose body is looked at: at most 8 KiB of it, if its media type is
+	// Bodies are the responses whose body is read: at most 8 KiB of it, if its media type is
 	// JSON, or one of Types, and it is not compressed otherwise than by gzip. Reading a body means
 	// waiting for it, up to 2 s, so do not list one that streams.
-	Peeks []Peek
+	Bodies []Body
 	// Types are media types, in addition to JSON, whose bodies are read, in lower case, such as
 	// "text/xml".
 	Types []string
 	// Judge looks at what the data above cannot express. It is called for refusals, for responses
-	// that Peeks lists, and for those with a header that Fields lists as [IsCustom], when everything
+	// that Bodies lists, and for those with a header that Fields lists as [IsCustom], when everything
 	// else has been read and before Wait is computed. It may change the Signal, and must not keep it
 	// or the Response. With a status of 500 and more it must leave the Reason, unless the API itself
 	// names a limit there. A Reason other than Unknown and Overload, with a Detail, means that the
@@ -103,8 +103,8 @@ const (
 	IsRateLimitPolicy
 )
 
-// A Peek is a kind of response whose body the profile looks at.
-type Peek struct {
+// A Body selects responses whose body the profile reads.
+type Body struct {
 	Status int
 	// Header and Value narrow that to responses with that header line, compared without regard to
 	// case. If it is empty, all with the Status.
@@ -122,7 +122,7 @@ var generic = add(Profile{Name: "generic", also: `
 // Read returns what a response says. now is the time at which its headers came. It counts only
 // where the response has a point in time but no Date to measure it by, and is best corrected by the
 // Skew of earlier responses. The zero time stands for the moment, and is cheaper where there is
-// nothing to read. If Peeks lists the response, Read looks at its body, for 2 s at most, and
+// nothing to read. If Bodies lists the response, Read reads its body, for 2 s at most, and
 // replaces it: the new body reads, fails and closes as the old one. Read changes nothing else of
 // the response. A nil response has a zero Signal. Read finds headers only under the canonical names
 // of net/http.
@@ -157,7 +157,7 @@ func (p *Profile) ReadEarly(resp *http.Response, now time.Time, early func(Signa
 // generally known.
 func (p *Profile) mayRead(status int) bool {
 	return isRefusal(status) || len(p.Fields) > 0 || slices.Contains(p.Refusals, status) ||
-		slices.ContainsFunc(p.Peeks, func(k Peek) bool { return k.Status == status })
+		slices.ContainsFunc(p.Bodies, func(k Body) bool { return k.Status == status })
 }
 
 // isRefusal reports whether a status is a refusal for every API.
@@ -207,7 +207,7 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early fu
 		if !listed || !p.readable(resp) {
 			r.judge(p, status, nil)
 		} else {
-			b := peek(resp)
+			b := lookAt(resp)
 			if !b.wait(promptTimeout) {
 				if early != nil {
 					first := r

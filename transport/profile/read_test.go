@@ -143,13 +143,13 @@ func TestRefusals_OverloadIsNoLimit(t *testing.T) {
 	}
 }
 
-// Judge is called for refusals, for responses that Peeks lists, and for headers that are IsCustom.
+// Judge is called for refusals, for responses that Bodies lists, and for headers that are IsCustom.
 func TestJudge_CalledWhereListed(t *testing.T) {
 	asked := 0
 	p := &profile.Profile{
 		Name:   "mine",
 		Fields: []profile.Field{{Header: "X-Mine", Is: profile.IsCustom}, {Header: "X-Left", Is: profile.IsRemaining}, {Header: "X-Own-*", Is: profile.IsCustom}},
-		Peeks:  []profile.Peek{{Status: 403}, {Status: 200, Header: "X-Kind", Value: "graphql"}},
+		Bodies: []profile.Body{{Status: 403}, {Status: 200, Header: "X-Kind", Value: "graphql"}},
 		Judge:  func(*profile.Response, *profile.Signal) { asked++ },
 	}
 	for _, c := range []struct {

@@ -12,7 +12,7 @@ import (
 type Response struct {
 	Status int
 	Header http.Header
-	// Body is the beginning of the body, if Peeks lists the response and the media type fits;
+	// Body is the beginning of the body, if Bodies lists the response and the media type fits;
 	// otherwise nil. Judge must not change it.
 	Body []byte
 

@@ -15,7 +15,7 @@ var openAI = add(Profile{
 	Name: "openai", also: "azureopenai groq openaiazure openailike openaistyle together togetherai",
 	Fields: headers(Field{Kind: Bucket}, `limit X-Ratelimit-Limit-* remaining X-Ratelimit-Remaining-*
 		reset X-Ratelimit-Reset-* custom X-Ratelimit-Remaining-*`),
-	Peeks: []Peek{{Status: 429}},
+	Bodies: []Body{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		if r.Status == 200 {
 			if s.HasRetryAfter && overdrawn(r) {
@@ -68,7 +68,7 @@ var anthropic = add(Profile{
 	Fields: append(limitFields("Anthropic-Ratelimit-Unified-", Field{Policy: "unified"}),
 		headers(Field{Kind: Bucket}, `limit Anthropic-Ratelimit-*-Limit remaining Anthropic-Ratelimit-*-Remaining
 			reset Anthropic-Ratelimit-*-Reset custom Anthropic-Ratelimit-Unified-Status`)...),
-	Peeks: []Peek{{Status: 429}, {Status: 529}, {Status: 503}, {Status: 500}},
+	Bodies: []Body{{Status: 429}, {Status: 529}, {Status: 503}, {Status: 500}},
 	Judge: func(r *Response, s *Signal) {
 		if r.JSON("error/type") == "overloaded_error" {
 			s.refuse(Overload)

@@ -14,7 +14,7 @@ var AWS *Profile = aws
 var aws = add(Profile{
 	Name: "aws", also: "amazonwebservices awsapis", Types: []string{"text/xml", "application/xml"},
 	Fields: []Field{{Header: "X-Amzn-Errortype", Is: IsCustom}},
-	Peeks:  []Peek{{Status: 400}, {Status: 403}, {Status: 429}, {Status: 503}, {Status: 509}},
+	Bodies: []Body{{Status: 400}, {Status: 403}, {Status: 429}, {Status: 503}, {Status: 509}},
 	Judge: func(r *Response, s *Signal) {
 		code, inFlight := r.Get("X-Amzn-Errortype"), false
 		for v := find(r.Body, "__type", "code", "Code", "Error/Code", "Reason"); v.next(); {
@@ -67,7 +67,7 @@ var azureARM = add(Profile{
 	Name: "azure-arm", also: "arm azure azurecompute azureresourcemanager",
 	Fields: headers(Field{Kind: Bucket}, `custom X-Ms-Ratelimit-Remaining-Resource
 		remaining X-Ms-Ratelimit-Remaining-* wait X-Ms-Ratelimit-*-Retry-After`),
-	Peeks: []Peek{{Status: 429}},
+	Bodies: []Body{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		for v := find(r.Body, "code", "error/code", "error/details/code", "error/innererror/code"); v.next(); {
 			if s.Detail = cmp.Or(s.Detail, v.value); contains(v.value, "anotheroperation") {
@@ -113,7 +113,7 @@ var Google *Profile = google
 
 var google = add(Profile{
 	Name: "google", also: "gemini googleapi googleapis googlecloud googlegemini",
-	Peeks: []Peek{{Status: 403}, {Status: 429}, {Status: 503}},
+	Bodies: []Body{{Status: 403}, {Status: 429}, {Status: 503}},
 	Judge: func(r *Response, s *Signal) {
 		var reasons [Lock + 1]string // there may be several errors or violations
 		daily, exhausted, delay := false, false, ""
@@ -223,7 +223,7 @@ var oracleAccessGovernance = add(Profile{
 var Twilio *Profile = twilio
 
 var twilio = add(Profile{
-	Name: "twilio", Peeks: []Peek{{Status: 429}},
+	Name: "twilio", Bodies: []Body{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		if code := r.JSON("code"); code == "20429" || code == "" && r.Status == 429 && r.Get("Twilio-Concurrent-Requests") != "" {
 			s.Reason = Concurrency

@@ -27,7 +27,7 @@ var gitHub = add(Profile{
 	Name: "github", also: "githubgraphql githubrest", Types: []string{"text/html"},
 	Fields: append(limitFields("X-Ratelimit-", Field{}),
 		headers(Field{}, "used X-Ratelimit-Used name X-Ratelimit-Resource")...),
-	Peeks: []Peek{{Status: 403}, {Status: 429}, {Status: 200, Header: "X-Ratelimit-Resource", Value: "graphql"}},
+	Bodies: []Body{{Status: 403}, {Status: 429}, {Status: 200, Header: "X-Ratelimit-Resource", Value: "graphql"}},
 	Judge: func(r *Response, s *Signal) {
 		primary, secondary, mute := false, false, true
 		if page := bytes.TrimLeft(r.Body, " \t\r\n"); r.Status != 200 && bytes.HasPrefix(page, []byte("<")) {
@@ -72,7 +72,7 @@ var gitHub = add(Profile{
 var Linear *Profile = linear
 
 var linear = add(Profile{
-	Name: "linear", Peeks: []Peek{{Status: 400}},
+	Name: "linear", Bodies: []Body{{Status: 400}},
 	Fields: slices.Concat(
 		limitFields("X-Ratelimit-Requests-", Field{Policy: "requests", Kind: Bucket}),
 		limitFields("X-Ratelimit-Complexity-", Field{Policy: "complexity", Unit: "points", Kind: Bucket}),
@@ -124,7 +124,7 @@ var slack = add(Profile{Name: "slack"})
 var Notion *Profile = notion
 
 var notion = add(Profile{
-	Name: "notion", Peeks: []Peek{{Status: 429}, {Status: 529}},
+	Name: "notion", Bodies: []Body{{Status: 429}, {Status: 529}},
 	Judge: func(r *Response, s *Signal) {
 		for v := find(r.Body, "additional_data/rate_limit_reason", "code"); v.next(); {
 			if v.path() != "code" {
@@ -141,7 +141,7 @@ var notion = add(Profile{
 var Airtable *Profile = airtable
 
 var airtable = add(Profile{
-	Name: "airtable", Penalty: 30 * time.Second, Peeks: []Peek{{Status: 429}},
+	Name: "airtable", Penalty: 30 * time.Second, Bodies: []Body{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		for v := find(r.Body, "errors/error", "error/type"); v.next(); {
 			code := v.value
@@ -159,7 +159,7 @@ var airtable = add(Profile{
 var Monday *Profile = monday
 
 var monday = add(Profile{
-	Name: "monday", also: "mondaycom", Peeks: []Peek{{Status: 200}, {Status: 429}},
+	Name: "monday", also: "mondaycom", Bodies: []Body{{Status: 200}, {Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		seconds, counted, other, codes := "", "", "", 0
 		reason, never := Unknown, ""
@@ -220,7 +220,7 @@ var monday = add(Profile{
 var Zoom *Profile = zoom
 
 var zoom = add(Profile{
-	Name: "zoom", Peeks: []Peek{{Status: 429}},
+	Name: "zoom", Bodies: []Body{{Status: 429}},
 	Fields: append(limitFields("X-Ratelimit-", Field{}),
 		headers(Field{}, "name X-Ratelimit-Category detail X-Ratelimit-Type")...),
 	Judge: func(r *Response, s *Signal) {

@@ -14,7 +14,7 @@ import (
 var Discord *Profile = discord
 
 var discord = add(Profile{
-	Name: "discord", Peeks: []Peek{{Status: 429}},
+	Name: "discord", Bodies: []Body{{Status: 429}},
 	// Reset has been wrong where Reset-After was right.
 	Fields: append(headers(Field{In: time.Second}, "reset X-Ratelimit-Reset-After"),
 		headers(Field{}, `limit X-Ratelimit-Limit remaining X-Ratelimit-Remaining reset X-Ratelimit-Reset
@@ -73,7 +73,7 @@ var meta = add(Profile{
 	Name: "meta", also: "facebook metagraph", Types: []string{"text/javascript"}, Judge: judgeMeta,
 	Fields: headers(Field{}, `custom X-App-Usage custom X-Ad-Account-Usage
 		custom X-Fb-Ads-Insights-Throttle custom X-Business-Use-Case-Usage`),
-	Peeks: []Peek{{Status: 400}, {Status: 403}, {Status: 429}},
+	Bodies: []Body{{Status: 400}, {Status: 403}, {Status: 429}},
 })
 
 func judgeMeta(r *Response, s *Signal) {
@@ -217,7 +217,7 @@ func countOf(list, window string) string {
 var Dropbox *Profile = dropbox
 
 var dropbox = add(Profile{
-	Name: "dropbox", Peeks: []Peek{{Status: 429}},
+	Name: "dropbox", Bodies: []Body{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		for v := find(r.Body, "error/retry_after", "error/reason/.tag"); v.next(); {
 			if v.path() == "error/retry_after" {

@@ -23,7 +23,7 @@ var shopify = add(Profile{
 var ShopifyGraphQL *Profile = shopifyGraphQL
 
 var shopifyGraphQL = add(Profile{
-	Name: "shopify-graphql", Peeks: []Peek{{Status: 200}, {Status: 429}},
+	Name: "shopify-graphql", Bodies: []Body{{Status: 200}, {Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		p := NewPolicy("graphql-cost")
 		p.Kind, p.Unit = Bucket, "points"
@@ -64,7 +64,7 @@ var Stripe *Profile = stripe
 
 var stripe = add(Profile{
 	Name: "stripe", Fields: []Field{{Header: "Stripe-Rate-Limited-Reason", Is: IsDetail}},
-	Peeks: []Peek{{Status: 429}},
+	Bodies: []Body{{Status: 429}},
 	Judge: func(r *Response, s *Signal) {
 		switch {
 		case r.Status != 429:
@@ -152,7 +152,7 @@ var etsy = add(Profile{
 var HubSpot *Profile = hubSpot
 
 var hubSpot = add(Profile{
-	Name: "hubspot", Peeks: []Peek{{Status: 429}},
+	Name: "hubspot", Bodies: []Body{{Status: 429}},
 	Fields: append(headers(Field{Policy: "interval", In: time.Millisecond}, `limit X-Hubspot-Ratelimit-Max
 		remaining X-Hubspot-Ratelimit-Remaining window X-Hubspot-Ratelimit-Interval-Milliseconds`),
 		headers(Field{Policy: "daily", Window: day},
@@ -193,8 +193,8 @@ var Salesforce *Profile = salesforce
 
 var salesforce = add(Profile{
 	Name: "salesforce", Fields: []Field{{Header: "Sforce-Limit-Info", Is: IsCustom}},
-	Peeks: []Peek{{Status: 403}, {Status: 503}},
-	Types: []string{"text/xml", "application/xml"},
+	Bodies: []Body{{Status: 403}, {Status: 503}},
+	Types:  []string{"text/xml", "application/xml"},
 	Judge: func(r *Response, s *Signal) {
 		for line := range r.Lines("Sforce-Limit-Info") {
 			for one := range items(line, ";,") {

@@ -33,7 +33,7 @@ func newScheduler(rdb *redis.Client, key string) (*jobs.Scheduler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return jobs.New(bucket, jobs.Config{Poll: poll}), nil
+	return jobs.New(bucket, jobs.Config{PollInterval: poll}), nil
 }
 
 // work is a worker process, until its input ends. It writes a line for each run of a task.

@@ -54,7 +54,7 @@ func TestBatch_CallsOfAKeyShareARequest(t *testing.T) {
 		require.InDelta(t, 1000, c.level("key"), 0.1)
 		is := e.Stats()
 		require.Equal(t, uint64(1000), is.Answered)
-		require.Equal(t, uint64(c.sends), is.Trips.Count)
+		require.Equal(t, uint64(c.sends), is.Requests.Count)
 	})
 }
 
@@ -199,7 +199,7 @@ func TestRefusal_IsRepeatedFromMemory(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		is := e.Stats()
-		require.Equal(t, []uint64{2, 2, 100}, []uint64{is.Trips.Count, is.Answered, is.Remembered})
+		require.Equal(t, []uint64{2, 2, 100}, []uint64{is.Requests.Count, is.Answered, is.Remembered})
 		time.Sleep(time.Second)
 		require.True(t, ask(t, e, book(small, 1)).Refused)
 		require.Equal(t, 3, c.sends, "another process may have returned something")

@@ -103,7 +103,7 @@ type Attempt struct {
 	// engine's.
 	Into []store.Charge
 	// Reply is the store's answer from when it first carried the trip out. The engine writes When
-	// and Heard.
+	// and Received.
 	Reply store.Reply
 	// Now is what the store's clock has shown at a time between the attempt's beginning and its
 	// end. If it is zero, Reply.State.At is such a time. It counts with Anew too.

@@ -130,7 +130,7 @@ func TestTrip_RepeatedReplyHasTheTimeOfTheFirst(t *testing.T) {
 					require.Len(t, r.Charges, 1)
 					if i > 0 { // the first may take two trips
 						require.WithinDuration(t, start, r.When, 3*time.Millisecond, "trip %d", i)
-						require.WithinDuration(t, start, r.Heard, 10*time.Millisecond, "trip %d", i)
+						require.WithinDuration(t, start, r.Received, 10*time.Millisecond, "trip %d", i)
 					}
 				}
 			})
@@ -372,7 +372,7 @@ func TestDataLoss_ReturnsNoUnitsOfOtherCalls(t *testing.T) {
 		}
 		require.InDelta(t, 4, c.level("key"), 0.1)
 		op := book(ages, 1)
-		op.Reports, op.Back = []store.Report{{Kind: store.Settled, Charge: &lost[0]}}, []store.Charge{lost[2]}
+		op.Reports, op.Unused = []store.Report{{Kind: store.Settled, Charge: &lost[0]}}, []store.Charge{lost[2]}
 		require.Len(t, ask(t, e, op).Charges, 1)
 		require.InDelta(t, 5, c.level("key"), 0.1, "the call was booked once, and nothing was returned")
 		require.Equal(t, []store.StoreEventKind{store.EventDataLoss}, c.reported())

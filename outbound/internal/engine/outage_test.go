@@ -98,7 +98,7 @@ func TestOutage_AttemptThatAsksNoServerEndsNone(t *testing.T) {
 		require.Error(t, try(e, "idle"))
 		require.Equal(t, []store.StoreEventKind{store.EventDown}, c.reported())
 		require.Len(t, e.Stats().Outages, 1)
-		require.Zero(t, e.Stats().Trips.Count)
+		require.Zero(t, e.Stats().Requests.Count)
 	})
 }
 
@@ -336,7 +336,7 @@ func TestStats_CountsEachOperationOnce(t *testing.T) {
 		require.Equal(t, failed.Load(), is.Failed)
 		require.Equal(t, cancelled.Load(), is.Cancelled)
 		require.Equal(t, asked.Load(), is.Answered+is.Remembered+is.Failed+is.Cancelled)
-		for _, n := range []uint64{is.Answered, is.Failed, is.Cancelled, is.Repeats, is.Trips.Count} {
+		for _, n := range []uint64{is.Answered, is.Failed, is.Cancelled, is.Repeats, is.Requests.Count} {
 			require.NotZero(t, n, "nothing was tested: %+v", is)
 		}
 	})
@@ -346,18 +346,18 @@ func TestStats_CountsEachOperationOnce(t *testing.T) {
 func requireGrown(t *testing.T, was, is store.StoreStats) {
 	t.Helper()
 	flat := func(s *store.StoreStats) []uint64 {
-		all := []uint64{s.Answered, s.Remembered, s.Failed, s.Cancelled, s.Repeats, s.Trips.Count, uint64(s.Trips.Time)}
-		return append(all, s.Trips.Within[:]...)
+		all := []uint64{s.Answered, s.Remembered, s.Failed, s.Cancelled, s.Repeats, s.Requests.Count, uint64(s.Requests.Time)}
+		return append(all, s.Requests.Within[:]...)
 	}
 	before, after := flat(&was), flat(&is)
 	for i := range before {
 		require.LessOrEqual(t, before[i], after[i], "%+v\n%+v", was, is)
 	}
 	within := uint64(0)
-	for _, n := range is.Trips.Within {
+	for _, n := range is.Requests.Within {
 		within += n
 	}
-	require.LessOrEqual(t, within, is.Trips.Count)
+	require.LessOrEqual(t, within, is.Requests.Count)
 }
 
 // Stats counts requests by the time that they take. A request that is sent again is one.
@@ -373,7 +373,7 @@ func TestStats_CountsRequestsByTheirTime(t *testing.T) {
 			}
 		}
 		e := c.start(100 * time.Hour)
-		require.Zero(t, e.Stats().Trips.Count)
+		require.Zero(t, e.Stats().Requests.Count)
 		var all time.Duration
 		took := []time.Duration{0, time.Millisecond, time.Millisecond + 1, 70 * time.Millisecond, time.Second, time.Hour, time.Hour + 1}
 		for i, d := range took {
@@ -381,7 +381,7 @@ func TestStats_CountsRequestsByTheirTime(t *testing.T) {
 			require.NoError(t, try(e, fmt.Sprint(i))) // the keys are in all shards
 			all += d
 		}
-		trips := e.Stats().Trips
+		trips := e.Stats().Requests
 		require.Equal(t, uint64(len(took)), trips.Count)
 		require.Equal(t, all, trips.Time)
 		above := time.Duration(-1)
@@ -401,7 +401,7 @@ func TestStats_CountsRequestsByTheirTime(t *testing.T) {
 		require.NoError(t, try(e, "key"))
 		is := e.Stats()
 		require.Equal(t, uint64(2), is.Repeats)
-		require.Equal(t, trips.Count+1, is.Trips.Count)
-		require.InDelta(t, 3*time.Minute, is.Trips.Time-trips.Time, float64(time.Second)) // and pauses
+		require.Equal(t, trips.Count+1, is.Requests.Count)
+		require.InDelta(t, 3*time.Minute, is.Requests.Time-trips.Time, float64(time.Second)) // and pauses
 	})
 }

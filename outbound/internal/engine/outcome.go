@@ -26,7 +26,7 @@ func (sh *shard) deliver(a *Attempt, sent time.Time) {
 	if r.Corrupt || a.Doubt != nil {
 		sh.report(store.EventCorrupt, q.Bucket, a.Doubt)
 	}
-	r.When, r.Heard = q.offset.lay(r.State.At, now, sent, a.Arrived)
+	r.When, r.Received = q.offset.lay(r.State.At, now, sent, a.Arrived)
 	if r.Stale || r.Untimely {
 		sh.undone(t, r)
 		return
@@ -105,7 +105,7 @@ func (t *Trip) refuses(r *store.Reply, gate int) *store.Reply {
 // pushBack returns bookings that no caller has.
 func (sh *shard) pushBack(t *Trip, charges []store.Charge) {
 	op := like(&t.Op)
-	op.Action, op.Back = store.Book, charges
+	op.Action, op.Unused = store.Book, charges
 	sh.gather(&pendingOp{op: &op, queue: t.queue, until: time.Now().Add(sh.config.Timeout), gone: true})
 }
 
@@ -141,14 +141,14 @@ func (sh *shard) giveUp(v Verdict, a *Attempt) {
 		if q.record.older(a) {
 			sh.lost(q, errOlder)
 		}
-		sh.anew(a)
+		sh.goAgain(a)
 	} else {
 		sh.refuse(t, a.Err)
 	}
 }
 
-// anew has the operations of a trip go with the next one: nothing was done.
-func (sh *shard) anew(a *Attempt) {
+// goAgain has the operations of a trip go with the next one: nothing was done.
+func (sh *shard) goAgain(a *Attempt) {
 	t, q := a.Trip, a.queue
 	now := time.Now()
 	if !a.Unasked && !t.unserved || sh.reason(q, now, 3) == nil {

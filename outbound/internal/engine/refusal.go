@@ -32,7 +32,7 @@ func (f *refusal) remember(c store.Units, of *Trip, r *store.Reply, now time.Tim
 // reply tells it, answer writes that of a call which costs more too. It reports whether it has done
 // so.
 func (f *refusal) answer(op *store.Op, now time.Time, r *store.Reply) bool {
-	if f.until.IsZero() || !isGate(op) || len(op.Reports)+len(op.Back) > 0 || f.number != op.Number ||
+	if f.until.IsZero() || !isGate(op) || len(op.Reports)+len(op.Unused) > 0 || f.number != op.Number ||
 		op.Slots && f.reply.State.Parts == nil || !store.Equal(f.limits, op.Limits) {
 		return false
 	}

@@ -29,7 +29,7 @@ func (e *Engine) Stats() store.StoreStats {
 		s.Failed += c.failed
 		s.Cancelled += c.cancelled
 		s.Repeats += c.repeats
-		s.Trips.Plus(&c.trips)
+		s.Requests.Plus(&c.trips)
 	}
 	if e.ill.Load() > 0 {
 		s.Outages = e.outages()

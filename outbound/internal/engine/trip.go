@@ -80,7 +80,7 @@ func (t *Trip) join() {
 		*op = *t.main.op
 		op.Costs = slices.Clone(op.Costs[:min(len(op.Costs), MaxOps)])
 		op.Replacement = slices.Clone(op.Replacement)
-		op.Reports, op.Back, op.Into = nil, nil, nil
+		op.Reports, op.Unused, op.Into = nil, nil, nil
 		if op.Move != nil {
 			c := *op.Move
 			t.queue.record.sift(&c)
@@ -105,13 +105,13 @@ func (t *Trip) join() {
 			}
 			op.Reports = append(op.Reports, r)
 		}
-		op.Back = append(op.Back, w.op.Back...)
+		op.Unused = append(op.Unused, w.op.Unused...)
 	}
-	for i := range op.Back {
-		t.queue.record.sift(&op.Back[i])
+	for i := range op.Unused {
+		t.queue.record.sift(&op.Unused[i])
 	}
-	slices.SortStableFunc(op.Back, func(a, b store.Charge) int { return cmp.Compare(a.Place, b.Place) })
-	t.acts = t.main != nil || len(op.Reports)+len(op.Back) > 0
+	slices.SortStableFunc(op.Unused, func(a, b store.Charge) int { return cmp.Compare(a.Place, b.Place) })
+	t.acts = t.main != nil || len(op.Reports)+len(op.Unused) > 0
 }
 
 // like returns an operation that does nothing, of the process and by the limits of op.

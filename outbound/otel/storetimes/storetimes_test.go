@@ -20,7 +20,7 @@ import (
 // statsOf is a store that has counted so much.
 type statsOf store.Times
 
-func (s statsOf) Stats() store.StoreStats { return store.StoreStats{Trips: store.Times(s)} }
+func (s statsOf) Stats() store.StoreStats { return store.StoreStats{Requests: store.Times(s)} }
 
 // histograms returns what a reader collects.
 func histograms(t *testing.T, r sdkmetric.Reader) []metricdata.HistogramDataPoint[float64] {

@@ -30,7 +30,7 @@ type returns struct {
 func (r returns) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 	reply, err := r.Store.Update(ctx, key, op)
 	if !reply.Stale || reply.Reported {
-		r.n.Add(int64(len(op.Back)))
+		r.n.Add(int64(len(op.Unused)))
 	}
 	return reply, err
 }

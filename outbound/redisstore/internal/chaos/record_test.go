@@ -203,7 +203,7 @@ func (w witness) Update(ctx context.Context, key string, op *store.Op) (store.Re
 		return w.Store.Update(ctx, key, op)
 	}
 	var offered []spot
-	for _, c := range op.Back {
+	for _, c := range op.Unused {
 		offered = append(offered, spot{c.Born, c.Place})
 	}
 	if op.Move != nil {
@@ -215,7 +215,7 @@ func (w witness) Update(ctx context.Context, key string, op *store.Op) (store.Re
 	asked := time.Now()
 	r, err := w.Store.Update(ctx, key, op)
 	told := time.Now()
-	n := len(op.Back) // given back
+	n := len(op.Unused) // given back
 	if op.Move != nil && len(r.Charges) > 0 {
 		n++
 	}
