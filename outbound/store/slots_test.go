@@ -1,6 +1,7 @@
 package store
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -243,7 +244,7 @@ func FuzzHolders(f *testing.F) {
 	k.ask(2, 0, 2)
 	whole, _ := k.stored.MarshalBinary()
 	f.Add(whole[len(front):], uint64(2), 1, 1, int64(time.Second))
-	f.Add([]byte{0, 0, 0, 0}, uint64(1), -5, 1<<40, int64(-time.Hour))
+	f.Add([]byte{0, 0, 0, 0}, uint64(1), -5, math.MaxInt/2, int64(-time.Hour))
 	f.Fuzz(func(t *testing.T, tail []byte, id uint64, keep, want int, later int64) {
 		var s Stored
 		_ = s.UnmarshalBinary(slices.Concat(front, tail))
