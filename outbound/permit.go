@@ -75,13 +75,14 @@ const (
 	flagKnown // a call has succeeded before this one
 )
 
-// Settle sets what the call really cost, in all units: the zero Cost if it was never sent. A higher
-// cost is added, even above the capacity. A lower cost returns units, except those that have leaked
-// meanwhile or that waiting calls have been promised. The first Settle counts, even after Done,
-// because the cost is often known only after the call. Until then a queue counts the cost as it was
-// acquired: too high an estimate has calls refused early that could have left before their
-// deadline. Later ones are ignored, and so is a cost
-// that is NaN, infinite, negative or above 1e12.
+// Settle sets what the call really cost, in all units: the zero Cost if it was never sent. It
+// returns what was charged for a unit that used leaves at 0, so repeat the call's 1 with its
+// tokens. A higher cost is added, even above the capacity. A lower cost returns units, except
+// those that have leaked meanwhile or that waiting calls have been promised. The first Settle
+// counts, even after Done, because the cost is often known only after the call. Until then a queue
+// counts the cost as it was acquired: too high an estimate has calls refused early that could have
+// left before their deadline. Later ones are ignored, and so is a cost that is NaN, infinite,
+// negative or above 1e12.
 func (p *Permit) Settle(used Cost) {
 	switch {
 	case p == nil, p.ofCell() && !used.real():

@@ -25,7 +25,8 @@ type State struct {
 	EmptyIn time.Duration
 	// NextIn is how long until there is capacity for one more unit. If it is zero, there is now. For a
 	// limit of a capacity below one unit, it is until that is empty. In the State of a Permit both are
-	// at most so long if the limit is a window.
+	// at most so long if the limit is a window. Both are zero for an [InFlight], because it is unknown
+	// when a call ends: see Remaining.
 	NextIn time.Duration
 	// HeldFor is how long a hold still lasts, or 0.
 	HeldFor time.Duration

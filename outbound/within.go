@@ -40,7 +40,7 @@ func (w *nested) Unwrap() Limiter { return w.own }
 
 func (w *nested) Acquire(ctx context.Context, c Cost) (Permit, error) {
 	if w.own == nil || w.total == nil {
-		return Permit{}, fmt.Errorf("%w: nil Limiter within another", ErrInvalid)
+		return Permit{}, fmt.Errorf("%w: nil own or total Limiter of Within", ErrInvalid)
 	}
 	own, err := w.own.Acquire(ctx, c)
 	if err != nil {

@@ -27,7 +27,8 @@ import (
 
 // Average predicts the cost of calls whose full cost is known only afterwards, such as the tokens
 // of a response. It adds the moving average of what earlier calls cost beyond the known part.
-// Acquire Cost(known), settle what the call really cost, and pass both to Learn:
+// Acquire Cost(known), settle what the call really cost, the request and the known part included,
+// and pass both to Learn:
 //
 //	e := estimate.Average{Bucket: bucket, First: outbound.Cost{tokens: 300}}
 //	…

@@ -18,7 +18,7 @@
 // reservation is far away gets a [Later] with a ticket, and the job system runs it again a head
 // start before its reservation. It then waits for the rest in its worker, in a queue around the
 // bucket. Only that queue admits jobs. So a job runs twice: once to book, and once at its
-// reservation. A job that [Scheduler.Book] has booked when it was enqueued runs once.
+// reservation. It runs once if that is within a head start, or if [Scheduler.Book] has booked it.
 //
 // A ticket grants nothing. A forged, copied or lost ticket, and a job that comes early, late or
 // twice, changes the order of jobs, but not how many are admitted. A job loses its reservation if
@@ -59,7 +59,7 @@
 //	a quota for each tenant                 an [outbound.Keyed] of Schedulers, and [Of] to book
 //	several kinds of jobs for one API       Schedulers around one bucket share its reservations
 //	the system carries no ticket            your own key for each job, for Later.In and an hour
-//	jobs in a table of your own             columns for the time and the ticket: example Table
+//	jobs in a table of your own             [Do], and columns for time and ticket: example Table
 //
 // Set Config.PollInterval to how long the system takes to hand out a due job. A job waits in its
 // worker for a head start, Config.HeadStart, and longer if it comes early. So the limits' rate

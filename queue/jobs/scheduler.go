@@ -258,13 +258,13 @@ func (s *Scheduler) again(wait time.Duration) time.Duration {
 	return time.Until(s.end) + time.Duration(float64(s.config.PollInterval)*s.expected/(s.expected+manyExpected))
 }
 
-// manyTold is how many jobs of one period come again in the first half of a poll interval.
+// manyExpected is how many jobs of one period come again in the first half of a poll interval.
 const manyExpected = 100
 
-// Do is [outbound.Do] for adapters of job systems. It also reports whether the job has run, and the
-// wait that the API has asked for, if the job's permit has learned it. A failed job should not run
-// again before that wait is over. The pause is a second if the API has refused the call without a
-// time.
+// Do is [outbound.Do] for adapters of job systems and for jobs in a table of your own. It also
+// reports whether the job has run, and the wait that the API has asked for, if the job's permit
+// has learned it. A failed job should not run again before that wait is over. The pause is a
+// second if the API has refused the call without a time.
 func Do(ctx context.Context, l outbound.Limiter, c outbound.Cost, job func(context.Context) error) (ran bool, pause time.Duration, err error) {
 	var asked atomic.Int64 // atomic, because a permit may be used after the end of its call
 	l = outbound.Observe(l, "", func(_ context.Context, e outbound.Event) {
