@@ -86,6 +86,9 @@ func (e *ThrottledError) Error() string {
 	if e.InProgress > 0 {
 		s += ", " + progress(e.InProgress, e.Oldest)
 	}
+	if e.Err == context.DeadlineExceeded {
+		s += ": it cannot meet its deadline"
+	}
 	if e.Err != nil {
 		s += ": " + e.Err.Error()
 	}
