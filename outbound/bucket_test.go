@@ -162,7 +162,7 @@ func TestBucket_ZeroValueIsAnError(t *testing.T) {
 // The text of an early refusal says that the deadline is the cause, although it has not passed.
 func TestThrottledError_NamesTheDeadlineOfAnEarlyRefusal(t *testing.T) {
 	e := &ThrottledError{Key: "weather", Limit: "10 per 1s", RetryAfter: time.Second, Err: context.DeadlineExceeded}
-	want := `outbound: rate limited: "weather" is over the limit "10 per 1s", retry in 1s: it cannot meet its deadline: context deadline exceeded`
+	want := `outbound: rate limited: "weather" is over the limit "10 per 1s", retry in 1s: the call cannot meet the deadline: context deadline exceeded`
 	if e.Error() != want {
 		t.Errorf("%v, want %s", e, want)
 	}

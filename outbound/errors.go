@@ -87,7 +87,7 @@ func (e *ThrottledError) Error() string {
 		s += ", " + progress(e.InProgress, e.Oldest)
 	}
 	if e.Err == context.DeadlineExceeded {
-		s += ": it cannot meet its deadline"
+		s += ": the call cannot meet the deadline"
 	}
 	if e.Err != nil {
 		s += ": " + e.Err.Error()
