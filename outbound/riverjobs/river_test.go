@@ -91,25 +91,6 @@ func TestRiver_JobTimeoutBeginsBehindTheMiddleware(t *testing.T) {
 	require.Empty(t, c.awaitState(t, c.add(t, 1, nil), rivertype.JobStateCompleted).Errors)
 }
 
-func TestRiver_StopDuringAWaitIsNoFailure(t *testing.T) {
-	t.Parallel()
-	d := newDatabase(t)
-	waits := make(chan struct{})
-	c := d.start(t, nil, nothing, middleware(func(ctx context.Context, _ *rivertype.JobRow, _ func(context.Context) error) error {
-		close(waits)
-		<-ctx.Done()
-		return river.JobSnooze(0)
-	}))
-	id := c.add(t, 1, nil)
-	<-waits
-	c.end(t)
-	row := c.job(t, id)
-	require.Equal(t, rivertype.JobStateAvailable, row.State)
-	require.Zero(t, row.Attempt)
-	require.Empty(t, row.Errors)
-	require.Zero(t, c.failures.calls.Load())
-}
-
 // A job that is away for more than 5 s is scheduled, and only the leader has it come back. One that
 // is away for less is available before it is due, and is not worked before.
 func TestRiver_LeaderReturnsScheduledJobs(t *testing.T) {
