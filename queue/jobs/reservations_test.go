@@ -280,6 +280,18 @@ func TestReservations_LearnOfLimitsWithoutCalls(t *testing.T) {
 	})
 }
 
+// Limits that are an InFlight alone leave the reservations as they are.
+func TestReservations_IgnoreInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(own(t, perSecond...), Config{})
+		if err := l.bucket.SetLimits(bg, outbound.InFlight(1)); err != nil {
+			t.Fatal(err)
+		}
+		admitted(t, l, "", one)
+		wantRate(t, l, 1)
+	})
+}
+
 // A process that learns of limits late takes none back that a Scheduler has set.
 func TestReservations_LateProcessKeepsNewLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
