@@ -111,7 +111,7 @@ func TestThrottledError_NamesTheCauseOfAHold(t *testing.T) {
 		want string
 	}{
 		{func(b *Bucket, _ *Permit) { b.Hold(ctx, time.Minute) }, ""},
-		{func(_ *Bucket, p *Permit) { p.Refused(time.Minute) }, " after a refusal by the API (rate)"},
+		{func(_ *Bucket, p *Permit) { p.Refused(time.Minute) }, " after the API asked for a pause (rate)"},
 		{func(_ *Bucket, p *Permit) {
 			p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{0}, Wait: time.Minute})
 		}, " until the API's quota resets"},

@@ -69,7 +69,7 @@ func (e *ThrottledError) Error() string {
 		case "exhausted":
 			s += " until the API's quota resets"
 		default:
-			s += " after a refusal by the API (" + e.Reason + ")"
+			s += " after the API asked for a pause (" + e.Reason + ")"
 		}
 		if e.Limit != "" {
 			s += " and"
