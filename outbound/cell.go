@@ -73,9 +73,9 @@ func lasts(n float64, unit int64) int64 {
 	return whole*unit + int64(math.Ceil(max(0, part)))
 }
 
-// take charges a valid cost at time t if it fits, and notes it in f. known reports whether a call has
-// succeeded before this one. If the call does not fit, wait is how long until it does, or 0 if the
-// word does not show it.
+// take charges a valid cost at time t if it fits, and notes it in f. known reports whether a call
+// has succeeded before this one. If the call does not fit, wait is how long until it does, or 0 if
+// the word does not show it.
 func (c *cell) take(cost *Cost, t int64, f *fill) (wait time.Duration, ok, known bool) {
 	word := c.word.Load()
 	info := c.info.Load()

@@ -226,14 +226,15 @@ func limiters(t *testing.T) map[string]outbound.Limiter {
 	never := func(context.Context, outbound.Event) {}
 	keyed := &outbound.Keyed[string]{New: func(string) (outbound.Limiter, error) { return bucket(t, wide), nil }}
 	return map[string]outbound.Limiter{
-		"nil":            nil,
-		"Unlimited":      outbound.Unlimited{},
-		"x/time":         &xrate.Limiter{Rate: rate.NewLimiter(1e6, 1e6)},
-		"bucket":         bucket(t, wide),
-		"two limits":     bucket(t, wide, outbound.Limit{Capacity: 1e6, LeakRate: 1e6, Name: "other"}),
-		"queue":          queue.New(bucket(t, wide), queue.Config{}),
-		"observed queue": outbound.Observe(queue.New(bucket(t, wide), queue.Config{}), "", never),
-		"keyed":          keyed.For("key"),
+		"nil":                nil,
+		"Unlimited":          outbound.Unlimited{},
+		"x/time":             &xrate.Limiter{Rate: rate.NewLimiter(1e6, 1e6)},
+		"bucket":             bucket(t, wide),
+		"two limits":         bucket(t, wide, outbound.Limit{Capacity: 1e6, LeakRate: 1e6, Name: "other"}),
+		"queue":              queue.New(bucket(t, wide), queue.Config{}),
+		"observed queue":     outbound.Observe(queue.New(bucket(t, wide), queue.Config{}), "", never),
+		"observed Unlimited": outbound.Observe(outbound.Unlimited{}, "", never),
+		"keyed":              keyed.For("key"),
 	}
 }
 
