@@ -50,7 +50,7 @@ type BookRequest struct {
 
 	// Tickets are the reservations, in order: at most one for each of Costs.
 	Tickets []Ticket
-	// Clock is the bucket's, as of the reply.
+	// Clock is the bucket's clock when the store replied.
 	Clock Clock
 
 	into   []store.Charge

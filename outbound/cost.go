@@ -28,9 +28,8 @@ const maxCapacity = 1e12 // units; above it a float64 loses small costs
 // before it, on a bucket it is admitted immediately. Under an [InFlight] it is a call in flight
 // like any other, and waits for booked calls.
 //
-// What is less than a billionth of a limit's capacity counts as a billionth. What is above the
-// capacity by less than half of that is taken for rounding, as of a sum, and counts as the
-// capacity.
+// What is less than a billionth of a limit's capacity counts as a billionth. What exceeds the
+// capacity by less than half of that counts as the capacity: a sum may round so.
 type Cost [4]float64
 
 // units is how many numbers a cost has.

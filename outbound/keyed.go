@@ -75,8 +75,8 @@ type Keyed[K comparable] struct {
 	hand   atomic.Uint32 // the shard where the next search for an idle limiter begins
 }
 
-// For returns the limiter of a key. It is a handle that finds or makes the limiter at each Acquire.
-// So it may be kept, and costs one small allocation. Handles of one key are equal. Its method Use,
+// For returns the limiter of a key. It is a handle that finds or makes the limiter at each Acquire,
+// so it may be kept. It costs one small allocation. Handles of one key are equal. Its method Use,
 // for [As], is [Keyed.Use] of the key.
 //
 // The errors of its Acquire are those of the key's limiter and of New. If the Keyed is full and has

@@ -4,8 +4,8 @@
 //	go run ./examples/tokens
 //
 // A program knows how long an answer is only when it has the answer. So each call reserves
-// tokens, and settles when it knows how many it has used. Others get the rest, as far as they
-// have not had it already, and the bucket charges what a call has used on top. Look at the
+// tokens, and settles when it knows how many it has used. The rest is free for other calls, as
+// far as they have not had it already, and the bucket charges what a call has used on top. Look at the
 // last column. A worker that reserves the longest possible answer and never settles leaves
 // two thirds of the limit unused. One that settles gets much of that back, the more the
 // shorter the calls are. One that reserves what answers have had lately, and settles, uses

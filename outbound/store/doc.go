@@ -97,8 +97,8 @@
 // # Slots of calls in flight
 //
 // A key can count calls in flight: its first limit says how many slots there are. Each process
-// holds slots, hands them on among its own calls, and tells the key all that it holds with each
-// [Ask]. A process that asks and has less than its share gets what is free. A process that returns
+// holds slots, hands them on among its own calls, and reports all that it holds with each [Ask].
+// A process that asks and has less than its share gets what is free. A process that returns
 // slots for other processes gets none in the same step. The order of the holders decides only how
 // soon each asks again.
 //
