@@ -29,7 +29,7 @@ func ExampleBucket() {
 	// Output:
 	// admitted
 	// admitted
-	// reports is over the limit "2 per 1h", retry in 1h0m0s
+	// reports is over the limit "2 in any 1h", retry in 1h0m0s
 }
 
 // "10 calls per second, 5,000 calls and 30,000 tokens per hour" is one bucket: a call is charged to all of its limits or

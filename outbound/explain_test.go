@@ -307,7 +307,7 @@ func TestExplain_NamesTheLimitBehindReservations(t *testing.T) {
 		}
 		for range 3 {
 			reserve(t, b, 1)
-			if e := explained(t, b, Cost{1}); e.Limit != "20 per 10m" || e.Wait < 9*time.Minute {
+			if e := explained(t, b, Cost{1}); e.Limit != "20 in any 10m" || e.Wait < 9*time.Minute {
 				t.Errorf("%v", e)
 			}
 		}

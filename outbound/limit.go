@@ -336,18 +336,14 @@ func (l *Limit) spec() string {
 		return n + " in flight, " + short(l.window) + " lease"
 	case l.inFlight:
 		return n + " in flight"
-	case l.kind == store.Window:
-		return n + " in any " + short(l.window)
-	case l.kind == store.Fixed:
-		return n + " in " + short(l.window) + " from the first"
-	case l.kind.Calendar():
-		return n + l.period()
+	case l.kind != store.Leaky:
+		return n + l.shape()
 	case l.window == 0:
 		return n + " burst, " + leakRate(l.LeakRate)
 	case l.Capacity == 1:
-		return digits(l.n) + " per " + short(l.window)
+		return digits(l.n) + l.shape()
 	}
-	return digits(l.n) + " per " + short(l.window) + ", " + n + " burst"
+	return digits(l.n) + l.shape() + ", " + n + " burst"
 }
 
 // period names the period of a calendar: " per day Europe/Berlin".
@@ -461,12 +457,10 @@ func (l *Limit) label() string {
 	switch {
 	case l.Name != "":
 		return l.Name
-	case l.inFlight || l.kind == store.Leaky && l.window == 0:
-		return l.spec()
-	case l.kind == store.Leaky:
+	case l.kind == store.Leaky && l.window != 0 && !l.inFlight:
 		return digits(l.n) + l.shape()
 	}
-	return digits(l.Capacity) + l.shape()
+	return l.spec()
 }
 
 // shape is the label without its number. It identifies a limit without a name.
@@ -474,6 +468,10 @@ func (l *Limit) shape() string {
 	switch {
 	case l.kind.Calendar():
 		return l.period()
+	case l.kind == store.Window:
+		return " in any " + short(l.window)
+	case l.kind == store.Fixed:
+		return " in " + short(l.window) + " from the first"
 	case l.window == 0 || l.inFlight:
 		return ""
 	}

@@ -22,8 +22,8 @@ func TestLimit_Label(t *testing.T) {
 		"30000 per 1m":                     PerMinute(30_000).Of(1, ""),
 		"mine":                             PerMinute(7).Of(0, "mine"),
 		"3 in flight":                      InFlight(3),
-		"100 per 10s":                      Window(100, 10*time.Second),
-		"0.5 per 1m30s":                    FixedWindow(0.5, 90*time.Second),
+		"100 in any 10s":                   Window(100, 10*time.Second),
+		"0.5 in 1m30s from the first":      FixedWindow(0.5, 90*time.Second),
 		"1000000 per hour UTC":             Hourly(1_000_000),
 		"10000 per day UTC":                Daily(10_000, time.UTC),
 		"30 per month America/Los_Angeles": Monthly(30, pacific),
@@ -35,6 +35,9 @@ func TestLimit_Label(t *testing.T) {
 		if _, err := NewBucket("k", l, l); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), `"`+label+`"`) && !l.inFlight {
 			t.Errorf("%v, twice: %v", l, err)
 		}
+	}
+	if _, err := NewBucket("k", PerMinute(1), Window(1, time.Minute), FixedWindow(1, time.Minute)); err != nil {
+		t.Errorf("three kinds of one number and length: %v", err)
 	}
 	if _, err := NewBucket("k", PerSecond(1), PerSecond(1).Of(0, "1 per 1s"), PerHour(1)); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), `"1 per 1s"`) {
 		t.Errorf("a name that is another's label: %v", err)
@@ -49,8 +52,8 @@ func TestState_LabelIsThatOfErrorsAndEvents(t *testing.T) {
 			"1 per 1h":                   PerHour(1),
 			"40 per 1h":                  PerHour(40).Burst(1),
 			"1 burst, 0.5/s":             {Capacity: 1, LeakRate: 0.5},
-			"1 per 1m":                   Window(1, time.Minute),
-			"1 per 2m":                   FixedWindow(1, 2*time.Minute),
+			"1 in any 1m":                Window(1, time.Minute),
+			"1 in 2m from the first":     FixedWindow(1, 2*time.Minute),
 			"1 per day America/New_York": Daily(1, zone("America/New_York")),
 			"1 in flight":                InFlight(1),
 			"mine":                       PerHour(1).Of(0, "mine"),

@@ -180,7 +180,7 @@ func TestWindow_InvalidErrorSaysWhatWorks(t *testing.T) {
 		{Daily(1, time.FixedZone("office", 3600)), `the time zone "office" cannot be loaded`}, {Monthly(1, hand), "is not the one that time.LoadLocation returns"},
 		{Daily(1, time.FixedZone("", 3600)), "is no name of a time zone"}, {Daily(1, time.FixedZone(strings.Repeat("x", 999), 0)), "is no name"},
 		{Daily(1, time.FixedZone("Europe//Berlin", 0)), "is no name"}, {Daily(1, time.FixedZone("../etc/passwd", 0)), "cannot be loaded"},
-		{Window(5_000, time.Hour).Burst(10), "Burst is for limits that space calls evenly: all of 5000 per 1h may leave in one burst without it"},
+		{Window(5_000, time.Hour).Burst(10), "Burst is for limits that space calls evenly: all of 5000 in any 1h may leave in one burst without it"},
 		{Daily(10, time.UTC).Burst(2), "all of 10 per day UTC may leave in one burst"}, {Window(0, time.Hour).Burst(2), "Window needs a number"},
 		{Window(1, time.Hour).Of(4, ""), "unit 4"}, {Hourly(1).Of(0, "\xff"), "UTF-8"},
 	} {
