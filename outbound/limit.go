@@ -69,7 +69,7 @@ func Per(n float64, window time.Duration) Limit {
 	l := Limit{Capacity: 1, LeakRate: n / (window + jitter).Seconds(), n: n, window: window}
 	switch {
 	case !(n > 0) || math.IsInf(n, 0):
-		l.flaw = "Per needs a finite number above 0, not " + number(n)
+		l.flaw = number(n) + " per " + short(window) + ": the number has to be finite and above 0"
 	case window <= 0 || window > maxWait-jitter:
 		l.flaw = fmt.Sprintf("Per needs a window above 0 and below 292 years, not %v", window)
 	}
