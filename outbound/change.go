@@ -53,7 +53,7 @@ func (a *watches) announceLate(places int, late time.Duration) {
 	}
 }
 
-// tell makes each watch note events, and report them in a goroutine of its own.
+// each makes each watch note events, and report them in a goroutine of its own.
 func (a *watches) each(note func(*watch)) {
 	all := a.Load()
 	if all == nil {

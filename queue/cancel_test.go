@@ -74,8 +74,8 @@ func TestCancel_ForgetsNoOtherCall(t *testing.T) {
 			if stats := q.Stats(); stats.Waiting != 0 || stats.Admitted+stats.Cancelled > 12 || s.Level != 0 || err != nil {
 				t.Errorf("seed %d: %+v, level %v, %v", seed, stats, s.Level, err)
 			}
-			if len(q.line.tickets)+len(q.line.unused) != 0 || q.line.unplaced != &q.line.end {
-				t.Errorf("seed %d: %d tickets, %d to return, rest %v", seed, len(q.line.tickets), len(q.line.unused), q.line.unplaced)
+			if len(q.line.tickets)+len(q.line.unused) != 0 || q.line.unbooked != &q.line.end {
+				t.Errorf("seed %d: %d tickets, %d to return, rest %v", seed, len(q.line.tickets), len(q.line.unused), q.line.unbooked)
 			}
 			q.Close() // a call that was forgotten would wait for ever
 		})

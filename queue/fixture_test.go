@@ -225,7 +225,7 @@ type far struct {
 	jitter  float64                   // a part of each way, added or taken at random
 	first   int                       // the first request takes as long as so many, because it opens a connection
 	late    func(n int) time.Duration // added to the way back of the n-th reply; nil: nothing
-	unheard bool                      // its replies do not have how long they take
+	unmeasured bool                      // its replies do not have how long they take
 	trips   atomic.Int64
 	away    atomic.Bool
 	hangs   time.Duration                            // how long it takes to fail
@@ -254,7 +254,7 @@ func (f *far) Update(ctx context.Context, key string, op *store.Op) (store.Reply
 	}
 	when := time.Now()
 	r, err := f.Store.Update(ctx, key, op)
-	if r.When = when; !f.unheard {
+	if r.When = when; !f.unmeasured {
 		r.Received = when.Add(f.way + time.Duration(float64(f.way)*f.jitter))
 	}
 	if f.after != nil && err == nil {

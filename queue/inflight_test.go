@@ -95,7 +95,7 @@ func TestInFlight_RefusalDuringARequestHasTheLimit(t *testing.T) {
 	})
 }
 
-// A reservation that moves keeps its place in flight.
+// A reservation that moves stays in flight.
 func TestInFlight_MovedReservationKeepsIts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.InFlight(2), outbound.Limit{Capacity: 10, LeakRate: 1, Unit: 1}), Config{})

@@ -136,7 +136,7 @@ func TestOutage_ErrorAnswersCallsOfTheSameRequest(t *testing.T) {
 func TestOutage_StoreIsNotAskedWithoutPause(t *testing.T) {
 	for after := ms; after < 60*ms; after += ms {
 		synctest.Test(t, func(t *testing.T) {
-			s := &far{Store: store.NewMemory(), unheard: true, hangs: time.Nanosecond} // or a queue that asks without a pause would never end
+			s := &far{Store: store.NewMemory(), unmeasured: true, hangs: time.Nanosecond} // or a queue that asks without a pause would never end
 			s.before = func(op *store.Op) error {
 				op.Horizon = 100 * ms
 				return nil
@@ -179,12 +179,12 @@ func TestOutage_UselessStoreIsAskedWithPauses(t *testing.T) {
 // to book later reservations.
 func TestOutage_StoreWithoutTimesServesAll(t *testing.T) {
 	for name, s := range map[string]*far{
-		"its replies do not have their latency": {unheard: true},
+		"its replies do not have their latency": {unmeasured: true},
 		"its replies are later than they show":  {late: func(int) time.Duration { return 100 * ms }},
 	} {
 		for _, waiters := range []int{1, 20} {
 			synctest.Test(t, func(t *testing.T) {
-				s := &far{Store: store.NewMemory(), way: 50 * ms, jitter: 0.02, unheard: s.unheard, late: s.late}
+				s := &far{Store: store.NewMemory(), way: 50 * ms, jitter: 0.02, unmeasured: s.unmeasured, late: s.late}
 				q := New(shared(t, s, outbound.PerSecond(1000)), Config{})
 				for range 5 {
 					all := comeAll(waiters, bg, q, 1)

@@ -90,10 +90,10 @@ func (q *Queue) toBook(now time.Time) (first *waiter) {
 		first, k.Move = l.end.next, l.tickets[0]
 		k.Costs = append(k.Costs, first.cost)
 	// If there is a request now anyway, the next may be too late.
-	case l.unplaced == &l.end, now.Before(q.bookAt(now)), early > q.trips.wayBack, early > 0 && q.hearIn(now) > 0:
+	case l.unbooked == &l.end, now.Before(q.bookAt(now)), early > q.trips.wayBack, early > 0 && q.dueNext(now) > 0:
 		return nil
 	default:
-		first = l.unplaced
+		first = l.unbooked
 		most := min(maxBatch, 16+q.granted)
 		if q.shared && q.trips.mean == 0 {
 			most = 1 // the store may be far away, and the reservation lost for that
@@ -122,11 +122,11 @@ func (q *Queue) bookAt(now time.Time) time.Time {
 	return latest(q.head.until, q.pause)
 }
 
-// hearIn is how long until the first reservation is due, or until the queue must read the clock
+// dueNext is how long until the first reservation is due, or until the queue must read the clock
 // again for a later reservation. With a store that is far away, that is rarely the first
 // reservation of all. While the first reservation is far away, the queue asks a store for
 // changes; a bucket in this process reports them by itself.
-func (q *Queue) hearIn(now time.Time) time.Duration {
+func (q *Queue) dueNext(now time.Time) time.Duration {
 	t := q.line.tickets
 	if len(t) == 0 {
 		return forever
@@ -147,8 +147,8 @@ func (q *Queue) nextIn(now time.Time) time.Duration {
 	if q.news > 0 || len(l.unused) > 0 {
 		return 0
 	}
-	next := q.hearIn(now)
-	if w := l.unplaced; w != &l.end { // calls behind it have later deadlines, or a ctx that ends then
+	next := q.dueNext(now)
+	if w := l.unbooked; w != &l.end { // calls behind it have later deadlines, or a ctx that ends then
 		next = min(next, q.expires(w).Sub(now), max(q.bookAt(now).Sub(now), q.early(now)))
 	}
 	return next
@@ -202,7 +202,7 @@ func (q *Queue) admitLocked(w *waiter, now time.Time) error {
 		return q.throttled(w, at, now)
 	}
 	w.onlyTrip = q.shared && l.n == 0
-	if l.add(w, judged); l.unplaced == w {
+	if l.add(w, judged); l.unbooked == w {
 		q.setTimerLocked(now)
 	}
 	return nil
@@ -214,7 +214,7 @@ func (q *Queue) judge(w *waiter, now time.Time) error {
 	// If all cost the same, one of w and the calls ahead leaves by the next reservation, though
 	// perhaps not w itself.
 	l, by := &q.line, q.expires(w).Add(rounding)
-	ahead, alike := &l.all, !l.mixed && (l.unplaced == &l.end || l.unplaced.cost == w.cost)
+	ahead, alike := &l.all, !l.mixed && (l.unbooked == &l.end || l.unbooked.cost == w.cost)
 	if alike {
 		ahead = &l.sure
 	}

@@ -46,7 +46,7 @@ func TestPlan_ToBook(t *testing.T) {
 			if c.wayBack > 0 {
 				q.trips.mean, q.trips.wayBack = 1, c.wayBack
 			}
-			q.placeLocked(k.Tickets)
+			q.giveLocked(k.Tickets)
 			time.Sleep(c.after)
 			var now outbound.BookRequest // has the clock of now
 			if err := b.Book(bg, &now); err != nil {

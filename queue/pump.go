@@ -33,7 +33,7 @@ func (q *Queue) pump() {
 func (q *Queue) stepLocked() bool {
 	now, l, k := time.Now(), &q.line, &q.booking
 	q.letGoLocked(now)
-	for w := l.unplaced; w != &l.end && !q.expires(w).After(now); w = l.unplaced {
+	for w := l.unbooked; w != &l.end && !q.expires(w).After(now); w = l.unbooked {
 		q.refuseLocked(w, q.throttled(w, time.Time{}, now))
 	}
 	if q.countLocked(now) {
@@ -50,27 +50,27 @@ func (q *Queue) stepLocked() bool {
 	first, before := q.toBook(now), q.clock
 	moving := k.Move != outbound.Ticket{}
 	err := q.tripLocked(now)
-	places, nothing := k.Tickets, false
+	tickets, nothing := k.Tickets, false
 	if first != nil {
 		q.head = head{}
 	}
 	switch {
 	case err != nil:
 		q.refusedLocked(first, moving, err)
-	case moving && len(places) > 0:
-		l.takePlaces() // another reservation replaces it
+	case moving && len(tickets) > 0:
+		l.takeTickets() // another reservation replaces it
 	case first != nil && !moving:
-		q.granted = max(3*len(places), q.granted/2)
-		nothing = len(places) == 0 && !first.gone
+		q.granted = max(3*len(tickets), q.granted/2)
+		nothing = len(tickets) == 0 && !first.gone
 	}
 	if len(l.unused) > l.late { // calls were cancelled, and their units would return too late for the calls behind
-		l.unused, places = append(l.unused, places...), nil
+		l.unused, tickets = append(l.unused, tickets...), nil
 	}
 	if !q.clock.Same(&before) {
-		places = append(l.takePlaces(), places...)
+		tickets = append(l.takeTickets(), tickets...)
 		l.uncount()
 	}
-	q.placeLocked(places)
+	q.giveLocked(tickets)
 	clear(k.Tickets) // so that the collector finds permits that are dropped
 	// As calls get reservations it becomes known which later calls leave in time.
 	if q.credit += looks; l.all != l.sure && q.credit > l.n {
@@ -116,7 +116,7 @@ func (q *Queue) tripLocked(now time.Time) error {
 	k.Unused, q.line.unused = q.line.unused, k.Unused[:0]
 	k.Lost, k.Late, q.line.late, q.line.latest = q.line.late, q.line.latest, 0, 0
 	k.Clock = q.clock
-	heard := q.news > 0
+	noticed := q.news > 0
 	if len(k.Unused) > 0 {
 		q.news++
 	}
@@ -134,7 +134,7 @@ func (q *Queue) tripLocked(now time.Time) error {
 	if err == nil { // after an error there may have been no request
 		q.trips.measure(ended.Sub(sent), k.Clock.Latency(), q.tolerance())
 	}
-	if heard && q.clock.Known() && !q.clock.Changed() {
+	if noticed && q.clock.Known() && !q.clock.Changed() {
 		q.news = 0 // only the request itself has changed something, and its reply counts that
 	}
 	return err
@@ -151,7 +151,7 @@ func (q *Queue) refusedLocked(first *waiter, moving bool, err error) {
 		q.head = head{full: full, until: now.Add(slotCheck)} // the end of a call in progress is unknown
 	case !throttled && !invalid:
 		if moving {
-			q.line.takePlaces() // another call may have it, if the store has moved it and the reply is lost
+			q.line.takeTickets() // another call may have it, if the store has moved it and the reply is lost
 		}
 		q.failLocked(first, err)
 	case first == nil || first.gone:
@@ -183,7 +183,7 @@ func (q *Queue) letGoLocked(now time.Time) {
 			l.unused = append(l.unused, t)
 			q.stats.Late++
 			l.late, l.latest = l.late+1, max(l.latest, late)
-			l.onePlaceLess()
+			l.unbookLast()
 			continue
 		}
 		q.stats.Admitted++
@@ -196,32 +196,32 @@ func (q *Queue) letGoLocked(now time.Time) {
 		close(w.ready)
 	}
 	if lost {
-		q.placeLocked(l.takePlaces()) // the calls have later reservations now
+		q.giveLocked(l.takeTickets()) // the calls have later reservations now
 	}
 }
 
-// placeLocked gives reservations, in this order, to the calls without one. It refuses calls that
+// giveLocked gives reservations, in this order, to the calls without one. It refuses calls that
 // would miss their deadlines: a booking has the deadline of its first call only. A reservation
 // becomes unused if the clock does not hold it any more, if no call is left, or if it was booked
 // for another cost. Then all behind it become unused, too, because the returned units would be too
 // late for their calls.
-func (q *Queue) placeLocked(places []outbound.Ticket) {
+func (q *Queue) giveLocked(tickets []outbound.Ticket) {
 	l := &q.line
-	for i, t := range places {
+	for i, t := range tickets {
 		if !q.clock.Holds(t) {
 			l.unused = append(l.unused, t)
 			continue
 		}
 		at := q.clock.Due(t)
-		for w := l.unplaced; w != &l.end && w.cost == t.Cost() && at.After(q.expires(w).Add(rounding)); w = l.unplaced {
+		for w := l.unbooked; w != &l.end && w.cost == t.Cost() && at.After(q.expires(w).Add(rounding)); w = l.unbooked {
 			q.refuseLocked(w, q.throttled(w, at, time.Now()))
 		}
-		if l.unplaced == &l.end || l.unplaced.cost != t.Cost() {
-			l.unused = append(l.unused, places[i:]...)
+		if l.unbooked == &l.end || l.unbooked.cost != t.Cost() {
+			l.unused = append(l.unused, tickets[i:]...)
 			return
 		}
 		l.tickets = append(l.tickets, t)
-		l.leave(l.unplaced, true)
+		l.leave(l.unbooked, true)
 	}
 }
 
@@ -236,12 +236,12 @@ func (q *Queue) failLocked(first *waiter, err error) {
 		return
 	}
 	q.letGoLocked(now) // these need no further request
-	for first != nil && l.unplaced != &l.end {
-		q.refuseLocked(l.unplaced, err)
+	for first != nil && l.unbooked != &l.end {
+		q.refuseLocked(l.unbooked, err)
 	}
 	for len(l.tickets) > 0 && !q.clock.Due(l.tickets[0]).After(now) {
 		l.tickets = l.tickets[1:]
-		l.onePlaceLess()
+		l.unbookLast()
 		q.refuseLocked(l.end.next, err)
 	}
 	q.pause = now.Add(2 * span)

@@ -23,7 +23,7 @@ type Queue struct {
 	mu      sync.Mutex // protects what follows; it is free during a request to a store
 	line    waiters
 	stats   Stats
-	clock   outbound.Clock       // as of the last request
+	clock   outbound.Clock       // at the last request
 	trips   trips                // how long they take
 	head    head                 // what the first call without a reservation waits for
 	wasted  int                  // requests that brought no reservation in time, since the last call went
@@ -250,7 +250,7 @@ func (q *Queue) refuseLocked(w *waiter, err error) {
 // answerLocked is refuseLocked for any reason. If w had a reservation, or was the first call
 // without one, there may be something to do sooner, and another call to wait for.
 func (q *Queue) answerLocked(w *waiter, err error) {
-	ahead := w.seq <= q.line.unplaced.seq
+	ahead := w.seq <= q.line.unbooked.seq
 	if ahead && !q.head.soonest.IsZero() {
 		q.head = head{}
 	}

@@ -105,7 +105,7 @@ func TestStrictAPI_RefusesNoCallOfTheSameLimit(t *testing.T) {
 	} {
 		for _, m.workers = range []int{1, 10} {
 			if m.workers > 1 && m.window > time.Hour {
-				continue // a queue asks every ten seconds whether its place stands
+				continue // a queue asks every ten seconds whether its reservation stands
 			}
 			for _, m.queued = range []bool{false, true} {
 				for _, m.random = range []bool{false, true} {

@@ -33,7 +33,7 @@ var start = time.Now()
 // them. The i-th call has the i-th reservation, which was booked for the same cost.
 type waiters struct {
 	end       waiter  // closes a ring: the first call is behind it, and the last before it
-	unplaced  *waiter // the first call without a reservation, or end
+	unbooked  *waiter // the first call without a reservation, or end
 	uncounted *waiter // the first of those that the sums leave out, up to the last, or end
 	n         int
 	waits     atomic.Bool // n > 0, for queues behind this one
@@ -51,7 +51,7 @@ type waiters struct {
 // init makes an empty line.
 func (l *waiters) init() {
 	l.end = waiter{prev: &l.end, next: &l.end, seq: math.MaxUint64}
-	l.unplaced, l.uncounted = &l.end, &l.end
+	l.unbooked, l.uncounted = &l.end, &l.end
 }
 
 // add puts w at the end of the line. The sums count it if it was judged.
@@ -62,8 +62,8 @@ func (l *waiters) add(w *waiter, judged bool) {
 	w.prev.next, l.end.prev = w, w
 	l.n++
 	l.waits.Store(true)
-	if l.unplaced == &l.end {
-		l.unplaced = w
+	if l.unbooked == &l.end {
+		l.unbooked = w
 	}
 	if l.uncounted == &l.end {
 		l.uncounted = w
@@ -75,14 +75,14 @@ func (l *waiters) add(w *waiter, judged bool) {
 
 // remove takes w out of the line. The calls behind it move up by one position.
 func (l *waiters) remove(w *waiter) {
-	placed := w.seq < l.unplaced.seq
+	booked := w.seq < l.unbooked.seq
 	switch {
-	case !placed:
+	case !booked:
 		l.leave(w, w.sure)
-	case l.unplaced != &l.end:
-		l.leave(l.unplaced, true)
+	case l.unbooked != &l.end:
+		l.leave(l.unbooked, true)
 	}
-	if l.unlink(w); placed {
+	if l.unlink(w); booked {
 		l.fit()
 	}
 }
@@ -104,24 +104,24 @@ func (l *waiters) leave(w *waiter, sure bool) {
 	case l.uncounted == w:
 		l.uncounted = w.next
 	}
-	if l.unplaced == w {
-		l.unplaced = w.next
+	if l.unbooked == w {
+		l.unbooked = w.next
 	}
-	if l.unplaced == l.uncounted {
+	if l.unbooked == l.uncounted {
 		l.uncount() // no rounding error is left behind
 	}
 }
 
 // uncount leaves all calls out of the sums.
 func (l *waiters) uncount() {
-	l.uncounted, l.all, l.sure, l.mixed = l.unplaced, outbound.Cost{}, outbound.Cost{}, false
+	l.uncounted, l.all, l.sure, l.mixed = l.unbooked, outbound.Cost{}, outbound.Cost{}, false
 }
 
 // countNext takes the first call that was left out of the sums into them.
 func (l *waiters) countNext() {
 	w := l.uncounted
 	l.uncounted = w.next
-	l.mixed = l.mixed || w.cost != l.unplaced.cost
+	l.mixed = l.mixed || w.cost != l.unbooked.cost
 	l.count(w, 1, w.sure)
 }
 
@@ -135,21 +135,21 @@ func (l *waiters) count(w *waiter, sign float64, sure bool) {
 	}
 }
 
-// onePlaceLess notes that the last call with a reservation has none now.
-func (l *waiters) onePlaceLess() {
-	w := l.unplaced.prev
-	l.unplaced = w
+// unbookLast notes that the last call with a reservation has none now.
+func (l *waiters) unbookLast() {
+	w := l.unbooked.prev
+	l.unbooked = w
 	l.mixed = l.mixed || w.next != &l.end && w.cost != w.next.cost
 	l.count(w, 1, w.sure)
 }
 
-// takePlaces takes all reservations from their calls and returns them.
-func (l *waiters) takePlaces() (places []outbound.Ticket) {
-	for l.unplaced != l.end.next {
-		l.onePlaceLess()
+// takeTickets takes all reservations from their calls and returns them.
+func (l *waiters) takeTickets() (tickets []outbound.Ticket) {
+	for l.unbooked != l.end.next {
+		l.unbookLast()
 	}
-	places, l.tickets = l.tickets, nil
-	return places
+	tickets, l.tickets = l.tickets, nil
+	return tickets
 }
 
 // fit makes all reservations unused that do not fit: those behind the last call, and the first that
@@ -160,8 +160,8 @@ func (l *waiters) fit() {
 	for ; i < len(l.tickets) && w != &l.end && l.tickets[i].Cost() == w.cost; w = w.next {
 		i++
 	}
-	for l.unplaced != w {
-		l.onePlaceLess()
+	for l.unbooked != w {
+		l.unbookLast()
 	}
 	l.unused = append(l.unused, l.tickets[i:]...)
 	l.tickets = slices.Delete(l.tickets, i, len(l.tickets))

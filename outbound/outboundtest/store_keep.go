@@ -107,8 +107,8 @@ func (e *exam) windowHistory() {
 	})
 }
 
-// tryHistory draws histories. A store that loses a reply repeats the step, and then tells of the
-// time of the repetition, by which nothing can be compared. So what differs is drawn again, on a new
+// tryHistory draws histories. A store that loses a reply repeats the step, and then returns the
+// time of the repetition, so the replies differ. So a history that differs is drawn again, on a new
 // key, before it counts.
 func (e *exam) tryHistory(draws []draw, begin []string, make func() *process) {
 	const tries = 5

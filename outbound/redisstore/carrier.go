@@ -142,7 +142,7 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 		}
 		if q.mode == hot && strings.Contains(a.Err.Error(), "user_script:") && !transient(a.Err) { // it cannot read the key
 			k.cold = true
-			return engine.Anew
+			return engine.Requeue
 		}
 		v := verdict(a.Err)
 		q.moved.Store(v == engine.Elsewhere)
@@ -173,7 +173,7 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 	case r.word == "cold" || q.mode == hot && (r.row == nil || r.row.seen == "" || r.row.edition == q.row.edition):
 		k.cold = r.word != "missing" && r.word != "late" && r.word != "lost"
 	}
-	return engine.Anew
+	return engine.Requeue
 }
 
 // Unavailable implements [engine.Carrier].

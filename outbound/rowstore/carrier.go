@@ -181,7 +181,7 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 		k.pause = min(max(2*k.pause, firstPause), lastPause)
 		a.Key.Apart = true
 		if a.Err = errBusy; s.end() {
-			return engine.Anew
+			return engine.Requeue
 		}
 		return engine.Later // the attempt before may be what has locked it
 	}
@@ -207,7 +207,7 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 		k.races++
 	}
 	a.Key.Apart = c.locker != nil && k.races >= maxRaces && n.row.token != 0
-	return engine.Anew
+	return engine.Requeue
 }
 
 // Unavailable implements [engine.Carrier].

@@ -409,7 +409,7 @@ func (s *State) sound(limits []Limit, now time.Duration) bool {
 // possible reports whether sums with a time do not overflow.
 func possible(d time.Duration) bool { return d >= -farthest && d <= farthest }
 
-// sound reports the same of a row. Until may be anything: [Row.pass] bounds it.
+// sound reports the same of a row. It accepts each Until: [Row.pass] bounds it.
 func (r *Row) sound() bool {
 	if r.Top == 0 {
 		return *r == Row{}

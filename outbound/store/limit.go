@@ -13,7 +13,7 @@ const Max = 8
 const MaxUnit = 3
 
 const (
-	maxCapacity = 1e12                  // units; above it a float64 no longer tells small costs apart
+	maxCapacity = 1e12                  // units; above it a float64 rounds small costs away
 	maxRate     = 1e12                  // units per second
 	maxDrain    = 100 * 365.25 * 86_400 // seconds: capacity / rate
 )

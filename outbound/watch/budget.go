@@ -27,7 +27,7 @@ type budget struct {
 	// What follows is for OtherClients.
 	until time.Duration // the reset, as first reported of the quota's window; negative if unknown
 	moves bool          // the reset moves, as that of a quota which is no window
-	// As of the window's beginning, or of the first report of it:
+	// When the window began, or was first reported:
 	ours  float64 // units that the meter had counted
 	spent float64 // of the limit
 }

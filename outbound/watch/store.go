@@ -58,7 +58,7 @@ func (s *boardStore) show() Store {
 	var outages []store.Outage
 	if s.stats != nil {
 		c := s.stats.Stats()
-		outages, c.Outages = c.Outages, nil // an error may be anything, and no JSON
+		outages, c.Outages = c.Outages, nil // JSON cannot encode every error
 		is.Stats = &c
 	}
 	if s.state != nil {

@@ -147,8 +147,8 @@ func (r *reader) each(lines []string) iter.Seq[string] {
 	}
 }
 
-// cached reports whether the response comes out of a cache, and so does not describe the API's
-// present state.
+// cached reports whether the response comes out of a cache. Its headers describe the API of an
+// earlier time.
 func (r *reader) cached() bool {
 	for _, v := range r.known(hFromCache) {
 		if v != "" {

@@ -208,7 +208,7 @@ func windowless(all []Policy, limit float64) *Policy {
 }
 
 // merge drops policies that another family of headers has already. Only the same limit with the
-// same reset is the same: Jira tells of different ones in two families.
+// same reset is the same: Jira sends different ones in two families.
 func (r *reader) merge() {
 	for i := 0; i < r.s.n; i++ {
 		for j := i + 1; j < r.s.n; j++ {
@@ -221,7 +221,7 @@ func (r *reader) merge() {
 	}
 }
 
-// same reports whether q is the policy p. If so, p takes over what it has not told itself.
+// same reports whether q is the policy p. If so, p takes over what it lacks.
 func (p *Policy) same(q *Policy) bool {
 	if p.Limit < 0 || p.Limit != q.Limit || p.Reset < 0 || q.Reset < 0 ||
 		(p.Reset-q.Reset).Abs() > 2*time.Second || p.Name != "" && q.Name != "" {

@@ -7,7 +7,7 @@ import (
 )
 
 // timestamp reads a point in time: the three forms of HTTP (RFC 9110 §5.6.7), ISO 8601 with an
-// offset, even without seconds, and what JavaScript writes. Its shape tells which one it can be. So
+// offset, even without seconds, and what JavaScript writes. Its shape selects one of them, so
 // timestamp tries one layout only: a layout that does not fit costs an allocation.
 func timestamp(v string) (time.Time, bool) {
 	layout := ""

@@ -167,7 +167,7 @@ func (b *batch) take(todo []Attempt, sent, arrived time.Time) {
 		default:
 			if v != Unasked && !a.Unasked {
 				sh.counts.trips.Add(a.Arrived.Sub(t.began))
-				if v != Anew || !t.unserved { // else the server answers, but may only read
+				if v != Requeue || !t.unserved { // else the server answers, but may only read
 					q.cause = nil
 					if sh.pipe(q) == p {
 						sh.answered(q, v, a.Err, sent)

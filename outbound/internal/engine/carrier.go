@@ -15,7 +15,7 @@ import (
 //     with [store.Op.Apply], from the state before the step and the server's time, which the
 //     server has returned.
 //   - The carrier computes the step in Go, from the key as it was last seen, and the server swaps
-//     the key if nothing has written it since. If it has been written, the verdict is Anew: the
+//     the key if nothing has written it since. If it has been written, the verdict is Requeue: the
 //     carrier keeps in Key.State what it has learned, and computes the key's next trip from that. A
 //     trip that the server could not do by itself becomes a swap in the same way.
 //
@@ -46,7 +46,7 @@ type Key struct {
 	State  any    // the carrier's; nil until the carrier sets it. Only Compose and Take may use it
 	// Apart says that the key's trips go next to the batches of other keys, in a Send of their own,
 	// because they may have to wait for a lock. Send waits no longer than three quarters of
-	// Config.Timeout, and the verdict is then Anew. Take sets Apart. There are as many such trips at
+	// Config.Timeout, and the verdict is then Requeue. Take sets Apart. There are as many such trips at
 	// a time as there are keys that are Apart. None has a second attempt next to the first.
 	//
 	// With the verdict Later and Apart set, the trip itself goes on so, with the same number.
@@ -92,7 +92,7 @@ type Trip struct {
 	sends    int            // attempts so far; the shard's lock protects it and the fields below
 	booked   int            // charges of the answer
 	unserved bool           // an attempt has found the server unavailable, and said why
-	batch    *batch         // in which it goes; nil: it waits to be sent again
+	batch    *batch         // it goes with this batch; if nil, it waits to be sent again
 	one      [1]store.Units // memory for Op.Costs of one gate
 }
 
@@ -106,7 +106,7 @@ type Attempt struct {
 	// and Received.
 	Reply store.Reply
 	// Now is what the store's clock has shown at a time between the attempt's beginning and its
-	// end. If it is zero, Reply.State.At is such a time. It counts with Anew too.
+	// end. If it is zero, Reply.State.At is such a time. It counts with Requeue too.
 	Now time.Duration
 	// Arrived is when the answer arrived. If it is zero, it is when Send returns.
 	Arrived time.Time
@@ -121,7 +121,7 @@ type Attempt struct {
 	Doubt error
 	// Err is why there is no reply.
 	Err error
-	// Unasked says that no store was asked, although the verdict is Anew.
+	// Unasked says that no store was asked, although the verdict is Requeue.
 	Unasked bool
 	// Note is the carrier's, for Take.
 	Note any
@@ -132,7 +132,7 @@ type Attempt struct {
 // Verdict says how a trip goes on after an attempt.
 type Verdict uint8
 
-// The verdicts. A key whose trips end with Anew, because other workers are always first or it is
+// The verdicts. A key whose trips end with Requeue, because other workers are always first or it is
 // locked, delays no other. Its operations fail with Err after Timeout, so Err must not match
 // [store.ErrUnavailable].
 const (
@@ -140,7 +140,7 @@ const (
 	Again                    // send it again immediately
 	Later                    // send it again: a wait may cure Err
 	Elsewhere                // send it again: another node has the key
-	Anew                     // nothing was done nor will be: its operations go with the key's next trip
+	Requeue                  // nothing was done nor will be: its operations go with the key's next trip
 	Failed                   // the store has answered Err, which no wait cures
 	Denied                   // Failed, because the store denies this program access
 	Unasked                  // Failed, and no store was asked

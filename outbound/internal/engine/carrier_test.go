@@ -242,9 +242,9 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 		return engine.Done
 	case errRace:
 		a.Key.Apart = c.apart
-		return engine.Anew
+		return engine.Requeue
 	case errOlder:
-		return engine.Anew
+		return engine.Requeue
 	case errMoved:
 		return engine.Elsewhere
 	case errDenied:

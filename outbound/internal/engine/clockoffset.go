@@ -17,9 +17,9 @@ type clockOffset struct {
 const drift = 5000
 
 // lay adds a trip's bounds. when is the local time at which the store's clock showed
-// at. heard is the local time by which such a reply normally arrives. now is a time of
+// at. due is the local time by which such a reply normally arrives. now is a time of
 // the store's clock between sent and arrived.
-func (o *clockOffset) lay(at, now time.Duration, sent, arrived time.Time) (when, heard time.Time) {
+func (o *clockOffset) lay(at, now time.Duration, sent, arrived time.Time) (when, due time.Time) {
 	low, high := now-local(arrived), now-local(sent)
 	if !o.when.IsZero() {
 		apart := arrived.Sub(o.when) / drift

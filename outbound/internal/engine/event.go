@@ -58,7 +58,7 @@ func (sh *shard) lose(w *pendingOp, err error) {
 
 // record is what a key's last trip on record has left, to notice that the store knows less.
 type record struct {
-	seq   int64         // 0: no trip is known to be on record
+	seq   int64         // 0 if no trip is known to be on record
 	born  time.Duration // the life of the key
 	until time.Duration // before which the record does not go, by the store's clock
 	lost  time.Time     // when a loss was last reported

@@ -137,7 +137,7 @@ func (sh *shard) giveUp(v Verdict, a *Attempt) {
 	if a.Reply.Corrupt {
 		sh.report(store.EventCorrupt, q.Bucket, nil)
 	}
-	if v == Anew {
+	if v == Requeue {
 		if q.record.older(a) {
 			sh.lost(q, errOlder)
 		}

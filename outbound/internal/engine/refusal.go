@@ -28,9 +28,8 @@ func (f *refusal) remember(c store.Units, of *Trip, r *store.Reply, now time.Tim
 	}
 }
 
-// answer writes the refusal of a call that costs as much as the remembered one. If the state of the
-// reply tells it, answer writes that of a call which costs more too. It reports whether it has done
-// so.
+// answer writes the refusal of a call that costs as much as the remembered one. If the reply's
+// state suffices, it also writes that of a call that costs more. It reports whether it has done so.
 func (f *refusal) answer(op *store.Op, now time.Time, r *store.Reply) bool {
 	if f.until.IsZero() || !isGate(op) || len(op.Reports)+len(op.Unused) > 0 || f.number != op.Number ||
 		op.Slots && f.reply.State.Parts == nil || !store.Equal(f.limits, op.Limits) {

@@ -110,7 +110,7 @@ func (c rowCarrier) Take(a *engine.Attempt) engine.Verdict {
 		return engine.Done
 	case errRace: // the row that it wanted to replace has changed, or its time has passed
 		a.Key.State = a.Note
-		return engine.Anew
+		return engine.Requeue
 	}
 	return engine.Later
 }

@@ -134,7 +134,7 @@ func (c *Cluster) join() error {
 		}
 	}
 	for i, n := range c.Nodes[masters:] {
-		if err := poll(func() error { // until the replica has heard of its master
+		if err := poll(func() error { // until the replica knows its master
 			_, err := n.do("CLUSTER", "REPLICATE", c.ids[i])
 			return err
 		}); err != nil {

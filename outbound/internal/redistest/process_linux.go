@@ -18,10 +18,8 @@ type process struct {
 	done chan struct{} // closed when the child has ended and this process has waited for it
 }
 
-// starter runs the functions that start children. The kernel's promise to end a
-// child is tied to the thread that started it, not to the process, so that
-// thread must not end earlier: this goroutine keeps a thread of its own, for
-// good.
+// starter runs the functions that start children. The kernel ends a child when the thread that
+// started it ends. So this goroutine keeps a thread of its own until the process ends.
 var starter = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
 	go func() {

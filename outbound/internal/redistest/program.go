@@ -23,7 +23,7 @@ func (p program) String() string { return fmt.Sprintf("%s (%s)", p.name, p.path)
 
 var versionText = regexp.MustCompile(`^(\w+) server v=((\d+)\S*)`)
 
-// find looks for redis-server, each time anew: a test may change PATH.
+// find looks for redis-server, each time again, because a test may change PATH.
 func find() (program, error) {
 	if runtime.GOOS != "linux" {
 		return program{}, errors.New("real servers are started on Linux only, where the kernel ends them with the test")

@@ -175,7 +175,7 @@ func (p *Proxy) with() Faults {
 	return p.faults
 }
 
-// fate says what becomes of one request or reply.
+// fate is what the proxy does with one request or reply.
 type fate struct {
 	delay         time.Duration
 	drop, swallow bool

@@ -37,7 +37,7 @@ type Server struct {
 	stopped bool
 	saved   bool
 
-	offset *os.File // the offset of its clock; nil: it has the system's clock
+	offset *os.File // the offset of its clock; nil for the system's clock
 }
 
 // config configures a server's start.
@@ -45,7 +45,7 @@ type config struct {
 	program  program
 	args     []string
 	env      []string
-	sentinel string // the first content of the file that a sentinel rewrites; "": no sentinel
+	sentinel string // the first content of the file that a sentinel rewrites; empty for another server
 	clock    bool   // it has a clock of its own
 }
 
@@ -207,7 +207,7 @@ func ping(socket string) bool {
 	return err == nil && !bytes.HasPrefix(reply, []byte("-LOADING"))
 }
 
-// end ends the server for good.
+// end ends the server permanently.
 func (s *Server) end() {
 	if p := s.current(); p != nil {
 		p.kill()
