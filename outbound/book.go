@@ -105,8 +105,8 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 	if len(s.back) > 0 {
 		m.waiting.changed()
 	}
-	heard := r.State.Speed > 0
-	if heard {
+	replied := r.State.Speed > 0
+	if replied {
 		k.Clock = b.clock(&r, sent, &k.Clock)
 		if k.Clock.changes = changes; len(s.reports) > 0 {
 			k.Clock.changes++ // the caller knows that they have arrived
@@ -114,7 +114,7 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 	}
 	switch {
 	case s.Move == nil:
-	case !heard: // a call that has left by it can still cost more
+	case !replied: // a call that has left by it can still cost more
 		k.Move.call.once(flagDone)
 		m.slots.free(k.Move.call.slot.drop())
 	case len(r.Charges) > 0: // the new ticket has the slot of the call in flight

@@ -58,8 +58,8 @@ type holder struct {
 }
 
 // newHolder returns the holder of a bucket that a store keeps.
-func newHolder(of *slots, key string, limit *Limit, in store.Store, tell func()) *holder {
-	h := &holder{of: of, id: rand.Uint64() | 1, notify: tell, answered: make(chan struct{}), granted: never, idleFrom: never, again: never, pause: never, wanted: never, received: never, held: never}
+func newHolder(of *slots, key string, limit *Limit, in store.Store, notify func()) *holder {
+	h := &holder{of: of, id: rand.Uint64() | 1, notify: notify, answered: make(chan struct{}), granted: never, idleFrom: never, again: never, pause: never, wanted: never, received: never, held: never}
 	h.core.init(key, []Limit{leasedLimit(limit)}, in)
 	h.core.slowPath().shared.key = apart + "in flight:" + key
 	return h

@@ -26,22 +26,22 @@ func (t Ticket) String() string {
 // or later than the last reservation. It is also false after a [Bucket.Resume], a
 // [Bucket.SetLimits] or a [Bucket.Hold] that has made the ticket void.
 func (k *Clock) DueText(ticket string) (at time.Time, ok bool) {
-	born, version, place, ok := readTicket(ticket)
+	born, version, leaves, ok := readTicket(ticket)
 	if !ok || !k.Known() || born != int64(k.state.Born) {
 		return time.Time{}, false
 	}
-	if version != k.number && (version != k.before || time.Duration(place) > k.stands) {
+	if version != k.number && (version != k.before || time.Duration(leaves) > k.stands) {
 		return time.Time{}, false
 	}
 	// Stores round times, some to the microsecond.
-	if last := later(k.state.Dial(), max(0, k.state.Last)); time.Duration(place) > later(last, moved) {
+	if last := later(k.state.Dial(), max(0, k.state.Last)); time.Duration(leaves) > later(last, moved) {
 		return time.Time{}, false
 	}
-	in, late := k.state.Due(time.Duration(place))
+	in, late := k.state.Due(time.Duration(leaves))
 	return k.at.Add(in - late), true
 }
 
-func readTicket(text string) (born, version, place int64, ok bool) {
-	_, err := fmt.Sscanf(text, ticketText, &born, &version, &place)
-	return born, version, place, err == nil && fmt.Sprintf(ticketText, born, version, place) == text // there is one way to write it
+func readTicket(text string) (born, version, leaves int64, ok bool) {
+	_, err := fmt.Sscanf(text, ticketText, &born, &version, &leaves)
+	return born, version, leaves, err == nil && fmt.Sprintf(ticketText, born, version, leaves) == text // there is one way to write it
 }

@@ -19,7 +19,7 @@ type attempt struct {
 	waited  time.Duration // in the limiter
 	refused error         // by the limiter, or nil
 	signal  signal        // of the response
-	heard   bool          // the transport has read the signal
+	judged  bool          // the transport has read the signal
 	cancel  func()        // ends the response
 	pause   time.Duration // until the next attempt, if the API has asked for one
 }
@@ -54,7 +54,7 @@ func newSender(p *policy, t *transport.Transport) *sender {
 	own := p.waiting(t)
 	own.OnSignal = func(resp *http.Response, s *profile.Signal) {
 		if a, _ := result(resp, nil); a != nil {
-			a.signal, a.heard = signalOf(resp.StatusCode, s), true
+			a.signal, a.judged = signalOf(resp.StatusCode, s), true
 		}
 		if t.OnSignal != nil {
 			t.OnSignal(resp, s)
@@ -80,7 +80,7 @@ func (s *sender) RoundTrip(req *http.Request) (*http.Response, error) {
 		cancel()
 		return nil, newError(a, err)
 	}
-	if !a.heard && a.refused == nil { // another transport judges it
+	if !a.judged && a.refused == nil { // another transport judges it
 		read := s.transport.Profile.Read(resp, time.Time{})
 		a.signal = signalOf(resp.StatusCode, &read)
 	}
@@ -128,7 +128,7 @@ func idempotencyKey(req *http.Request) string {
 type signal struct {
 	throttled bool
 	refused   bool          // and certainly not carried out
-	permanent bool          // and a retry helps only after somebody's action
+	permanent bool          // and a retry helps only after a person acts
 	wait      time.Duration // 0 if unknown
 }
 
