@@ -221,16 +221,16 @@ func jain(shares []float64) float64 {
 // they were true, and how long replies normally take.
 type far struct {
 	store.Store
-	way     time.Duration             // there, and the same back
-	jitter  float64                   // a part of each way, added or taken at random
-	first   int                       // the first request takes as long as so many, because it opens a connection
-	late    func(n int) time.Duration // added to the way back of the n-th reply; nil: nothing
+	way        time.Duration             // there, and the same back
+	jitter     float64                   // a part of each way, added or taken at random
+	first      int                       // the first request takes as long as so many, because it opens a connection
+	late       func(n int) time.Duration // added to the way back of the n-th reply; nil: nothing
 	unmeasured bool                      // its replies do not have how long they take
-	trips   atomic.Int64
-	away    atomic.Bool
-	hangs   time.Duration                            // how long it takes to fail
-	before  func(op *store.Op) error                 // may change or fail a request
-	after   func(op *store.Op, r *store.Reply) error // may change or lose a reply
+	trips      atomic.Int64
+	away       atomic.Bool
+	hangs      time.Duration                            // how long it takes to fail
+	before     func(op *store.Op) error                 // may change or fail a request
+	after      func(op *store.Op, r *store.Reply) error // may change or lose a reply
 }
 
 var errAway = fmt.Errorf("%w: connection refused", store.ErrUnavailable)
