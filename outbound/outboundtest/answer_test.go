@@ -28,6 +28,7 @@ func TestAPI_DateIsThatOfTheArrival(t *testing.T) {
 	})
 }
 
+// Skew moves the date, the resets and the windows of the clock.
 func TestAPI_SkewMovesItsClock(t *testing.T) {
 	for skew, want := range map[time.Duration][2]string{
 		0:                 {"Sat, 01 Jan 2000 00:59:50 GMT", "946688400"},
@@ -50,6 +51,7 @@ func TestAPI_SkewMovesItsClock(t *testing.T) {
 	}
 }
 
+// An answer has the API's date, unless Next has set another.
 func TestAPI_HandlerMaySetTheDate(t *testing.T) {
 	server := httptest.NewServer(&API{Skew: -time.Hour, Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/own" {
@@ -70,6 +72,7 @@ func TestAPI_HandlerMaySetTheDate(t *testing.T) {
 	}
 }
 
+// Jitter delays answers by up to its length, in another order, and alike in each run.
 func TestJitter_ReordersAnswersReproducibly(t *testing.T) {
 	run := func(latency, jitter time.Duration) (order []string, took []time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
@@ -115,6 +118,7 @@ func compareRemaining(a, b string) int {
 	return x - y
 }
 
+// A latency that overflows lasts until the caller gives up.
 func TestAPI_EndlessLatencyEndsWithTheCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Latency: 1<<63 - 1, Jitter: 1<<63 - 1}

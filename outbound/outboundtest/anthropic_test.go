@@ -8,6 +8,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
+// Anthropic writes resets as instants, and rounds remaining tokens.
 func TestAnthropic_InstantsAndRoundedTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const prefix = "Anthropic-RateLimit-"

@@ -146,6 +146,7 @@ func TestHistory_CheckCalendarAgreesWithZones(t *testing.T) {
 	}
 }
 
+// A period begins by the API's clock, which Skew moves.
 func TestCalendarWindow_CountsByTheAPIsClock(t *testing.T) {
 	for _, skew := range []time.Duration{-time.Hour, -time.Second, 0, time.Second, 90 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
@@ -170,6 +171,7 @@ func TestCalendarWindow_CountsByTheAPIsClock(t *testing.T) {
 	}
 }
 
+// A period counts units, keys and settled costs as other rules do.
 func TestCalendarWindow_CountsUnitsAndKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path, used := "/a", 0.
@@ -264,6 +266,7 @@ func TestHistory_CheckCalendarAgreesWithACount(t *testing.T) {
 	}
 }
 
+// CheckWindow compares the fullest window of a length with the limit.
 func TestHistory_CheckWindowFindsTheFullest(t *testing.T) {
 	h := historyOf([]point{{0, 3}, {1_000_000, 2}, {1_999_999, 4}, {2_999_999, 5}})
 	for length, most := range map[time.Duration]float64{
@@ -282,6 +285,7 @@ func TestHistory_CheckWindowFindsTheFullest(t *testing.T) {
 	}
 }
 
+// The error of a window or a period has its beginning and its excess.
 func TestExcess_NamesItsWindowOrPeriod(t *testing.T) {
 	h := historyOf([]point{{0, 3}, {2_000_000, 2}})
 	for want, err := range map[string]error{
@@ -294,6 +298,7 @@ func TestExcess_NamesItsWindowOrPeriod(t *testing.T) {
 	}
 }
 
+// An invalid limit, window, skew, period or zone panics.
 func TestHistory_CheckWindowPanicsOnInvalidNumbers(t *testing.T) {
 	var h History
 	for _, bad := range []float64{math.NaN(), math.Inf(1), -1, 0} {

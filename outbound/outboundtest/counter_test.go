@@ -12,6 +12,7 @@ import (
 
 func byPath(r *http.Request) string { return r.URL.Path[1:] }
 
+// With By each key has a count of its own.
 func TestBy_EachKeyHasTheWholeLimit(t *testing.T) {
 	for name, rule := range map[string]Rule{
 		"LeakyBucket":     LeakyBucket(2, 1),
@@ -39,6 +40,7 @@ func TestBy_EachKeyHasTheWholeLimit(t *testing.T) {
 	}
 }
 
+// With By each key has its own calls in flight.
 func TestBy_CountsCallsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{InFlight(2).By(byPath)}, Latency: time.Second}
@@ -59,6 +61,7 @@ func TestBy_CountsCallsInFlight(t *testing.T) {
 	})
 }
 
+// A settled call counts as what it has used.
 func TestSettle_CountsWhatWasUsed(t *testing.T) {
 	used := func(n float64) func(*http.Request) float64 { return func(*http.Request) float64 { return n } }
 	for name, rule := range map[string]Rule{

@@ -12,6 +12,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
+// A Decision has limit, remaining, reset and key of each rule.
 func TestDecision_HasTheStateOfEveryRule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now().UTC()
@@ -81,6 +82,7 @@ func TestDecision_HasTheStateOfEveryRule(t *testing.T) {
 	})
 }
 
+// What remains is a whole number where sums of fractions round.
 func TestDecision_RemainingIsWholeDespiteRounding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := OpenAI(SlidingLog(2.3, time.Hour).Of("tokens", func(*http.Request) float64 { return 0.1 }))
@@ -91,6 +93,7 @@ func TestDecision_RemainingIsWholeDespiteRounding(t *testing.T) {
 	})
 }
 
+// A late answer has the counts and the date of its arrival.
 func TestDecision_LateAnswerIsOfTheArrival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := RateLimitFields(FixedWindow(5, time.Hour).Of("hourly", nil))
@@ -107,6 +110,7 @@ func TestDecision_LateAnswerIsOfTheArrival(t *testing.T) {
 	})
 }
 
+// A reset is rounded up to the nanosecond.
 func TestDecision_ResetIsRoundedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{LeakyBucket(10, 3)}}

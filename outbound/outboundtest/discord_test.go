@@ -9,6 +9,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
+// Discord reports the bucket with each answer and each refusal.
 func TestDiscord_BucketsAreInEveryAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(250*time.Millisecond + 1)
@@ -32,6 +33,7 @@ func TestDiscord_BucketsAreInEveryAnswer(t *testing.T) {
 	})
 }
 
+// Discord's buckets are of a method, a route and a channel.
 func TestDiscord_BucketsCountEachChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := Discord()
@@ -60,6 +62,7 @@ func TestDiscord_BucketsCountEachChannel(t *testing.T) {
 	})
 }
 
+// Refusals by the global and the shared limit have their scope.
 func TestDiscord_GlobalAndSharedLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bucket := FirstCallWindow(10, time.Minute).By(func(*http.Request) string { return "abcd1234" })
@@ -75,6 +78,7 @@ func TestDiscord_GlobalAndSharedLimits(t *testing.T) {
 	})
 }
 
+// Discord bans after 10 000 invalid calls in 10 minutes.
 func TestDiscord_BansAfter10000InvalidCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := Discord()

@@ -9,6 +9,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
+// GitHub's primary limit reports its reset, and no Retry-After.
 func TestGitHub_PrimaryLimitHasNoRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // from 2000-01-01 00:00:00 UTC on, 946684800
 		time.Sleep(700 * time.Millisecond)
@@ -35,6 +36,7 @@ func TestGitHub_PrimaryLimitHasNoRetryAfter(t *testing.T) {
 	})
 }
 
+// GitHub's secondary limits have a Retry-After and their own text.
 func TestGitHub_SecondaryLimitsShowInTheBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := GitHub()
@@ -58,6 +60,7 @@ func TestGitHub_SecondaryLimitsShowInTheBody(t *testing.T) {
 	})
 }
 
+// GitHub counts the resources of paths separately.
 func TestGitHub_CountsEachResource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := GitHub()

@@ -82,6 +82,7 @@ func checkAgainstEveryInterval(t *testing.T, points []point, capacity, leakRate,
 	}
 }
 
+// Check finds exactly the excess that a search of all intervals finds.
 func TestHistory_CheckAgreesWithEveryInterval(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	broken := 0
@@ -104,6 +105,7 @@ func TestHistory_CheckAgreesWithEveryInterval(t *testing.T) {
 	}
 }
 
+// Check finds exactly the excess that a search of all intervals finds.
 func FuzzHistory_CheckAgreesWithEveryInterval(f *testing.F) {
 	f.Add([]byte{0, 1, 0, 1, 100, 2}, byte(2), byte(1), byte(0))
 	f.Add([]byte{200, 3, 0, 3, 0, 0}, byte(3), byte(9), byte(1))
@@ -116,6 +118,7 @@ func FuzzHistory_CheckAgreesWithEveryInterval(f *testing.F) {
 	})
 }
 
+// Check finds a departure that is a nanosecond early, and forgives the slack.
 func TestHistory_CheckFindsANanosecond(t *testing.T) {
 	tests := []struct {
 		name                      string
@@ -156,6 +159,7 @@ func TestHistory_CheckFindsANanosecond(t *testing.T) {
 	}
 }
 
+// The rounding of 200 000 sums is no excess, and a microsecond is one.
 func TestHistory_CheckForgivesRounding(t *testing.T) {
 	const n = 200_000
 	for _, rate := range []float64{3, 7, 10, 1000.0 / 3, 12345.678} {
@@ -178,6 +182,7 @@ func TestHistory_CheckForgivesRounding(t *testing.T) {
 	}
 }
 
+// The error has the window with the largest excess.
 func TestExcess_IsTheWorstWindow(t *testing.T) {
 	var h History
 	h.Add(noon, 2)                                  // a smaller excess
@@ -208,6 +213,7 @@ func TestExcess_IsTheWorstWindow(t *testing.T) {
 	}
 }
 
+// The order of Add changes no result.
 func TestHistory_AddInAnyOrder(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	points := make([]point, 200)
@@ -239,6 +245,7 @@ func TestHistory_AddInAnyOrder(t *testing.T) {
 	}
 }
 
+// A loop over All may change the history.
 func TestHistory_AllIsASnapshot(t *testing.T) {
 	h := historyOf([]point{{0, 1}, {1, 2}, {2, 3}, {3, 4}, {4, 5}})
 	sum := 0.0
@@ -255,6 +262,7 @@ func TestHistory_AllIsASnapshot(t *testing.T) {
 	}
 }
 
+// Worst finds the window that a search of all windows finds.
 func TestHistory_WorstAgreesWithEveryWindow(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 5_000 {
@@ -280,6 +288,7 @@ func TestHistory_WorstAgreesWithEveryWindow(t *testing.T) {
 	}
 }
 
+// A window includes its beginning, and not its end.
 func TestHistory_WorstIsHalfOpen(t *testing.T) {
 	var h History
 	h.Add(noon, 1)
@@ -292,6 +301,7 @@ func TestHistory_WorstIsHalfOpen(t *testing.T) {
 	}
 }
 
+// Use is 1 for calls that leave as early as the limit allows.
 func TestHistory_UseIsOneForTheEarliest(t *testing.T) {
 	var h History
 	for range 3 {
@@ -311,6 +321,7 @@ func TestHistory_UseIsOneForTheEarliest(t *testing.T) {
 	}
 }
 
+// An empty history has no window and no excess.
 func TestHistory_EmptyIsWithinAnyLimit(t *testing.T) {
 	var h History
 	if err := h.Check(1, 1, 0); err != nil {
@@ -324,6 +335,7 @@ func TestHistory_EmptyIsWithinAnyLimit(t *testing.T) {
 	}
 }
 
+// Departures that are millennia apart do not overflow.
 func TestHistory_CenturiesDoNotOverflow(t *testing.T) {
 	var h History
 	h.Add(noon, 1)
@@ -340,6 +352,7 @@ func TestHistory_CenturiesDoNotOverflow(t *testing.T) {
 	}
 }
 
+// A History is safe for concurrent use.
 func TestHistory_ConcurrentUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h History
@@ -370,6 +383,7 @@ func TestHistory_ConcurrentUse(t *testing.T) {
 	})
 }
 
+// Invalid units, capacities, rates and slacks panic.
 func TestHistory_PanicsOnInvalidNumbers(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	for _, bad := range []float64{nan, inf, -inf, -1} {

@@ -15,6 +15,7 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
+// All workers together make each call once, within the limit.
 func TestLoad_FleetMakesEachCallOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := store.NewMemory()
@@ -53,6 +54,7 @@ func TestLoad_IsNoFasterThanItsCallers(t *testing.T) {
 	})
 }
 
+// A refused call is made again after its RetryAfter, and its wait counts from the first try.
 func TestLoad_RepeatsAfterRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bucket := outbound.Must(outbound.NewBucket("api", outbound.Limit{Capacity: 2, LeakRate: 2}))
@@ -70,6 +72,7 @@ func TestLoad_RepeatsAfterRetryAfter(t *testing.T) {
 	})
 }
 
+// A call that cannot be admitted counts as failed, with its error.
 func TestLoad_ReportsCallsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// An hour is not enough for the third call, which comes back after it and finds ctx ended.
@@ -107,6 +110,7 @@ func (never) Acquire(context.Context, outbound.Cost) (outbound.Permit, error) {
 	return outbound.Permit{}, &outbound.ThrottledError{RetryAfter: time.Second}
 }
 
+// An invalid Load panics.
 func TestLoad_InvalidPanics(t *testing.T) {
 	for name, f := range map[string]func(){
 		"no limiter":   func() { outboundtest.Load{Calls: 1}.Run(t.Context()) },

@@ -8,6 +8,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
+// OpenAI reports requests and tokens with each answer.
 func TestOpenAI_HasRequestsAndTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := OpenAI()
@@ -37,6 +38,7 @@ func TestOpenAI_HasRequestsAndTokens(t *testing.T) {
 	})
 }
 
+// A refusal of OpenAI names the day, or the quota without credit.
 func TestOpenAI_NamesDayAndQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := OpenAI(FixedWindow(1, 24*time.Hour), SlidingLog(2, 100*time.Hour).Of("quota", nil))
@@ -49,6 +51,7 @@ func TestOpenAI_NamesDayAndQuota(t *testing.T) {
 	})
 }
 
+// A refusal by several limits names the one with the latest reset.
 func TestOpenAI_NamesTheLimitThatIsBrokenLongest(t *testing.T) {
 	hour, minute := SlidingLog(1, time.Hour).Of("tokens", nil), SlidingLog(1, time.Minute)
 	for _, rules := range [][]Rule{{hour, minute}, {minute, hour}, {minute, hour, InFlight(1)}} {

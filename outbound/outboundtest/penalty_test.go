@@ -10,6 +10,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
+// A Penalty refuses all calls for its length after the last allowed offence in its window.
 func TestPenalty_AfterTooManyOffencesInAWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{SlidingLog(1, time.Second), Penalty(3, 10*time.Second, time.Minute, nil)}}
@@ -37,6 +38,7 @@ func TestPenalty_AfterTooManyOffencesInAWindow(t *testing.T) {
 	})
 }
 
+// With By each key has its own offences, as the function judges answers.
 func TestPenalty_ByKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := func(r *http.Request) string { return r.URL.Path }
@@ -56,6 +58,7 @@ func TestPenalty_ByKey(t *testing.T) {
 	})
 }
 
+// SetRules keeps the offences and the penalty.
 func TestPenalty_OutlivesSetRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rules := []Rule{SlidingLog(1, time.Hour), Penalty(3, time.Minute, time.Hour, nil)}
@@ -74,6 +77,7 @@ func TestPenalty_OutlivesSetRules(t *testing.T) {
 	})
 }
 
+// Offences before a penalty do not count for the next one.
 func TestPenalty_OffencesBeforeItDoNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{Penalty(2, time.Hour, time.Minute, func(int, http.Header) bool { return true })}}
@@ -88,6 +92,7 @@ func TestPenalty_OffencesBeforeItDoNotCount(t *testing.T) {
 	})
 }
 
+// A 103 before the answer is no offence.
 func TestPenalty_InterimAnswerIsNoOffence(t *testing.T) {
 	server := httptest.NewServer(&API{
 		Rules: []Rule{Penalty(1, time.Hour, time.Hour, func(status int, _ http.Header) bool { return status < 200 })},

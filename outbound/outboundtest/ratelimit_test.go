@@ -9,6 +9,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
+// The RateLimit fields have each rule as a policy.
 func TestRateLimitFields_HaveEveryPolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := RateLimitFields(SlidingLog(2, 1500*time.Millisecond).Of("burst", nil), FirstCallWindow(4, time.Hour).Of("hourly", nil))
@@ -32,6 +33,7 @@ func TestRateLimitFields_HaveEveryPolicy(t *testing.T) {
 	})
 }
 
+// Names of rules are escaped, and numbers are whole.
 func TestRateLimitFields_AreWellFormed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := RateLimitFields(

@@ -48,6 +48,7 @@ func rulesOf(rules ...Rule) *API {
 	return &API{Rules: rules}
 }
 
+// Each rule admits at the first nanosecond that it may, and its Retry-After is exact.
 func TestRule_ExactToTheNanosecond(t *testing.T) {
 	const ms, s = time.Millisecond, time.Second
 	type step struct {
@@ -237,6 +238,7 @@ func TestRetryAfter_IsTheFirstSecondThatAdmits(t *testing.T) {
 	}
 }
 
+// A call that one rule refuses counts in no other.
 func TestRule_SeveralCountACallTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
@@ -274,6 +276,7 @@ func TestRule_SeveralCountACallTogether(t *testing.T) {
 	})
 }
 
+// A rule keeps no count: APIs that share it count separately.
 func TestRule_MayServeSeveralAPIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rule := SlidingLog(1, time.Second)
@@ -286,6 +289,7 @@ func TestRule_MayServeSeveralAPIs(t *testing.T) {
 	})
 }
 
+// Numbers at the ends of float64 neither overflow nor block for ever.
 func TestRule_ExtremeNumbers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const century = 100 * 365 * 24 * time.Hour
@@ -315,6 +319,7 @@ func TestRule_ExtremeNumbers(t *testing.T) {
 	})
 }
 
+// A rule is written in words.
 func TestRule_String(t *testing.T) {
 	for want, rule := range map[string]Rule{
 		"40 calls in a bucket that leaks 2 per second":        LeakyBucket(40, 2),
@@ -334,6 +339,7 @@ func TestRule_String(t *testing.T) {
 	}
 }
 
+// An invalid limit, rate, window, period or zone panics.
 func TestRule_PanicsOnInvalidNumbers(t *testing.T) {
 	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1, 0} {
 		wantPanic(t, "capacity", func() { LeakyBucket(bad, 1) })

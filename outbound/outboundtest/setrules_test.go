@@ -22,6 +22,7 @@ func admits(t *testing.T, api *API) int {
 	return 1000
 }
 
+// A rule of the same kind goes on with the count of the one that it replaces.
 func TestSetRules_KeepsWhatWasCounted(t *testing.T) {
 	const s = time.Second
 	unit := func(r Rule) Rule { return r.Of("units", byHeader) }
@@ -76,6 +77,7 @@ func TestSetRules_KeepsWhatWasCounted(t *testing.T) {
 	}
 }
 
+// Of several rules of one kind each goes on with that of its window.
 func TestSetRules_MatchesSeveralRulesOfAKind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{SlidingLog(100, time.Second), SlidingLog(10, time.Hour), SlidingLog(50, time.Hour)}}
@@ -90,6 +92,7 @@ func TestSetRules_MatchesSeveralRulesOfAKind(t *testing.T) {
 	})
 }
 
+// SetRules keeps the counts of keys, and the calls in flight.
 func TestSetRules_KeepsKeysAndCallsInProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := func(r *http.Request) string { return r.URL.Path }
@@ -122,6 +125,7 @@ func TestSetRules_KeepsKeysAndCallsInProgress(t *testing.T) {
 	})
 }
 
+// Before the first call SetRules replaces even an invalid rule.
 func TestSetRules_BeforeTheFirstCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{{}}} // the zero Rule: the API must not look at it
@@ -132,6 +136,7 @@ func TestSetRules_BeforeTheFirstCall(t *testing.T) {
 	})
 }
 
+// The zero Rule panics, and changes nothing.
 func TestSetRules_PanicsOnTheZeroRule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{SlidingLog(3, time.Second)}}
@@ -143,6 +148,7 @@ func TestSetRules_PanicsOnTheZeroRule(t *testing.T) {
 	})
 }
 
+// A call whose cost is asked during a change counts by the new rules.
 func TestSetRules_CallDuringChangeUsesTheNewOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var api API
@@ -157,6 +163,7 @@ func TestSetRules_CallDuringChangeUsesTheNewOnes(t *testing.T) {
 	})
 }
 
+// A cost that panics during a change leaves the API usable.
 func TestSetRules_PanicOfACostDuringChange(t *testing.T) {
 	var api API
 	cost := func(*http.Request) float64 {

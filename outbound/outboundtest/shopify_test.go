@@ -11,6 +11,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
+// Shopify REST reports the level of its bucket, and a Retry-After of 2.0 with a refusal.
 func TestShopifyREST_HasItsBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := ShopifyREST()
@@ -34,6 +35,7 @@ func TestShopifyREST_HasItsBucket(t *testing.T) {
 	})
 }
 
+// Shopify GraphQL reports costs, and refusals, in a 200.
 func TestShopifyGraphQL_HasCostsInA200(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		points := func(r *http.Request) float64 { return float64(r.ContentLength) }
@@ -63,6 +65,7 @@ func TestShopifyGraphQL_HasCostsInA200(t *testing.T) {
 	})
 }
 
+// Shopify GraphQL adds its costs only to a JSON object of a 200.
 func TestShopifyGraphQL_LeavesOtherAnswersAsTheyAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := ShopifyGraphQL()

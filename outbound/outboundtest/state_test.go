@@ -6,6 +6,7 @@ import (
 	"testing"
 )
 
+// A log remembers the calls of two windows at most.
 func TestSlidingLog_RemembersTwoWindowsAtMost(t *testing.T) {
 	s := slidingLog{limit: 100, window: 1000}
 	for now := int64(0); now < 1_000_000; now += 10 {
@@ -22,6 +23,7 @@ func TestSlidingLog_RemembersTwoWindowsAtMost(t *testing.T) {
 	}
 }
 
+// The rounding of fractions does not add up in a log.
 func TestSlidingLog_ForgetsTheRoundingOfFractions(t *testing.T) {
 	s := slidingLog{limit: 1, window: 10}
 	for now := range int64(1_000_000) {
@@ -32,6 +34,7 @@ func TestSlidingLog_ForgetsTheRoundingOfFractions(t *testing.T) {
 	}
 }
 
+// Windows before 1970 begin at multiples of their length, too.
 func TestFixedWindow_Before1970(t *testing.T) {
 	f := fixedWindow{limit: 1, window: 1000}
 	for now, want := range map[int64]int64{-1: -1000, -1000: -1000, -1001: -2000, 0: 0, 999: 0, 1000: 1000} {
@@ -41,6 +44,7 @@ func TestFixedWindow_Before1970(t *testing.T) {
 	}
 }
 
+// A bucket admits after the wait that it reports, and not earlier.
 func TestLeakyBucket_AdmitsAfterItsWaitNotBefore(t *testing.T) {
 	random := rand.New(rand.NewPCG(13, 14))
 	for range 20_000 {

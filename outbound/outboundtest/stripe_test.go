@@ -10,6 +10,7 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
+// A refusal of Stripe has its reason, and no Retry-After.
 func TestStripe_HasOnlyAReason(t *testing.T) {
 	path := func(r *http.Request) string { return r.URL.Path }
 	for reason, rule := range map[string]Rule{
@@ -32,6 +33,7 @@ func TestStripe_HasOnlyAReason(t *testing.T) {
 	}
 }
 
+// A locked object refuses its own calls only, as lock_timeout.
 func TestStripe_LocksAreNoLimitOfTheAccount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		object := func(r *http.Request) string { return r.URL.Path }
@@ -48,6 +50,7 @@ func TestStripe_LocksAreNoLimitOfTheAccount(t *testing.T) {
 	})
 }
 
+// Stripe limits each endpoint and the account.
 func TestStripe_LimitsEachEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := Stripe()

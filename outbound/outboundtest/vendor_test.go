@@ -260,6 +260,7 @@ func each(t *testing.T, test func(t *testing.T, m manner, api *API)) {
 	}
 }
 
+// A client that follows the vendor's headers is never refused.
 func TestVendor_ClientThatFollowsHeadersIsNeverRefused(t *testing.T) {
 	each(t, func(t *testing.T, m manner, api *API) {
 		waited := false
@@ -282,6 +283,7 @@ func TestVendor_ClientThatFollowsHeadersIsNeverRefused(t *testing.T) {
 	})
 }
 
+// A client that ignores the vendor's headers is refused, and Report counts it.
 func TestVendor_ClientThatIgnoresHeadersIsRefused(t *testing.T) {
 	each(t, func(t *testing.T, m manner, api *API) {
 		refused := 0
@@ -296,6 +298,7 @@ func TestVendor_ClientThatIgnoresHeadersIsRefused(t *testing.T) {
 	})
 }
 
+// After the time in a vendor's refusal the call is admitted.
 func TestVendor_RetryAfterIsEnough(t *testing.T) {
 	each(t, func(t *testing.T, m manner, api *API) {
 		refusals := 0
@@ -313,6 +316,7 @@ func TestVendor_RetryAfterIsEnough(t *testing.T) {
 	})
 }
 
+// A vendor without rules refuses nothing, and reports no limit.
 func TestVendor_WithoutRulesRefusesNothing(t *testing.T) {
 	each(t, func(t *testing.T, m manner, api *API) {
 		for !m.refused(m.call(t, api)) {
@@ -326,6 +330,7 @@ func TestVendor_WithoutRulesRefusesNothing(t *testing.T) {
 	})
 }
 
+// Concurrent callers are refused as the rules say.
 func TestVendor_ConcurrentCallers(t *testing.T) {
 	each(t, func(t *testing.T, m manner, api *API) {
 		api.Latency, api.Jitter = 50*time.Millisecond, 150*time.Millisecond
