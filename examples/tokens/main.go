@@ -5,8 +5,8 @@
 //
 // A program knows how long an answer is only when it has the answer. So each call reserves
 // tokens, and settles when it knows how many it has used. The rest is free for other calls, as
-// far as they have not had it already, and the bucket charges what a call has used on top. Look at the
-// last column. A worker that reserves the longest possible answer and never settles leaves
+// far as they have not had it already. The bucket charges what a call has used on top. Look at
+// the last column. A worker that reserves the longest possible answer and never settles leaves
 // two thirds of the limit unused. One that settles gets much of that back, the more the
 // shorter the calls are. One that reserves what answers have had lately, and settles, uses
 // almost all of it.
