@@ -97,19 +97,25 @@ func run(t *testing.T, program string, env, args []string) (out, stderr string, 
 	return o.String(), e.String(), cmd.ProcessState.ExitCode()
 }
 
-// fits checks that a text begins with a sentence and has at most 60 columns.
+// fits checks that a text begins with a sentence, has at most 60 columns, and is plain.
 func fits(t *testing.T, text string) {
 	t.Helper()
 	if first, _, _ := strings.Cut(text, "\n"); !strings.HasSuffix(first, ".") {
 		t.Errorf("the first line does not say what it shows: %q", first)
 	}
-	for line := range strings.Lines(strings.ReplaceAll(text, "    \t", "        ")) {
+	text = strings.ReplaceAll(text, "    \t", "        ")
+	if i := strings.IndexFunc(text, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' }); i >= 0 {
+		t.Errorf("it has the control character %q", text[i])
+	}
+	for line := range strings.Lines(text) {
 		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 60 {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}
 }
 
+// With -h an example says how to start it. One argument too many is refused, and so is -real without
+// a secret.
 func TestExamples_TakeTheFlagH(t *testing.T) {
 	for _, name := range names(t) {
 		t.Run(name, func(t *testing.T) {
@@ -132,7 +138,8 @@ func TestExamples_TakeTheFlagH(t *testing.T) {
 	}
 }
 
-// Any call to another machine would go to the proxy.
+// Each example runs, and neither calls another machine nor shows a secret. Any call to another
+// machine would go to the proxy.
 func TestExamples_RunWithoutSettings(t *testing.T) {
 	proxy, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

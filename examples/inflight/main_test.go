@@ -1,39 +1,28 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"errors"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
+
+	"github.com/dripfeed/dripfeed/examples/internal/exampletest"
 )
 
+// The sum is never above ten. All ten slots are in use again within a lease after a process is
+// killed.
 func TestProgram_AtMostTenInFlight(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
-		if err := run(t.Context(), &out); err != nil {
-			t.Fatal(err)
+	out, _ := exampletest.Output(t, run)
+	sums := regexp.MustCompile(`in all +(\d+) of 10`).FindAllStringSubmatch(out, -1)
+	if len(sums) != 9 || !strings.Contains(out, "the third is killed") {
+		t.Fatal(out)
+	}
+	for i, s := range sums {
+		if n, _ := strconv.Atoi(s[1]); n > 10 || n < 8 && (i < 3 || i > 6) {
+			t.Errorf("after %d s %d are in flight:\n%s", i+1, n, out)
 		}
-		sums := regexp.MustCompile(`in all +(\d+) of 10`).FindAllStringSubmatch(out.String(), -1)
-		if len(sums) != 9 || !strings.Contains(out.String(), "the third is killed") {
-			t.Fatalf("printed\n%s", out.String())
-		}
-		for i, s := range sums {
-			n, _ := strconv.Atoi(s[1])
-			if least := 8; n > 10 || n < least && (i < 3 || i > 6) {
-				t.Errorf("after %d s %d are in flight:\n%s", i+1, n, out.String())
-			}
-		}
-	})
-}
-
-func TestInterrupt_IsReported(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := run(ctx, new(bytes.Buffer)); !errors.Is(err, context.Canceled) {
-		t.Errorf("the error is %v", err)
 	}
 }
+
+// An interrupt is an error.
+func TestProgram_InterruptIsReported(t *testing.T) { exampletest.Interrupt(t, 0, run) }

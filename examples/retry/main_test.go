@@ -1,65 +1,25 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"io"
-	"regexp"
-	"strconv"
-	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/examples/internal/exampletest"
 )
 
-// row returns the numbers of the line that begins with a name.
-func row(t *testing.T, name, text string) []float64 {
-	t.Helper()
-	m := regexp.MustCompile(`(?m)^` + name + ` +(.*)$`).FindStringSubmatch(text)
-	if m == nil {
-		t.Fatalf("no line of %q in\n%s", name, text)
-	}
-	var numbers []float64
-	for _, field := range strings.Fields(m[1]) {
-		n, err := strconv.ParseFloat(field, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		numbers = append(numbers, n)
-	}
-	return numbers
-}
+func calls150(ctx context.Context, out io.Writer) error { return run(ctx, out, 150) }
 
+// The API refuses many calls of the plain client. The other client loses no call in about 18 s.
 func TestProgram_RetriesAllCallsWithFewRefusals(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
-		if err := run(t.Context(), &out, 150); err != nil {
-			t.Error(err)
-		}
-		alone, ours := row(t, "plain client", out.String()), row(t, "queue and retry", out.String())
-		if ours[0] != 150 || ours[1] != 0 {
-			t.Errorf("%v answered and %v lost, want 150 and 0", ours[0], ours[1])
-		}
-		if ours[3] > 0 || alone[3] < 50 {
-			t.Errorf("%v refused, and %v alone, want 0 and many", ours[3], alone[3])
-		}
-		if ours[5] > 25 {
-			t.Errorf("it took %v s, want about 18", ours[5])
-		}
-		t.Logf("\n%s", &out)
-	})
+	//                answered lost attempts refused failed sec
+	exampletest.Output(t, calls150,
+		`plain client +\d+ +\d+ +\d+ +([5-9]\d|1\d\d) `,
+		`queue and retry +150 +0 +\d+ +0 +\d+ +(\d|1\d|2[0-4])\.\d\n`)
 }
 
-func TestInterrupt_EndsTheWorkers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(4*time.Second, cancel)
-		start := time.Now()
-		if err := run(ctx, io.Discard, 150); err == nil || err.Error() != "interrupted" {
-			t.Error(err)
-		}
-		if took := time.Since(start); took != 4*time.Second {
-			t.Errorf("it ended after %v", took)
-		}
-	})
+// An interrupt ends the workers of both clients.
+func TestProgram_InterruptEndsTheWorkers(t *testing.T) {
+	exampletest.Interrupt(t, 4*time.Second, calls150)
 }
