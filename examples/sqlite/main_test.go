@@ -3,6 +3,7 @@ package main
 import (
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,54 +24,56 @@ func rowsOf(t *testing.T, file string) *rowstore.Store {
 	return rowstore.New(rows, rowstore.Config{Timeout: time.Minute})
 }
 
-func TestConformance(t *testing.T) {
+// together runs f n times at the same time.
+func together(n int, f func(i int)) {
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { f(i) })
+	}
+	all.Wait()
+}
+
+// Buckets in a SQLite file conform to the contract of stores.
+func TestRows_Conform(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "buckets.db")
 	outboundtest.TestStore(t, func(t *testing.T) store.Store { return rowsOf(t, file) })
 }
 
-func TestBucket_OutlivesItsProcess(t *testing.T) {
+// Two runs in sequence, of two processes each, share the limit.
+func TestRows_OutliveTheirProcess(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "buckets.db")
-	limit := outbound.Limit{Capacity: 30, LeakRate: 1e-5}
-	var mu sync.Mutex
-	admitted := 0
-	for range 2 { // two runs, one after the other, of two processes each
-		var all sync.WaitGroup
-		for range 2 {
-			bucket := outbound.Must(outbound.NewSharedBucket(rowsOf(t, file), "key", limit))
-			all.Go(func() {
-				for range 20 {
-					if _, err := bucket.Acquire(t.Context(), outbound.Cost{1}); err == nil {
-						mu.Lock()
-						admitted++
-						mu.Unlock()
-					}
+	var admitted atomic.Int32
+	for range 2 {
+		stores := []store.Store{rowsOf(t, file), rowsOf(t, file)}
+		together(len(stores), func(i int) {
+			bucket := outbound.Must(outbound.NewSharedBucket(stores[i], "key", outbound.Limit{Capacity: 30, LeakRate: 1e-5}))
+			for range 20 {
+				if _, err := bucket.Acquire(t.Context(), outbound.Cost{1}); err == nil {
+					admitted.Add(1)
 				}
-			})
-		}
-		all.Wait()
+			}
+		})
 	}
-	if admitted != 30 {
-		t.Errorf("%d calls went, and the capacity is 30", admitted)
+	if n := admitted.Load(); n != 30 {
+		t.Errorf("%d calls are admitted, and the capacity is 30", n)
 	}
 }
 
-func TestFile_IsMadeByProcessesAtTheSameTime(t *testing.T) {
+// Processes that make the file at the same time all open it.
+func TestOpen_FileIsMadeByProcessesAtTheSameTime(t *testing.T) {
 	for range 20 {
 		file := filepath.Join(t.TempDir(), "buckets.db")
-		var all sync.WaitGroup
-		for range 8 {
-			all.Go(func() {
-				if rows, err := open(file); err != nil {
-					t.Error(err)
-				} else {
-					_ = rows.db.Close()
-				}
-			})
-		}
-		all.Wait()
+		together(8, func(int) {
+			if rows, err := open(file); err != nil {
+				t.Error(err)
+			} else {
+				_ = rows.db.Close()
+			}
+		})
 	}
 }
 
+// The program makes its calls.
 func TestProgram_SharesTheFile(t *testing.T) {
 	if err := run(filepath.Join(t.TempDir(), "buckets.db"), 2); err != nil {
 		t.Error(err)

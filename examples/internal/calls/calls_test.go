@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-func TestRequest_HasWhatItIsGiven(t *testing.T) {
+// A request has its method, its body and its headers, and no empty header.
+func TestDo_RequestHasWhatItIsGiven(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
 		_, empty := req.Header["Empty"]
@@ -29,7 +30,8 @@ func TestRequest_HasWhatItIsGiven(t *testing.T) {
 	}
 }
 
-func TestRequest_ErrorHidesTheURL(t *testing.T) {
+// No error shows a URL, which may hold a secret.
+func TestDo_ErrorHidesTheURL(t *testing.T) {
 	for _, url := range []string{"ftp://user:canary@example.com/?token=canary", "http://user:canary@exa mple.com/"} {
 		if _, err := Get(t.Context(), new(http.Client), url); err == nil || strings.Contains(err.Error(), "canary") {
 			t.Errorf("the error is %v", err)
@@ -37,6 +39,7 @@ func TestRequest_ErrorHidesTheURL(t *testing.T) {
 	}
 }
 
+// Calls run at the same time, and all of their errors are returned.
 func TestTogether_ReturnsAllErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)

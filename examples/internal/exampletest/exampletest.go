@@ -16,8 +16,8 @@ import (
 	"github.com/dripfeed/dripfeed/examples/internal/cli"
 )
 
-// Begin is the time at which virtual time begins. Some APIs send times in seconds since 1970, and
-// profiles take a small number for a duration.
+// Begin is the begin of virtual time. Some APIs send times in seconds since 1970, and profiles take a
+// small number for a duration.
 var Begin = time.Date(2026, time.March, 24, 8, 0, 0, 0, time.UTC)
 
 // InVirtualTime runs a test in virtual time. After the test the queues' last requests have a minute
@@ -71,7 +71,7 @@ func Interrupt(t *testing.T, after time.Duration, run cli.Run) (text string) {
 	return out.String()
 }
 
-// Arguments returns the arguments of a line, in which ; is a space within an argument.
+// Arguments returns the arguments of a line. A ; is a space within an argument.
 func Arguments(line string) []string {
 	args := strings.Fields(line)
 	for i := range args {

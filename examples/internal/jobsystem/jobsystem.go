@@ -97,8 +97,8 @@ func (s *System) attempt(ctx context.Context, j *Job, stop context.CancelCauseFu
 
 // ByScheduler paces jobs by a Scheduler: a job waits in its worker for the last part of its time.
 func ByScheduler(b *outbound.Bucket) outbound.Limiter {
-	const lead = 50 * time.Millisecond // head start of a job before its reservation
-	return jobs.New(b, jobs.Config{PollInterval: Poll, HeadStart: lead, Early: lead / 2})
+	const headStart = 50 * time.Millisecond
+	return jobs.New(b, jobs.Config{PollInterval: Poll, HeadStart: headStart, Early: headStart / 2})
 }
 
 // ByQueue paces jobs as one does without a Scheduler: a job waits in its worker at most until the

@@ -10,6 +10,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
+// A job that fails ends the system, which returns its error.
 func TestSystem_EndsWhenAJobFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")

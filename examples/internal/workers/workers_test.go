@@ -63,7 +63,8 @@ func TestWorkers_WithoutABucketStartApart(t *testing.T) {
 	})
 }
 
-func TestJain_IsOneForEqualShares(t *testing.T) {
+// Jain's index is 1 for equal shares, and 1/N if one worker has all calls.
+func TestResult_Jain_IsOneForEqualShares(t *testing.T) {
 	for want, by := range map[float64][]float64{1: {5, 5, 5, 5}, 1. / 3: {9, 0, 0}, 36. / 42: {1, 2, 3}, 0: {0, 0}} {
 		if got := (&Result{by: by}).Jain(); math.Abs(got-want) > 1e-12 {
 			t.Errorf("%v: %v, want %v", by, got, want)
@@ -71,7 +72,8 @@ func TestJain_IsOneForEqualShares(t *testing.T) {
 	}
 }
 
-func TestWaits_AreRightToTwoPercent(t *testing.T) {
+// A wait is right to two percent, and those of no call and of a clock that was set are about 0.
+func TestResult_WaitsAreRightToTwoPercent(t *testing.T) {
 	r := Result{by: make([]float64, 1), waits: map[int]int{}}
 	if got := r.wait(0.5); got != 0 {
 		t.Errorf("of none: %v", got)
@@ -91,6 +93,7 @@ func TestWaits_AreRightToTwoPercent(t *testing.T) {
 	}
 }
 
+// No line that the program prints has more than 60 columns.
 func TestTable_HasAtMost60Columns(t *testing.T) {
 	f := &Fleet{Workers: 1000, Waiters: 1000, Rate: 10_000, Burst: 10_000, Seconds: 3600}
 	r := &Result{Way: "shared", Answered: 999_999, Refused: 999_999, trips: 9_999_999, fleet: f, by: make([]float64, 1), waits: map[int]int{}, took: time.Hour}
