@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,11 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	enums "go.temporal.io/api/enums/v1"
-	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
-	"go.temporal.io/sdk/interceptor"
-	"go.temporal.io/sdk/worker"
-	"go.temporal.io/sdk/workflow"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
@@ -58,26 +53,15 @@ func work(text string) error {
 	if err := json.Unmarshal([]byte(text), &k); err != nil {
 		return err
 	}
-	c, err := client.Dial(client.Options{HostPort: k.Server, Logger: new(logs)})
-	if err != nil {
-		return err
-	}
-	defer c.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: k.Redis})
 	defer rdb.Close()
-	calls := jobs.New(outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), k.Queue, outbound.PerSecond(crashRate))), jobs.Config{})
-	var tickets Tickets
+	w := &world{server: k.Server}
+	bucket := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), k.Queue, outbound.PerSecond(crashRate)))
+	w.limiter = (&counted{Limiter: jobs.New(bucket, jobs.Config{})}).limits
 	if !k.Order.Await {
-		tickets = redisTickets{rdb, k.Queue + ":"}
+		w.tickets = redisTickets{rdb, k.Queue + ":"}
 	}
-	w := worker.New(c, k.Queue, worker.Options{Interceptors: []interceptor.WorkerInterceptor{NewInterceptor(func(i activity.Info) (outbound.Limiter, outbound.Cost) {
-		if i.ActivityType.Name != "Call" {
-			return nil, outbound.Cost{}
-		}
-		return calls, outbound.Cost{1}
-	}, tickets)}})
-	w.RegisterWorkflowWithOptions(k.Order.workflow, workflow.RegisterOptions{Name: "Order"})
-	w.RegisterActivityWithOptions(func(context.Context) error {
+	w.call = func(context.Context, int) error {
 		res, err := http.Get(k.API)
 		if err != nil {
 			return err
@@ -87,11 +71,17 @@ func work(text string) error {
 			return errors.New(res.Status)
 		}
 		return nil
-	}, activity.RegisterOptions{Name: "Call"})
-	if err := w.Start(); err != nil {
+	}
+	c, err := w.dial()
+	if err != nil {
 		return err
 	}
-	defer w.Stop()
+	defer c.Close()
+	work, err := w.start(c, k.Queue, k.Order, w.options())
+	if err != nil {
+		return err
+	}
+	defer work.Stop()
 	_, err = io.Copy(io.Discard, os.Stdin)
 	return err
 }
@@ -142,8 +132,8 @@ func (k task) start(t *testing.T) (kill func()) {
 	return kill
 }
 
-// A process that is killed has activities that call, and activities that wait. Temporal hands them out again after their
-// StartToCloseTimeout, and the next process keeps to the limit. Only they may have lost their reservations.
+// The activities of a killed process, which call or wait, run again after their StartToCloseTimeout, and the next
+// process keeps to the limit. No other activity loses its reservation.
 func TestCrash_KilledWorkerLosesNoActivity(t *testing.T) {
 	address := serverAddress(t)
 	for _, await := range []bool{false, true} {
@@ -157,13 +147,13 @@ func TestCrash_KilledWorkerLosesNoActivity(t *testing.T) {
 			api := &outboundtest.API{Latency: 200 * time.Millisecond, Rules: []outboundtest.Rule{outboundtest.LeakyBucket(1+crashRate/2, crashRate)}}
 			server := httptest.NewServer(api)
 			t.Cleanup(server.Close)
-			c, err := client.Dial(client.Options{HostPort: address, Logger: new(logs)})
+			c, err := newWorld(t, address).dial()
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(c.Close)
-			name := fmt.Sprintf("temporaljobs-%d", rand.Uint64())
-			k := task{address, r.Addr(), name, server.URL, order{Activity: "Call", Activities: n, SideBySide: true, Await: await, Cost: outbound.Cost{1},
+			name := queueName()
+			k := task{address, r.Addr(), name, server.URL, order{Activities: n, SideBySide: true, Await: await,
 				Start: 8 * time.Second, Interval: time.Millisecond}} // no attempt waits for longer than n calls take, 3 s
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // only ends a test that hangs
 			defer cancel()

@@ -4,176 +4,153 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
 
 	"go.temporal.io/sdk/activity"
-	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/temporal"
-	"go.temporal.io/sdk/testsuite"
-	"go.temporal.io/sdk/worker"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
-func call(name string, f any) map[string]any { return map[string]any{name: f} }
+// errOwn is an error of an activity that does not reschedule it.
+var errOwn = errors.New("the API has no such order")
 
-// The RetryPolicy's own delay is an hour, so whoever comes soon comes by the adapter's.
-func TestInterceptor_LaterIsRescheduledWithItsTicket(t *testing.T) {
-	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
-		s := &script{answer: func(_ context.Context, n int) error {
-			switch n {
-			case 1:
-				return &jobs.Later{In: 20 * time.Millisecond, Ticket: "a place"}
-			case 2:
-				return &jobs.Later{Ticket: "a place", Err: store.ErrUnavailable} // at once
-			case 3:
-				return &jobs.Later{In: 2 * time.Millisecond, Ticket: "another"}
-			}
-			return nil
-		}}
-		var c counter
-		tickets := &kept{}
-		w := &world{limiter: s.paced, tickets: tickets, activities: call("Call", c.call)}
-		took, err := run(w, order{Activity: "Call"})
-		if err != nil || c.runs != 1 || s.done != 1 {
-			t.Errorf("%v; the activity ran %d times and ended %d calls", err, c.runs, s.done)
-		}
-		if took > 30*time.Minute {
-			t.Errorf("it took %v", took)
-		}
-		one := outbound.Cost{1}
-		s.check(t, arrival{"", one, 1}, arrival{"a place", one, 2}, arrival{"a place", one, 3}, arrival{"another", one, 4})
-		if len(tickets.tickets) != 1 || tickets.gets != 3 || len(tickets.ttls) != 3 || tickets.ttls[0] != time.Hour+20*time.Millisecond {
-			t.Errorf("tickets %v, kept for %v", tickets.tickets, tickets.ttls)
-		}
-		if bad := w.log.text(); bad != "" {
-			t.Errorf("logged:\n%s", bad)
-		}
-	})
-}
-
-func TestInterceptor_LaterKeepsTheLastAttempt(t *testing.T) {
-	for _, attempts := range []int32{1, 3} {
-		inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
-			s := &script{answer: func(_ context.Context, n int) error {
-				if n <= 5 {
-					return &jobs.Later{In: time.Duration(n) * time.Millisecond, Ticket: "a place"}
+// Temporal makes an attempt for each Later, at its time and with its ticket, and fails an activity for nothing else.
+func TestInterceptor_ReschedulesWithTicket(t *testing.T) {
+	const ms = time.Millisecond
+	for name, c := range map[string]struct {
+		order   // the RetryPolicy's own delay is an hour: what comes sooner comes by the interceptor's
+		tickets *kept
+		answers []error // of the limiter
+		fails   []error // of the activity
+		want    string  // the attempts that come to the limiter, with their tickets
+		used    string  // of tickets
+		fatal   string  // the type of the error
+		runs    int
+		logs    string
+	}{
+		"tickets": {
+			tickets: &kept{}, answers: []error{later(20*ms, "a"), &jobs.Later{Ticket: "a", Err: store.ErrUnavailable}, later(ms, ""), later(2*ms, "b")},
+			want: " 1 2a 3a 4a 5b", used: " a:1h0m0.02s get a:1h0m0s get get b:1h0m0.002s get", runs: 1,
+		},
+		"last attempt waits": {
+			order: order{Attempts: 1}, tickets: &kept{}, answers: []error{later(ms, "a"), later(2*ms, "a"), later(3*ms, "a")},
+			want: " 1 1a 1a 1a", runs: 1,
+		},
+		"third attempt is the last": {
+			order: order{Attempts: 3}, tickets: &kept{}, answers: []error{later(ms, "a"), later(2*ms, "a"), later(3*ms, "a"), later(4*ms, "a")},
+			want: " 1 2a 3a 3a 3a", used: " a:1h0m0.001s get a:1h0m0.002s get", runs: 1,
+		},
+		// An activity that came back without its ticket would get a reservation behind all others, each time.
+		"no tickets": {answers: []error{later(3*ms, "a"), later(ms, "b")}, want: " 1 1a 1b", runs: 1},
+		"no tickets, the workflow keeps one": {
+			order: order{Await: true}, answers: []error{later(3*ms, "a"), later(ms, "b")}, want: " 1a 2a 2b", runs: 1,
+		},
+		"tickets are unavailable": {tickets: &kept{fails: true}, answers: []error{later(ms, "a")}, want: " 1 2", used: " a:1h0m0.001s get", runs: 1, logs: "WARN The ticket"},
+		// Each attempt of a local activity has another name, so its ticket cannot be kept.
+		"local": {
+			order: order{Local: true}, tickets: &kept{}, answers: []error{later(5*ms, ""), later(5*ms, "a")},
+			want: " 1 2 2a", runs: 1,
+		},
+		"last attempt ends before the reservation": {
+			order: order{Attempts: 1}, answers: []error{later(time.Hour, "")}, want: " 1", fatal: "Later", logs: "ERROR Activity error.",
+		},
+		"all attempts end before the reservation": {
+			order: order{InAll: 50 * time.Second}, answers: []error{later(time.Hour, "a")}, want: " 1", fatal: TypeLater,
+		},
+		"cost above capacity": {
+			answers: []error{&outbound.CostError{Key: "k", Err: outbound.ErrTooLarge}}, want: " 1", fatal: TypeCost, logs: "ERROR Activity error.",
+		},
+		"invalid cost": {
+			answers: []error{fmt.Errorf("own: %w", &outbound.CostError{Err: outbound.ErrInvalid})}, want: " 1", fatal: TypeCost, logs: "ERROR Activity error.",
+		},
+		// An attempt uses its reservation: the next one books again.
+		"the activity fails": {
+			order: order{Interval: ms}, tickets: &kept{}, answers: []error{later(ms, "a")}, fails: []error{errOwn},
+			want: " 1 2a 3", used: " a:1h0m0.001s get :1h0m0s get", runs: 2, logs: "ERROR Activity error.",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBoth(t, func(t *testing.T, w *world) {
+				w.answer, w.call = inTurn(c.answers...), inTurn(c.fails...)
+				tickets := kept{}
+				if c.tickets != nil {
+					tickets.fails, w.tickets = c.tickets.fails, &tickets
 				}
-				return nil
-			}}
-			var c counter
-			w := &world{limiter: s.paced, tickets: &kept{}, activities: call("Call", c.call)}
-			if _, err := run(w, order{Activity: "Call", Attempts: attempts}); err != nil || c.runs != 1 {
-				t.Errorf("MaximumAttempts %d: %v, and the activity ran %d times", attempts, err, c.runs)
-			}
-			want := []arrival{{attempt: 1, cost: outbound.Cost{1}}}
-			for n := range int32(5) {
-				want = append(want, arrival{"a place", outbound.Cost{1}, min(n+2, attempts)})
-			}
-			s.check(t, want...)
+				took, err := w.run(c.order)
+				if w.arrivals != c.want || typeOf(err) != c.fatal || w.runs != c.runs || w.done != c.runs || took > 30*time.Minute {
+					t.Errorf("%v after %v; attempts%s, %d runs, %d calls have ended", err, took, w.arrivals, w.runs, w.done)
+				}
+				if tickets.used != c.used {
+					t.Errorf("tickets%s, want%s", tickets.used, c.used)
+				}
+				if text := w.log.text(); !strings.HasPrefix(text, c.logs) || c.logs == "" && text != "" {
+					t.Errorf("logged %q", text)
+				}
+			})
 		})
 	}
 }
 
-// An activity that came back without its ticket would get a reservation behind all others, again and again.
-func TestInterceptor_WaitsWithoutTickets(t *testing.T) {
-	for _, await := range []bool{false, true} {
-		inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
-			s := &script{
-				answer: func(_ context.Context, n int) error {
-					switch n {
-					case 1:
-						return &jobs.Later{In: 3 * time.Millisecond, Ticket: "a place"}
-					case 2:
-						return &jobs.Later{In: time.Millisecond, Ticket: "another"} // the first is void
-					}
-					return nil
-				},
-				place: func(outbound.Cost) (jobs.Run, error) {
-					return jobs.Run{At: time.Now(), Ticket: "a place"}, nil
-				},
-			}
-			w := &world{limiter: s.paced, activities: call("Call", new(counter).call)}
-			if _, err := run(w, order{Activity: "Call", Await: await, Cost: outbound.Cost{1}}); err != nil {
-				t.Error(err)
-			}
-			want := []arrival{{"", outbound.Cost{1}, 1}, {"a place", outbound.Cost{1}, 1}, {"another", outbound.Cost{1}, 1}}
-			if await { // the workflow keeps that reservation, and no other
-				want = []arrival{{"a place", outbound.Cost{1}, 1}, {"a place", outbound.Cost{1}, 2}, {"another", outbound.Cost{1}, 2}}
-			}
-			s.check(t, want...)
-		})
-	}
-}
-
-// Waiting for a reservation that comes after the attempt's deadline would help nobody.
-func TestInterceptor_LastAttemptWithoutTimeFails(t *testing.T) {
-	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
-		s := &script{answer: func(context.Context, int) error { return &jobs.Later{In: time.Hour} }}
-		var c counter
-		w := &world{limiter: s.paced, activities: call("Call", c.call)}
-		_, err := run(w, order{Activity: "Call", Attempts: 1})
-		var failure *temporal.ApplicationError
-		if !errors.As(err, &failure) || failure.Type() != "Later" || c.runs != 0 || len(s.arrivals) != 1 {
-			t.Errorf("%v, %d arrivals, and the activity ran %d times", err, len(s.arrivals), c.runs)
-		}
-		if !strings.Contains(w.log.text(), "ERROR Activity error.") {
-			t.Errorf("nobody is told: %q", w.log.text())
-		}
-	})
-}
-
-func TestInterceptor_CostAboveCapacityIsNotRetried(t *testing.T) {
-	for _, never := range []error{&outbound.CostError{Key: "k", Err: outbound.ErrTooLarge}, fmt.Errorf("own: %w", &outbound.CostError{Err: outbound.ErrInvalid})} {
-		inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
-			s := &script{answer: func(context.Context, int) error { return never }}
-			var c counter
-			w := &world{limiter: s.paced, activities: call("Call", c.call)}
-			_, err := run(w, order{Activity: "Call", Attempts: 2, Interval: time.Millisecond})
-			var failure *temporal.ApplicationError
-			if !errors.As(err, &failure) || failure.Type() != TypeCost || !failure.NonRetryable() || len(s.arrivals) != 1 || c.runs != 0 {
-				t.Errorf("%v, %d arrivals, and the activity ran %d times", err, len(s.arrivals), c.runs)
-			}
-		})
-	}
-}
-
+// NewInterceptor without a limiter fails each activity with an error that names the mistake.
 func TestInterceptor_NilLimiterIsAnError(t *testing.T) {
-	var suite testsuite.WorkflowTestSuite
-	suite.SetLogger(new(logs))
-	env := suite.NewTestActivityEnvironment()
-	env.SetWorkerOptions(worker.Options{Interceptors: []interceptor.WorkerInterceptor{NewInterceptor(nil, nil)}})
-	var c counter
-	env.RegisterActivityWithOptions(c.call, activity.RegisterOptions{Name: "Call"})
-	if _, err := env.ExecuteActivity("Call"); err == nil || !strings.Contains(err.Error(), "limiter of NewInterceptor") || c.runs != 0 {
-		t.Errorf("%v, and the activity ran %d times", err, c.runs)
+	limiter, cost := NewInterceptor(nil, nil).(*pacer).limiter(activity.Info{})
+	if _, err := limiter.Acquire(t.Context(), cost); !errors.Is(err, outbound.ErrInvalid) || !strings.Contains(err.Error(), "limiter of NewInterceptor") {
+		t.Error(err)
 	}
 }
 
-// An attempt uses its reservation, and each one after it is charged anew.
-func TestInterceptor_FailedActivityBooksAgain(t *testing.T) {
-	inBoth(t, func(t *testing.T, run func(*world, order) (time.Duration, error)) {
-		s := &script{answer: func(_ context.Context, n int) error {
-			if n == 1 {
-				return &jobs.Later{In: time.Millisecond, Ticket: "a place"}
-			}
-			return nil
-		}}
-		fails := 0
-		w := &world{limiter: s.paced, tickets: &kept{}, activities: call("Call", func(context.Context) error {
-			if fails++; fails == 1 {
-				return errOwn
-			}
-			return nil
-		})}
-		if _, err := run(w, order{Activity: "Call", Interval: time.Millisecond}); err != nil {
-			t.Error(err)
+// unpaced lets all activities run: what paces them is inside of them.
+func unpaced(activity.Info) (outbound.Limiter, outbound.Cost) { return nil, outbound.Cost{} }
+
+// A Scheduler inside of an activity has the ticket in the next attempt. Another error uses the reservation.
+func TestInterceptor_SchedulerInsideHasTheTicket(t *testing.T) {
+	inBoth(t, func(t *testing.T, w *world) {
+		inside := func(err error) error { return &url.Error{Op: "Get", Err: err} }
+		errs := inTurn(inside(later(time.Millisecond, "a")), errOwn, inside(later(time.Millisecond, "b")), inside(later(time.Millisecond, "")))
+		var seen []string
+		w.limiter, w.tickets, w.call = unpaced, &kept{}, func(ctx context.Context, n int) error {
+			seen = append(seen, ticketIn(ctx))
+			return errs(ctx, n)
 		}
-		one := outbound.Cost{1}
-		s.check(t, arrival{"", one, 1}, arrival{"a place", one, 2}, arrival{"", one, 3})
+		if _, err := w.run(order{Interval: time.Millisecond}); err != nil || fmt.Sprintf("%q", seen) != `["" "a" "" "b" ""]` {
+			t.Errorf("%v, tickets %q", err, seen)
+		}
 	})
+}
+
+// The errors of an activity stay, whether it is paced or not, except those of a limiter inside of it.
+func TestInterceptor_KeepsTheActivitysErrors(t *testing.T) {
+	throttled := &url.Error{Op: "Get", Err: &outbound.ThrottledError{RetryAfter: time.Millisecond}}
+	for name, c := range map[string]struct {
+		order
+		err   error
+		runs  int
+		fatal string
+	}{
+		"plain":              {order{Attempts: 2, Interval: time.Millisecond}, errOwn, 2, ""},
+		"of the application": {order{}, temporal.NewNonRetryableApplicationError("no", "Own", throttled), 1, "Own"},
+		"rate limited":       {order{Attempts: 3}, throttled, 3, "Error"}, // the last attempt fails with the activity's error
+		"cost":               {order{}, &outbound.CostError{Err: outbound.ErrInvalid}, 1, TypeCost},
+		"cost, wrapped":      {order{}, fmt.Errorf("order: %w", &outbound.CostError{Err: outbound.ErrTooLarge}), 1, TypeCost},
+	} {
+		for _, limiter := range []string{"paced", "unpaced"} {
+			t.Run(name+" "+limiter, inSuite(func(t *testing.T, w *world) {
+				w.call = func(context.Context, int) error { return c.err }
+				permits := c.runs
+				if limiter == "unpaced" {
+					w.limiter, permits = unpaced, 0
+				}
+				took, err := w.run(c.order)
+				if err == nil || typeOf(err) != c.fatal || w.runs != c.runs || w.done != permits || took > 30*time.Minute {
+					t.Errorf("%v, of the type %q, after %v and %d runs; %d calls have ended", err, typeOf(err), took, w.runs, w.done)
+				}
+			}))
+		}
+	}
 }

@@ -2,9 +2,7 @@ package temporaljobs
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"strings"
@@ -13,11 +11,7 @@ import (
 	"time"
 
 	enums "go.temporal.io/api/enums/v1"
-	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
-	"go.temporal.io/sdk/interceptor"
-	"go.temporal.io/sdk/worker"
-	"go.temporal.io/sdk/workflow"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
@@ -34,7 +28,6 @@ type mode struct {
 	await   bool
 }
 
-// modes are those, and Temporal's own.
 var modes = []mode{
 	{name: "Temporal's TaskQueueActivitiesPerSecond", slots: 200},
 	{name: "wait in the worker", slots: 50, limiter: func(b *outbound.Bucket) outbound.Limiter { return queue.New(b, queue.Config{}) }},
@@ -45,15 +38,13 @@ var modes = []mode{
 	{name: "Scheduler, Await", slots: 200, await: true, limiter: newScheduler},
 }
 
-func newScheduler(b *outbound.Bucket) outbound.Limiter {
-	return jobs.New(b, jobs.Config{})
-}
+func newScheduler(b *outbound.Bucket) outbound.Limiter { return jobs.New(b, jobs.Config{}) }
 
-// recipe sends jobs back until a second before they would go.
-type recipe struct{ queue *queue.Queue }
+// recipe reschedules jobs until a second before they would leave.
+type recipe struct{ outbound.Limiter }
 
 func (r recipe) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
-	p, err := r.queue.Acquire(ctx, c)
+	p, err := r.Limiter.Acquire(ctx, c)
 	if later, ok := jobs.AsLater(err); ok {
 		later.In = max(0, later.In-time.Second)
 		err = later
@@ -61,77 +52,39 @@ func (r recipe) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, 
 	return p, err
 }
 
-// TestMeasure tells what activities cost, ten in each workflow. Where the server or the machine is slower
-// than the rate, nobody waits, and the numbers tell nothing: hence two rates.
+// TestMeasure logs what activities cost, ten in each workflow, at two rates: if the server or the machine is slower
+// than the rate, no activity waits, and the numbers mean nothing.
 func TestMeasure(t *testing.T) {
 	if os.Getenv("DRIPFEED_LONG") == "" {
 		t.Skip("DRIPFEED_LONG is not set")
 	}
-	address := serverAddress(t)
 	for _, rate := range []float64{20, 5} {
 		for _, m := range modes {
-			t.Run(fmt.Sprint(rate, " a second, ", m.name), func(t *testing.T) { t.Log(m.measure(t, address, int(rate)*2, rate)) })
+			t.Run(fmt.Sprint(rate, " a second, ", m.name), func(t *testing.T) { m.measure(t, newWorld(t, serverAddress(t)), int(rate)*2, rate) })
 		}
 	}
 }
 
 const each = 10 // activities of a workflow
 
-// watched is a Limiter, and how many wait for it.
-type watched struct {
-	outbound.Limiter
-	*paces
-}
-
-func (w watched) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
-	w.mu.Lock()
-	w.waiting++
-	w.mu.Unlock()
-	defer func() {
-		w.mu.Lock()
-		w.waiting--
-		w.mu.Unlock()
-	}()
-	return w.Limiter.Acquire(ctx, c)
-}
-
-func (w watched) Book(ctx context.Context, costs ...outbound.Cost) ([]jobs.Run, error) {
-	if l, ok := w.Limiter.(*jobs.Scheduler); ok {
-		return l.Book(ctx, costs...)
-	}
-	return nil, errors.New("no Scheduler")
-}
-
 // measure runs the workflows once.
-func (m mode) measure(t *testing.T, address string, flows int, rate float64) string {
-	var log logs
-	c, err := client.Dial(client.Options{HostPort: address, Logger: &log})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+func (m mode) measure(t *testing.T, w *world, flows int, rate float64) {
 	api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(rate, time.Second)}}
+	http := &http.Client{Transport: api}
+	count := &counted{Limiter: outbound.Unlimited{}}
+	w.limiter, w.tickets = count.limits, m.tickets
+	if m.limiter != nil {
+		count.Limiter = m.limiter(outbound.Must(outbound.NewBucket("api", outbound.PerSecond(rate))))
+	}
 	var mu sync.Mutex
-	attempts, most, calls := 0, int32(0), 0
 	var first, last time.Time
-	count := &counts{attempt: func(info activity.Info) {
-		mu.Lock()
-		defer mu.Unlock()
-		attempts++
-		most = max(most, info.Attempt)
-	}}
-	call := func(ctx context.Context) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://api.example.com", nil)
-		if err != nil {
-			return err
-		}
-		resp, err := api.RoundTrip(req)
+	w.call = func(context.Context, int) error {
+		resp, err := http.Get("http://api.example.com")
 		if err != nil {
 			return err
 		}
 		resp.Body.Close()
 		mu.Lock()
-		calls++
 		last = time.Now()
 		if first.IsZero() {
 			first = last
@@ -140,24 +93,19 @@ func (m mode) measure(t *testing.T, address string, flows int, rate float64) str
 		time.Sleep(50 * time.Millisecond)
 		return nil
 	}
-	w := watched{paces: new(paces)}
-	options := worker.Options{MaxConcurrentActivityExecutionSize: m.slots, MaxConcurrentActivityTaskPollers: 5, Interceptors: []interceptor.WorkerInterceptor{count}}
+	options := w.options()
+	options.MaxConcurrentActivityExecutionSize, options.MaxConcurrentActivityTaskPollers = m.slots, 5
 	if m.limiter == nil {
 		options.TaskQueueActivitiesPerSecond = rate
-	} else {
-		w.Limiter = m.limiter(outbound.Must(outbound.NewBucket("api", outbound.PerSecond(rate))))
-		options.Interceptors = append(options.Interceptors, NewInterceptor(func(i activity.Info) (outbound.Limiter, outbound.Cost) {
-			if i.ActivityType.Name != "Call" {
-				return nil, outbound.Cost{}
-			}
-			return w, outbound.Cost{1}
-		}, m.tickets))
 	}
-	name := fmt.Sprintf("temporaljobs-%d", rand.Uint64())
-	work := worker.New(c, name, options)
-	work.RegisterActivityWithOptions(call, activity.RegisterOptions{Name: "Call"})
-	work.RegisterWorkflowWithOptions(order{Activity: "Call", Activities: each, SideBySide: true, Await: m.await, Cost: outbound.Cost{1}, Start: 30 * time.Second, Interval: time.Second}.workflow, workflow.RegisterOptions{Name: "Order"})
-	if err := work.Start(); err != nil {
+	c, err := w.dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	name := queueName()
+	work, err := w.start(c, name, order{Activities: each, SideBySide: true, Await: m.await, Start: 30 * time.Second, Interval: time.Second}, options)
+	if err != nil {
 		t.Fatal(err)
 	}
 	defer work.Stop()
@@ -169,9 +117,9 @@ func (m mode) measure(t *testing.T, address string, flows int, rate float64) str
 			case <-ended:
 				return
 			case <-time.After(100 * time.Millisecond):
-				w.mu.Lock()
-				samples, waiting = samples+1, waiting+w.waiting
-				w.mu.Unlock()
+				count.mu.Lock()
+				samples, waiting = samples+1, waiting+count.waiting
+				count.mu.Unlock()
 			}
 		}
 	}()
@@ -193,30 +141,8 @@ func (m mode) measure(t *testing.T, address string, flows int, rate float64) str
 		}
 	}
 	close(ended)
-	r := api.Report()
-	return fmt.Sprintf("%.2f attempts an activity (most %d), makespan %.2f of ideal, %.0f of %d slots wait, %.1f events for 10 activities, %d log lines, API refused %d of %d",
-		float64(attempts)/float64(flows*each), most, last.Sub(first).Seconds()/(float64(flows*each-1)/rate), float64(waiting)/float64(max(samples, 1)), m.slots,
-		float64(events)/float64(flows), len(strings.Fields(log.text())), r.Refused, calls)
-}
-
-// counts tells of each attempt.
-type counts struct {
-	interceptor.WorkerInterceptorBase
-	attempt func(activity.Info)
-}
-
-func (c *counts) InterceptActivity(_ context.Context, next interceptor.ActivityInboundInterceptor) interceptor.ActivityInboundInterceptor {
-	return &countsIn{interceptor.ActivityInboundInterceptorBase{Next: next}, c}
-}
-
-type countsIn struct {
-	interceptor.ActivityInboundInterceptorBase
-	*counts
-}
-
-func (c *countsIn) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActivityInput) (any, error) {
-	if info := activity.GetInfo(ctx); info.ActivityType.Name == "Call" {
-		c.attempt(info)
-	}
-	return c.Next.ExecuteActivity(ctx, in)
+	work.Stop()
+	t.Logf("%.2f attempts an activity (most %d), makespan %.2f of ideal, %.0f of %d slots wait, %.1f events for 10 activities, %d log lines, API refused %d of %d",
+		float64(count.attempts)/float64(flows*each), count.most, last.Sub(first).Seconds()/(float64(flows*each-1)/rate), float64(waiting)/float64(max(samples, 1)), m.slots,
+		float64(events)/float64(flows), strings.Count(w.log.text(), "\n"), api.Report().Refused, w.runs)
 }
