@@ -3,7 +3,6 @@ package shadow_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/shadow"
-	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
@@ -22,11 +20,12 @@ type arrival struct {
 	cost             outbound.Cost
 }
 
-// arrivals are calls at random times, 15 per second on an average.
-func arrivals(seed uint64, n int, mixed bool) (all []arrival) {
+// arrivals are 400 calls at random times, 15 per second on an average. Mixed ones have costs of 1 to
+// 3, and some have deadlines.
+func arrivals(seed uint64, mixed bool) (all []arrival) {
 	rnd := rand.New(rand.NewPCG(seed, 18))
 	at := time.Duration(0)
-	for range n {
+	for range 400 {
 		at += time.Duration(rnd.ExpFloat64() * float64(time.Second) / 15)
 		a := arrival{at: at, took: time.Duration(rnd.Int64N(int64(60 * time.Millisecond))), cost: outbound.Cost{1}}
 		if mixed && rnd.IntN(4) == 0 {
@@ -40,7 +39,7 @@ func arrivals(seed uint64, n int, mixed bool) (all []arrival) {
 	return all
 }
 
-// outcome is what has become, or would have, of a call.
+// outcome is the result of a call, or what it would have been.
 type outcome struct {
 	wait time.Duration
 	err  string
@@ -58,164 +57,100 @@ func outcomeOf(wait time.Duration, err error) outcome {
 	return outcome{wait: wait}
 }
 
-// run lets the calls come, and calls call in a goroutine for each.
-func run(all []arrival, call func(ctx context.Context, i int)) {
+// number is the key of a call's number in its ctx.
+type number struct{}
+
+// run makes the calls, each in a goroutine, and returns what becomes of them.
+func run(all []arrival, l outbound.Limiter) []outcome {
+	results := make([]outcome, len(all))
 	var wg sync.WaitGroup
 	begin := time.Now()
 	for i, a := range all {
 		time.Sleep(a.at - time.Since(begin))
 		wg.Go(func() {
-			ctx := context.Background()
+			ctx := context.WithValue(ctx, number{}, i)
 			if a.within > 0 {
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeout(ctx, a.within)
 				defer cancel()
 			}
-			call(ctx, i)
+			came := time.Now()
+			p, err := l.Acquire(ctx, a.cost)
+			results[i] = outcomeOf(time.Since(came), err)
+			time.Sleep(a.took)
+			p.Done()
 		})
 		synctest.Wait() // so that calls come in their order
 	}
 	wg.Wait()
+	return results
 }
 
-// number is the key of a call's number in its ctx.
-type number struct{}
-
 // A shadow reports for each call what the queue does with it, except for rounding, which
-// is a nanosecond a call.
+// is a nanosecond a call. It delays no call.
 func TestShadow_VerdictIsWhatTheQueueDoes(t *testing.T) {
 	for i, c := range []struct {
 		limits []outbound.Limit
-		mixed  bool // costs of 1 to 3, and deadlines
+		mixed  bool
 		wait   time.Duration
-		differ int
+		near   time.Duration // a window has 64 parts: the part of a call depends on when it was booked
 	}{
-		{[]outbound.Limit{outbound.PerSecond(10)}, false, 5 * time.Second, 0},
-		{[]outbound.Limit{outbound.PerSecond(10)}, false, 0, 0},
-		{[]outbound.Limit{outbound.PerSecond(10)}, false, 1, 0},
-		{[]outbound.Limit{{Capacity: 5, LeakRate: 10}}, true, 5 * time.Second, 0},
-		{[]outbound.Limit{outbound.PerSecond(12).Burst(3), outbound.PerMinute(500).Of(0, "minute")}, true, 5 * time.Second, 0},
-		{[]outbound.Limit{outbound.Window(40, 4*time.Second)}, false, 0, 0},
-		{[]outbound.Limit{outbound.Window(40, 4*time.Second)}, false, 5 * time.Second, 0},
+		{[]outbound.Limit{outbound.PerSecond(10)}, false, 5 * time.Second, time.Microsecond},
+		{[]outbound.Limit{outbound.PerSecond(10)}, false, 0, time.Microsecond},
+		{[]outbound.Limit{outbound.PerSecond(10)}, false, 1, time.Microsecond},
+		{[]outbound.Limit{{Capacity: 5, LeakRate: 10}}, true, 5 * time.Second, time.Microsecond},
+		{[]outbound.Limit{outbound.PerSecond(12).Burst(3), outbound.PerMinute(500).Of(0, "minute")}, true, 5 * time.Second, time.Microsecond},
+		{[]outbound.Limit{outbound.Window(40, 4*time.Second)}, false, 0, 4 * time.Second / 64},
+		{[]outbound.Limit{outbound.Window(40, 4*time.Second)}, false, 5 * time.Second, 4 * time.Second / 64},
 	} {
-		all := arrivals(uint64(i), 400, c.mixed)
-		for _, shared := range []bool{false, true} {
-			bucket := func() *outbound.Bucket {
-				if shared {
-					return outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "key", c.limits...))
-				}
-				return outbound.Must(outbound.NewBucket("key", c.limits...))
-			}
-			enforced, told := make([]outcome, len(all)), make([]outcome, len(all))
-			synctest.Test(t, func(t *testing.T) {
-				q := queue.New(bucket(), queue.Config{MaxWait: c.wait})
-				run(all, func(ctx context.Context, i int) {
-					came := time.Now()
-					p, err := q.Acquire(ctx, all[i].cost)
-					enforced[i] = outcomeOf(time.Since(came), err)
-					time.Sleep(all[i].took)
-					p.Done()
-				})
-			})
-			synctest.Test(t, func(t *testing.T) {
-				s := shadow.New(bucket(), c.wait, func(ctx context.Context, v shadow.Verdict) {
-					told[ctx.Value(number{}).(int)] = outcomeOf(v.Wait, v.Err)
-				})
-				run(all, func(ctx context.Context, i int) {
-					came := time.Now()
-					p, err := s.Acquire(context.WithValue(ctx, number{}, i), all[i].cost)
-					if took := time.Since(came); took != 0 || err != nil {
-						t.Errorf("a shadowed call has waited for %v: %v", took, err)
-					}
-					time.Sleep(all[i].took)
-					p.Done()
-				})
-			})
-			differ, waited, refused := 0, 0, 0
-			for i := range all {
-				e, s := enforced[i], told[i]
+		all := arrivals(uint64(i), c.mixed)
+		inBubbles(t, func(t *testing.T, shared bool) {
+			enforced := run(all, queue.New(newBucket(shared, c.limits...), queue.Config{MaxWait: c.wait}))
+			reported := make([]outcome, len(all))
+			passed := run(all, shadow.New(newBucket(shared, c.limits...), c.wait, func(ctx context.Context, v shadow.Verdict) {
+				reported[ctx.Value(number{}).(int)] = outcomeOf(v.Wait, v.Err)
+			}))
+			synctest.Wait()
+			waited, refused := 0, 0
+			for i, e := range enforced {
 				if e.err != "" {
 					refused++
 				} else if e.wait > 0 {
 					waited++
 				}
-				// A window has 64 parts, and which calls are in one depends on when they were booked.
-				near := time.Microsecond
-				for _, l := range c.limits {
-					_, window := l.Each()
-					if l.LeakRate > 0 && l == outbound.Window(l.Capacity, window) {
-						near = max(near, window/64)
-					}
+				if off := e.wait - reported[i].wait; off.Abs() > c.near || e.err != reported[i].err {
+					t.Errorf("%v, MaxWait %v, call %d: reported %v, and the queue: %v", c.limits, c.wait, i, reported[i], e)
 				}
-				if off := e.wait - s.wait; off.Abs() > near || e.err != s.err {
-					differ++
-					if differ > c.differ {
-						t.Errorf("%v, shared %v, MaxWait %v, call %d: told %v, and the queue: %v", c.limits, shared, c.wait, i, s, e)
-					}
+				if passed[i] != (outcome{}) {
+					t.Errorf("a shadow has delayed or refused a call: %v", passed[i])
 				}
 			}
 			if c.wait != 1 && waited < 50 || c.wait > 0 && refused < 30 {
 				t.Errorf("%v: %d calls have waited and %d were refused: too few to compare", c.limits, waited, refused)
 			}
-		}
+		})
 	}
 }
 
-// Two programs make the same calls at the same times, and the queue makes one of them wait nine
-// times as long. A shadow sees no difference: it takes calls to be independent.
+// A caller that waits for an answer before it calls again is slowed down by the queue. Its real
+// waits are shorter than the verdicts, which take calls to be independent.
 func TestShadow_VerdictTakesCallsToBeIndependent(t *testing.T) {
-	const calls, gap = 10, 50 * time.Millisecond
-	independent := func(l outbound.Limiter) (longest time.Duration) {
-		var mu sync.Mutex
-		var wg sync.WaitGroup
-		for range calls {
-			wg.Go(func() {
+	synctest.Test(t, func(t *testing.T) {
+		longest := func(l outbound.Limiter) (d time.Duration) {
+			for range 10 {
 				came := time.Now()
-				p, err := l.Acquire(context.Background(), outbound.Cost{1})
+				p, _ := l.Acquire(ctx, outbound.Cost{1})
 				p.Done()
-				mu.Lock()
-				defer mu.Unlock()
-				if longest = max(longest, time.Since(came)); err != nil {
-					t.Error(err)
-				}
-			})
-			time.Sleep(gap)
-		}
-		wg.Wait()
-		return longest
-	}
-	inTurn := func(l outbound.Limiter) (longest time.Duration) {
-		for range calls {
-			came := time.Now()
-			p, err := l.Acquire(context.Background(), outbound.Cost{1})
-			p.Done()
-			if longest = max(longest, time.Since(came)); err != nil {
-				t.Error(err)
+				d = max(d, time.Since(came))
+				time.Sleep(50 * time.Millisecond)
 			}
-			time.Sleep(gap)
+			return d.Truncate(time.Millisecond)
 		}
-		return longest
-	}
-	bucket := func() *outbound.Bucket { return outbound.Must(outbound.NewBucket("key", outbound.PerSecond(10))) }
-	var traces [2]string
-	for i, program := range []func(outbound.Limiter) time.Duration{independent, inTurn} {
-		synctest.Test(t, func(t *testing.T) {
-			longest, want := program(queue.New(bucket(), queue.Config{})), []time.Duration{459, 51}[i]
-			if longest = longest.Truncate(time.Millisecond); longest != want*time.Millisecond {
-				t.Errorf("program %d has waited for %v, want %dms", i, longest, want)
-			}
-		})
-		synctest.Test(t, func(t *testing.T) {
-			var mu sync.Mutex
-			begin := time.Now()
-			program(shadow.New(bucket(), 0, func(_ context.Context, v shadow.Verdict) {
-				mu.Lock()
-				defer mu.Unlock()
-				traces[i] += fmt.Sprintln(time.Since(begin), v)
-			}))
-		})
-	}
-	if traces[0] != traces[1] {
-		t.Errorf("a shadow sees a difference:\n%s\n%s", traces[0], traces[1])
-	}
+		var reported verdicts
+		real := longest(queue.New(newBucket(false, outbound.PerSecond(10)), queue.Config{}))
+		longest(shadow.New(newBucket(false, outbound.PerSecond(10)), 0, reported.report))
+		if _, v := reported.last(); real != 51*time.Millisecond || v.Wait.Truncate(time.Millisecond) != 459*time.Millisecond {
+			t.Errorf("a call has waited for %v, and the last verdict is %v; want 51ms and 459ms", real, v)
+		}
+	})
 }

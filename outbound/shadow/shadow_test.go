@@ -51,30 +51,26 @@ func (v *verdicts) list() []shadow.Verdict {
 	return slices.Clone(v.all)
 }
 
-func (v *verdicts) len() int { return len(v.list()) }
-
-func (v *verdicts) last() shadow.Verdict {
+// last returns how many verdicts there are, and the latest.
+func (v *verdicts) last() (n int, is shadow.Verdict) {
 	if all := v.list(); len(all) > 0 {
-		return all[len(all)-1]
+		return len(all), all[len(all)-1]
 	}
-	return shadow.Verdict{}
+	return 0, is
 }
 
 // shadowCall makes a call that the API answers so.
-func shadowCall(t *testing.T, l outbound.Limiter, c outbound.Cost, answers ...outbound.Answer) {
+func shadowCall(t *testing.T, l outbound.Limiter, answers ...outbound.Answer) {
 	t.Helper()
 	begin := time.Now()
-	p, err := l.Acquire(ctx, c)
-	if err != nil {
-		t.Errorf("a shadow has refused a call: %v", err)
-	}
+	p, err := l.Acquire(ctx, outbound.Cost{1})
 	for _, a := range answers {
 		p.Answered(a)
 	}
 	p.Done()
 	p.Done()
-	if took := time.Since(begin); took != 0 {
-		t.Errorf("a shadow has delayed a call for %v", took)
+	if took := time.Since(begin); took != 0 || err != nil {
+		t.Errorf("a shadow has delayed a call for %v: %v", took, err)
 	}
 }
 
@@ -89,70 +85,90 @@ func level(t *testing.T, b *outbound.Bucket) float64 {
 	return s.Level
 }
 
-func perSecond(n float64) *outbound.Bucket {
-	return outbound.Must(outbound.NewBucket("key", outbound.Limit{Capacity: n, LeakRate: n}))
+func newBucket(shared bool, limits ...outbound.Limit) *outbound.Bucket {
+	if shared {
+		return outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "key", limits...))
+	}
+	return outbound.Must(outbound.NewBucket("key", limits...))
+}
+
+// inBubbles runs a test in virtual time, for a bucket in memory and for one in a store.
+func inBubbles(t *testing.T, test func(t *testing.T, shared bool)) {
+	t.Helper()
+	for _, shared := range []bool{false, true} {
+		t.Run(fmt.Sprint("shared ", shared), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test(t, shared) })
+		})
+	}
+}
+
+// failed reports whether a verdict is that of a store that has failed.
+func failed(v shadow.Verdict) bool {
+	_, ok := errors.AsType[*outbound.StoreError](v.Err)
+	return ok && v.Wait == -1
 }
 
 // No panic and no outage reaches a caller, and each call has one verdict.
 func TestShadow_StoreFailureReachesNoCaller(t *testing.T) {
-	away := fmt.Errorf("%w: no route", store.ErrUnavailable)
+	down := fmt.Errorf("%w: no route", store.ErrUnavailable)
 	for name, store := range map[string]storeFunc{
-		"fails":  func(context.Context, string, *store.Op) (store.Reply, error) { return store.Reply{}, away },
+		"fails":  func(context.Context, string, *store.Op) (store.Reply, error) { return store.Reply{}, down },
 		"silent": func(context.Context, string, *store.Op) (store.Reply, error) { return store.Reply{}, nil },
 		"panics": func(context.Context, string, *store.Op) (store.Reply, error) { panic("store") },
 		"slow": func(context.Context, string, *store.Op) (store.Reply, error) {
 			time.Sleep(5 * time.Second)
-			return store.Reply{}, away
+			return store.Reply{}, down
 		},
+		"none": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var told verdicts
-				b := outbound.Must(outbound.NewSharedBucket(store, "key", outbound.PerSecond(10)))
+				var reported verdicts
+				b := newBucket(false, outbound.PerSecond(10))
+				if store != nil {
+					b = outbound.Must(outbound.NewSharedBucket(store, "key", outbound.PerSecond(10)))
+				}
 				s := shadow.New(b, 0, func(ctx context.Context, v shadow.Verdict) {
-					told.report(ctx, v)
+					reported.report(ctx, v)
 					panic("report")
 				})
 				for range 3 {
-					shadowCall(t, s, outbound.Cost{1}, refusal)
+					shadowCall(t, s, refusal)
 				}
 				time.Sleep(time.Minute)
-				if told.len() != 3 {
-					t.Errorf("%d verdicts of 3 calls", told.len())
+				all := reported.list()
+				if len(all) != 3 || !idle(s) {
+					t.Errorf("%d verdicts of 3 calls, idle: %v", len(all), idle(s))
 				}
-				for _, v := range told.list() {
-					if failed := (*outbound.StoreError)(nil); !errors.As(v.Err, &failed) || v.Wait != -1 {
+				for _, v := range all {
+					if failed(v) != (store != nil) {
 						t.Errorf("verdict %+v", v)
 					}
-				}
-				if !idle(s) {
-					t.Error("a trip is still under way")
 				}
 			})
 		})
 	}
-	told := 0
-	s := shadow.New(perSecond(10), 0, func(context.Context, shadow.Verdict) { told++; panic("report") })
-	for range 3 {
-		p, _ := s.Acquire(ctx, outbound.Cost{1})
-		p.Done()
-	}
-	if told != 3 {
-		t.Errorf("%d verdicts of 3 calls", told)
-	}
 }
 
-// A store that never answers delays no call, and takes no more goroutines than are allowed.
+// A store that does not answer delays no call, and takes no more goroutines than are allowed. When
+// it answers, each call is charged what it has cost. A call that could not settle can settle again.
 func TestShadow_HungStoreDelaysNoCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hung, told := make(chan struct{}), verdicts{}
+		var reported verdicts
+		var hung atomic.Pointer[chan struct{}]
 		memory, trips := store.NewMemory(), atomic.Int32{}
 		b := outbound.Must(outbound.NewSharedBucket(storeFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-			trips.Add(1)
-			<-hung
+			if wait := hung.Load(); wait != nil {
+				trips.Add(1)
+				<-*wait
+			}
 			return memory.Update(ctx, key, op)
 		}), "key", outbound.Limit{Capacity: 1000, LeakRate: 1}))
-		s := shadow.New(b, 0, told.report)
+		s := shadow.New(b, 0, reported.report)
+		early, _ := s.Acquire(ctx, outbound.Cost{1})
+		synctest.Wait()
+		wait := make(chan struct{})
+		hung.Store(&wait)
 		before, permits := runtime.NumGoroutine(), []outbound.Permit{}
 		for range mostTrips + 50 {
 			p, err := s.Acquire(ctx, outbound.Cost{1})
@@ -164,102 +180,98 @@ func TestShadow_HungStoreDelaysNoCall(t *testing.T) {
 			p.Settle(outbound.Cost{3})
 			permits = append(permits, p)
 		}
+		early.Settle(outbound.Cost{5})
 		for i := range permits {
 			permits[i].Done()
 		}
 		synctest.Wait()
 		if n := runtime.NumGoroutine() - before; n > mostTrips+10 || trips.Load() != mostTrips {
-			t.Errorf("%d goroutines and %d trips, want %d", n, trips.Load(), mostTrips)
+			t.Errorf("%d goroutines and %d requests, want %d", n, trips.Load(), mostTrips)
 		}
-		if failed := (*outbound.StoreError)(nil); told.len() != 50 || !errors.As(told.last().Err, &failed) || told.last().Wait != -1 {
-			t.Errorf("%d verdicts, the last %+v", told.len(), told.last())
+		if n, v := reported.last(); n != 1+50 || !failed(v) || idle(s) {
+			t.Errorf("%d verdicts, the last %+v, idle: %v", n, v, idle(s))
 		}
-		if idle(s) {
-			t.Error("idle, though trips are under way")
-		}
-		close(hung)
+		hung.Store(nil)
+		close(wait)
 		synctest.Wait()
-		if told.len() != mostTrips+50 || told.last().Err != nil {
-			t.Errorf("%d verdicts, the last %+v", told.len(), told.last())
+		if n, v := reported.last(); n != 1+50+mostTrips || v.Err != nil {
+			t.Errorf("%d verdicts, the last %+v", n, v)
 		}
-		if n := level(t, b); n != mostTrips*1.5 {
-			t.Errorf("level %v, want what the calls have really cost, %v", n, mostTrips*1.5)
+		if n := level(t, b); n != 1+mostTrips*1.5 {
+			t.Errorf("level %v, want %v", n, 1+mostTrips*1.5)
+		}
+		early.Settle(outbound.Cost{9})
+		synctest.Wait()
+		if n := level(t, b); n != 9+mostTrips*1.5 {
+			t.Errorf("level %v, want what the calls have cost, %v", n, 9+mostTrips*1.5)
+		}
+		if time.Sleep(time.Hour); !idle(s) {
+			t.Error("not idle, though the bucket is empty")
 		}
 	})
 }
 
-// A permit that is settled after its verdict corrects the bucket, in memory and in a store.
+// A permit that is settled after its verdict corrects the bucket.
 func TestShadow_SettleCorrectsTheBucket(t *testing.T) {
-	for _, shared := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			limit := outbound.Limit{Capacity: 100, LeakRate: 1}
-			b := outbound.Must(outbound.NewBucket("key", limit))
-			if shared {
-				b = outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "key", limit))
-			}
-			s := shadow.New(b, 0, func(context.Context, shadow.Verdict) {})
-			p, _ := s.Acquire(ctx, outbound.Cost{1})
-			synctest.Wait()
-			p.Settle(outbound.Cost{5})
-			p.Settle(outbound.Cost{9})
-			p.Done()
-			synctest.Wait()
-			if n := level(t, b); n != 5 {
-				t.Errorf("shared %v: level %v, want 5", shared, n)
-			}
-		})
-	}
+	inBubbles(t, func(t *testing.T, shared bool) {
+		b := newBucket(shared, outbound.Limit{Capacity: 100, LeakRate: 1})
+		s := shadow.New(b, 0, func(context.Context, shadow.Verdict) {})
+		p, _ := s.Acquire(ctx, outbound.Cost{1})
+		synctest.Wait()
+		p.Settle(outbound.Cost{5})
+		p.Settle(outbound.Cost{9})
+		p.Done()
+		synctest.Wait()
+		if n := level(t, b); n != 5 {
+			t.Errorf("level %v, want 5", n)
+		}
+	})
 }
 
 // A shadow ignores what the API answers: no hold, no lower speed, no change of the bucket.
 func TestShadow_AnswersChangeNothing(t *testing.T) {
-	for _, shared := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			b := outbound.Must(outbound.NewBucket("key", outbound.PerSecond(10)))
-			if shared {
-				b = outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "key", outbound.PerSecond(10)))
-			}
-			defer b.Observe(func(c outbound.Event) { t.Errorf("a change: %+v", c) })()
-			var told verdicts
-			s := shadow.New(b, 0, told.report)
-			for range 20 {
-				shadowCall(t, s, outbound.Cost{1}, outbound.Answer{Kind: outbound.AnswerHold, Wait: time.Hour},
-					outbound.Answer{Kind: outbound.AnswerRemaining, Wait: time.Hour, Remaining: outbound.Cost{0}})
-				shadowCall(t, s, outbound.Cost{1}, refusal)
-				time.Sleep(time.Second)
-			}
-			st, err := b.State(ctx)
-			if err != nil || st.HeldFor != 0 || st.Speed != 1 || told.len() != 40 {
-				t.Errorf("%d verdicts, the bucket is %+v, %v", told.len(), st, err)
-			}
-		})
-	}
+	inBubbles(t, func(t *testing.T, shared bool) {
+		b := newBucket(shared, outbound.PerSecond(10))
+		defer b.Observe(func(c outbound.Event) { t.Errorf("a change: %+v", c) })()
+		s := shadow.New(b, 0, func(context.Context, shadow.Verdict) {})
+		for range 20 {
+			shadowCall(t, s, outbound.Answer{Kind: outbound.AnswerHold, Wait: time.Hour},
+				outbound.Answer{Kind: outbound.AnswerRemaining, Wait: time.Hour, Remaining: outbound.Cost{0}})
+			shadowCall(t, s, refusal)
+			time.Sleep(time.Second)
+		}
+		if st, err := b.State(ctx); err != nil || st.HeldFor != 0 || st.Speed != 1 {
+			t.Errorf("the bucket is %+v, %v", st, err)
+		}
+	})
 }
 
-// Whatever a maxWait of whole intervals rounds to, the call that goes at its end is admitted.
+// Whatever a maxWait of whole intervals rounds to, the call that leaves at its end is admitted.
 func TestShadow_CallAtTheEndOfMaxWaitIsAdmitted(t *testing.T) {
 	for _, rate := range []float64{3, 7, 1e4 / 7} {
 		synctest.Test(t, func(t *testing.T) {
-			var told verdicts
-			s := shadow.New(outbound.Must(outbound.NewBucket("key", outbound.Limit{Capacity: 1, LeakRate: rate})), time.Duration(70/rate*1e9), told.report)
-			for range 71 {
-				shadowCall(t, s, outbound.Cost{1})
+			var reported verdicts
+			s := shadow.New(newBucket(false, outbound.Limit{Capacity: 1, LeakRate: rate}), time.Duration(70/rate*1e9), reported.report)
+			for range 72 {
+				shadowCall(t, s)
 			}
-			if v := told.last(); v.Err != nil {
+			all := reported.list()
+			if v := all[70]; v.Err != nil {
 				t.Errorf("%v per second: %v", rate, v)
 			}
-			shadowCall(t, s, outbound.Cost{1})
-			if v := told.last(); !errors.Is(v.Err, outbound.ErrThrottled) || v.Wait != -1 {
+			if v := all[71]; !errors.Is(v.Err, outbound.ErrThrottled) || v.Wait != -1 {
 				t.Errorf("%v per second, one more: %v", rate, v)
 			}
 		})
 	}
 }
 
-// A call that no limiter could admit is admitted, and its verdict has the error of Acquire.
+// A call that no limiter could admit is admitted, and its verdict has the error of Acquire. Without
+// report nothing is booked.
 func TestShadow_InvalidCallsAreAdmitted(t *testing.T) {
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
+	b := newBucket(false, outbound.Limit{Capacity: 1, LeakRate: 1})
 	for name, c := range map[string]struct {
 		bucket  *outbound.Bucket
 		maxWait time.Duration
@@ -269,61 +281,54 @@ func TestShadow_InvalidCallsAreAdmitted(t *testing.T) {
 	}{
 		"no bucket":        {nil, 0, ctx, outbound.Cost{1}, outbound.ErrInvalid},
 		"zero bucket":      {new(outbound.Bucket), 0, ctx, outbound.Cost{1}, outbound.ErrInvalid},
-		"negative maxWait": {perSecond(1), -1, ctx, outbound.Cost{1}, outbound.ErrInvalid},
-		"ended ctx":        {perSecond(1), 0, ended, outbound.Cost{1}, context.Canceled},
-		"NaN":              {perSecond(1), 0, ctx, outbound.Cost{nan}, outbound.ErrInvalid},
-		"infinite":         {perSecond(1), 0, ctx, outbound.Cost{inf}, outbound.ErrInvalid},
-		"negative":         {perSecond(1), 0, ctx, outbound.Cost{-1}, outbound.ErrInvalid},
-		"too large":        {perSecond(1), 0, ctx, outbound.Cost{2}, outbound.ErrTooLarge},
+		"negative maxWait": {b, -1, ctx, outbound.Cost{1}, outbound.ErrInvalid},
+		"ended ctx":        {b, 0, ended, outbound.Cost{1}, context.Canceled},
+		"NaN":              {b, 0, ctx, outbound.Cost{nan}, outbound.ErrInvalid},
+		"infinite":         {b, 0, ctx, outbound.Cost{inf}, outbound.ErrInvalid},
+		"negative":         {b, 0, ctx, outbound.Cost{-1}, outbound.ErrInvalid},
+		"too large":        {b, 0, ctx, outbound.Cost{2}, outbound.ErrTooLarge},
 	} {
-		var told verdicts
-		s := shadow.New(c.bucket, c.maxWait, told.report)
+		var reported verdicts
+		s := shadow.New(c.bucket, c.maxWait, reported.report)
 		p, err := s.Acquire(c.ctx, c.cost)
 		p.Settle(outbound.Cost{nan})
 		p.Settle(outbound.Cost{1})
 		p.Answered(refusal)
 		p.Done()
-		if v := told.last(); err != nil || told.len() != 1 || !errors.Is(v.Err, c.want) || v.Wait != -1 {
-			t.Errorf("%s: %v, %+v", name, err, told.list())
-		}
-		if !idle(s) {
-			t.Errorf("%s: not idle", name)
+		if n, v := reported.last(); err != nil || n != 1 || !errors.Is(v.Err, c.want) || v.Wait != -1 || !idle(s) {
+			t.Errorf("%s: %v, %+v, idle: %v", name, err, reported.list(), idle(s))
 		}
 	}
-	b := perSecond(1)
-	s := shadow.New(b, 0, nil)
-	p, err := s.Acquire(ended, outbound.Cost{nan})
+	p, err := shadow.New(b, 0, nil).Acquire(ctx, outbound.Cost{1})
 	if p.Done(); err != nil || level(t, b) != 0 {
 		t.Errorf("without report: %v", err)
 	}
 }
 
-// A call for which InFlight has no slot is admitted with an unknown wait, and frees no other slot.
+// A call without a slot of InFlight is admitted with an unknown wait, and frees no other slot.
 func TestShadow_InFlight(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var told verdicts
-		b := outbound.Must(outbound.NewBucket("key", outbound.InFlight(1), outbound.PerSecond(10)))
-		s := shadow.New(b, 0, told.report)
+	inBubbles(t, func(t *testing.T, shared bool) {
+		var reported verdicts
+		s := shadow.New(newBucket(shared, outbound.InFlight(1), outbound.PerSecond(10)), 0, reported.report)
 		first, _ := s.Acquire(ctx, outbound.Cost{1})
-		time.Sleep(time.Second)
-		for range 2 {
-			shadowCall(t, s, outbound.Cost{1})
-			if v := told.last(); v.Wait != -1 || v.Err != nil {
-				t.Errorf("while one is in progress: %+v", v)
+		for _, want := range []time.Duration{-1, -1, 0} {
+			time.Sleep(time.Second)
+			if want == 0 {
+				first.Done()
+				synctest.Wait()
 			}
-		}
-		first.Done()
-		shadowCall(t, s, outbound.Cost{1})
-		if v := told.last(); v.Wait != 0 || v.Err != nil {
-			t.Errorf("when it has ended: %+v", v)
+			shadowCall(t, s)
+			synctest.Wait()
+			if _, v := reported.last(); v.Wait != want || v.Err != nil {
+				t.Errorf("%+v, want %v", v, want)
+			}
 		}
 	})
 }
 
-// A shadow is no way to its bucket: outbound.As does not find it.
+// A shadow hides its bucket: outbound.As does not find it.
 func TestShadow_AsFindsNoBucket(t *testing.T) {
-	s := shadow.New(perSecond(1), 0, func(context.Context, shadow.Verdict) {})
-	if b, ok := outbound.As[*outbound.Bucket](s); ok || b != nil {
+	if b, ok := outbound.As[*outbound.Bucket](shadow.New(newBucket(false, outbound.PerSecond(1)), 0, new(verdicts).report)); ok || b != nil {
 		t.Errorf("found %v", b)
 	}
 }

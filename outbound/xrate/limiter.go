@@ -57,8 +57,8 @@ func (l *Limiter) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit
 	if c[l.Unit] < math.MaxInt {
 		n = int(c[l.Unit])
 	}
-	// A reservation that is cancelled would not do instead: x/time keeps back
-	// what was reserved after it, so the refused would pay.
+	// A reservation that is cancelled would charge a refused call: x/time keeps what was reserved
+	// after it.
 	t := time.Now()
 	if l.Rate.AllowN(t, n) {
 		return outbound.Permit{}, nil
@@ -90,13 +90,13 @@ func (l *Limiter) check(c *outbound.Cost) error {
 	if c[l.Unit] == 0 {
 		return &outbound.CostError{Key: l.Key, Cost: *c, Err: outbound.ErrInvalid}
 	}
-	// At the zero time no token has run in yet: 0 seconds at a finite rate. What makes this NaN,
-	// makes every comparison of x/time false.
+	// At the zero time no token has accrued: 0 seconds at a finite rate. If this is NaN, every
+	// comparison of x/time is false.
 	if math.IsNaN(l.Rate.TokensAt(time.Time{})) {
 		if r := float64(l.Rate.Limit()); math.IsNaN(r) || math.IsInf(r, 0) {
 			return l.flaw("rate %v is not finite: rate.Inf is the one without a limit", r)
 		}
-		return l.flaw("its rate has been NaN or infinite, which has spoiled its tokens: make a new one")
+		return l.flaw("its rate has been NaN or infinite, which spoils the tokens: make a new limiter")
 	}
 	return nil
 }
@@ -108,12 +108,12 @@ func (l *Limiter) refusal(t time.Time, n int, c outbound.Cost) error {
 		return &outbound.CostError{Key: l.Key, Limit: l.limit(r, burst), Cost: c, Err: outbound.ErrTooLarge}
 	}
 	if r <= 0 {
-		return l.flaw("rate %v brings nothing back, and of %v tokens %d are asked for", float64(r), l.Rate.TokensAt(t), n)
+		return l.flaw("rate %v refills nothing, and of %v tokens %d are asked for", float64(r), l.Rate.TokensAt(t), n)
 	}
-	// At least 1 ns: someone may have brought tokens back since.
+	// At least 1 ns: a cancelled reservation may have returned tokens since.
 	wait := max(1, after(math.Ceil(l.lacks(t, n, r))))
-	// The sums of x/time lose digits when they are long: ask it whether that is
-	// enough. It counts whole nanoseconds, rounded down.
+	// Long sums of x/time lose digits, so ask whether the wait is enough. It counts whole
+	// nanoseconds, rounded down.
 	for range 3 {
 		more := after(l.lacks(t.Add(wait), n, r))
 		if more <= 0 {

@@ -16,8 +16,8 @@ import (
 	"github.com/dripfeed/dripfeed/examples/internal/cli"
 )
 
-// Begin is the begin of virtual time. Some APIs send times in seconds since 1970, and profiles take a
-// small number for a duration.
+// Begin is the begin of virtual time. Some APIs send times in seconds since 1970, and profiles take
+// a small number for a duration.
 var Begin = time.Date(2026, time.March, 24, 8, 0, 0, 0, time.UTC)
 
 // InVirtualTime runs a test in virtual time. After the test the queues' last requests have a minute
@@ -56,7 +56,7 @@ func Interrupt(t *testing.T, after time.Duration, run cli.Run) (text string) {
 	t.Helper()
 	var out bytes.Buffer
 	InVirtualTime(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context()) // without a deadline, by which queues refuse early
+		ctx, cancel := context.WithCancel(t.Context()) // a deadline would make queues refuse early
 		if after == 0 {                                // not soon, but before it begins
 			cancel()
 		}

@@ -13,9 +13,10 @@ import (
 	"time"
 )
 
-// End runs the test's binary with a variable and arguments, and calls harm once a line of its output
-// has a text. Then the program and all of its children must end, and the program must leave no
-// temporary file unless it is killed. End returns the output with the errors, and the exit status.
+// End runs the test's binary with a variable and arguments, and calls harm once a line of its
+// output has a text. Then the program and all of its children must end. Its folder for temporary
+// files must be empty, except after a kill. End returns the output with the errors, and the exit
+// status.
 func End(t *testing.T, env string, args []string, text string, harm func(program *os.Process, children []int)) (output string, status int) {
 	t.Helper()
 	dir := t.TempDir()
