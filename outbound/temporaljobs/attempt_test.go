@@ -246,7 +246,7 @@ func TestPause_DelaysTheNextAttempt(t *testing.T) {
 func TestPause_KeepsTheError(t *testing.T) {
 	for _, err := range []error{errOwn, errors.New("plain"), &url.Error{Op: "Get", URL: "u", Err: errOwn}, fmt.Errorf("of: %w", errOwn), temporal.NewTimeoutError(enums.TIMEOUT_TYPE_HEARTBEAT, nil)} {
 		c := temporal.GetDefaultFailureConverter()
-		made := c.ErrorToFailure((&turn{pause: time.Minute}).afterPause(err))
+		made := c.ErrorToFailure((&attempt{pause: time.Minute}).afterPause(err))
 		if info := made.GetApplicationFailureInfo(); info != nil {
 			if info.GetNextRetryDelay().AsDuration() != time.Minute {
 				t.Errorf("%v", made)
@@ -257,12 +257,12 @@ func TestPause_KeepsTheError(t *testing.T) {
 			t.Errorf("%T: %v, want %v", err, made, want)
 		}
 	}
-	if err := (&turn{pause: time.Minute}).afterPause(activity.ErrResultPending); err != activity.ErrResultPending {
+	if err := (&attempt{pause: time.Minute}).afterPause(activity.ErrResultPending); err != activity.ErrResultPending {
 		t.Errorf("%v", err)
 	}
 	for n, want := range map[int32]time.Duration{1: time.Second, 3: 4 * time.Second, 8: time.Minute, 4000: time.Minute} {
 		p := &temporal.RetryPolicy{InitialInterval: time.Second, BackoffCoefficient: 2, MaximumInterval: time.Minute}
-		if got := (&turn{info: activity.Info{Attempt: n, RetryPolicy: p}}).backoff(); got != want {
+		if got := (&attempt{info: activity.Info{Attempt: n, RetryPolicy: p}}).backoff(); got != want {
 			t.Errorf("attempt %d: %v, want %v", n, got, want)
 		}
 	}

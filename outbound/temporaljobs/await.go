@@ -42,24 +42,24 @@ func Await(ctx workflow.Context, name string, cost outbound.Cost) (workflow.Cont
 		ScheduleToCloseTimeout: bookingTimeout,
 		RetryPolicy:            &temporal.RetryPolicy{MaximumAttempts: 1},
 	})
-	var p place
-	err := workflow.ExecuteLocalActivity(once, bookPlace, booking{Name: name, Cost: cost}).Get(ctx, &p)
+	var r reservation
+	err := workflow.ExecuteLocalActivity(once, bookReservation, booking{Name: name, Cost: cost}).Get(ctx, &r)
 	var final *temporal.ApplicationError
 	if temporal.IsCanceledError(err) || errors.As(err, &final) && final.NonRetryable() {
 		return ctx, err
 	}
-	if err := workflow.Sleep(ctx, p.In); err != nil {
+	if err := workflow.Sleep(ctx, r.In); err != nil {
 		return ctx, err
 	}
-	payload, err := converter.GetDefaultDataConverter().ToPayload(header{Ticket: p.Ticket, Cost: cost})
+	payload, err := converter.GetDefaultDataConverter().ToPayload(header{Ticket: r.Ticket, Cost: cost})
 	if err != nil {
 		return ctx, err
 	}
 	return workflow.WithValue(ctx, bookedKey{}, booked{name: name, payload: payload}), nil
 }
 
-// bookingTimeout is how long a workflow waits for its reservation. A store that takes longer is as
-// good as away.
+// bookingTimeout is how long a workflow waits for its reservation. A store that takes longer
+// counts as unavailable.
 const bookingTimeout = 10 * time.Second
 
 // booking is the argument of the local activity that books, and reservation its result.
@@ -68,44 +68,44 @@ type (
 		Name string
 		Cost outbound.Cost
 	}
-	place struct {
+	reservation struct {
 		In     time.Duration
 		Ticket string
 	}
 )
 
-// bookPlace is never called where an interceptor does the booking. Its name is in the histories of
+// bookReservation runs only in a worker without the interceptor. Its name is in the histories of
 // workflows, so it stays.
-func bookPlace(context.Context, booking) (place, error) {
-	return place{}, temporal.NewNonRetryableApplicationError("temporaljobs: Await needs an interceptor of NewInterceptor in the worker of the workflow", "", nil)
+func bookReservation(context.Context, booking) (reservation, error) {
+	return reservation{}, temporal.NewNonRetryableApplicationError("temporaljobs: Await needs an interceptor of NewInterceptor in the worker of the workflow", "", nil)
 }
 
 // book books the reservation of an activity for its workflow.
-func (p *pacer) book(ctx context.Context, info activity.Info, b booking) (place, error) {
+func (p *pacer) book(ctx context.Context, info activity.Info, b booking) (reservation, error) {
 	info.ActivityType.Name, info.IsLocalActivity = b.Name, false
 	limiter, _ := p.limiter(info)
 	books, ok := jobs.Of(limiter)
 	if !ok {
-		return place{}, nil
+		return reservation{}, nil
 	}
-	places, err := books.Book(ctx, b.Cost)
+	runs, err := books.Book(ctx, b.Cost)
 	if err := permanent(err); err != nil {
-		return place{}, err
+		return reservation{}, err
 	}
 	if errors.Is(err, outbound.ErrInvalid) { // the key of a Keyed that has no Scheduler
-		return place{}, nil
+		return reservation{}, nil
 	}
-	if err != nil || len(places) != 1 {
+	if err != nil || len(runs) != 1 {
 		activity.GetLogger(ctx).Warn("The activity books its reservation when it runs.", "Error", err)
-		return place{}, nil
+		return reservation{}, nil
 	}
-	return place{In: time.Until(places[0].At), Ticket: places[0].Ticket}, nil
+	return reservation{In: time.Until(runs[0].At), Ticket: runs[0].Ticket}, nil
 }
 
-// headerKey is where an activity's header has what its workflow booked.
-const headerKey = "dripfeed-place"
+// headerKey is the key of an activity's header for what its workflow has booked.
+const headerKey = "dripfeed-reservation"
 
-// header is the value there.
+// header is its value.
 type header struct {
 	Ticket string
 	Cost   outbound.Cost

@@ -440,6 +440,9 @@ func (l *logs) Warn(msg string, keyvals ...any)  { l.add("WARN", msg, keyvals) }
 func (l *logs) Error(msg string, keyvals ...any) { l.add("ERROR", msg, keyvals) }
 
 func (l *logs) add(level, msg string, keyvals []any) {
+	if msg == "Failed to poll for task." { // the SDK logs that of a worker that stops
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.bad += level + " " + msg + " " + fmt.Sprint(keyvals...) + "\n"

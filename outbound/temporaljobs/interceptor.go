@@ -60,7 +60,7 @@ type Tickets interface {
 	Put(ctx context.Context, activity, ticket string, ttl time.Duration) error
 }
 
-// ticketGrace is how much longer than its activity is away a ticket is kept: Temporal may be late.
+// ticketGrace is how long a ticket is kept after its next attempt is due: Temporal may be late.
 const ticketGrace = time.Hour
 
 type pacer struct {
@@ -85,60 +85,59 @@ type activities struct {
 }
 
 // ExecuteActivity implements [interceptor.ActivityInboundInterceptor].
-func (a *activities) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActivityInput) (result any, err error) {
+func (i *activities) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActivityInput) (result any, err error) {
 	info := activity.GetInfo(ctx)
 	if len(in.Args) == 1 {
 		if b, ok := in.Args[0].(booking); ok {
-			return a.book(ctx, info, b)
+			return i.book(ctx, info, b)
 		}
 	}
-	limiter, cost := a.limiter(info)
-	t := turn{info: info, limiter: limiter, keeps: a.tickets != nil && !info.IsLocalActivity}
-	if t.keeps && info.Attempt > 1 {
-		t.ticket = a.tickets.Get(ctx, name(info))
+	limiter, cost := i.limiter(info)
+	a := attempt{info: info, limiter: limiter, keeps: i.tickets != nil && !info.IsLocalActivity}
+	if a.keeps && info.Attempt > 1 {
+		a.ticket = i.tickets.Get(ctx, name(info))
 	}
-	if limiter == nil { // the ticket is that of a limiter in the activity
-		t.ran = true
-		result, err = a.Next.ExecuteActivity(jobs.WithTicket(ctx, t.ticket), in)
-		return result, a.reschedule(ctx, &t, err)
+	if limiter == nil { // the ticket is for a limiter in the activity
+		a.ran = true
+		result, err = i.Next.ExecuteActivity(jobs.WithTicket(ctx, a.ticket), in)
+		return result, i.reschedule(ctx, &a, err)
 	}
 	var h header
 	if p := interceptor.Header(ctx)[headerKey]; p != nil && converter.GetDefaultDataConverter().FromPayload(p, &h) == nil {
-		t.booked, cost = h.Ticket, h.Cost
-		if t.ticket == "" { // else it is newer than the workflow's
-			t.ticket = h.Ticket
+		a.booked, cost = h.Ticket, h.Cost
+		if a.ticket == "" { // else it is newer than the workflow's
+			a.ticket = h.Ticket
 		}
 	}
-	t.ran, t.pause, err = jobs.Do(ctx, &t, cost, func(ctx context.Context) (err error) {
-		result, err = a.Next.ExecuteActivity(ctx, in)
+	a.ran, a.pause, err = jobs.Do(ctx, &a, cost, func(ctx context.Context) (err error) {
+		result, err = i.Next.ExecuteActivity(ctx, in)
 		return err
 	})
-	return result, a.reschedule(ctx, &t, err)
+	return result, i.reschedule(ctx, &a, err)
 }
 
-// reschedule turns an error into what Temporal is to do with the activity.
-func (p *pacer) reschedule(ctx context.Context, t *turn, err error) error {
+// reschedule returns the error that makes Temporal do what err asks for.
+func (p *pacer) reschedule(ctx context.Context, a *attempt, err error) error {
 	later, ok := jobs.AsLater(err)
-	if err != nil && t.ran && t.keeps && t.ticket != "" && (!ok || later.Ticket == "") {
+	if err != nil && a.ran && a.keeps && a.ticket != "" && (!ok || later.Ticket == "") {
 		// Its reservation is used: the next attempt is charged again, and books again.
-		p.keep(ctx, t, "", 0)
+		p.keep(ctx, a, "", 0)
 	}
-	// An ApplicationError is the activity's own word. The SDK takes one in another error for a mere
-	// cause.
+	// An ApplicationError stays as the activity has made it. The SDK ignores one inside another error.
 	if _, own := err.(*temporal.ApplicationError); err == nil || own || temporal.IsCanceledError(context.Cause(ctx)) {
 		return err
 	}
 	if err := permanent(err); err != nil {
 		return err
 	}
-	if t.last() {
+	if a.last() {
 		return err
 	}
 	if !ok {
-		return t.afterPause(err)
+		return a.afterPause(err)
 	}
-	if t.keeps && later.Ticket != "" && later.Ticket != t.booked {
-		p.keep(ctx, t, later.Ticket, later.In)
+	if a.keeps && later.Ticket != "" && later.Ticket != a.booked {
+		p.keep(ctx, a, later.Ticket, later.In)
 	}
 	return temporal.NewApplicationErrorWithOptions("rescheduled", TypeLater, temporal.ApplicationErrorOptions{
 		NextRetryDelay: max(later.In, time.Millisecond), // 0 would be the delay of the RetryPolicy
@@ -147,9 +146,9 @@ func (p *pacer) reschedule(ctx context.Context, t *turn, err error) error {
 	})
 }
 
-// keep keeps an activity's ticket while it is away.
-func (p *pacer) keep(ctx context.Context, t *turn, ticket string, in time.Duration) {
-	if err := p.tickets.Put(ctx, name(t.info), ticket, min(in, math.MaxInt64-ticketGrace)+ticketGrace); err != nil {
+// keep stores an activity's ticket until its next attempt, which comes in the given time.
+func (p *pacer) keep(ctx context.Context, a *attempt, ticket string, in time.Duration) {
+	if err := p.tickets.Put(ctx, name(a.info), ticket, min(in, math.MaxInt64-ticketGrace)+ticketGrace); err != nil {
 		activity.GetLogger(ctx).Warn("The ticket of an activity is not kept.", "Error", err)
 	}
 }
@@ -157,12 +156,12 @@ func (p *pacer) keep(ctx context.Context, t *turn, ticket string, in time.Durati
 // permanent returns the error of a cost above a limit's capacity, or nil if err is another.
 func permanent(err error) error {
 	if errors.As(err, new(*outbound.CostError)) {
-		return temporal.NewNonRetryableApplicationError("never", TypeCost, err)
+		return temporal.NewNonRetryableApplicationError("the limits never admit this cost", TypeCost, err)
 	}
 	return nil
 }
 
-// name names an activity, in each attempt alike. Attempts of a local activity have different names.
+// name returns the same name for each attempt of an activity, except of a local one.
 func name(info activity.Info) string {
 	run := info.WorkflowExecution.RunID
 	if run == "" {

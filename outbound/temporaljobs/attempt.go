@@ -17,47 +17,47 @@ import (
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
-// turn is one attempt of an activity, and the Limiter that it waits for.
-type turn struct {
+// attempt is one attempt of an activity, and the Limiter that it waits for.
+type attempt struct {
 	info    activity.Info
 	limiter outbound.Limiter
 	ticket  string
 	booked  string        // the ticket that the workflow gives to each attempt
 	keeps   bool          // Tickets or the workflow keeps the ticket
 	ran     bool          // the activity itself has begun
-	pause   time.Duration // that the API has asked for
+	pause   time.Duration // that the API asks for
 }
 
 // last reports whether Temporal makes no attempt after this one.
-func (t *turn) last() bool {
-	p := t.info.RetryPolicy
-	return p != nil && p.MaximumAttempts > 0 && t.info.Attempt >= p.MaximumAttempts
+func (a *attempt) last() bool {
+	p := a.info.RetryPolicy
+	return p != nil && p.MaximumAttempts > 0 && a.info.Attempt >= p.MaximumAttempts
 }
 
 // afterPause returns the error of an activity as the SDK would send it, and asks for no attempt
 // before the API's pause is over.
-func (t *turn) afterPause(err error) error {
+func (a *attempt) afterPause(err error) error {
 	of := reflect.TypeOf(err)
 	for of.Kind() == reflect.Pointer {
 		of = of.Elem()
 	}
-	if t.pause <= t.backoff() || errors.Is(err, activity.ErrResultPending) || strings.HasPrefix(of.PkgPath(), "go.temporal.io/") {
+	if a.pause <= a.backoff() || errors.Is(err, activity.ErrResultPending) || strings.HasPrefix(of.PkgPath(), "go.temporal.io/") {
 		return err
 	}
 	name := of.Name()
 	if name == "errorString" {
-		name = "" // as the SDK has it
+		name = "" // as in the SDK
 	}
-	return temporal.NewApplicationErrorWithOptions(err.Error(), name, temporal.ApplicationErrorOptions{NextRetryDelay: t.pause, Cause: errors.Unwrap(err)})
+	return temporal.NewApplicationErrorWithOptions(err.Error(), name, temporal.ApplicationErrorOptions{NextRetryDelay: a.pause, Cause: errors.Unwrap(err)})
 }
 
-// backoff returns when the activity's own RetryPolicy has the next attempt come.
-func (t *turn) backoff() time.Duration {
-	p := t.info.RetryPolicy
+// backoff returns the delay of the activity's RetryPolicy before the next attempt.
+func (a *attempt) backoff() time.Duration {
+	p := a.info.RetryPolicy
 	if p == nil {
 		return 0
 	}
-	d := float64(p.InitialInterval) * math.Pow(p.BackoffCoefficient, float64(t.info.Attempt-1))
+	d := float64(p.InitialInterval) * math.Pow(p.BackoffCoefficient, float64(a.info.Attempt-1))
 	if p.MaximumInterval > 0 {
 		d = min(d, float64(p.MaximumInterval))
 	}
@@ -66,19 +66,19 @@ func (t *turn) backoff() time.Duration {
 
 // Acquire implements [outbound.Limiter]. It waits if the activity cannot be rescheduled: on the
 // last attempt, or if its ticket would be lost.
-func (t *turn) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
+func (a *attempt) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 	waiting, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup
-	watch.Go(func() { t.watch(ctx, waiting.Done(), cancel) })
+	watch.Go(func() { a.watch(ctx, waiting.Done(), cancel) })
 	defer watch.Wait() // its last heartbeat goes before the activity's first
 	defer cancel()
 	for {
-		permit, err := t.limiter.Acquire(jobs.WithTicket(waiting, t.ticket), c)
+		permit, err := a.limiter.Acquire(jobs.WithTicket(waiting, a.ticket), c)
 		later, ok := jobs.AsLater(err)
 		if err != nil && waiting.Err() != nil && !ok {
 			return permit, &jobs.Later{Err: err} // the wait was ended, and nothing is wrong
 		}
-		if !ok || waiting.Err() != nil || !t.last() && (t.keeps || later.Ticket == "" || later.Ticket == t.booked) {
+		if !ok || waiting.Err() != nil || !a.last() && (a.keeps || later.Ticket == "" || later.Ticket == a.booked) {
 			return permit, err
 		}
 		in := max(later.In, time.Millisecond)
@@ -86,7 +86,7 @@ func (t *turn) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, e
 			return permit, err
 		}
 		if later.Ticket != "" {
-			t.ticket = later.Ticket
+			a.ticket = later.Ticket
 		}
 		select {
 		case <-time.After(in):
@@ -98,24 +98,24 @@ func (t *turn) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, e
 
 // watch keeps an activity alive that waits: it sends heartbeats with the details that an earlier
 // attempt has left. It ends the wait when the worker stops, except on the last attempt.
-func (t *turn) watch(ctx context.Context, done <-chan struct{}, cancel func()) {
+func (a *attempt) watch(ctx context.Context, done <-chan struct{}, cancel func()) {
 	stop := activity.GetWorkerStopChannel(ctx)
-	if t.last() {
+	if a.last() {
 		stop = nil
 	}
 	var beat <-chan time.Time
-	if t.info.HeartbeatTimeout > 0 {
-		ticker := time.NewTicker(max(t.info.HeartbeatTimeout/3, time.Millisecond))
+	if a.info.HeartbeatTimeout > 0 {
+		ticker := time.NewTicker(max(a.info.HeartbeatTimeout/3, time.Millisecond))
 		defer ticker.Stop()
 		beat = ticker.C
 	}
 	for {
 		select {
 		case <-beat:
-			if t.beat(ctx) {
+			if a.beat(ctx) {
 				continue
 			}
-			if !t.last() {
+			if !a.last() {
 				cancel()
 			}
 			return
@@ -130,7 +130,7 @@ func (t *turn) watch(ctx context.Context, done <-chan struct{}, cancel func()) {
 
 // beat sends a heartbeat. It returns false if a heartbeat would lose the details of an earlier
 // attempt, for instance because the worker's DataConverter cannot write a RawValue.
-func (t *turn) beat(ctx context.Context) (ok bool) {
+func (a *attempt) beat(ctx context.Context) (ok bool) {
 	defer func() {
 		if p := recover(); p != nil { // otherwise the worker would end
 			ok = false
@@ -148,7 +148,7 @@ func (t *turn) beat(ctx context.Context) (ok bool) {
 }
 
 // details returns the heartbeat details of an earlier attempt, as they are: a heartbeat without
-// them would take them away.
+// them would delete them.
 func details(ctx context.Context) (all []any) {
 	for activity.HasHeartbeatDetails(ctx) {
 		values := make([]converter.RawValue, len(all)+1)
