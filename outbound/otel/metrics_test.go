@@ -1,184 +1,146 @@
 package otel
 
 import (
-	"context"
-	"errors"
-	"math"
+	"fmt"
+	"maps"
 	"slices"
 	"strconv"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 
+	"github.com/prometheus/otlptranslator"
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
-	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/store"
+	"github.com/dripfeed/dripfeed/outbound/internal/boardtest"
 	"github.com/dripfeed/dripfeed/outbound/watch"
-	"github.com/dripfeed/dripfeed/queue"
 )
 
-// An alert or a dashboard for the Board's own text works with an exporter's, too: names, kinds, helps, labels, values.
-func TestMetrics_PrometheusGetsTheSameBothWays(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b watch.Board
-		r := instrument(t, &b)
-		for _, m := range watch.AllMetrics() {
-			data := map[string]metricdata.Aggregation{watch.Counter: metricdata.Sum[float64]{IsMonotonic: true},
-				watch.Gauge: metricdata.Gauge[float64]{}, watch.Histogram: metricdata.Histogram[float64]{}}[m.Kind]
-			if name, _ := m.Prometheus(); name != nameOf(t, m.Name, m.Unit, data) {
-				t.Errorf("%s is %s, and by an exporter %s", m.Name, name, nameOf(t, m.Name, m.Unit, data))
+// An exporter for Prometheus gives each metric and label the name that the Board's own text has.
+func TestMetrics_HavePrometheusNamesOfTheBoard(t *testing.T) {
+	kinds := map[string]otlptranslator.MetricType{watch.Counter: otlptranslator.MetricTypeMonotonicCounter,
+		watch.Gauge: otlptranslator.MetricTypeGauge, watch.Histogram: otlptranslator.MetricTypeHistogram}
+	namer, labeler := otlptranslator.MetricNamer{WithMetricSuffixes: true}, otlptranslator.LabelNamer{}
+	for _, m := range watch.AllMetrics() {
+		want, err := namer.Build(otlptranslator.Metric{Name: m.Name, Unit: m.Unit, Type: kinds[m.Kind]})
+		name, labels := m.Prometheus()
+		if err != nil || name != want {
+			t.Errorf("%s is %s, and by an exporter %s, %v", m.Name, name, want, err)
+		}
+		for i, l := range m.Labels {
+			if want, err := labeler.Build(l); err != nil || labels[i] != want {
+				t.Errorf("%s of %s is %s, and by an exporter %s, %v", l, m.Name, labels[i], want, err)
 			}
 		}
-		busy(t, &b)
-		all := collect(t, r)
-		text, heads := promText(t, &b)
-		const sum = "dripfeed_store_request_time_sum_seconds_total" // of a histogram, which only a Producer has
-		for _, m := range all {
-			if name := nameOf(t, m.Name, m.Unit, m.Data); !slices.Contains(heads, "HELP "+name+" "+m.Description) && name != sum {
-				t.Errorf("the Board does not have %s: %s", name, m.Description)
-			}
-		}
-		got, _ := samples(t, all)
-		for k, v := range text {
-			is, ok := got[k]
-			if !ok && v == 0 && strings.HasPrefix(k, "dripfeed_call_wait_time") {
-				continue // OpenTelemetry reports these from the first call on
-			}
-			if !ok || math.Abs(is-v) > 1e-9*max(1, v) {
-				t.Errorf("%s is %v, and in the text %v", k, is, v)
-			}
-		}
-		for k, v := range got {
-			if _, ok := text[k]; !ok && !(strings.HasPrefix(k, sum) && v == text[`dripfeed_store_request_time_seconds_sum{store="redis"}`]) {
-				t.Errorf("%s is not in the text", k)
-			}
-		}
-		if oldest := got[`dripfeed_calls_oldest_wait_seconds{limiter="stuck"}`]; oldest != 10 || len(got) < 60 {
-			t.Errorf("%v s, %d series", oldest, len(got))
-		}
-	})
+	}
 }
 
-// statsOf is a store that has counted so much.
-type statsOf store.StoreStats
-
-func (s statsOf) Stats() store.StoreStats { return store.StoreStats(s) }
-
-// busy adds limiters to a Board, and has something happen to each.
-func busy(t testing.TB, b *watch.Board) {
+// series returns the values of metrics by their names with the attributes.
+func series(t testing.TB, all map[string]metricdata.Metrics) map[string]float64 {
 	t.Helper()
-	q := queue.New(bucket(t, outbound.PerSecond(10), outbound.PerHour(100).Burst(50).Of(1, "tokens")), queue.Config{MaxWait: 2 * time.Second})
-	line := b.Add("line", q)
-	var all sync.WaitGroup
-	for range 30 {
-		all.Go(func() { _, _ = line.Acquire(bg, outbound.Cost{1, 2}) })
+	values := make(map[string]float64)
+	set := func(name string, s attribute.Set, value float64) {
+		name += "{" + text(s) + "}"
+		if _, twice := values[name]; twice {
+			t.Errorf("%s is reported twice", name)
+		}
+		values[name] = value
 	}
-	all.Wait()
-	api := b.Add("api", bucket(t, outbound.Limit{Capacity: 10, LeakRate: 1}))
-	p := acquire(t, bg, api, 2)
-	p.Answered(outbound.Answer{Kind: outbound.AnswerQuota, Budget: outbound.Budget{Policy: "core", Unit: "requests", Limit: 100, Remaining: 40, Reset: time.Hour}})
-	p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: time.Minute, Reason: "rate"})
-	p.Done()
-	_, _ = b.Add("broken", limiterFunc(func(context.Context, outbound.Cost) (outbound.Permit, error) {
-		return outbound.Permit{}, errors.New("broken")
-	})).Acquire(bg, outbound.Cost{1})
-	ctx, cancel := context.WithCancel(bg)
-	cancel()
-	_, _ = b.Add("slow", limiterFunc(func(ctx context.Context, _ outbound.Cost) (outbound.Permit, error) {
-		return outbound.Permit{}, ctx.Err()
-	})).Acquire(ctx, outbound.Cost{1})
-	if err := b.AddStore("redis", statsOf{Requests: store.Times{Count: 7, Time: 3 * time.Second, Within: [len(store.TimeBounds)]uint64{0: 2, 12: 4}}, Answered: 9, Repeats: 2, Failed: 1}); err != nil {
-		t.Fatal(err)
+	for name, m := range all {
+		switch data := m.Data.(type) {
+		case metricdata.Sum[float64]:
+			for _, p := range data.DataPoints {
+				set(name, p.Attributes, p.Value)
+			}
+		case metricdata.Gauge[float64]:
+			for _, p := range data.DataPoints {
+				set(name, p.Attributes, p.Value)
+			}
+		case metricdata.Histogram[float64]:
+			for _, p := range data.DataPoints {
+				set(name, p.Attributes, p.Sum)
+				set(fmt.Sprint(name, " ", p.BucketCounts), p.Attributes, float64(p.Count))
+			}
+		}
 	}
-	keys := &outbound.Keyed[int]{New: func(int) (outbound.Limiter, error) { return outbound.NewBucket(secret, outbound.PerSecond(1)) }}
-	of := watch.AddKeyed(b, "tenants", keys, nil)
-	for i := range 5 {
-		acquire(t, bg, of(i), 1)
-	}
-	stuck := b.Add("stuck", queue.New(bucket(t, outbound.PerHour(1)), queue.Config{MaxWait: 2 * time.Hour}))
-	acquire(t, bg, stuck, 1)
-	ctx, cancel = context.WithCancel(bg)
-	t.Cleanup(cancel)
-	go func() { _, _ = stuck.Acquire(ctx, outbound.Cost{1}) }()
-	time.Sleep(10 * time.Second)
+	return values
 }
 
-// What an API calls its quotas may be anything, and what a limiter of the program's own admits, too.
-func TestMetrics_HostileTextsAndNumbers(t *testing.T) {
-	for _, bad := range []string{"<img onerror>\"\n", "\xff\xfe", strings.Repeat("ä", 5000), "", "\x00"} {
-		var b watch.Board
-		r := instrument(t, &b)
-		l := b.Add(bad, limiterFunc(func(_ context.Context, c outbound.Cost) (p outbound.Permit, err error) {
-			if c[0] == 2 {
-				err = &outbound.ThrottledError{Limit: bad}
-			}
-			return p, err
-		}))
-		for _, n := range []float64{1, 2, math.Inf(1), math.NaN()} {
-			if p, err := l.Acquire(bg, outbound.Cost{n}); err == nil {
-				p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Reason: bad})
-				p.Answered(outbound.Answer{Kind: outbound.AnswerQuota, Budget: outbound.Budget{Policy: bad, Unit: bad, Limit: math.NaN(), Remaining: 5, Reset: -1}})
-			}
-		}
-		if err := b.AddStore(bad, statsOf{}); err != nil {
-			t.Fatal(err)
-		}
-		values, _ := samples(t, collect(t, r))
-		for k, v := range values {
-			if math.IsNaN(v) || math.IsInf(v, 0) || len(k) > 2000 || strings.Contains(k, `\xf`) { // which is no UTF-8, quoted
-				t.Errorf("%.300s is %v", k, v)
-			}
-		}
-		if len(values) < 30 {
-			t.Errorf("%d series", len(values))
-		}
-	}
-}
-
-// Each collection looks at the Board once, however many instruments there are.
-func TestMetrics_CollectionLooksOnce(t *testing.T) {
+// Each sample of the Board is a data point, with its name, kind, unit, help, attributes and value.
+func TestMetrics_AreThoseOfTheBoard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b watch.Board
-		r := instrument(t, &b)
-		trips := &counting{Store: store.NewMemory()}
-		shared, err := outbound.NewSharedBucket(trips, secret, outbound.PerSecond(5))
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.Add("api", shared)
-		for i := range 3 {
-			collect(t, r)
-			if n := trips.n.Load(); n != int64(i+1) {
-				t.Errorf("%d trips after %d collections", n, i+1)
+		s := instrument(t, &b)
+		boardtest.Fill(t, &b)
+		all := s.collect(t)
+		want := make(map[string]float64)
+		b.Collect(bg, func(s watch.Sample) {
+			var set []attribute.KeyValue
+			for i, v := range s.Values {
+				if v != "" {
+					set = append(set, attribute.String(s.Labels[i], v))
+				}
 			}
-			time.Sleep(10 * time.Second)
+			labels := "{" + text(attribute.NewSet(set...)) + "}"
+			switch {
+			case s.Times == nil:
+				want[s.Name+labels] = s.Value
+			case s.Times.Count > 0: // OpenTelemetry reports a histogram from its first value on
+				longer := s.Times.Count
+				for _, n := range s.Times.Within {
+					longer -= n
+				}
+				want[s.Name+labels] = s.Value
+				want[fmt.Sprint(s.Name, " ", append(s.Times.Within[:], longer), labels)] = float64(s.Times.Count)
+				if s.Labels[0] == "store" {
+					want[s.Name+".sum"+labels] = s.Value
+				}
+			}
+		})
+		if got := series(t, all); !maps.Equal(got, want) || len(got) < 60 {
+			t.Errorf("%d series\n%v\nwant\n%v", len(got), got, want)
+		}
+		types := map[string]string{watch.Gauge: "metricdata.Gauge[float64]", watch.Histogram: "metricdata.Histogram[float64]", watch.Counter: "metricdata.Sum[float64]"}
+		for _, m := range watch.AllMetrics() {
+			got := all[m.Name]
+			sum, ok := got.Data.(metricdata.Sum[float64])
+			if got.Unit != m.Unit || got.Description != m.Help || fmt.Sprintf("%T", got.Data) != types[m.Kind] || ok && !sum.IsMonotonic {
+				t.Errorf("%+v is a %T, in %q, %s", *m, got.Data, got.Unit, got.Description)
+			}
 		}
 	})
-}
-
-type counting struct {
-	store.Store
-	n atomic.Int64
-}
-
-func (c *counting) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	c.n.Add(1)
-	return c.Store.Update(ctx, key, op)
 }
 
 // There may be more names than a page shows.
 func TestMetrics_ReportManyNames(t *testing.T) {
 	var b watch.Board
-	r := instrument(t, &b)
-	const names = 1005
-	for i := range names {
+	s := instrument(t, &b)
+	for i := range 1005 {
 		b.Add(strconv.Itoa(i), slow)
 	}
-	if n := len(find(t, collect(t, r), "dripfeed.units").(metricdata.Sum[float64]).DataPoints); n != names {
-		t.Errorf("%d of %d names", n, names)
+	if n := len(s.collect(t)["dripfeed.units"].Data.(metricdata.Sum[float64]).DataPoints); n != 1005 {
+		t.Errorf("%d of 1005 names", n)
 	}
+}
+
+// The histogram of the waits is in seconds, and an exemplar in it leads to the caller's trace.
+func TestWaits_AreInSecondsWithExemplars(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b watch.Board
+		s := instrument(t, &b)
+		ctx, span := s.TracerProvider.Tracer("").Start(bg, "caller")
+		l := b.Add("api", slow)
+		for _, wait := range []float64{0, 0.0005, 0.02, 2400, 7200} {
+			acquire(t, bg, l, wait)
+		}
+		acquire(t, ctx, l, 2)
+		h := s.durations(t, "dripfeed.call.wait_time")
+		want := []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 60, 300, 1800, 3600}
+		if !slices.Equal(h.Bounds, want) || !slices.Equal(h.BucketCounts, []uint64{2, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 1, 1}) || h.Sum != 9602.0205 {
+			t.Errorf("%v: %v, %v s", h.Bounds, h.BucketCounts, h.Sum)
+		}
+		if id := span.SpanContext().TraceID(); len(h.Exemplars) != 1 || h.Exemplars[0].Value != 2 || string(h.Exemplars[0].TraceID) != string(id[:]) {
+			t.Errorf("%+v", h.Exemplars)
+		}
+	})
 }
