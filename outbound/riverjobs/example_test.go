@@ -73,7 +73,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	_, err = client.Insert(ctx, call{1}, nil)
+	_, err = client.Insert(ctx, call{}, nil)
 	fmt.Println(err)
 }
 

@@ -3,12 +3,15 @@ package riverjobs_test
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,7 +30,6 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs/internal/pgserver"
-	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
@@ -45,19 +47,19 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	_ = flag.Set("test.parallel", "12") // the tests wait, most of the time
 	code := m.Run()
-	if asked.Load() {
-		if s, err := theServer(); err == nil {
-			s.Stop()
-		}
-	}
+	stopServer()
 	os.Exit(code)
 }
 
-var asked atomic.Bool
+var stopServer = func() {}
 
-// theServer is the server of all tests.
-var theServer = sync.OnceValues(func() (*pgserver.Server, error) {
-	return pgserver.Start(context.Background())
+// startServer starts the server of all tests.
+var startServer = sync.OnceValues(func() (*pgserver.Server, error) {
+	s, err := pgserver.Start(context.Background())
+	if err == nil {
+		stopServer = s.Stop
+	}
+	return s, err
 })
 
 // database is a schema of one test, with River's tables and the buckets.
@@ -72,8 +74,7 @@ func newDatabase(t testing.TB) *database {
 	if err := pgserver.Installed(); err != nil && os.Getenv("DRIPFEED_REQUIRE_POSTGRES") == "" {
 		t.Skip(err)
 	}
-	asked.Store(true)
-	s, err := theServer()
+	s, err := startServer()
 	require.NoError(t, err)
 	d, err := openDatabase(t.Context(), s.URL, fmt.Sprintf("test_%x", rand.Uint64()))
 	require.NoError(t, err)
@@ -108,19 +109,16 @@ func (d *database) close() {
 	_ = d.buckets.Close()
 }
 
-// store is the store of one process. Its Timeout is that of a busy machine.
-func (d *database) store() store.Store {
-	return pgstore.New(d.buckets, pgstore.Config{Schema: d.schema, Timeout: 10 * time.Second})
+// bucket is the bucket of one process. Its Timeout is that of a busy machine.
+func (d *database) bucket(l outbound.Limit) *outbound.Bucket {
+	s := pgstore.New(d.buckets, pgstore.Config{Schema: d.schema, Timeout: 10 * time.Second})
+	return outbound.Must(outbound.NewSharedBucket(s, "k", l))
 }
 
-// scheduler is the Scheduler of one process. Who comes when it is nearly its turn waits for however long that takes,
-// so that no delay of a busy machine puts a job back once more.
-func (d *database) scheduler(limits ...outbound.Limit) *jobs.Scheduler {
-	return schedulerOf(d.store(), limits...)
-}
-
-func schedulerOf(s store.Store, limits ...outbound.Limit) *jobs.Scheduler {
-	return jobs.New(outbound.Must(outbound.NewSharedBucket(s, "k", limits...)), jobs.Config{PollInterval: time.Minute})
+// scheduler is the Scheduler of one process. A job waits in its worker for up to a minute, so that
+// a busy machine does not reschedule it once more.
+func (d *database) scheduler(l outbound.Limit) *jobs.Scheduler {
+	return jobs.New(d.bucket(l), jobs.Config{PollInterval: time.Minute})
 }
 
 // one paces every job by a limiter, at a cost of 1.
@@ -129,24 +127,45 @@ func one(l outbound.Limiter) func(string, string, []byte) (outbound.Limiter, out
 }
 
 // call is a job.
-type call struct {
-	N int `json:"n"`
-}
+type call struct{}
 
 func (call) Kind() string { return "call" }
 
-var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
+func nothing(context.Context, *river.Job[call]) error { return nil }
 
-// handler counts what River reports of failures.
-type handler struct{ calls atomic.Int64 }
+// get calls an API. A refusal holds the bucket of the job, which runs again.
+func get(ctx context.Context, client *http.Client, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	switch res.StatusCode {
+	case http.StatusOK:
+		return nil
+	case http.StatusTooManyRequests:
+		outbound.PermitFrom(ctx).Refused(0)
+		return river.JobSnooze(time.Second)
+	}
+	return errors.New(res.Status)
+}
+
+var silent = slog.New(slog.DiscardHandler)
+
+// handler counts the failures that River reports.
+type handler struct{ atomic.Int64 }
 
 func (h *handler) HandleError(context.Context, *rivertype.JobRow, error) *river.ErrorHandlerResult {
-	h.calls.Add(1)
+	h.Add(1)
 	return nil
 }
 
 func (h *handler) HandlePanic(context.Context, *rivertype.JobRow, any, string) *river.ErrorHandlerResult {
-	h.calls.Add(1)
+	h.Add(1)
 	return nil
 }
 
@@ -154,7 +173,6 @@ func (h *handler) HandlePanic(context.Context, *rivertype.JobRow, any, string) *
 type client struct {
 	*river.Client[pgx.Tx]
 	failures handler
-	runs     atomic.Int64 // jobs that workers have taken, whether they were rescheduled or not
 	snoozed  <-chan *river.Event
 }
 
@@ -168,17 +186,13 @@ func (d *database) newClient(plugin *riverjobs.Plugin, f func(context.Context, *
 		FetchCooldown:     20 * time.Millisecond,
 		FetchPollInterval: 100 * time.Millisecond,
 		Logger:            silent,
-		Plugins: []rivertype.Plugin{river.WorkerMiddlewareFunc(func(ctx context.Context, _ *rivertype.JobRow, doInner func(context.Context) error) error {
-			c.runs.Add(1)
-			return doInner(ctx)
-		})},
-		Queues:   map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 50}},
-		Schema:   d.schema,
-		TestOnly: true, // starts what a leader does at once, and not after a random time
-		Workers:  workers,
+		Queues:            map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 50}},
+		Schema:            d.schema,
+		TestOnly:          true, // a leader begins its work immediately, and not after a random time
+		Workers:           workers,
 	}
 	if plugin != nil {
-		config.Plugins = append(config.Plugins, plugin)
+		config.Plugins = []rivertype.Plugin{plugin}
 	}
 	for _, o := range options {
 		o(config)
@@ -207,47 +221,34 @@ func (c *client) end(t testing.TB) {
 	require.NoError(t, c.StopAndCancel(ctx))
 }
 
-// middleware is an option: it is around each job.
-func middleware(f river.WorkerMiddlewareFunc) func(*river.Config) {
-	return func(c *river.Config) { c.Plugins = append(c.Plugins, f) }
-}
-
 // add inserts a job.
-func (c *client) add(t testing.TB, n int, opts *river.InsertOpts) int64 {
+func (c *client) add(t testing.TB, opts *river.InsertOpts) int64 {
 	t.Helper()
-	r, err := c.Insert(t.Context(), call{n}, opts)
+	r, err := c.Insert(t.Context(), call{}, opts)
 	require.NoError(t, err)
 	return r.Job.ID
 }
 
-// addMany inserts n jobs at once.
+// addMany inserts n jobs together.
 func (c *client) addMany(t testing.TB, n int) {
 	t.Helper()
-	params := make([]river.InsertManyParams, n)
-	for i := range params {
-		params[i].Args = call{i}
-	}
-	_, err := c.InsertMany(t.Context(), params)
+	_, err := c.InsertMany(t.Context(), slices.Repeat([]river.InsertManyParams{{Args: call{}}}, n))
 	require.NoError(t, err)
 }
 
-// job returns a job as it stands in the database.
-func (c *client) job(t testing.TB, id int64) *rivertype.JobRow {
+// awaitState waits until a job is in one of some states, and returns it.
+func (c *client) awaitState(t testing.TB, id int64, in ...rivertype.JobState) (row *rivertype.JobRow) {
 	t.Helper()
-	row, err := c.JobGet(t.Context(), id)
-	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		var err error
+		row, err = c.JobGet(context.Background(), id)
+		return err == nil && slices.Contains(in, row.State)
+	}, patience, 10*time.Millisecond, "the job is never %s", in)
 	return row
 }
 
-// awaitState waits until a job is in a state.
-func (c *client) awaitState(t testing.TB, id int64, s rivertype.JobState) *rivertype.JobRow {
-	t.Helper()
-	require.Eventually(t, func() bool { return c.job(t, id).State == s }, patience, 10*time.Millisecond, "the job is never %s", s)
-	return c.job(t, id)
-}
-
-// awaitBack waits until a job is rescheduled, and returns it as it was then.
-func (c *client) awaitBack(t testing.TB, id int64) *rivertype.JobRow {
+// awaitSnooze waits until a job is rescheduled, and returns it as it was then.
+func (c *client) awaitSnooze(t testing.TB, id int64) *rivertype.JobRow {
 	t.Helper()
 	for deadline := time.After(patience); ; {
 		select {
@@ -256,15 +257,33 @@ func (c *client) awaitBack(t testing.TB, id int64) *rivertype.JobRow {
 				return e.Job
 			}
 		case <-deadline:
-			require.Fail(t, "the job is never put back")
+			require.Fail(t, "the job is never snoozed")
 		}
 	}
+}
+
+// metadata returns the metadata of a job.
+func metadata(t testing.TB, j *rivertype.JobRow) (m map[string]any) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal(j.Metadata, &m))
+	return m
+}
+
+// query reads values in SQL from all jobs.
+func (d *database) query(t testing.TB, values string, into ...any) {
+	t.Helper()
+	require.NoError(t, d.pool.QueryRow(t.Context(), "SELECT "+values+" FROM "+d.schema+".river_job").Scan(into...))
+}
+
+// runsInSQL is the sum or the average of the runs of jobs that have a limit.
+func runsInSQL(aggregate string) string {
+	return aggregate + "(attempt + coalesce((metadata->>'snoozes')::int, 0)) FILTER (WHERE kind = 'call')"
 }
 
 // count returns how many jobs match a condition in SQL.
 func (d *database) count(t testing.TB, where string) (n int) {
 	t.Helper()
-	require.NoError(t, d.pool.QueryRow(t.Context(), "SELECT count(*) FROM "+d.schema+".river_job WHERE "+where).Scan(&n))
+	d.query(t, "count(*) FILTER (WHERE "+where+")", &n)
 	return n
 }
 

@@ -37,9 +37,9 @@ const schedulerInterval = 5 * time.Second
 func (p *Plugin) InsertMany(ctx context.Context, params []*rivertype.JobInsertParams, doInner func(context.Context) ([]*rivertype.JobInsertResult, error)) ([]*rivertype.JobInsertResult, error) {
 	if p.AtInsert && p.Limiter != nil { // Work reports a nil Limiter
 		for b, all := range p.batches(params) {
-			places, _ := b.Book(ctx, all.costs...) // none after an error
-			for i, place := range places[:min(len(places), len(all.jobs))] {
-				schedule(all.jobs[i], place)
+			runs, _ := b.Book(ctx, all.costs...) // none after an error
+			for i, run := range runs {
+				schedule(all.jobs[i], run)
 			}
 		}
 	}
@@ -68,14 +68,14 @@ func (p *Plugin) batches(params []*rivertype.JobInsertParams) map[jobs.Booker]*b
 }
 
 // schedule has a job run at its reservation.
-func schedule(job *rivertype.JobInsertParams, place jobs.Run) {
-	if in := time.Until(place.At); in > 0 {
-		job.ScheduledAt = &place.At
+func schedule(job *rivertype.JobInsertParams, run jobs.Run) {
+	if in := time.Until(run.At); in > 0 {
+		job.ScheduledAt = &run.At
 		if in > schedulerInterval {
 			job.State = rivertype.JobStateScheduled
 		}
 	}
-	if place.Ticket != "" { // without it the job is only out of order
-		job.Metadata = with(job.Metadata, ticketKey, place.Ticket)
+	if run.Ticket != "" { // without it the job is only out of order
+		job.Metadata = with(job.Metadata, ticketKey, run.Ticket)
 	}
 }

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"testing"
 	"time"
 
+	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 	"github.com/stretchr/testify/require"
 
@@ -17,34 +17,33 @@ import (
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
-// desk is a limiter that books a reservation every 2 s, the first of them 1 s ago.
-type desk struct {
+// booker is a limiter that books reservations at its times.
+type booker struct {
 	outbound.Unlimited
-	booked []outbound.Cost
-	trips  int
-	err    error
+	times    []time.Time
+	booked   []outbound.Cost
+	requests int
+	err      error
 }
 
-var deskOpens = time.Now().Add(-time.Second)
-
-func (d *desk) Book(_ context.Context, costs ...outbound.Cost) (places []jobs.Run, err error) {
-	d.trips++
-	if d.err != nil {
-		return nil, d.err
+func (b *booker) Book(_ context.Context, costs ...outbound.Cost) (runs []jobs.Run, err error) {
+	b.requests++
+	if b.err != nil {
+		return nil, b.err
 	}
 	for _, c := range costs {
-		n := len(d.booked)
-		places = append(places, jobs.Run{At: deskOpens.Add(time.Duration(n) * 2 * time.Second), Ticket: fmt.Sprintf("%p-%d", d, n)})
-		d.booked = append(d.booked, c)
+		n := len(b.booked)
+		runs = append(runs, jobs.Run{At: b.times[n], Ticket: fmt.Sprint(c, n)})
+		b.booked = append(b.booked, c)
 	}
-	return places, nil
+	return runs, nil
 }
 
 func insertParams(kind string) *rivertype.JobInsertParams {
 	return &rivertype.JobInsertParams{Kind: kind, Queue: "default", EncodedArgs: []byte("{}"), Metadata: []byte("{}"), State: rivertype.JobStateAvailable}
 }
 
-// insert inserts jobs, and returns how they are inserted.
+// insert has a plugin change jobs that are inserted, and passes on what the insertion returns.
 func insert(t *testing.T, p *riverjobs.Plugin, jobs ...*rivertype.JobInsertParams) {
 	t.Helper()
 	want := []*rivertype.JobInsertResult{{}}
@@ -53,98 +52,87 @@ func insert(t *testing.T, p *riverjobs.Plugin, jobs ...*rivertype.JobInsertParam
 	require.EqualError(t, err, "full disk")
 }
 
+// Each Scheduler books once, for its jobs in their order. Only a job whose reservation is further
+// away than River's scheduler looks ahead needs that scheduler.
 func TestInsertMany_SchedulesJobsAtTheirReservations(t *testing.T) {
-	desks := map[string]*desk{"a": {}, "b": {}}
+	now := time.Now()
+	times := []time.Time{now.Add(-time.Second), now.Add(4 * time.Second), now.Add(time.Minute), now.Add(time.Hour)}
+	bookers := map[string]*booker{"a": {times: times}, "b": {times: times}}
 	p := &riverjobs.Plugin{AtInsert: true, Limiter: func(kind, _ string, _ []byte) (outbound.Limiter, outbound.Cost) {
-		if d := desks[kind]; d != nil {
-			return outbound.Observe(d, kind, func(context.Context, outbound.Event) {}), outbound.Cost{float64(kind[0])}
+		if b := bookers[kind]; b != nil {
+			return outbound.Observe(b, kind, func(context.Context, outbound.Event) {}), outbound.Cost{float64(kind[0])}
 		}
 		return outbound.Unlimited{}, outbound.Cost{1}
 	}}
-	var jobs []*rivertype.JobInsertParams
-	for i := range 12 {
-		jobs = append(jobs, insertParams("abc"[i%3:i%3+1]))
-		jobs[i].Metadata = []byte(`{"yours":{"n":12345678901234567890},"dripfeed_ticket":"old"}`)
+	const yours = `{"yours":{"n":12345678901234567890},"dripfeed_ticket":%q}`
+	var inserted []*rivertype.JobInsertParams
+	for i := range 3 * len(times) {
+		inserted = append(inserted, insertParams("abc"[i%3:i%3+1]))
+		inserted[i].Metadata = fmt.Appendf(nil, yours, "another")
 	}
-	insert(t, p, jobs...)
-	for i, job := range jobs {
-		if job.Kind == "c" {
-			require.Equal(t, `{"yours":{"n":12345678901234567890},"dripfeed_ticket":"old"}`, string(job.Metadata))
-			require.Nil(t, job.ScheduledAt)
-			continue
+	insert(t, p, inserted...)
+	for i, job := range inserted {
+		n, ticket := i/3, "another"
+		if b := bookers[job.Kind]; b != nil {
+			ticket = fmt.Sprint(b.booked[n], n)
 		}
-		n := i / 3
-		require.JSONEq(t, `{"yours":{"n":12345678901234567890},"dripfeed_ticket":"`+fmt.Sprintf("%p-%d", desks[job.Kind], n)+`"}`, string(job.Metadata))
-		switch at := deskOpens.Add(time.Duration(n) * 2 * time.Second); {
-		case time.Until(at) < 0: // its time has come
+		require.JSONEq(t, fmt.Sprintf(yours, ticket), string(job.Metadata))
+		require.Equal(t, job.Kind != "c" && n > 1, job.State == rivertype.JobStateScheduled)
+		switch {
+		case job.Kind == "c" || n == 0:
 			require.Nil(t, job.ScheduledAt)
-			require.Equal(t, rivertype.JobStateAvailable, job.State)
+		case job.ScheduledAt == nil: // a slow test
+			require.Negative(t, time.Until(times[n]))
 		default:
-			require.Equal(t, at, *job.ScheduledAt)
+			require.Equal(t, times[n], *job.ScheduledAt)
 		}
 	}
-	for kind, d := range desks {
-		require.Equal(t, 1, d.trips)
-		require.Equal(t, []outbound.Cost{{float64(kind[0])}, {float64(kind[0])}, {float64(kind[0])}, {float64(kind[0])}}, d.booked)
+	for kind, b := range bookers {
+		require.Equal(t, 1, b.requests)
+		c := outbound.Cost{float64(kind[0])}
+		require.Equal(t, []outbound.Cost{c, c, c, c}, b.booked)
 	}
 }
 
-// Only a job that is away for longer than the scheduler looks ahead needs a scheduler.
-func TestInsertMany_SchedulesOnlyFarJobs(t *testing.T) {
-	p := &riverjobs.Plugin{AtInsert: true, Limiter: one(&desk{})}
-	jobs := make([]*rivertype.JobInsertParams, 100)
-	for i := range jobs {
-		jobs[i] = insertParams("a")
-	}
-	insert(t, p, jobs...)
-	require.Equal(t, rivertype.JobStateAvailable, jobs[1].State) // in 1 s
-	for _, job := range jobs[len(jobs)/2:] {
-		require.Equal(t, rivertype.JobStateScheduled, job.State)
-	}
-}
-
+// A job stays as it is if it needs no reservation, or if there is none to book.
 func TestInsertMany_LeavesSomeJobsUnbooked(t *testing.T) {
+	type insertion struct {
+		*riverjobs.Plugin
+		*booker
+		job *rivertype.JobInsertParams
+	}
 	at := time.Now().Add(time.Hour)
-	for name, change := range map[string]func(*riverjobs.Plugin, *desk, *rivertype.JobInsertParams){
-		"without AtInsert": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) { p.AtInsert = false },
-		"a job that is scheduled": func(_ *riverjobs.Plugin, _ *desk, j *rivertype.JobInsertParams) {
-			j.State, j.ScheduledAt = rivertype.JobStateScheduled, &at
-		},
-		"a job that is pending":   func(_ *riverjobs.Plugin, _ *desk, j *rivertype.JobInsertParams) { j.State = rivertype.JobStatePending },
-		"a job that is unique":    func(_ *riverjobs.Plugin, _ *desk, j *rivertype.JobInsertParams) { j.UniqueKey = []byte("u") },
-		"a job that is not paced": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) { p.Limiter = one(nil) },
-		"a limiter without places": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) {
-			p.Limiter = one(outbound.Unlimited{})
-		},
-		"a store that is away":     func(_ *riverjobs.Plugin, d *desk, _ *rivertype.JobInsertParams) { d.err = store.ErrUnavailable },
-		"a cost that is too large": func(_ *riverjobs.Plugin, d *desk, _ *rivertype.JobInsertParams) { d.err = outbound.ErrTooLarge },
-		"a Scheduler that is none": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) {
-			p.Limiter = one((*jobs.Scheduler)(nil))
-		},
-		"a limiter that is no key of a map": func(p *riverjobs.Plugin, d *desk, _ *rivertype.JobInsertParams) {
-			p.Limiter = one(struct {
-				*desk
+	for name, change := range map[string]func(*insertion){
+		"without AtInsert":               func(i *insertion) { i.AtInsert = false },
+		"a plugin without a Limiter":     func(i *insertion) { i.Limiter = nil },
+		"a job that is scheduled":        func(i *insertion) { i.job.State, i.job.ScheduledAt = rivertype.JobStateScheduled, &at },
+		"a job that is pending":          func(i *insertion) { i.job.State = rivertype.JobStatePending },
+		"a job that is unique":           func(i *insertion) { i.job.UniqueKey = []byte("u") },
+		"a job that is not paced":        func(i *insertion) { i.Limiter = one(nil) },
+		"a limiter without reservations": func(i *insertion) { i.Limiter = one(outbound.Unlimited{}) },
+		"an unavailable store":           func(i *insertion) { i.err = store.ErrUnavailable },
+		"a nil Scheduler":                func(i *insertion) { i.Limiter = one((*jobs.Scheduler)(nil)) },
+		"an invalid Scheduler":           func(i *insertion) { i.Limiter = one(jobs.New(nil, jobs.Config{})) },
+		"a limiter that is no key of a map": func(i *insertion) {
+			i.Limiter = one(struct {
+				*booker
 				tags []string
-			}{d, nil})
-		},
-		"a plugin without a Limiter": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) { p.Limiter = nil },
-		"a Scheduler that is badly set up": func(p *riverjobs.Plugin, _ *desk, _ *rivertype.JobInsertParams) {
-			p.Limiter = one(jobs.New(nil, jobs.Config{}))
+			}{i.booker, nil})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := new(desk)
-			p, job := &riverjobs.Plugin{AtInsert: true, Limiter: one(d)}, insertParams("a")
-			change(p, d, job)
-			want := *job
-			insert(t, p, job)
-			require.Equal(t, want, *job)
-			require.Empty(t, d.booked)
+			b := &booker{times: []time.Time{at}}
+			i := &insertion{&riverjobs.Plugin{AtInsert: true, Limiter: one(b)}, b, insertParams("a")}
+			change(i)
+			want := *i.job
+			insert(t, i.Plugin, i.job)
+			require.Equal(t, want, *i.job)
+			require.Empty(t, b.booked)
 		})
 	}
 }
 
-// A reservation without a ticket is one beyond Config.Ahead. Metadata that is no object is River's to refuse.
+// A reservation beyond Config.Ahead has no ticket. Metadata that is no object is River's to refuse.
 func TestInsertMany_KeepsMetadata(t *testing.T) {
 	b := outbound.Must(outbound.NewBucket("b", outbound.PerMinute(1)))
 	p := &riverjobs.Plugin{AtInsert: true, Limiter: one(jobs.New(b, jobs.Config{Ahead: time.Minute}))}
@@ -156,20 +144,43 @@ func TestInsertMany_KeepsMetadata(t *testing.T) {
 	for _, text := range []string{"", "null", "[]", "5", "{"} {
 		job := insertParams("a")
 		job.Metadata = []byte(text)
-		insert(t, &riverjobs.Plugin{AtInsert: true, Limiter: one(new(desk))}, job)
-		require.Equal(t, text, string(job.Metadata), strconv.Quote(text))
+		insert(t, &riverjobs.Plugin{AtInsert: true, Limiter: one(&booker{times: make([]time.Time, 1)})}, job)
+		require.Equal(t, text, string(job.Metadata))
 	}
 }
 
-// generous books a reservation too many.
-type generous struct{ *desk }
+// Each way to insert jobs books their reservations. River calls the plugin with the state and the
+// key that it stores.
+func TestInsertMany_BooksInRiver(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	plugin := &riverjobs.Plugin{AtInsert: true, Limiter: one(d.scheduler(slow))}
+	c, err := d.newClient(plugin, nothing)
+	require.NoError(t, err)
+	inserted, err := c.Insert(t.Context(), call{}, once)
+	require.NoError(t, err)
+	require.Equal(t, rivertype.JobStateAvailable, inserted.Job.State)
+	inserted, err = c.Insert(t.Context(), call{}, once)
+	require.NoError(t, err)
+	require.Equal(t, rivertype.JobStateScheduled, inserted.Job.State)
+	require.Greater(t, time.Until(inserted.Job.ScheduledAt), 50*time.Minute)
+	require.Equal(t, 1.0, metadata(t, inserted.Job)["yours"])
+	many := []river.InsertManyParams{{Args: call{}}}
+	_, err = c.InsertMany(t.Context(), many)
+	require.NoError(t, err)
+	_, err = c.InsertManyFast(t.Context(), many)
+	require.NoError(t, err)
+	tx, err := d.pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = c.InsertTx(t.Context(), tx, call{}, nil)
+	require.NoError(t, err)
+	_, err = c.InsertManyTx(t.Context(), tx, many)
+	require.NoError(t, err)
+	require.NoError(t, tx.Commit(t.Context()))
+	require.Equal(t, 6, d.count(t, "metadata ? 'dripfeed_ticket'"))
 
-func (g generous) Book(ctx context.Context, costs ...outbound.Cost) ([]jobs.Run, error) {
-	return g.desk.Book(ctx, append(costs, outbound.Cost{1})...)
-}
-
-func TestInsertMany_IgnoresSurplusReservations(t *testing.T) {
-	job := insertParams("a")
-	insert(t, &riverjobs.Plugin{AtInsert: true, Limiter: one(generous{new(desk)})}, job)
-	require.Contains(t, string(job.Metadata), "dripfeed_ticket")
+	c.add(t, &river.InsertOpts{ScheduledAt: time.Now().Add(time.Hour)})
+	c.add(t, &river.InsertOpts{Pending: true})
+	c.add(t, &river.InsertOpts{UniqueOpts: river.UniqueOpts{ByArgs: true}})
+	require.Equal(t, 6, d.count(t, "metadata ? 'dripfeed_ticket'"))
 }

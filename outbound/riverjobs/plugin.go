@@ -72,7 +72,7 @@ func (p *Plugin) Work(ctx context.Context, job *rivertype.JobRow, doInner func(c
 	case errors.As(err, new(*outbound.CostError)):
 		return river.JobCancel(err)
 	case ran:
-		if pause > 0 && err != nil {
+		if pause > 0 {
 			job.Metadata = with(job.Metadata, pauseKey, time.Now().Add(pause)) // River does not write it: RetryPolicy reads it
 		}
 		return err

@@ -31,14 +31,24 @@ func (l limiter) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit,
 	return l(ctx, c)
 }
 
+// permit is a call that reports its end.
+type permit struct {
+	outbound.Permit
+	done func()
+}
+
+func (p *permit) Done() { p.done() }
+
+// The result of the limiter or of the job decides what River does with the job. A permit ends with
+// its job.
 func TestPlugin_ResultsOfAJob(t *testing.T) {
 	var (
-		snooze = func(d time.Duration) error { return river.JobSnooze(d) }
-		boom   = errors.New("boom")
-		full   = &outbound.ThrottledError{RetryAfter: 3 * time.Second}
-		away   = &outbound.StoreError{Op: "book", Err: store.ErrUnavailable}
-		large  = &outbound.CostError{Err: outbound.ErrTooLarge}
-		bad    = &outbound.CostError{Err: outbound.ErrInvalid}
+		snooze      = func(d time.Duration) error { return river.JobSnooze(d) }
+		boom        = errors.New("boom")
+		full        = &outbound.ThrottledError{RetryAfter: 3 * time.Second}
+		unavailable = &outbound.StoreError{Op: "book", Err: store.ErrUnavailable}
+		large       = &outbound.CostError{Err: outbound.ErrTooLarge}
+		bad         = &outbound.CostError{Err: outbound.ErrInvalid}
 	)
 	for name, c := range map[string]struct {
 		acquire, job, want error
@@ -48,12 +58,13 @@ func TestPlugin_ResultsOfAJob(t *testing.T) {
 		"a Later":                         {acquire: &jobs.Later{In: time.Second, Ticket: "x"}, want: snooze(time.Second)},
 		"a Later, wrapped":                {acquire: fmt.Errorf("mine: %w", &jobs.Later{In: time.Second}), want: snooze(time.Second)},
 		"a Later at a shutdown":           {acquire: &jobs.Later{Err: context.Canceled}, want: snooze(0)},
-		"a Later of a store that is away": {acquire: &jobs.Later{In: 2 * time.Second, Err: away}, want: snooze(2 * time.Second)},
+		"a Later of an unavailable store": {acquire: &jobs.Later{In: 2 * time.Second, Err: unavailable}, want: snooze(2 * time.Second)},
 		"a negative Later":                {acquire: &jobs.Later{In: -time.Second}, want: snooze(0)},
 		"refused by a bucket":             {acquire: full, want: snooze(3 * time.Second)},
 		"too large":                       {acquire: large, want: river.JobCancel(large)},
 		"an invalid cost":                 {acquire: bad, want: river.JobCancel(bad)},
 		"a mistake":                       {acquire: outbound.ErrInvalid, want: outbound.ErrInvalid},
+		"a shutdown ends the wait":        {acquire: fmt.Errorf("waiting: %w", context.Canceled), want: snooze(0)},
 		"the job fails":                   {job: boom, want: boom, runs: true},
 		"the job is refused inside":       {job: fmt.Errorf("get: %w", full), want: snooze(3 * time.Second), runs: true},
 		"the job's own call is too large": {job: large, want: river.JobCancel(large), runs: true},
@@ -61,20 +72,25 @@ func TestPlugin_ResultsOfAJob(t *testing.T) {
 		"the job snoozes itself":          {job: errors.Join(full, snooze(time.Minute)), want: errors.Join(full, snooze(time.Minute)), runs: true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			ctx, shutdown := context.WithCancel(t.Context())
+			defer shutdown()
 			ended, ran := false, false
 			l := limiter(func(_ context.Context, cost outbound.Cost) (outbound.Permit, error) {
 				assert.Equal(t, outbound.Cost{7}, cost)
+				if errors.Is(c.acquire, context.Canceled) {
+					shutdown()
+				}
 				if c.acquire != nil {
 					return outbound.Permit{}, c.acquire
 				}
-				return outbound.NewPermit(&end{done: func() { ended = true }}), nil
+				return outbound.NewPermit(&permit{done: func() { ended = true }}), nil
 			})
 			p := &riverjobs.Plugin{Limiter: func(kind, queue string, args []byte) (outbound.Limiter, outbound.Cost) {
 				assert.Equal(t, []string{"k", "q", "{}"}, []string{kind, queue, string(args)})
 				return l, outbound.Cost{7}
 			}}
 			job := &rivertype.JobRow{Kind: "k", Queue: "q", EncodedArgs: []byte("{}")}
-			err := p.Work(t.Context(), job, func(ctx context.Context) error {
+			err := p.Work(ctx, job, func(ctx context.Context) error {
 				ran = true
 				assert.True(t, outbound.PermitFrom(ctx).Pending())
 				return c.job
@@ -86,50 +102,22 @@ func TestPlugin_ResultsOfAJob(t *testing.T) {
 	}
 }
 
-// end is a call that tells of its end.
-type end struct {
-	outbound.Permit
-	done func()
-}
-
-func (e *end) Done() { e.done() }
-
+// A job without a limiter is River's, and its error too.
 func TestPlugin_UnpacedJobRuns(t *testing.T) {
 	boom := errors.New("boom")
-	p := &riverjobs.Plugin{Limiter: one(nil)}
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // also such a job is River's to end
-	err := p.Work(ctx, new(rivertype.JobRow), func(context.Context) error { return boom })
+	cancel()
+	err := (&riverjobs.Plugin{Limiter: one(nil)}).Work(ctx, new(rivertype.JobRow), func(context.Context) error { return boom })
 	require.Equal(t, boom, err)
 }
 
+// A plugin without a Limiter runs no job.
 func TestPlugin_NilLimiterIsAnError(t *testing.T) {
-	err := new(riverjobs.Plugin).Work(t.Context(), new(rivertype.JobRow), func(context.Context) error { t.Error("the job runs"); return nil })
+	err := new(riverjobs.Plugin).Work(t.Context(), new(rivertype.JobRow), func(context.Context) error { panic("the job runs") })
 	require.ErrorIs(t, err, outbound.ErrInvalid)
 }
 
-func TestPlugin_EndOfAWaitIsNoFailure(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	p := &riverjobs.Plugin{Limiter: one(limiter(func(ctx context.Context, _ outbound.Cost) (outbound.Permit, error) {
-		cancel()
-		return outbound.Permit{}, fmt.Errorf("waiting: %w", ctx.Err())
-	}))}
-	err := p.Work(ctx, new(rivertype.JobRow), func(context.Context) error { t.Error("the job runs"); return nil })
-	require.Equal(t, river.JobSnooze(0), err)
-}
-
-func TestPlugin_PanicEndsThePermit(t *testing.T) {
-	ended := false
-	p := &riverjobs.Plugin{Limiter: one(limiter(func(context.Context, outbound.Cost) (outbound.Permit, error) {
-		return outbound.NewPermit(&end{done: func() { ended = true }}), nil
-	}))}
-	require.PanicsWithValue(t, "boom", func() {
-		_ = p.Work(t.Context(), new(rivertype.JobRow), func(context.Context) error { panic("boom") })
-	})
-	require.True(t, ended)
-}
-
-// A ticket that somebody else has written is none, or is the Scheduler's to judge.
+// Metadata that another program has written stops no job.
 func TestPlugin_ReadsAnyMetadata(t *testing.T) {
 	for _, text := range []string{"", "null", "[]", "{", `{"dripfeed_ticket":5}`, `{"dripfeed_ticket":{}}`, `{"dripfeed_ticket":"\u0000x"}`, `{"dripfeed_ticket":null}`} {
 		b := outbound.Must(outbound.NewBucket("b", outbound.PerSecond(1)))
@@ -138,5 +126,31 @@ func TestPlugin_ReadsAnyMetadata(t *testing.T) {
 		err := p.Work(t.Context(), &rivertype.JobRow{Metadata: []byte(text)}, func(context.Context) error { ran = true; return nil })
 		require.NoError(t, err, text)
 		require.True(t, ran, text)
+	}
+}
+
+// soon is a policy that tries again after its duration.
+type soon time.Duration
+
+func (s soon) NextRetry(*rivertype.JobRow) time.Time { return time.Now().Add(time.Duration(s)) }
+
+// RetryPolicy waits for the later of the pause and the time of the next policy, which by default is
+// River's.
+func TestRetryPolicy_WaitsForPauseOrNext(t *testing.T) {
+	for name, pause := range map[string]time.Duration{"no pause": 0, "short": time.Minute, "long": time.Hour} {
+		l := outbound.Must(outbound.NewBucket("b", outbound.PerSecond(100)))
+		job, boom := &rivertype.JobRow{Metadata: []byte(`{"yours":1}`)}, errors.New("boom")
+		err := (&riverjobs.Plugin{Limiter: one(l)}).Work(t.Context(), job, func(ctx context.Context) error {
+			if pause > 0 {
+				outbound.PermitFrom(ctx).Refused(pause)
+			}
+			return boom
+		})
+		require.Equal(t, boom, err)
+		require.Equal(t, 1.0, metadata(t, job)["yours"])
+		next := time.Until(riverjobs.RetryPolicy(soon(10 * time.Minute)).NextRetry(job))
+		require.InDelta(t, max(pause, 10*time.Minute).Minutes(), next.Minutes(), 0.5, name)
+		rivers := time.Until(riverjobs.RetryPolicy(nil).NextRetry(job))
+		require.InDelta(t, pause.Minutes(), rivers.Minutes(), 0.5, name)
 	}
 }

@@ -3,21 +3,17 @@ package riverjobs_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
-	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 	"github.com/dripfeed/dripfeed/transport"
 )
@@ -26,59 +22,60 @@ import (
 // which a job may call late, after the Scheduler has admitted it, on a machine that is busy.
 func slack(rate float64) float64 { return rate * 0.25 }
 
-// slow has a reservation for a job every hour: so the second of two is rescheduled until quicken.
+// slow has a reservation for a job every hour, so that the second of two jobs is rescheduled.
 var slow = outbound.PerHour(1)
 
-// quicken sets limits that admit the job when it runs next, and makes it run.
-func (c *client) quicken(t testing.TB, l *jobs.Scheduler, id int64) {
-	t.Helper()
-	require.NoError(t, l.SetLimits(t.Context(), outbound.PerSecond(20)))
-	c.runNow(t, id)
-}
+// once is a job that River tries once, and that has metadata of its own.
+var once = &river.InsertOpts{MaxAttempts: 1, Metadata: []byte(`{"yours":1}`)}
 
-// runNow makes a job due that was rescheduled.
-func (c *client) runNow(t testing.TB, id int64) {
-	t.Helper()
-	_, err := c.JobRetry(t.Context(), id)
-	require.NoError(t, err)
-}
-
+// A job that is rescheduled, or runs early, keeps its ticket and its attempt. The Scheduler may be
+// that of the job's http.Client: then the plugin has no limiter for the job, and a call is charged
+// once.
 func TestPlugin_SnoozedJobKeepsItsReservation(t *testing.T) {
 	t.Parallel()
-	d := newDatabase(t)
-	var calls outboundtest.History
-	l := d.scheduler(slow)
-	c := d.start(t, &riverjobs.Plugin{Limiter: one(l)}, func(context.Context, *river.Job[call]) error {
-		calls.Add(time.Now(), 1)
-		return nil
-	})
-	last := &river.InsertOpts{MaxAttempts: 1, Metadata: []byte(`{"yours":1}`)}
-	c.awaitState(t, c.add(t, 1, last), rivertype.JobStateCompleted)
-	id := c.add(t, 2, last)
-	row := c.awaitBack(t, id)
-	require.Zero(t, row.Attempt)
-	ticket := metadata(t, row)["dripfeed_ticket"]
-	require.NotEmpty(t, ticket)
-	require.Equal(t, 1.0, metadata(t, row)["yours"])
+	for name, inClient := range map[string]bool{"a Scheduler in the plugin": false, "a Scheduler in the job's client": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDatabase(t)
+			api, l := new(outboundtest.API), d.scheduler(slow)
+			plugin, client := &riverjobs.Plugin{Limiter: one(l)}, &http.Client{Transport: api}
+			if inClient {
+				plugin.Limiter, client.Transport = one(nil), &transport.Transport{Limiter: l, Base: api}
+			}
+			c := d.start(t, plugin, func(ctx context.Context, _ *river.Job[call]) error {
+				return get(ctx, client, "http://api.example.com/")
+			})
+			c.awaitState(t, c.add(t, once), rivertype.JobStateCompleted)
+			id := c.add(t, once)
+			row := c.awaitSnooze(t, id)
+			require.Zero(t, row.Attempt)
+			ticket := metadata(t, row)["dripfeed_ticket"]
+			require.NotEmpty(t, ticket)
 
-	c.runNow(t, id)
-	row = c.awaitBack(t, id)
-	require.Equal(t, ticket, metadata(t, row)["dripfeed_ticket"], "a job that comes early keeps its place")
-	require.Zero(t, row.Attempt)
-	require.Equal(t, 1, calls.Len())
+			runNow := func() {
+				_, err := c.JobRetry(t.Context(), id)
+				require.NoError(t, err)
+			}
+			runNow()
+			row = c.awaitSnooze(t, id)
+			require.Zero(t, row.Attempt)
+			require.Equal(t, map[string]any{"yours": 1.0, "dripfeed_ticket": ticket, "snoozes": 2.0}, metadata(t, row))
+			require.Equal(t, 1, api.Report().Arrivals)
 
-	c.quicken(t, l, id)
-	row = c.awaitState(t, id, rivertype.JobStateCompleted)
-	require.Equal(t, 1, row.Attempt)
-	require.Empty(t, row.Errors)
-	require.Contains(t, metadata(t, row), "dripfeed_ticket")
-	require.Nil(t, metadata(t, row)["dripfeed_ticket"], "the next run is to book anew")
-	require.Zero(t, c.failures.calls.Load())
-	require.Equal(t, 2, calls.Len())
+			require.NoError(t, l.SetLimits(t.Context(), outbound.PerSecond(20)))
+			runNow()
+			row = c.awaitState(t, id, rivertype.JobStateCompleted)
+			require.Equal(t, 1, row.Attempt)
+			require.Empty(t, row.Errors)
+			require.Equal(t, map[string]any{"yours": 1.0, "dripfeed_ticket": nil, "snoozes": 2.0}, metadata(t, row), "the next run is to book again")
+			require.Zero(t, c.failures.Load())
+			require.Equal(t, 2, api.Report().Arrivals)
+		})
+	}
 }
 
-// Two processes share a rate. Each job waits for up to a second in a worker, for far longer than its
-// JobTimeout.
+// Two processes share a rate. Each job waits for up to a second in a worker, for far longer than
+// its JobTimeout.
 func TestPlugin_ProcessesShareARate(t *testing.T) {
 	t.Parallel()
 	for name, atInsert := range map[string]bool{"booked when they run": false, "booked at insertion": true} {
@@ -98,11 +95,9 @@ func TestPlugin_ProcessesShareARate(t *testing.T) {
 			fleet[0].addMany(t, n)
 			d.awaitAll(t, n)
 			require.Zero(t, d.count(t, "cardinality(errors) > 0 OR attempt <> 1"))
-			runs := 0
-			for _, c := range fleet {
-				require.Zero(t, c.failures.calls.Load())
-				runs += int(c.runs.Load())
-			}
+			require.Zero(t, fleet[0].failures.Load()+fleet[1].failures.Load())
+			var runs int
+			d.query(t, runsInSQL("sum"), &runs)
 			require.LessOrEqual(t, runs, 3*n)
 			require.Equal(t, n, calls.Len())
 			require.NoError(t, calls.Check(1, rate, slack(rate)))
@@ -110,193 +105,126 @@ func TestPlugin_ProcessesShareARate(t *testing.T) {
 	}
 }
 
-// The jobs of a long backlog wait until their clients have a leader, and then come in a bunch.
-func TestPlugin_LateJobsStayWithinTheLimit(t *testing.T) {
-	t.Parallel()
-	const n, rate = 40, 20
-	d := newDatabase(t)
-	var calls outboundtest.History
-	plugin := &riverjobs.Plugin{Limiter: one(d.scheduler(outbound.PerSecond(rate))), AtInsert: true}
-	f := func(context.Context, *river.Job[call]) error {
-		calls.Add(time.Now(), 1)
-		return nil
-	}
-	c, err := d.newClient(plugin, f)
-	require.NoError(t, err)
-	c.addMany(t, n)
-	_, err = d.pool.Exec(t.Context(), "UPDATE "+d.schema+".river_job SET state = 'scheduled', scheduled_at = now()")
-	require.NoError(t, err)
-	require.NoError(t, c.Start(context.Background()))
-	t.Cleanup(func() { c.end(t) })
-	d.awaitAll(t, n)
-	require.Zero(t, d.count(t, "cardinality(errors) > 0"))
-	require.NoError(t, calls.Check(1, rate, slack(rate)))
-}
-
+// A job whose cost exceeds the capacity is cancelled, also if it was to book at its insertion.
 func TestPlugin_CostAboveCapacityIsCancelled(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	l := d.scheduler(slow)
 	plugin := &riverjobs.Plugin{AtInsert: true, Limiter: func(string, string, []byte) (outbound.Limiter, outbound.Cost) { return l, outbound.Cost{2} }}
-	c := d.start(t, plugin, func(context.Context, *river.Job[call]) error { t.Error("the job runs"); return nil })
-	row := c.awaitState(t, c.add(t, 1, nil), rivertype.JobStateCancelled)
+	c := d.start(t, plugin, nothing)
+	row := c.awaitState(t, c.add(t, nil), rivertype.JobStateCancelled)
 	require.Contains(t, row.Errors[0].Error, "exceeds limit")
-	require.Zero(t, c.failures.calls.Load())
+	require.Zero(t, c.failures.Load())
 }
 
-// patient returns a Scheduler whose jobs wait in a worker for up to a minute.
-func (d *database) patient(t *testing.T) *jobs.Scheduler {
-	b := outbound.Must(outbound.NewSharedBucket(d.store(), "k", outbound.PerMinute(2)))
-	require.NoError(t, outbound.Do(t.Context(), b, outbound.Cost{1}, func(context.Context) error { return nil }))
-	return jobs.New(b, jobs.Config{HeadStart: time.Minute})
-}
-
-func (c *client) awaitWaiting(t *testing.T, l *jobs.Scheduler) {
-	t.Helper()
-	require.Eventually(t, func() bool { return l.Queue().Len() > 0 }, patience, time.Millisecond, "nobody waits")
-}
-
-func TestPlugin_StopKeepsAttemptsOfWaitingJobs(t *testing.T) {
+// A job whose wait in a worker ends before its reservation loses no attempt, and is no failure.
+func TestPlugin_EndOfAWaitFailsNoJob(t *testing.T) {
 	t.Parallel()
-	for name, stop := range map[string]func(context.Context, *client, *jobs.Scheduler) error{
-		"stop and cancel":            func(ctx context.Context, c *client, _ *jobs.Scheduler) error { return c.StopAndCancel(ctx) },
-		"a soft stop with a timeout": func(ctx context.Context, c *client, _ *jobs.Scheduler) error { return c.Stop(ctx) },
-		"the queue is closed first": func(ctx context.Context, c *client, l *jobs.Scheduler) error {
+	for name, end := range map[string]func(context.Context, *client, *jobs.Scheduler, int64) error{
+		"stop and cancel": func(ctx context.Context, c *client, _ *jobs.Scheduler, _ int64) error { return c.StopAndCancel(ctx) },
+		"a soft stop":     func(ctx context.Context, c *client, _ *jobs.Scheduler, _ int64) error { return c.Stop(ctx) },
+		"the queue is closed": func(ctx context.Context, c *client, l *jobs.Scheduler, _ int64) error {
 			return errors.Join(l.Queue().Close(), c.Stop(ctx))
+		},
+		"the job is cancelled": func(ctx context.Context, c *client, _ *jobs.Scheduler, id int64) error {
+			_, err := c.JobCancel(ctx, id)
+			return err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := newDatabase(t)
-			l := d.patient(t)
-			begun := time.Now()
+			l := jobs.New(d.bucket(slow), jobs.Config{HeadStart: 2 * time.Hour}) // jobs wait in their workers
 			c := d.start(t, &riverjobs.Plugin{Limiter: one(l)}, nothing, func(c *river.Config) {
-				if name != "the queue is closed first" {
+				if name == "a soft stop" {
 					c.SoftStopTimeout = 100 * time.Millisecond
 				}
 			})
-			id := c.add(t, 1, &river.InsertOpts{MaxAttempts: 1})
-			c.awaitWaiting(t, l)
-			require.NoError(t, stop(t.Context(), c, l))
-			row := c.job(t, id)
-			if time.Since(begun) < 29*time.Second { // else the job's time may have come
-				require.Contains(t, []rivertype.JobState{rivertype.JobStateAvailable, rivertype.JobStateScheduled}, row.State)
-				require.NotEmpty(t, metadata(t, row)["dripfeed_ticket"])
+			c.awaitState(t, c.add(t, once), rivertype.JobStateCompleted)
+			id := c.add(t, once)
+			require.Eventually(t, func() bool { return l.Queue().Len() > 0 }, patience, time.Millisecond, "no job waits")
+			require.NoError(t, end(t.Context(), c, l, id))
+			row := c.awaitState(t, id, rivertype.JobStateAvailable, rivertype.JobStateScheduled, rivertype.JobStateCancelled)
+			if name == "the job is cancelled" {
+				require.Equal(t, rivertype.JobStateCancelled, row.State)
+			} else {
 				require.Zero(t, row.Attempt)
+				require.NotEmpty(t, metadata(t, row)["dripfeed_ticket"])
+				require.Empty(t, row.Errors)
 			}
-			require.Empty(t, row.Errors)
-			require.Zero(t, c.failures.calls.Load())
+			require.Zero(t, c.failures.Load())
 		})
 	}
 }
 
-func TestPlugin_WaitingJobCanBeCancelled(t *testing.T) {
-	t.Parallel()
-	d := newDatabase(t)
-	l := d.patient(t)
-	c := d.start(t, &riverjobs.Plugin{Limiter: one(l)}, nothing)
-	id := c.add(t, 1, nil)
-	c.awaitWaiting(t, l)
-	_, err := c.JobCancel(t.Context(), id)
-	require.NoError(t, err)
-	c.awaitState(t, id, rivertype.JobStateCancelled)
-	require.Zero(t, c.failures.calls.Load())
-}
-
-// However long the API wants a pause, no worker waits for it.
-func TestPlugin_HoldFreesWorkers(t *testing.T) {
-	t.Parallel()
-	d := newDatabase(t)
-	l := d.scheduler(outbound.PerSecond(20))
-	held := outbound.Must(outbound.NewSharedBucket(d.store(), "k", outbound.PerSecond(20)))
-	require.NoError(t, held.Hold(t.Context(), time.Hour))
-	c := d.start(t, &riverjobs.Plugin{Limiter: one(l)}, func(context.Context, *river.Job[call]) error { t.Error("the job runs"); return nil })
-	row := c.awaitBack(t, c.add(t, 1, nil))
-	require.Equal(t, rivertype.JobStateScheduled, row.State)
-	require.Greater(t, time.Until(row.ScheduledAt), 50*time.Minute)
-}
-
-// mortal is a store that may be away.
-type mortal struct {
-	store.Store
-	away atomic.Bool
-}
-
-func (s *mortal) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	if s.away.Load() {
-		return store.Reply{}, fmt.Errorf("%w: by the test", store.ErrUnavailable)
-	}
-	return s.Store.Update(ctx, key, op)
-}
-
+// A process whose store is unavailable inserts jobs and snoozes them. Another one runs them.
 func TestPlugin_UnavailableStoreFailsNoJob(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
-	s := &mortal{Store: d.store()}
-	s.away.Store(true)
-	c := d.start(t, &riverjobs.Plugin{Limiter: one(schedulerOf(s, slow)), AtInsert: true}, nothing)
-	id := c.add(t, 1, &river.InsertOpts{MaxAttempts: 1}) // an insertion does not fail either
-	c.awaitBack(t, id)
-	s.away.Store(false)
+	broken, err := openDatabase(t.Context(), d.url, d.schema)
+	require.NoError(t, err)
+	t.Cleanup(broken.close)
+	require.NoError(t, broken.buckets.Close())
+	c := d.start(t, &riverjobs.Plugin{Limiter: one(broken.scheduler(slow)), AtInsert: true}, nothing)
+	id := c.add(t, once)
+	c.awaitSnooze(t, id)
+	c.end(t)
+	require.Zero(t, c.failures.Load())
+	c = d.start(t, &riverjobs.Plugin{Limiter: one(d.scheduler(slow))}, nothing)
 	row := c.awaitState(t, id, rivertype.JobStateCompleted)
 	require.Equal(t, 1, row.Attempt)
 	require.Empty(t, row.Errors)
-	require.Zero(t, c.failures.calls.Load())
 }
 
-// What the API refuses is a failure, as River counts them. River alone would call again after 1 s.
+// A refused call is a failure to River, which runs the job again after a second. The plugin then
+// snoozes it until the pause is over. With RetryPolicy, River waits for that long itself: it gives
+// the policy the row that Work has changed, and stores no part of that.
 func TestPlugin_RefusedCallRetriesAfterThePause(t *testing.T) {
 	t.Parallel()
-	const pause = 3 * time.Second
-	d := newDatabase(t)
-	var calls outboundtest.History
-	c := d.start(t, &riverjobs.Plugin{Limiter: one(d.scheduler(outbound.PerSecond(20)))}, func(ctx context.Context, _ *river.Job[call]) error {
-		calls.Add(time.Now(), 1)
-		if calls.Len() == 1 {
-			outbound.PermitFrom(ctx).Refused(pause)
-			return errors.New("429 Too Many Requests")
-		}
-		return nil
-	})
-	row := c.awaitState(t, c.add(t, 1, nil), rivertype.JobStateCompleted)
-	require.Len(t, row.Errors, 1)
-	require.Equal(t, 2, row.Attempt)
-	require.EqualValues(t, 1, c.failures.calls.Load())
-	require.Equal(t, 2, calls.Len())
-	// A worker knows the time of its store to half the difference of the ways there and back.
-	require.GreaterOrEqual(t, calls.Total().Span(), pause-100*time.Millisecond)
+	for name, policy := range map[string]river.ClientRetryPolicy{"River's own": nil, "RetryPolicy": riverjobs.RetryPolicy(soon(time.Second))} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDatabase(t)
+			c := d.start(t, &riverjobs.Plugin{Limiter: one(d.scheduler(outbound.PerSecond(100)))}, func(ctx context.Context, _ *river.Job[call]) error {
+				outbound.PermitFrom(ctx).Refused(time.Hour)
+				return errors.New("429")
+			}, func(c *river.Config) { c.RetryPolicy = policy })
+			begun := time.Now()
+			id := c.add(t, nil)
+			var row *rivertype.JobRow
+			if policy == nil {
+				row = c.awaitSnooze(t, id)
+				require.Equal(t, rivertype.JobStateScheduled, row.State)
+			} else {
+				row = c.awaitState(t, id, rivertype.JobStateRetryable)
+			}
+			require.InDelta(t, time.Hour.Minutes(), row.ScheduledAt.Sub(begun).Minutes(), 1)
+			require.Len(t, row.Errors, 1)
+			require.Equal(t, 1, row.Attempt)
+			require.EqualValues(t, 1, c.failures.Load())
+			require.NotContains(t, metadata(t, row), "dripfeed_pause")
+		})
+	}
 }
 
-// A job may leave its Scheduler to its http.Client. Then the plugin has no limiter for it, so that a call is
-// charged once; it reschedules the job, and brings its ticket.
-func TestPlugin_SchedulerInTheJobsClient(t *testing.T) {
+// River makes a job that is snoozed for less than schedulerInterval available before it is due, and
+// does not work it before. Only the leader returns a job that is snoozed for longer.
+func TestRiver_LeaderReturnsScheduledJobs(t *testing.T) {
 	t.Parallel()
-	d := newDatabase(t)
-	api, l := new(outboundtest.API), d.scheduler(slow)
-	paced := &http.Client{Transport: &transport.Transport{Limiter: l, Base: api}}
-	c := d.start(t, &riverjobs.Plugin{Limiter: one(nil)}, func(ctx context.Context, _ *river.Job[call]) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://api.example.com/", nil)
-		if err != nil {
-			return err
-		}
-		res, err := paced.Do(req)
-		if err != nil {
-			return err
-		}
-		assert.Equal(t, http.StatusOK, res.StatusCode)
-		return res.Body.Close()
-	})
-	last := &river.InsertOpts{MaxAttempts: 1}
-	c.awaitState(t, c.add(t, 1, last), rivertype.JobStateCompleted)
-	id := c.add(t, 2, last)
-	ticket := metadata(t, c.awaitBack(t, id))["dripfeed_ticket"]
-	require.NotEmpty(t, ticket)
-	c.runNow(t, id)
-	require.Equal(t, ticket, metadata(t, c.awaitBack(t, id))["dripfeed_ticket"])
-	require.Equal(t, 1, api.Report().Arrivals)
-	c.quicken(t, l, id)
-	row := c.awaitState(t, id, rivertype.JobStateCompleted)
-	require.Empty(t, row.Errors)
-	require.LessOrEqual(t, metadata(t, row)["snoozes"], 2.0)
-	require.Equal(t, 2, api.Report().Arrivals)
+	for want, pause := range map[rivertype.JobState]time.Duration{rivertype.JobStateAvailable: time.Second, rivertype.JobStateScheduled: 5500 * time.Millisecond} {
+		t.Run(string(want), func(t *testing.T) {
+			t.Parallel()
+			var calls outboundtest.History
+			c := newDatabase(t).start(t, nil, func(context.Context, *river.Job[call]) error {
+				if calls.Add(time.Now(), 1); calls.Len() == 1 {
+					return river.JobSnooze(pause)
+				}
+				return nil
+			})
+			id := c.add(t, nil)
+			require.Equal(t, want, c.awaitSnooze(t, id).State)
+			c.awaitState(t, id, rivertype.JobStateCompleted)
+			require.GreaterOrEqual(t, calls.Total().Span(), pause)
+		})
+	}
 }
