@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
 )
 
 // The tests in this file tell what asynq does, without a Pacer. The Pacer relies on it: where one
@@ -180,9 +179,7 @@ func TestAsynq_ArchivesTheLastTryOfADeadWorker(t *testing.T) {
 	t.Cleanup(func() { close(end) }) // before the servers' shutdown
 	<-begun
 	<-begun
-	for _, id := range []string{last.ID, other.ID} { // the leases ended a minute ago
-		w.rdb.ZAdd(t.Context(), "asynq:{"+w.queue+"}:lease", redis.Z{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: id})
-	}
+	w.endLeases(last.ID, other.ID)
 	c := w.config()
 	c.RetryDelayFunc = func(int, error, *asynq.Task) time.Duration { return time.Hour }
 	w.serve(c, block) // looks for such tasks when it begins

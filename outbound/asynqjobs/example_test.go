@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"os"
-	"strings"
 	"testing"
 
 	"github.com/hibiken/asynq"
@@ -13,11 +11,12 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/asynqjobs"
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
-// ship is a task: it calls the API, and tells its permit what the API has answered.
+// ship is a task: it calls the API, and reports a refusal to its permit.
 func ship(ctx context.Context, _ *asynq.Task) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://api.example.com/shipments", nil)
 	if err != nil {
@@ -61,23 +60,9 @@ func Example() {
 	}
 }
 
-func TestReadme_HasTheCodeOfTheExample(t *testing.T) {
-	code, err := os.ReadFile("example_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, want, _ := strings.Cut(string(code), "func serve() error {\n")
-	want, _, _ = strings.Cut(want, "\n}\n")
-	if block := "```go\n" + strings.ReplaceAll(want[1:], "\n\t", "\n") + "\n```"; !strings.Contains(string(readme), block) {
-		t.Errorf("README.md lacks\n%s", block)
-	}
-}
+func TestReadme_ShowsTheExample(t *testing.T) { jobtest.Readme(t) }
 
-// Each tenant has a quota of its own, and none makes the tasks of another wait.
+// Each tenant has its own quota, and its tasks wait for no other tenant.
 func ExamplePacer_tenants() {
 	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	store := redisstore.New(rdb, redisstore.Config{})

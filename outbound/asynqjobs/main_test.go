@@ -14,18 +14,14 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
 func TestMain(m *testing.M) {
-	if order := os.Getenv(workerEnv); order != "" {
-		if err := work(order); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	jobtest.Worker(work)
 	os.Exit(m.Run())
 }
 
@@ -57,14 +53,36 @@ func newWorldOn(t *testing.T, rdb redis.UniversalClient) *world {
 	return w
 }
 
-// config is that of a server that looks for tasks often, and counts what its ErrorHandler hears of.
-func (w *world) config() asynq.Config {
+// configOf is the config of a server that looks for tasks often, and retries a failed one immediately.
+func configOf(queue string) asynq.Config {
 	return asynq.Config{
-		Concurrency: 10, Queues: map[string]int{w.queue: 1}, LogLevel: asynq.FatalLevel,
+		Concurrency: 10, Queues: map[string]int{queue: 1}, LogLevel: asynq.FatalLevel,
 		TaskCheckInterval: 20 * time.Millisecond, DelayedTaskCheckInterval: 50 * time.Millisecond,
-		ErrorHandler: asynq.ErrorHandlerFunc(func(context.Context, *asynq.Task, error) { w.reported.Add(1) }),
+		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 },
 	}
 }
+
+// config is configOf the test's queue, and counts the calls of the ErrorHandler.
+func (w *world) config() asynq.Config {
+	c := configOf(w.queue)
+	c.ErrorHandler = asynq.ErrorHandlerFunc(func(context.Context, *asynq.Task, error) { w.reported.Add(1) })
+	return c
+}
+
+// endLeases has the leases of tasks end a minute ago, as those of a dead process do.
+func (w *world) endLeases(ids ...string) {
+	for _, id := range ids {
+		w.rdb.ZAdd(w.Context(), "asynq:{"+w.queue+"}:lease", redis.Z{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: id})
+	}
+}
+
+// schedulerOf returns the Scheduler of a test's queue, as each of its processes has it.
+func schedulerOf(rdb redis.UniversalClient, queue string, rate float64, c jobs.Config) *jobs.Scheduler {
+	return jobs.New(outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), queue, outbound.PerSecond(rate))), c)
+}
+
+// quick is the Scheduler of a server that looks for due tasks every 200 ms.
+var quick = jobs.Config{PollInterval: 200 * time.Millisecond, HeadStart: 300 * time.Millisecond}
 
 // serve runs a server until the test ends.
 func (w *world) serve(c asynq.Config, h asynq.Handler) *asynq.Server {

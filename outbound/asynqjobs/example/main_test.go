@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 )
 
 func TestMain(m *testing.M) {
@@ -42,14 +44,5 @@ func TestFleet_RunsAllTasks(t *testing.T) {
 }
 
 func TestArguments_WrongOnesAreErrors(t *testing.T) {
-	for _, args := range [][]string{{"more"}, {"-workers", "0"}, {"-tasks", "-1"}, {"-unknown"}, {"-redis", "127.0.0.1/secret"}} {
-		status, err := run(t.Context(), args, io.Discard, io.Discard)
-		if status != 2 || err == nil || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%v: status %d, %v", args, status, err)
-		}
-	}
-	var help bytes.Buffer
-	if status, err := run(t.Context(), []string{"-h"}, io.Discard, &help); status != 0 || err != nil || !strings.Contains(help.String(), "go run -C outbound/asynqjobs ./example") {
-		t.Errorf("-h: status %d, %v: %s", status, err, &help)
-	}
+	jobtest.Arguments(t, run, "go run -C outbound/asynqjobs ./example", "more", "-workers 0", "-tasks -1", "-unknown", "-redis 127.0.0.1/secret")
 }

@@ -1,0 +1,180 @@
+package asynqjobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
+	"github.com/dripfeed/dripfeed/queue"
+	"github.com/dripfeed/dripfeed/queue/jobs"
+)
+
+const (
+	longTasks   = 500
+	longRate    = 20
+	longServers = 3
+	longWorkers = 50 // of each server
+	longPoll    = time.Second
+	longest     = 100 * time.Second // then the rest counts as not done
+)
+
+func isMail(t *asynq.Task) bool { return t.Type() == "mail" }
+
+func pacer(b *outbound.Bucket, rdb redis.UniversalClient) *Pacer {
+	l := jobs.New(b, jobs.Config{PollInterval: longPoll})
+	return New(rdb, func(t *asynq.Task) (outbound.Limiter, outbound.Cost) {
+		if !isMail(t) {
+			return nil, outbound.Cost{}
+		}
+		return l, outbound.Cost{1}
+	})
+}
+
+// way returns a server's config and handler, which makes a call if the way admits it.
+type way func(b *outbound.Bucket, rdb redis.UniversalClient, c asynq.Config, call asynq.HandlerFunc) (asynq.Config, asynq.Handler)
+
+func waitInWorker(b *outbound.Bucket, _ redis.UniversalClient, c asynq.Config, call asynq.HandlerFunc) (asynq.Config, asynq.Handler) {
+	q := queue.New(b, queue.Config{})
+	return c, asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+		if !isMail(t) {
+			return call(ctx, t)
+		}
+		return outbound.Do(ctx, q, outbound.Cost{1}, func(ctx context.Context) error { return call(ctx, t) })
+	})
+}
+
+// backAtRandom is what the wiki of asynq says, with a bucket that all processes share.
+func backAtRandom(b *outbound.Bucket, _ redis.UniversalClient, c asynq.Config, call asynq.HandlerFunc) (asynq.Config, asynq.Handler) {
+	c.IsFailure = func(err error) bool { return !errors.Is(err, outbound.ErrThrottled) }
+	c.RetryDelayFunc = func(n int, err error, t *asynq.Task) time.Duration {
+		if errors.Is(err, outbound.ErrThrottled) {
+			return rand.N(10 * time.Second)
+		}
+		return asynq.DefaultRetryDelayFunc(n, err, t)
+	}
+	return c, asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+		if !isMail(t) {
+			return call(ctx, t)
+		}
+		return outbound.Do(ctx, b, outbound.Cost{1}, func(ctx context.Context) error { return call(ctx, t) })
+	})
+}
+
+func scheduled(b *outbound.Bucket, rdb redis.UniversalClient, c asynq.Config, call asynq.HandlerFunc) (asynq.Config, asynq.Handler) {
+	p := pacer(b, rdb)
+	return p.Config(c), p.Middleware(call)
+}
+
+// TestMeasure makes the README's table.
+func TestMeasure(t *testing.T) {
+	of := func(way way, booked bool) func(*testing.T) []float64 {
+		return func(t *testing.T) []float64 { return measure(newWorld(t), way, booked) }
+	}
+	jobtest.Measure(t, 5, "runs of a task | most | makespan / ideal | other tasks wait, p95, s | workers taken | failed | ErrorHandler called | refused | undone", []jobtest.Way{
+		{Name: "wait in the worker", Measure: of(waitInWorker, false)},
+		{Name: "asynq's wiki: back at random, in 0-10 s", Measure: of(backAtRandom, false)},
+		{Name: "Pacer", Measure: of(scheduled, false)},
+		{Name: "Pacer, Enqueue", Measure: of(scheduled, true)},
+	})
+}
+
+const others = 40
+
+func measure(w *world, way way, booked bool) []float64 {
+	api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(longRate, time.Second)}}
+	var mu sync.Mutex
+	var waits []time.Duration
+	ran := map[string]float64{}
+	var last time.Time
+	var done atomic.Int64
+	call := asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+		if !isMail(t) {
+			at, err := strconv.ParseInt(string(t.Payload()), 10, 64)
+			mu.Lock()
+			defer mu.Unlock()
+			waits = append(waits, time.Since(time.Unix(0, at)))
+			return err
+		}
+		if err := jobtest.Get(ctx, &http.Client{Transport: api}, "http://api.example.com/"); err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		last = time.Now()
+		done.Add(1)
+		return nil
+	})
+	bucket := func(rdb redis.UniversalClient) *outbound.Bucket {
+		return outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), w.queue, outbound.PerSecond(longRate)))
+	}
+	p := pacer(bucket(w.rdb), w.rdb)
+	if !booked {
+		p.Limiter = only(nil)
+	}
+	begun := time.Now()
+	for i := range longTasks {
+		if _, err := p.Enqueue(w.Context(), w.client, asynq.NewTask("mail", []byte(strconv.Itoa(i)), asynq.Queue(w.queue))); err != nil {
+			w.Fatal(err)
+		}
+	}
+	for range longServers {
+		rdb := redis.NewClient(&redis.Options{Addr: w.addr})
+		w.Cleanup(func() { _ = rdb.Close() })
+		c := w.config()
+		c.Concurrency, c.TaskCheckInterval, c.DelayedTaskCheckInterval = longWorkers, 0, longPoll
+		c.RetryDelayFunc, c.ShutdownTimeout = nil, 10*time.Second
+		c, h := way(bucket(rdb), rdb, c, call)
+		w.serve(c, asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+			if isMail(t) {
+				mu.Lock()
+				ran[string(t.Payload())]++
+				mu.Unlock()
+			}
+			return h.ProcessTask(ctx, t)
+		}))
+	}
+	samples, sent, busy := 0, 0, 0.0
+	for done.Load() < longTasks && time.Since(begun) < longest {
+		time.Sleep(250 * time.Millisecond)
+		busy += float64(w.books().Active)
+		if samples++; sent < others && samples%2 == 0 {
+			sent++
+			if _, err := w.client.Enqueue(asynq.NewTask("other", []byte(fmt.Sprint(time.Now().UnixNano())), asynq.Queue(w.queue))); err != nil {
+				w.Fatal(err)
+			}
+		}
+	}
+	b, undone := w.books(), longTasks-done.Load()
+	mu.Lock()
+	defer mu.Unlock()
+	runs, most := 0.0, 0.0
+	for _, n := range ran {
+		runs, most = runs+n/longTasks, max(most, n)
+	}
+	slices.Sort(waits)
+	p95 := 0.0
+	if len(waits) > 0 {
+		p95 = waits[len(waits)*95/100].Seconds()
+	}
+	if strings.HasPrefix(w.Name(), "TestMeasure/Pacer") && (undone > 0 || w.reported.Load() > 0) {
+		w.Errorf("%d of the Pacer's tasks are undone, %d reported", undone, w.reported.Load())
+	}
+	return []float64{runs, most, last.Sub(begun).Seconds() * longRate / longTasks, p95, busy / float64(samples),
+		float64(b.FailedTotal + b.Archived), float64(w.reported.Load()), float64(api.Report().Refused), float64(undone)}
+}
