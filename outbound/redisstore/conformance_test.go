@@ -19,7 +19,7 @@ import (
 // and on keys that hold what it cannot read.
 func TestStore_PassesTheConformanceTest(t *testing.T) {
 	t.Run("miniredis or redis", func(t *testing.T) {
-		redistest.Each(t, func(t *testing.T, _ string, rdb redis.UniversalClient) {
+		redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 			outboundtest.TestStore(t, func(*testing.T) store.Store {
 				return New(rdb, Config{Timeout: time.Minute}) // the machine may be busy
 			})

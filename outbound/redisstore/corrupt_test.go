@@ -220,7 +220,7 @@ func TestStore_KeyOfAnotherTypeBeginsFull(t *testing.T) {
 			}
 		}
 	}
-	redistest.Each(t, func(t *testing.T, _ string, rdb redis.UniversalClient) { try(t, rdb) })
+	redistest.Each(t, try)
 	t.Run("cluster", func(t *testing.T) { try(t, redistest.SharedCluster(t).Client(t)) })
 }
 

@@ -81,7 +81,7 @@ func TestStore_ChargesOnceOnABadLine(t *testing.T) {
 		booked, back = booked+counts[i], back+backs[i]
 	}
 	got := stored(t, server.Client(t), key).State.Level[0]
-	t.Logf("booked %d, returned %d, level %v, faults %+v", booked, back, got, line.Counts())
+	t.Logf("booked %d, returned %d, level %v, lost %d", booked, back, got, line.Lost())
 	require.Equal(t, calls, booked)
 	require.InDelta(t, float64(booked-back), math.Ceil(got), 0.5)
 }

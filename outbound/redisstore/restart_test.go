@@ -200,7 +200,7 @@ func TestStore_ServerRestarts(t *testing.T) {
 // A script that the server forgets before each call is sent again, and each call is charged once.
 func TestStore_FlushedScriptChargesOnce(t *testing.T) {
 	t.Parallel()
-	redistest.Each(t, func(t *testing.T, _ string, rdb redis.UniversalClient) {
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 		p := newProcess(t, rdb, fmt.Sprint("flush ", rand.Uint64()), still)
 		for i := range 20 {
 			require.NoError(t, rdb.ScriptFlush(t.Context()).Err())

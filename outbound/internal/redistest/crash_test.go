@@ -46,6 +46,7 @@ func TestProcess_OfItsOwn(t *testing.T) {
 	}
 }
 
+// However a process ends, its servers and their files end with it.
 func TestProcess_EndsItsServersAndFiles(t *testing.T) {
 	need(t)
 	for _, how := range []string{"kill", "panic", "return"} {
@@ -56,23 +57,22 @@ func TestProcess_EndsItsServersAndFiles(t *testing.T) {
 			out, err := cmd.StdoutPipe()
 			require.NoError(t, err)
 			require.NoError(t, cmd.Start())
-
-			var pids []string
+			var pids []int
 			var dir string
 			lines := bufio.NewScanner(out)
 			for dir == "" && lines.Scan() {
 				if words := strings.Fields(lines.Text()); len(words) == 5 && words[0] == "pids" {
-					pids, dir = words[1:4], words[4]
+					for _, text := range words[1:4] {
+						pid, err := strconv.Atoi(text)
+						require.NoError(t, err)
+						require.False(t, gone(pid))
+						pids = append(pids, pid)
+					}
+					dir = words[4]
 				}
 			}
 			require.NotEmpty(t, dir, "it has not started its servers")
 			require.DirExists(t, dir)
-			for _, text := range pids {
-				pid, err := strconv.Atoi(text)
-				require.NoError(t, err)
-				require.False(t, gone(pid))
-			}
-
 			if how == "kill" {
 				require.NoError(t, cmd.Process.Kill())
 			} else {
@@ -82,19 +82,14 @@ func TestProcess_EndsItsServersAndFiles(t *testing.T) {
 			for lines.Scan() {
 			}
 			require.Equal(t, how == "return", cmd.Wait() == nil)
-			for _, text := range pids {
-				pid, err := strconv.Atoi(text)
-				require.NoError(t, err)
-				require.NoError(t, poll(func() error {
-					if !gone(pid) {
-						return fmt.Errorf("process %d is still there", pid)
-					}
-					return nil
-				}))
-			}
 			require.NoError(t, poll(func() error {
+				for _, pid := range pids {
+					if !gone(pid) {
+						return fmt.Errorf("process %d runs", pid)
+					}
+				}
 				if _, err := os.Stat(dir); !os.IsNotExist(err) {
-					return fmt.Errorf("%s is still there: %v", dir, err)
+					return fmt.Errorf("%s exists: %v", dir, err)
 				}
 				return nil
 			}))
@@ -104,65 +99,58 @@ func TestProcess_EndsItsServersAndFiles(t *testing.T) {
 
 // withoutServer makes a test see a machine without redis-server.
 func withoutServer(t *testing.T) {
-	tests := []struct {
-		name string
-		test func(t *testing.T)
-	}{
-		{"shared", func(t *testing.T) { require.NoError(t, Shared(t).Client(t).Ping(t.Context()).Err()) }},
-		{"own", func(t *testing.T) { Start(t).Restart(t) }},
-		{"stop", func(t *testing.T) { Start(t).Stop(t) }},
-		{"config", func(t *testing.T) { Start(t).Config(t, "maxmemory", "1mb") }},
-		{"arguments", func(t *testing.T) { Start(t, "--maxmemory", "1mb") }},
-		{"clock", func(t *testing.T) { StartWithClock(t) }},
-		{"cluster", func(t *testing.T) { StartCluster(t) }},
-		{"shared cluster", func(t *testing.T) { SharedCluster(t) }},
-		{"sentinel", func(t *testing.T) { StartSentinel(t) }},
-		{"each", func(t *testing.T) {
-			Each(t, func(t *testing.T, _ string, client redis.UniversalClient) {
+	for name, test := range map[string]func(t *testing.T){
+		"shared":         func(t *testing.T) { require.NoError(t, Shared(t).Client(t).Ping(t.Context()).Err()) },
+		"own":            func(t *testing.T) { Start(t).Restart(t) },
+		"stop":           func(t *testing.T) { Start(t).Stop(t) },
+		"arguments":      func(t *testing.T) { Start(t, "--maxmemory", "1mb") },
+		"clock":          func(t *testing.T) { StartWithClock(t) },
+		"cluster":        func(t *testing.T) { StartCluster(t) },
+		"shared_cluster": func(t *testing.T) { SharedCluster(t) },
+		"sentinel":       func(t *testing.T) { StartSentinel(t) },
+		"each": func(t *testing.T) {
+			Each(t, func(t *testing.T, client redis.UniversalClient) {
 				require.NoError(t, client.Ping(t.Context()).Err())
 			})
-		}},
-	}
-	for _, test := range tests {
-		t.Run(test.name, test.test)
+		},
+	} {
+		t.Run(name, test)
 	}
 }
 
-func TestServer_MiniredisInPlaceOfAMissingOne(t *testing.T) {
-	out, err := child(t, "without", "PATH="+t.TempDir(), "DRIPFEED_REQUIRE_REDIS=").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.Equal(t, 1, strings.Count(string(out), "these tests talk to miniredis"), "%s", out)
-	for _, name := range []string{"shared", "own", "each", "each/miniredis"} {
-		require.Contains(t, string(out), "--- PASS: TestProcess_OfItsOwn/"+name+" (", "%s", out)
-	}
-	for _, name := range []string{"stop", "config", "arguments", "clock", "cluster", "shared_cluster", "sentinel", "each/redis"} {
-		require.Contains(t, string(out), "--- SKIP: TestProcess_OfItsOwn/"+name+" (", "%s", out)
-	}
-	require.Contains(t, string(out), "there is no redis-server on PATH")
-	require.Contains(t, string(out), "a miniredis cannot be stopped")
-}
-
-func TestServer_MissingOneFailsIfRequired(t *testing.T) {
-	out, err := child(t, "without", "PATH="+t.TempDir(), "DRIPFEED_REQUIRE_REDIS=1").CombinedOutput()
-	require.Error(t, err)
-	for _, name := range []string{"shared", "own", "stop", "config", "arguments", "clock", "cluster", "shared_cluster", "sentinel", "each/redis"} {
-		require.Contains(t, string(out), "--- FAIL: TestProcess_OfItsOwn/"+name+" (", "%s", out)
-	}
-	require.Contains(t, string(out), "DRIPFEED_REQUIRE_REDIS=1")
-	require.NotContains(t, string(out), "--- SKIP")
-}
-
-// A clock needs a compiler as well.
-func TestServer_MissingCompilerIsNamed(t *testing.T) {
+// Without redis-server a miniredis stands in, and tests that need more are skipped. They all fail if
+// the server is required. A clock needs a compiler, too.
+func TestServer_MissingPrograms(t *testing.T) {
 	need(t)
 	b, err := find()
 	require.NoError(t, err)
 	bin := t.TempDir()
 	require.NoError(t, os.Symlink(b.path, filepath.Join(bin, "redis-server")))
-	cmd := child(t, "without", "PATH="+bin, "DRIPFEED_REQUIRE_REDIS=")
-	cmd.Args = append(cmd.Args, "-test.run=^TestProcess_OfItsOwn$/^clock$")
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.Contains(t, string(out), "--- SKIP: TestProcess_OfItsOwn/clock (")
-	require.Contains(t, string(out), "there is no gcc on PATH")
+	real := []string{"stop", "arguments", "clock", "cluster", "shared_cluster", "sentinel", "each/redis"}
+	for _, c := range []struct {
+		path, required string
+		pass           []string
+		others, says   string
+		not            []string
+	}{
+		{t.TempDir(), "", []string{"shared", "own", "each", "each/miniredis"}, "SKIP", "there is no redis-server on PATH", real},
+		{t.TempDir(), "1", []string{"each/miniredis"}, "FAIL", "DRIPFEED_REQUIRE_REDIS=1", append(real, "shared", "own")},
+		{bin, "", []string{"shared", "own", "stop", "each/redis"}, "SKIP", "there is no gcc on PATH", []string{"clock"}},
+	} {
+		cmd := child(t, "without", "PATH="+c.path, "DRIPFEED_REQUIRE_REDIS="+c.required)
+		if c.path == bin { // a cluster would take seconds
+			cmd.Args = append(cmd.Args, "-test.run=^TestProcess_OfItsOwn$/^(shared|own|stop|each|clock)$")
+		}
+		out, err := cmd.CombinedOutput()
+		require.Equal(t, c.others == "FAIL", err != nil, "%s", out)
+		require.Equal(t, c.others == "FAIL", !strings.Contains(string(out), "--- SKIP"), "%s", out)
+		require.Contains(t, string(out), c.says)
+		require.Equal(t, c.required == "", strings.Count(string(out), "these tests talk to") == 1, "%s", out)
+		for _, name := range c.pass {
+			require.Contains(t, string(out), "--- PASS: TestProcess_OfItsOwn/"+name+" (")
+		}
+		for _, name := range c.not {
+			require.Contains(t, string(out), "--- "+c.others+": TestProcess_OfItsOwn/"+name+" (")
+		}
+	}
 }

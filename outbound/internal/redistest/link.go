@@ -3,7 +3,6 @@ package redistest
 import (
 	"bufio"
 	"net"
-	"strings"
 	"sync"
 	"time"
 )
@@ -70,8 +69,7 @@ func (l *link) carry(parcels <-chan parcel, to net.Conn) {
 			return
 		}
 		if _, err := to.Write(p.data); err != nil {
-			// A client that has gone gets no replies, but its requests still
-			// reach the server.
+			// The requests of a client that has gone still reach the server.
 			if to == l.client {
 				continue
 			}
@@ -96,14 +94,15 @@ func (l *link) requests(to chan<- parcel) {
 	r := bufio.NewReader(l.client)
 	deaf := false
 	for {
-		raw, words, err := readRequest(r)
+		raw, err := readValue(r)
 		if err != nil {
 			return
 		}
 		if deaf {
 			continue
 		}
-		f, faulty := l.proxy.request(words)
+		name := commandOf(raw)
+		f, faulty := l.proxy.request(name)
 		switch {
 		case f.swallow:
 			deaf = true
@@ -112,7 +111,7 @@ func (l *link) requests(to chan<- parcel) {
 			l.post(to, parcel{due: time.Now(), last: true})
 			return
 		}
-		l.expect(words, faulty)
+		l.expect(name, faulty)
 		if !l.post(to, parcel{due: time.Now().Add(f.delay), data: raw}) {
 			return
 		}
@@ -124,17 +123,10 @@ func (l *link) requests(to chan<- parcel) {
 }
 
 // expect notes that a reply is due.
-func (l *link) expect(words []string, faulty bool) {
+func (l *link) expect(command string, faulty bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(words) > 0 {
-		switch name := strings.ToUpper(words[0]); {
-		case name == "SYNC", name == "PSYNC":
-			l.pieces = true
-		case strings.HasSuffix(name, "SUBSCRIBE"):
-			return // the server answers with as many messages as the command has channels
-		}
-	}
+	l.pieces = command == "PSYNC"
 	l.asked = append(l.asked, faulty)
 }
 
@@ -144,16 +136,13 @@ func (l *link) inPieces() bool {
 	return l.pieces
 }
 
-// answered reports whether the reply at hand has faults. A message that nobody
-// has asked for has faults, unless Only restricts faults to some commands.
-func (l *link) answered(push bool) bool {
+// answered reports whether the reply at hand has faults.
+func (l *link) answered() (faulty bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if push || len(l.asked) == 0 {
-		return l.proxy.with().Only == nil
+	if len(l.asked) > 0 {
+		faulty, l.asked = l.asked[0], l.asked[1:]
 	}
-	faulty := l.asked[0]
-	l.asked = l.asked[1:]
 	return faulty
 }
 
@@ -170,12 +159,12 @@ func (l *link) replies(to chan<- parcel) {
 			l.pass(r, to, l.proxy.reply)
 			return
 		}
-		raw, err := readReply(r)
+		raw, err := readValue(r)
 		if err != nil {
 			return
 		}
 		var f fate
-		if l.answered(raw[0] == '>') && !deaf {
+		if l.answered() && !deaf {
 			f = l.proxy.reply()
 		}
 		deaf = deaf || f.swallow

@@ -1,10 +1,8 @@
 package redistest
 
 import (
-	"maps"
 	"math/rand/v2"
 	"net"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,9 +11,8 @@ import (
 // Faults are what a [Proxy] does to the connections through it. The zero value does nothing.
 // Probabilities are from 0 to 1, and the proxy draws again for each request or reply.
 type Faults struct {
-	// Delay holds each reply back for so long, and Jitter for up to so much more,
-	// at random. The replies of one connection keep their order.
-	Delay, Jitter time.Duration
+	// Delay holds each reply back for so long.
+	Delay time.Duration
 	// DelayRequests does the same to requests. They reach the server even if
 	// the client has given up and closed the connection meanwhile.
 	DelayRequests time.Duration
@@ -32,31 +29,15 @@ type Faults struct {
 	// SwallowRequests is the same, but the connection stays open. Later requests
 	// on it do not reach the server either.
 	SwallowRequests float64
-	// Refuse closes new connections immediately.
-	Refuse bool
-	// Only, if not nil, reports whether a command has faults, by its words. Its
-	// reply has faults then, too, and published messages have none. The proxy
-	// calls it for one command at a time. It must not use the proxy.
-	Only func(words []string) bool
 	// Handshakes says that the commands that open a connection have faults, too:
 	// HELLO, AUTH, SELECT, CLIENT and READONLY. By default the proxy passes them
 	// untouched.
 	Handshakes bool
 }
 
-// Counts counts what has gone through a [Proxy], without handshakes.
-type Counts struct {
-	Connections int
-	Requests    int            // requests from clients
-	Commands    map[string]int // the same by the first word, in capitals
-	Replies     int            // replies sent on to clients, except those of commands without faults
-	Dropped     int            // requests and replies lost with their connection
-	Swallowed   int            // requests and replies lost while their connection stayed open
-}
-
 // Proxy stands between clients and one server. Faults apply to whole requests and
 // replies in RESP2 and RESP3, however the network has cut them. A replica's
-// connection passes in pieces as they arrive.
+// connection passes in pieces as they arrive. Published messages cannot pass.
 type Proxy struct {
 	target string
 	listen net.Listener
@@ -65,7 +46,7 @@ type Proxy struct {
 	mu     sync.Mutex
 	faults Faults
 	random *rand.Rand
-	counts Counts
+	lost   int
 	links  map[*link]bool
 	ended  bool
 }
@@ -78,11 +59,7 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	if err != nil {
 		t.Fatalf("redistest: %v", err)
 	}
-	p := &Proxy{
-		target: target, listen: listen,
-		counts: Counts{Commands: map[string]int{}}, links: map[*link]bool{},
-	}
-	p.Seed(1)
+	p := &Proxy{target: target, listen: listen, random: rand.New(rand.NewPCG(1, 0)), links: map[*link]bool{}}
 	p.wg.Go(p.accept)
 	t.Cleanup(p.end)
 	return p
@@ -99,14 +76,6 @@ func (p *Proxy) Set(f Faults) {
 	p.faults = f
 }
 
-// Seed restarts the random numbers. With one seed the n-th draw is always the same, and so are the
-// faults, as long as requests come in sequence.
-func (p *Proxy) Seed(seed uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.random = rand.New(rand.NewPCG(seed, 0))
-}
-
 // Cut closes all connections.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
@@ -116,13 +85,11 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Counts returns the counts since the start.
-func (p *Proxy) Counts() Counts {
+// Lost returns how many requests and replies the proxy has dropped or swallowed.
+func (p *Proxy) Lost() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c := p.counts
-	c.Commands = maps.Clone(c.Commands)
-	return c
+	return p.lost
 }
 
 func (p *Proxy) end() {
@@ -145,10 +112,6 @@ func (p *Proxy) accept() {
 }
 
 func (p *Proxy) connect(client net.Conn) {
-	if p.with().Refuse {
-		_ = client.Close() // the client must see nothing but a closed connection
-		return
-	}
 	server, err := net.Dial("tcp", p.target)
 	if err != nil {
 		_ = client.Close() // the nearest thing to a refused connection
@@ -157,7 +120,6 @@ func (p *Proxy) connect(client net.Conn) {
 	l := newLink(p, client, server)
 	p.mu.Lock()
 	p.links[l] = true
-	p.counts.Connections++
 	if p.ended { // too late to be seen by Cut
 		l.close()
 	}
@@ -185,24 +147,11 @@ var handshakes = map[string]bool{
 	"HELLO": true, "AUTH": true, "SELECT": true, "CLIENT": true, "READONLY": true, "READWRITE": true,
 }
 
-// request counts a request. It returns the request's fate, and whether its reply
-// has faults.
-func (p *Proxy) request(words []string) (fate, bool) {
+// request returns the fate of a request, and whether its reply has faults.
+func (p *Proxy) request(name string) (fate, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var name string
-	if len(words) > 0 {
-		name = strings.ToUpper(words[0])
-	}
-	if handshakes[name] {
-		if !p.faults.Handshakes {
-			return fate{}, false
-		}
-	} else {
-		p.counts.Requests++
-		p.counts.Commands[name]++
-	}
-	if p.faults.Only != nil && !p.faults.Only(words) {
+	if handshakes[name] && !p.faults.Handshakes {
 		return fate{}, false
 	}
 	f := p.draw(p.faults.DropRequests, p.faults.SwallowRequests)
@@ -215,13 +164,7 @@ func (p *Proxy) reply() fate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f := p.draw(p.faults.DropReplies, p.faults.SwallowReplies)
-	if !f.drop && !f.swallow {
-		p.counts.Replies++
-	}
 	f.delay = p.faults.Delay
-	if p.faults.Jitter > 0 {
-		f.delay += time.Duration(p.random.Int64N(int64(p.faults.Jitter)))
-	}
 	return f
 }
 
@@ -230,11 +173,8 @@ func (p *Proxy) reply() fate {
 func (p *Proxy) draw(drop, swallow float64) fate {
 	x := p.random.Float64()
 	f := fate{drop: x < drop, swallow: x >= drop && x < drop+swallow}
-	if f.drop {
-		p.counts.Dropped++
-	}
-	if f.swallow {
-		p.counts.Swallowed++
+	if f.drop || f.swallow {
+		p.lost++
 	}
 	return f
 }

@@ -6,9 +6,8 @@ import (
 )
 
 // online reports whether so many replicas have everything that a server has
-// written so far. A link that is "up" is not enough: a master sends nothing
-// until the replica's first word, and if it is killed before that, the replica
-// is empty.
+// written so far. A link may be "up" before the master has sent anything. If the
+// master is killed then, the replica is empty.
 func online(master *Server, replicas int) error {
 	info, err := master.do("INFO", "replication")
 	if err != nil {

@@ -41,8 +41,8 @@ var root = sync.OnceValues(func() (string, error) {
 	if err := cmd.Start(); err != nil {
 		return "", fmt.Errorf("removing %s later: %w", dir, err)
 	}
-	// This goroutine holds the other end of the pipe. Wait closes it, and ends
-	// only if somebody else ends the shell.
+	// This goroutine holds the other end of the pipe. Wait closes it when the
+	// shell ends, which happens only if another program ends it.
 	go func() { _ = cmd.Wait() }()
 	return dir, nil
 })

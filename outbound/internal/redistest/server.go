@@ -263,8 +263,7 @@ func (s *Server) Client(t testing.TB, change ...func(*redis.Options)) *redis.Cli
 	return client
 }
 
-// do sends one command on a connection of its own. It does not go through a
-// proxy, and no limit on the port stops it.
+// do sends one command directly to the server, on a connection of its own.
 func (s *Server) do(args ...any) (any, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

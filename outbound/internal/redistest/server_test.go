@@ -33,6 +33,7 @@ func gone(pid int) bool {
 	return state == "Z"
 }
 
+// A server serves this machine only, with the arguments of its test, and ends with the test.
 func TestServer_EndsWithItsTest(t *testing.T) {
 	need(t)
 	var pid int
@@ -40,11 +41,11 @@ func TestServer_EndsWithItsTest(t *testing.T) {
 	t.Run("test", func(t *testing.T) {
 		s := Start(t, "--maxmemory", "12mb")
 		pid, dir = s.Pid(), s.dir
-		client := s.Client(t)
-		require.NoError(t, client.Set(t.Context(), "k", "v", 0).Err())
-		limit, err := client.ConfigGet(t.Context(), "maxmemory").Result()
-		require.NoError(t, err)
-		require.Equal(t, map[string]string{"maxmemory": "12582912"}, limit)
+		for name, want := range map[string]string{"maxmemory": "12582912", "bind": "127.0.0.1", "save": "", "appendonly": "no"} {
+			got, err := s.Client(t).ConfigGet(t.Context(), name).Result()
+			require.NoError(t, err)
+			require.Equal(t, map[string]string{name: want}, got)
+		}
 		require.False(t, gone(pid))
 	})
 	require.True(t, gone(pid))
@@ -69,25 +70,7 @@ func TestServer_KeepsItsPortWhenKilled(t *testing.T) {
 	require.NoError(t, held.Close())
 }
 
-func TestServer_ListensOnThisMachineOnly(t *testing.T) {
-	need(t)
-	s := Start(t)
-	require.Equal(t, []any{"bind", "127.0.0.1"}, list(s.Do(t, "CONFIG", "GET", "bind")))
-	require.Equal(t, []any{"save", ""}, list(s.Do(t, "CONFIG", "GET", "save")))
-	require.Equal(t, []any{"appendonly", "no"}, list(s.Do(t, "CONFIG", "GET", "appendonly")))
-}
-
-// list returns a reply of one pair as a list, whichever protocol sent it.
-func list(reply any) []any {
-	if m, ok := reply.(map[any]any); ok {
-		for k, v := range m {
-			return []any{k, v}
-		}
-	}
-	l, _ := reply.([]any)
-	return l
-}
-
+// A restart has the data of the latest Save, and the next restart has none.
 func TestServer_RestartLoadsASaveOnce(t *testing.T) {
 	need(t)
 	s := Start(t)
@@ -101,17 +84,7 @@ func TestServer_RestartLoadsASaveOnce(t *testing.T) {
 	require.ErrorIs(t, client.Get(t.Context(), "k").Err(), redis.Nil)
 }
 
-func TestServer_ConfigLastsUntilARestart(t *testing.T) {
-	need(t)
-	s := Start(t)
-	s.Config(t, "maxmemory", "3mb", "maxmemory-policy", "volatile-ttl")
-	require.Equal(t, []any{"maxmemory-policy", "volatile-ttl"}, list(s.Do(t, "CONFIG", "GET", "maxmemory-policy")))
-	s.Restart(t)
-	require.Equal(t, []any{"maxmemory-policy", "noeviction"}, list(s.Do(t, "CONFIG", "GET", "maxmemory-policy")))
-}
-
-// Two binaries may look for a free port at the same time, and one of them is
-// late.
+// Two binaries may look for a free port at the same time, and one of them is late.
 func TestServer_TakesAnotherPortIfItsIsTaken(t *testing.T) {
 	need(t)
 	first := Start(t)
@@ -120,21 +93,6 @@ func TestServer_TakesAnotherPortIfItsIsTaken(t *testing.T) {
 	late := &Server{config: first.config, dir: dir, port: first.port}
 	t.Cleanup(late.end)
 	require.ErrorIs(t, late.launch(), errTaken)
-}
-
-func TestServer_WrongArgumentIsNamed(t *testing.T) {
-	need(t)
-	b, err := find()
-	require.NoError(t, err)
-	_, err = run(config{program: b, args: []string{"--no-such-thing", "1"}})
-	require.ErrorContains(t, err, "no-such-thing")
-}
-
-func TestShared_IsOneServer(t *testing.T) {
-	need(t)
-	first, second := Shared(t), Shared(t)
-	require.Equal(t, first.Pid(), second.Pid())
-	require.True(t, first.Real())
 }
 
 // outcome is a testing.TB that records how it ended, instead of ending.
@@ -150,6 +108,7 @@ func (o *outcome) Fatal(args ...any) {
 	runtime.Goexit()
 }
 
+// All tests share one server, and none of them can break it.
 func TestShared_AllowsNoFaults(t *testing.T) {
 	need(t)
 	s := Shared(t)
@@ -167,19 +126,5 @@ func TestShared_AllowsNoFaults(t *testing.T) {
 		require.Contains(t, o.failed, "serves other tests", name)
 	}
 	require.NoError(t, s.Client(t).Ping(t.Context()).Err())
-}
-
-func TestEach_RunsOnMiniredisAndOnRedis(t *testing.T) {
-	var kinds []string
-	Each(t, func(t *testing.T, kind string, client redis.UniversalClient) {
-		kinds = append(kinds, kind)
-		require.NoError(t, client.Ping(t.Context()).Err())
-		err := client.Do(t.Context(), "DEBUG", "SLEEP", "0").Err()
-		require.Equal(t, kind == "redis", err == nil, "%s: %v", kind, err)
-	})
-	if _, err := find(); err != nil {
-		require.Equal(t, []string{"miniredis"}, kinds)
-		return
-	}
-	require.Equal(t, []string{"miniredis", "redis"}, kinds)
+	require.Same(t, s, Shared(t))
 }

@@ -42,15 +42,15 @@ func Shared(t testing.TB) *Server {
 // Each runs a test against a miniredis, and against the real server of
 // [Shared], as subtests "miniredis" and "redis". The second is skipped where
 // there is no redis-server.
-func Each(t *testing.T, test func(t *testing.T, kind string, client redis.UniversalClient)) {
+func Each(t *testing.T, test func(t *testing.T, client redis.UniversalClient)) {
 	t.Helper()
 	t.Run("miniredis", func(t *testing.T) {
-		test(t, "miniredis", startMini(t).Client(t))
+		test(t, startMini(t).Client(t))
 	})
 	t.Run("redis", func(t *testing.T) {
 		if _, err := find(); err != nil {
 			lack(t, err.Error())
 		}
-		test(t, "redis", Shared(t).Client(t))
+		test(t, Shared(t).Client(t))
 	})
 }

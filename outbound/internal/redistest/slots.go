@@ -21,7 +21,7 @@ func (c *Cluster) Slot(t testing.TB, key string) int {
 	return int(slot)
 }
 
-// owner returns the live master that has a slot. If two masters think so, it
+// owner returns the live master that has a slot. If two masters claim it, owner
 // returns the one with the later epoch.
 func (c *Cluster) owner(slot int) (*Server, error) {
 	var found *Server
