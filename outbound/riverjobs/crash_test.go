@@ -21,6 +21,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
+	"github.com/dripfeed/dripfeed/outbound/riverjobs/internal/pgserver"
 )
 
 // workerEnv holds the order in the environment of a process that is to be a worker.
@@ -45,11 +46,12 @@ func work(text string, stdin io.Reader) error {
 		return err
 	}
 	ctx := context.Background()
-	d, err := openDatabase(ctx, o.URL, o.Schema)
+	opened, err := pgserver.Open(ctx, o.URL, o.Schema)
 	if err != nil {
 		return err
 	}
-	defer d.close()
+	defer opened.Close()
+	d := &database{opened}
 	plugin := &riverjobs.Plugin{Limiter: one(d.scheduler(outbound.PerSecond(crashRate)))}
 	bookings := river.WorkerMiddlewareFunc(func(ctx context.Context, job *rivertype.JobRow, doInner func(context.Context) error) error {
 		if !bytes.Contains(job.Metadata, []byte(`"dripfeed_ticket"`)) {
@@ -78,7 +80,7 @@ func work(text string, stdin io.Reader) error {
 // process starts a worker process, and returns what kills it.
 func (d *database) process(t *testing.T, api string, leads bool) (kill func()) {
 	t.Helper()
-	text, err := json.Marshal(order{d.url, d.schema, api, leads})
+	text, err := json.Marshal(order{d.URL, d.Schema, api, leads})
 	require.NoError(t, err)
 	self, err := os.Executable()
 	require.NoError(t, err)

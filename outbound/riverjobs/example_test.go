@@ -14,6 +14,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivertype"
+	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
@@ -111,18 +112,13 @@ func Example_tenants() {
 	// <nil>
 }
 
+// The README shows the code of newClient, which compiles.
 func TestReadme_ShowsWhatIsCompiled(t *testing.T) {
-	read := func(file, from, to string) (text string) {
-		all, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, text, _ = strings.Cut(string(all), from)
-		text, _, _ = strings.Cut(text, to)
-		return strings.Join(strings.Fields(text), " ") // the indents differ
-	}
-	shown, compiled := read("README.md", "```go\n", "```"), read("example_test.go", "// begin of the README\n", "// end\n")
-	if shown != compiled || shown == "" {
-		t.Errorf("README.md shows\n%s\nand not\n%s", shown, compiled)
-	}
+	source, err := os.ReadFile("example_test.go")
+	require.NoError(t, err)
+	_, code, _ := strings.Cut(string(source), "// begin of the README")
+	code, _, _ = strings.Cut(code, "\t// end\n")
+	readme, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	require.Contains(t, string(readme), "```go"+strings.ReplaceAll(code, "\n\t", "\n")+"```")
 }

@@ -2,7 +2,6 @@ package riverjobs_test
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -13,16 +12,12 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
-	"github.com/riverqueue/river/rivermigrate"
 	"github.com/riverqueue/river/rivertype"
 	"github.com/stretchr/testify/require"
 
@@ -63,11 +58,7 @@ var startServer = sync.OnceValues(func() (*pgserver.Server, error) {
 })
 
 // database is a schema of one test, with River's tables and the buckets.
-type database struct {
-	url, schema string
-	pool        *pgxpool.Pool
-	buckets     *sql.DB // of the store: River's pool may be used up while a job waits for a bucket
-}
+type database struct{ *pgserver.Database }
 
 func newDatabase(t testing.TB) *database {
 	t.Helper()
@@ -76,42 +67,23 @@ func newDatabase(t testing.TB) *database {
 	}
 	s, err := startServer()
 	require.NoError(t, err)
-	d, err := openDatabase(t.Context(), s.URL, fmt.Sprintf("test_%x", rand.Uint64()))
-	require.NoError(t, err)
-	t.Cleanup(d.close)
-	_, err = d.pool.Exec(t.Context(), "CREATE SCHEMA "+d.schema)
-	require.NoError(t, err)
-	migrator, err := rivermigrate.New(riverpgxv5.New(d.pool), &rivermigrate.Config{Schema: d.schema, Logger: silent})
-	require.NoError(t, err)
-	_, err = migrator.Migrate(t.Context(), rivermigrate.DirectionUp, nil)
-	require.NoError(t, err)
-	require.NoError(t, pgstore.Migrate(t.Context(), d.buckets, pgstore.Config{Schema: d.schema}))
+	d := openDatabase(t, s.URL+"&pool_max_conns=8", fmt.Sprintf("test_%x", rand.Uint64()))
+	require.NoError(t, d.Create(t.Context()))
 	return d
 }
 
-func openDatabase(ctx context.Context, url, schema string) (*database, error) {
-	d := &database{url: url, schema: schema}
-	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return nil, err
-	}
-	config.MaxConns = 8
-	if d.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
-		return nil, err
-	}
-	d.buckets = stdlib.OpenDB(*config.ConnConfig)
-	d.buckets.SetMaxOpenConns(6)
-	return d, nil
-}
-
-func (d *database) close() {
-	d.pool.Close()
-	_ = d.buckets.Close()
+// openDatabase connects one process to a database.
+func openDatabase(t testing.TB, url, schema string) *database {
+	t.Helper()
+	d, err := pgserver.Open(context.Background(), url, schema)
+	require.NoError(t, err)
+	t.Cleanup(d.Close)
+	return &database{d}
 }
 
 // bucket is the bucket of one process. Its Timeout is that of a busy machine.
 func (d *database) bucket(l outbound.Limit) *outbound.Bucket {
-	s := pgstore.New(d.buckets, pgstore.Config{Schema: d.schema, Timeout: 10 * time.Second})
+	s := pgstore.New(d.Buckets, pgstore.Config{Schema: d.Schema, Timeout: 10 * time.Second})
 	return outbound.Must(outbound.NewSharedBucket(s, "k", l))
 }
 
@@ -156,24 +128,10 @@ func get(ctx context.Context, client *http.Client, url string) error {
 
 var silent = slog.New(slog.DiscardHandler)
 
-// handler counts the failures that River reports.
-type handler struct{ atomic.Int64 }
-
-func (h *handler) HandleError(context.Context, *rivertype.JobRow, error) *river.ErrorHandlerResult {
-	h.Add(1)
-	return nil
-}
-
-func (h *handler) HandlePanic(context.Context, *rivertype.JobRow, any, string) *river.ErrorHandlerResult {
-	h.Add(1)
-	return nil
-}
-
 // client is one process.
 type client struct {
 	*river.Client[pgx.Tx]
-	failures handler
-	snoozed  <-chan *river.Event
+	snoozed <-chan *river.Event
 }
 
 // newClient returns a client that works jobs by f, and has not been started.
@@ -182,12 +140,11 @@ func (d *database) newClient(plugin *riverjobs.Plugin, f func(context.Context, *
 	workers := river.NewWorkers()
 	river.AddWorker(workers, river.WorkFunc(f))
 	config := &river.Config{
-		ErrorHandler:      &c.failures,
 		FetchCooldown:     20 * time.Millisecond,
 		FetchPollInterval: 100 * time.Millisecond,
 		Logger:            silent,
 		Queues:            map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 50}},
-		Schema:            d.schema,
+		Schema:            d.Schema,
 		TestOnly:          true, // a leader begins its work immediately, and not after a random time
 		Workers:           workers,
 	}
@@ -198,7 +155,7 @@ func (d *database) newClient(plugin *riverjobs.Plugin, f func(context.Context, *
 		o(config)
 	}
 	var err error
-	if c.Client, err = river.NewClient(riverpgxv5.New(d.pool), config); err == nil {
+	if c.Client, err = river.NewClient(riverpgxv5.New(d.Pool), config); err == nil {
 		c.snoozed, _ = c.Subscribe(river.EventKindJobSnoozed)
 	}
 	return c, err
@@ -272,7 +229,7 @@ func metadata(t testing.TB, j *rivertype.JobRow) (m map[string]any) {
 // query reads values in SQL from all jobs.
 func (d *database) query(t testing.TB, values string, into ...any) {
 	t.Helper()
-	require.NoError(t, d.pool.QueryRow(t.Context(), "SELECT "+values+" FROM "+d.schema+".river_job").Scan(into...))
+	require.NoError(t, d.Pool.QueryRow(t.Context(), "SELECT "+values+" FROM "+d.Schema+".river_job").Scan(into...))
 }
 
 // runsInSQL is the sum or the average of the runs of jobs that have a limit.

@@ -170,7 +170,7 @@ func TestInsertMany_BooksInRiver(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.InsertManyFast(t.Context(), many)
 	require.NoError(t, err)
-	tx, err := d.pool.Begin(t.Context())
+	tx, err := d.Pool.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = c.InsertTx(t.Context(), tx, call{}, nil)
 	require.NoError(t, err)

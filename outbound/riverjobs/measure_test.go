@@ -32,9 +32,7 @@ func measure(t *testing.T, limiter func(*database) outbound.Limiter, atInsert bo
 	api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(rate, time.Second)}, Latency: 20 * time.Millisecond}
 	var c *client
 	for range processes {
-		own, err := openDatabase(t.Context(), d.url, d.schema)
-		require.NoError(t, err)
-		t.Cleanup(own.close)
+		own := openDatabase(t, d.URL, d.Schema)
 		l := limiter(own)
 		plugin := &riverjobs.Plugin{AtInsert: atInsert, Limiter: func(kind, _ string, _ []byte) (outbound.Limiter, outbound.Cost) {
 			if kind != "call" {

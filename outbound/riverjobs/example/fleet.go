@@ -17,6 +17,7 @@ import (
 	"github.com/riverqueue/river"
 
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/outbound/riverjobs/internal/pgserver"
 )
 
 // result is how the jobs have ended, and what the API has counted.
@@ -30,7 +31,7 @@ type result struct {
 // fleet are the workers.
 type fleet struct {
 	order
-	db      *database
+	db      *pgserver.Database
 	api     *outboundtest.API
 	workers []*worker
 }
@@ -43,13 +44,13 @@ type worker struct {
 }
 
 // tryFleet runs the workers, and shows how they fare.
-func tryFleet(ctx context.Context, p params, db *database, stdout io.Writer) (*result, error) {
+func tryFleet(ctx context.Context, p params, db *pgserver.Database, stdout io.Writer) (*result, error) {
 	listen, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
 	f := &fleet{db: db, api: &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(max(1, p.Rate), time.Second)}}}
-	f.order = order{params: p, API: "http://" + listen.Addr().String() + "/", DB: db.url, Schema: db.schema}
+	f.order = order{params: p, API: "http://" + listen.Addr().String() + "/", DB: db.URL, Schema: db.Schema}
 	server := &http.Server{Handler: f.api, ReadHeaderTimeout: time.Minute}
 	go server.Serve(listen) // until Close, and returns that as its error
 	defer server.Close()
@@ -160,7 +161,7 @@ func (f *fleet) look(ctx context.Context) (*result, error) {
 			return nil, errors.New("a worker has not started")
 		}
 	}
-	err := f.db.pool.QueryRow(ctx, `
+	err := f.db.Pool.QueryRow(ctx, `
 		SELECT count(*) FILTER (WHERE kind = 'weather' AND state = 'completed'),
 			count(*) FILTER (WHERE kind = 'weather' AND state IN ('available', 'scheduled', 'retryable')),
 			count(*) FILTER (WHERE kind = 'weather' AND state = 'running'),

@@ -77,15 +77,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (status i
 		defer s.Stop()
 		url = s.URL
 	}
-	db, err := open(ctx, url, fmt.Sprintf("riverjobs_example_%d", time.Now().UnixNano()))
+	db, err := pgserver.Open(ctx, url, fmt.Sprintf("riverjobs_example_%d", time.Now().UnixNano()))
 	if err != nil {
 		return 2, err
 	}
-	defer db.close()
-	if err := db.create(ctx); err != nil {
+	defer db.Close()
+	if err := db.Create(ctx); err != nil {
 		return 2, err
 	}
-	defer db.drop()
+	defer db.Drop()
 	r, err := tryFleet(ctx, p, db, stdout)
 	if err != nil {
 		return 1, err

@@ -16,6 +16,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
+	"github.com/dripfeed/dripfeed/outbound/riverjobs/internal/pgserver"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
@@ -46,8 +47,8 @@ func (other) Kind() string { return "other" }
 
 // newClient returns River's client of a process. Each process has a Scheduler of its own. They
 // share their reservations, because their bucket is one.
-func newClient(d *database, o *order) (*river.Client[pgx.Tx], *jobs.Scheduler, error) {
-	bucket, err := outbound.NewSharedBucket(pgstore.New(d.buckets, pgstore.Config{Schema: d.schema}), "weather", outbound.PerSecond(o.Rate))
+func newClient(d *pgserver.Database, o *order) (*river.Client[pgx.Tx], *jobs.Scheduler, error) {
+	bucket, err := outbound.NewSharedBucket(pgstore.New(d.Buckets, pgstore.Config{Schema: d.Schema}), "weather", outbound.PerSecond(o.Rate))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -64,13 +65,13 @@ func newClient(d *database, o *order) (*river.Client[pgx.Tx], *jobs.Scheduler, e
 	workers := river.NewWorkers()
 	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, _ *river.Job[weather]) error { return call(ctx, o.API) }))
 	river.AddWorker(workers, river.WorkFunc(func(context.Context, *river.Job[other]) error { return nil }))
-	client, err := river.NewClient(riverpgxv5.New(d.pool), &river.Config{
+	client, err := river.NewClient(riverpgxv5.New(d.Pool), &river.Config{
 		Plugins:              []rivertype.Plugin{plugin},
 		Queues:               map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: o.Workers}},
 		RetryPolicy:          riverjobs.RetryPolicy(nil), // after a 429, not before the pause is over
 		JobTimeout:           2 * time.Second,
 		RescueStuckJobsAfter: 10 * time.Second, // River's default is an hour
-		Schema:               d.schema,
+		Schema:               d.Schema,
 		Workers:              workers,
 	})
 	return client, calls, err
@@ -103,11 +104,11 @@ func work(text string, stdin io.Reader) error {
 		return err
 	}
 	ctx := context.Background()
-	d, err := open(ctx, o.DB, o.Schema)
+	d, err := pgserver.Open(ctx, o.DB, o.Schema)
 	if err != nil {
 		return err
 	}
-	defer d.close()
+	defer d.Close()
 	client, calls, err := newClient(d, &o)
 	if err != nil {
 		return err

@@ -1,5 +1,6 @@
-// Package pgserver starts a PostgreSQL server of one's own, for tests and the example. It listens
-// on a free port of 127.0.0.1, and ends with this process, however that ends.
+// Package pgserver starts a PostgreSQL server and makes databases for River in it, for tests and the
+// example. The server listens on a free port of 127.0.0.1, and ends with this process, however that
+// ends.
 package pgserver
 
 import (
