@@ -1,77 +1,64 @@
-package rowstore_test
+package rowstore
 
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
-	"github.com/dripfeed/dripfeed/outbound/rowstore"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // Rows that cannot be locked pass the conformance test.
 func TestConformance_WithoutLocks(t *testing.T) {
-	rows := &mapRows{rows: make(map[string]rowstore.Row)}
-	outboundtest.TestStore(t, func(*testing.T) store.Store { return rowstore.New(rows, rowstore.Config{Timeout: time.Minute}) })
-}
-
-// delayed are rows whose requests arrive later while by is set.
-type delayed struct {
-	hanging
-	mu sync.Mutex
-	by time.Duration
-}
-
-func (d *delayed) set(by time.Duration) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.by = by
-}
-
-func (d *delayed) Swap(ctx context.Context, swaps []rowstore.Swap) error {
-	d.mu.Lock()
-	by := d.by
-	d.mu.Unlock()
-	if by == 0 {
-		return d.hanging.Swap(ctx, swaps)
-	}
-	late := append([]rowstore.Swap(nil), swaps...)
-	time.AfterFunc(by, func() { _ = d.hanging.Swap(context.Background(), late) })
-	<-ctx.Done()
-	return ctx.Err()
+	rows := unlocked{newTable()}
+	outboundtest.TestStore(t, func(*testing.T) store.Store { return New(rows, Config{Timeout: time.Minute}) })
 }
 
 // A store passes the conformance test with its faults.
 func TestConformance_WithFaults(t *testing.T) {
 	rows := newTable()
-	var mu sync.Mutex
-	lines := make(map[store.Store]*delayed)
+	var lines sync.Map // of the stores
 	open := func() store.Store {
-		d := &delayed{hanging: hanging{Locker: rows}}
-		s := rowstore.New(d, rowstore.Config{Timeout: 1500 * time.Millisecond})
-		mu.Lock()
-		defer mu.Unlock()
-		lines[s] = d
+		l := &line{table: rows}
+		s := New(l, Config{Timeout: 1500 * time.Millisecond})
+		lines.Store(s, l)
 		return s
 	}
-	of := func(s store.Store) *delayed {
-		mu.Lock()
-		defer mu.Unlock()
-		return lines[s]
+	answers := func(s store.Store, f around) {
+		l, _ := lines.Load(s)
+		l.(*line).answers(f)
 	}
 	outboundtest.TestStore(t, func(*testing.T) store.Store { return open() }, outboundtest.StoreHooks{
-		Break: func(s store.Store) (mend func()) { return of(s).hang() },
+		Break: func(s store.Store) (mend func()) {
+			mended := make(chan struct{})
+			answers(s, func(_ context.Context, _ []Swap, carry func() error) error {
+				<-mended
+				return carry()
+			})
+			return func() {
+				answers(s, nil)
+				close(mended)
+			}
+		},
 		Delay: func(s store.Store, by time.Duration) (stop func()) {
-			of(s).set(by)
-			return func() { of(s).set(0) }
+			answers(s, func(ctx context.Context, swaps []Swap, carry func() error) error {
+				if swaps == nil {
+					return carry()
+				}
+				late := slices.Clone(swaps)
+				time.AfterFunc(by, func() { _ = rows.Swap(bg, late) })
+				<-ctx.Done()
+				return ctx.Err()
+			})
+			return func() { answers(s, nil) }
 		},
 		Corrupt: func(s store.Store, key string) {
-			name := string(s.(*rowstore.Store).Key(key))
-			rows.set(func() { rows.rows[name] = rowstore.Row{Token: rand.Uint64() | 1, Bytes: []byte("corrupt")} })
+			name := string(s.(*Store).Key(key))
+			rows.set(func() { rows.rows[name] = Row{Token: random(), Bytes: []byte("corrupt")} })
 		},
 		Reopen: func(store.Store) store.Store { return open() },
 	})
@@ -83,11 +70,10 @@ func TestConformance_OverABadLine(t *testing.T) {
 	seed := dice(t).Uint64()
 	for sentence, check := range outboundtest.StoreCases() {
 		t.Run(sentence, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				defer time.Sleep(time.Minute)
-				line := &badRows{table: newTable(), lost: 0.1, repeated: 0.3, delay: time.Microsecond, dice: rand.New(rand.NewPCG(seed, 0))}
-				defer line.wg.Wait()
-				check(t, rowstore.New(line, rowstore.Config{Timeout: time.Minute}))
+			bubble(t, func(t *testing.T) {
+				l := &line{table: newTable(), lost: 0.1, repeated: 0.3, delay: time.Microsecond, dice: rand.New(rand.NewPCG(seed, 0))}
+				defer l.wg.Wait()
+				check(t, New(l, Config{Timeout: time.Minute}))
 			})
 		})
 	}

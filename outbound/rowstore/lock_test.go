@@ -1,38 +1,163 @@
-package rowstore_test
+package rowstore
 
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dripfeed/dripfeed/outbound/rowstore"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// replyLost are rows whose next reply is lost, whatever its swaps have done. Then another program
-// locks a row.
-type replyLost struct {
-	*table
-	lose   bool
-	writes bool // whether the swaps are carried out
-	then   func()
+// Some of ten processes are near, and the rest is ten times as far away. Each has eight callers that
+// ask as often as they can. With locks the shares are equal.
+func TestLock_FarProcessHasItsShare(t *testing.T) {
+	for _, c := range []struct {
+		form string
+		far  int
+		jain float64 // Jain's index of fairness, at least: it is 1 if all have the same
+	}{{"locks", 5, 0.95}, {"locks", 1, 0.95}, {"no locks", 5, 0}} {
+		t.Run(fmt.Sprint(c.form, ", ", c.far, " far"), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				rows := newTable()
+				shares := make([]float64, 10)
+				each(10, func(i int) {
+					l := &line{table: rows, delay: 250*time.Microsecond + time.Duration(i)}
+					if i < c.far {
+						l.delay *= 10
+					}
+					s := New(forms[c.form](l), Config{})
+					op := calls(1)
+					op.Limits = []store.Limit{{Name: "calls", Capacity: 1e9, Rate: 1}}
+					var admitted atomic.Int64
+					until := time.Now().Add(time.Second)
+					each(8, func(int) {
+						for time.Now().Before(until) {
+							if _, err := s.Update(bg, "key", op); err == nil {
+								admitted.Add(1)
+							} else if c.jain > 0 {
+								require.NoError(t, err)
+							}
+						}
+					})
+					shares[i] = float64(admitted.Load())
+				})
+				sum, squares := 0., 0.
+				for _, x := range shares {
+					sum, squares = sum+x, squares+x*x
+				}
+				jain := sum * sum / (10 * squares)
+				var trips float64
+				rows.set(func() { trips = float64(rows.trips) / float64(rows.writes) }) // some may be under way
+				t.Logf("%v, Jain %.3f, %.2f requests each step", shares, jain, trips)
+				require.GreaterOrEqual(t, jain, c.jain)
+				if c.jain > 0 {
+					require.LessOrEqual(t, trips, 3.1)
+				} else {
+					require.Less(t, shares[0]+shares[1], 0.1*slices.Max(shares), "what the locks are for")
+				}
+			})
+		})
+	}
 }
 
-func (u *replyLost) Swap(ctx context.Context, swaps []rowstore.Swap) error {
-	time.Sleep(time.Millisecond)
-	lose := false
-	u.set(func() { lose, u.lose = u.lose, false })
-	if !lose {
-		return u.table.Swap(ctx, swaps)
+// Keys that wait for locked rows do not delay a key that many processes write by locks.
+func TestLock_DelaysNoBusyRow(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := &line{table: newTable(), delay: time.Millisecond}
+		s := New(l, Config{})
+		const stuck = 5
+		for i := range stuck {
+			require.NoError(t, one(s, fmt.Sprint(i)))
+			defer l.hold(fmt.Sprint(i))()
+		}
+		until := time.Now().Add(5 * time.Second)
+		each(stuck+3, func(i int) {
+			of, key := s, fmt.Sprint(i)
+			if i >= stuck {
+				of, key = New(l, Config{}), "key"
+			}
+			for time.Now().Before(until) {
+				start := time.Now()
+				err := one(of, key)
+				if i < stuck {
+					require.ErrorContains(t, err, "keeps the row locked")
+					continue
+				}
+				require.NoError(t, err)
+				require.Less(t, time.Since(start), 100*time.Millisecond)
+			}
+		})
+	})
+}
+
+// Other processes write the rows repeatedly, and lock them for long. Keys that wait to lock a row are
+// no outage.
+func TestLock_WaitIsNoOutage(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		s := New((&line{table: rows, delay: time.Millisecond}).answers(func(_ context.Context, swaps []Swap, carry func() error) error {
+			rows.set(func() {
+				for i := range swaps {
+					rows.rows[string(swaps[i].Key)] = Row{Token: random()}
+				}
+			})
+			return carry()
+		}), Config{})
+		each(20, func(i int) {
+			defer rows.hold(fmt.Sprint(i))()
+			err := one(s, fmt.Sprint(i))
+			require.Error(t, err)
+			require.NotErrorIs(t, err, store.ErrUnavailable)
+		})
+	})
+}
+
+// Rows that the store cannot lock may be locked by other programs. The store pauses between attempts.
+func TestLock_RowIsAskedForWithPauses(t *testing.T) {
+	for _, form := range forms {
+		bubble(t, func(t *testing.T) {
+			rows := newTable()
+			s := New(form(&line{table: rows, delay: time.Millisecond}), Config{})
+			require.NoError(t, one(s, "key"))
+			free := rows.hold("key")
+			var before int
+			rows.set(func() { before = rows.asked })
+			err := one(s, "key")
+			require.ErrorContains(t, err, "keeps the row locked")
+			require.NotErrorIs(t, err, store.ErrUnavailable)
+			rows.set(func() { require.Less(t, rows.asked-before, 30) })
+			time.AfterFunc(300*time.Millisecond, free)
+			start := time.Now()
+			require.NoError(t, one(s, "key"))
+			require.Less(t, time.Since(start), 500*time.Millisecond)
+			require.InDelta(t, 2, rows.level(t, "key"), 0.1)
+		})
 	}
-	if u.writes {
-		_ = u.table.Swap(ctx, swaps) // never fails
-	}
-	u.then()
-	return errLost
+}
+
+// At most six calls of Swap and Lock run at the same time.
+func TestRows_FewCallsAtATime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hung := make(chan struct{})
+		defer close(hung)
+		var under atomic.Int64
+		s := New((&line{table: newTable()}).answers(func(_ context.Context, _ []Swap, carry func() error) error {
+			under.Add(1)
+			<-hung
+			return carry()
+		}), Config{Timeout: time.Second})
+		each(100, func(i int) {
+			start := time.Now()
+			require.ErrorIs(t, one(s, fmt.Sprint(i)), store.ErrUnavailable)
+			require.LessOrEqual(t, time.Since(start), time.Second)
+		})
+		require.EqualValues(t, 6, under.Load())
+	})
 }
 
 // A step whose reply was lost, and whose row another program locks before it can ask again, delays
@@ -42,18 +167,20 @@ func TestLock_AfterALostReplyDelaysItsKeyOnly(t *testing.T) {
 		for how, locked := range map[string]time.Duration{"for a while": 600 * time.Millisecond, "for too long": 3 * time.Second} {
 			t.Run(name+", "+how, func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
-					rows := &replyLost{table: newTable(), writes: writes}
+					rows := newTable()
+					l := &line{table: rows, delay: time.Millisecond / 2}
 					var seen events
-					s := rowstore.New(rows, rowstore.Config{Observe: seen.observe})
+					s := New(l, Config{Observe: seen.observe})
 					const keys = 40
 					each(keys, func(i int) { require.NoError(t, one(s, fmt.Sprint(i))) })
-					lock := rows.lockOf(s.Key("0"))
-					rows.then = func() {
-						lock <- struct{}{} // as a person does, by hand
-						time.AfterFunc(locked, func() { <-lock })
-					}
+					l.answersOnce(func(_ context.Context, _ []Swap, carry func() error) error {
+						if writes {
+							_ = carry() // never fails
+						}
+						time.AfterFunc(locked, rows.hold("0")) // as a person does, by hand
+						return errLost
+					})
 					start := time.Now()
-					rows.set(func() { rows.lose = true })
 					each(2, func(i int) {
 						if i == 0 {
 							err := one(s, "0")
@@ -93,42 +220,24 @@ func TestLock_AfterALostReplyDelaysItsKeyOnly(t *testing.T) {
 	}
 }
 
-// slow are rows that carry one call of Swap out later.
-type slow struct {
-	*table
-	by   time.Duration // how long the next call takes before it is carried out
-	hang bool          // after that the rows do not answer
-}
-
-func (r *slow) Swap(ctx context.Context, swaps []rowstore.Swap) error {
-	var by time.Duration
-	hang := false
-	r.set(func() { by, r.by, hang = r.by, 0, r.hang })
-	if hang {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	time.Sleep(by + time.Millisecond)
-	return r.table.Swap(ctx, swaps)
-}
-
 // The first attempt may be carried out while the step goes on apart: that ends the step, once.
 func TestLock_EarlierAttemptCounts(t *testing.T) {
 	for free := 255 * time.Millisecond; free < 500*time.Millisecond; free += 7 * time.Millisecond {
 		bubble(t, func(t *testing.T) {
-			rows := &slow{table: newTable()}
-			s := rowstore.New(rows, rowstore.Config{})
+			l := &line{table: newTable(), delay: time.Millisecond / 2}
+			s := New(l, Config{})
 			require.NoError(t, one(s, "key"))
-			lock := rows.lockOf(s.Key("key"))
-			lock <- struct{}{}
-			time.AfterFunc(free, func() { <-lock })
-			rows.set(func() { rows.by = 400 * time.Millisecond })
+			time.AfterFunc(free, l.hold("key"))
+			l.answersOnce(func(_ context.Context, _ []Swap, carry func() error) error {
+				time.Sleep(400 * time.Millisecond)
+				return carry()
+			})
 			start := time.Now()
 			require.NoError(t, one(s, "key"))
 			require.LessOrEqual(t, time.Since(start), max(free, 400*time.Millisecond)+160*time.Millisecond)
-			require.InDelta(t, 2, rows.level(t, "key"), 0.1)
+			require.InDelta(t, 2, l.level(t, "key"), 0.1)
 			require.NoError(t, one(s, "key"))
-			require.InDelta(t, 3, rows.level(t, "key"), 0.1)
+			require.InDelta(t, 3, l.level(t, "key"), 0.1)
 		})
 	}
 }
@@ -136,35 +245,24 @@ func TestLock_EarlierAttemptCounts(t *testing.T) {
 // A step fails because the rows are silent, and not because its row was locked before.
 func TestLock_SilenceAfterItIsAnOutage(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		rows := &slow{table: newTable()}
-		s := rowstore.New(rows, rowstore.Config{})
+		l := &line{table: newTable(), delay: time.Millisecond / 2}
+		s := New(l, Config{})
 		require.NoError(t, one(s, "key"))
-		lock := rows.lockOf(s.Key("key"))
-		lock <- struct{}{}
-		rows.set(func() { rows.by = 10 * time.Second })
-		time.AfterFunc(300*time.Millisecond, func() { rows.set(func() { rows.hang = true }) })
+		defer l.hold("key")()
+		l.answersOnce(func(_ context.Context, _ []Swap, carry func() error) error {
+			time.AfterFunc(300*time.Millisecond, func() {
+				l.answers(func(ctx context.Context, _ []Swap, _ func() error) error {
+					<-ctx.Done()
+					return ctx.Err()
+				})
+			})
+			time.Sleep(10 * time.Second)
+			return carry()
+		})
 		err := one(s, "key")
 		require.ErrorIs(t, err, store.ErrUnavailable)
 		require.NotContains(t, err.Error(), "locked")
-		<-lock
 	})
-}
-
-// written are rows whose next call of Swap takes a while, and then does something more.
-type written struct {
-	*table
-	then func()
-}
-
-func (w *written) Swap(ctx context.Context, swaps []rowstore.Swap) error {
-	_ = w.table.Swap(ctx, swaps) // never fails
-	var then func()
-	w.set(func() { then, w.then = w.then, nil })
-	if then != nil {
-		time.Sleep(100 * time.Millisecond)
-		then()
-	}
-	return nil
 }
 
 // A caller leaves while the rows book for it, and another program locks the row for long. The store
@@ -173,17 +271,17 @@ func TestLock_ReturnOnALockedRowEnds(t *testing.T) {
 	for name, locked := range map[string]time.Duration{"for a while": 500 * time.Millisecond, "for long": time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				rows := &written{table: newTable()}
-				s := rowstore.New(rows, rowstore.Config{})
+				rows := newTable()
+				l := &line{table: rows}
+				s := New(l, Config{})
 				require.NoError(t, one(s, "key"))
-				lock := rows.lockOf(s.Key("key"))
-				rows.set(func() {
-					rows.then = func() {
-						lock <- struct{}{}
-						time.AfterFunc(locked, func() { <-lock })
-					}
+				l.answersOnce(func(_ context.Context, _ []Swap, carry func() error) error {
+					err := carry()
+					time.Sleep(100 * time.Millisecond)
+					time.AfterFunc(locked, rows.hold("key"))
+					return err
 				})
-				ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+				ctx, cancel := context.WithTimeout(bg, 50*time.Millisecond)
 				defer cancel()
 				_, err := s.Update(ctx, "key", calls(1))
 				require.ErrorIs(t, err, context.DeadlineExceeded)

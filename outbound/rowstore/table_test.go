@@ -1,32 +1,43 @@
-package rowstore_test
+package rowstore
 
 import (
 	"context"
 	"errors"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/rowstore"
+	"github.com/stretchr/testify/require"
+
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// table is a database of rows that can be locked. It has a clock of its own.
+// table is a database of rows that can be locked.
 type table struct {
-	mapRows
-	ahead  time.Duration            // of the clock
+	mu     sync.Mutex
+	rows   map[string]Row
 	locks  map[string]chan struct{} // by key; full while the row is locked
+	ahead  time.Duration            // of its clock
+	asked  int                      // swaps and locks
+	trips  int                      // as package pgstore makes them: one for a swap of any rows, three for a lock
 	writes int
-	asked  int // swaps and locks
-	trips  int // as package pgstore makes them: one for a swap of any rows, three for a lock
+	keep   time.Duration // of the last write
 }
 
 func newTable() *table {
-	return &table{mapRows: mapRows{rows: make(map[string]rowstore.Row)}, locks: make(map[string]chan struct{})}
+	return &table{rows: make(map[string]Row), locks: make(map[string]chan struct{})}
+}
+
+// set changes the table.
+func (t *table) set(f func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f()
 }
 
 // lockOf returns the lock of a row.
@@ -40,15 +51,23 @@ func (t *table) lockOf(name []byte) chan struct{} {
 	return t.locks[key]
 }
 
+// hold locks the row of a key by hand.
+func (t *table) hold(key string) (free func()) {
+	l := t.lockOf((&Config{}).name(key))
+	l <- struct{}{}
+	return func() { <-l }
+}
+
 func (t *table) clock() time.Duration { return time.Duration(time.Now().UnixNano()) + t.ahead }
 
 // write writes a row. mu is held.
-func (t *table) write(s *rowstore.Swap) {
-	t.rows[string(s.Key)], s.Done = rowstore.Row{Token: s.Token, Bytes: s.New}, true
+func (t *table) write(s *Swap) {
+	t.rows[string(s.Key)], s.Done = Row{Token: s.Token, Bytes: s.New}, true
 	t.writes++
+	t.keep = s.Keep
 }
 
-func (t *table) Swap(_ context.Context, swaps []rowstore.Swap) error {
+func (t *table) Swap(_ context.Context, swaps []Swap) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.trips++
@@ -66,12 +85,12 @@ func (t *table) Swap(_ context.Context, swaps []rowstore.Swap) error {
 	return nil
 }
 
-func (t *table) Lock(ctx context.Context, s *rowstore.Swap, compute func()) error {
+func (t *table) Lock(ctx context.Context, s *Swap, compute func()) error {
 	return t.lock(ctx, s, compute, func() {})
 }
 
 // lock is Lock by a process that is one way from the table.
-func (t *table) lock(ctx context.Context, s *rowstore.Swap, compute, way func()) error {
+func (t *table) lock(ctx context.Context, s *Swap, compute, way func()) error {
 	l := t.lockOf(s.Key)
 	ctx, cancel := context.WithTimeout(ctx, 400*time.Millisecond)
 	defer cancel()
@@ -82,11 +101,11 @@ func (t *table) lock(ctx context.Context, s *rowstore.Swap, compute, way func())
 		s.Busy = true
 		return nil
 	}
-	t.mu.Lock()
-	s.Row, s.Clock = t.rows[string(s.Key)], t.clock()
-	t.asked++
-	t.trips += 3
-	t.mu.Unlock()
+	t.set(func() {
+		s.Row, s.Clock = t.rows[string(s.Key)], t.clock()
+		t.asked++
+		t.trips += 3
+	})
 	if s.Row.Token == 0 {
 		return nil
 	}
@@ -94,107 +113,127 @@ func (t *table) lock(ctx context.Context, s *rowstore.Swap, compute, way func())
 	compute()
 	way()
 	if s.New != nil {
-		t.mu.Lock()
-		t.write(s)
-		t.mu.Unlock()
+		t.set(func() { t.write(s) })
 	}
 	return nil
 }
 
-// set changes the table.
-func (t *table) set(f func()) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	f()
+// store returns a store of one process on the table.
+func (t *table) store() *Store { return New(t, Config{}) }
+
+// level returns the level of a key, as another process sees it.
+func (t *table) level(test *testing.T, key string) float64 {
+	test.Helper()
+	r, err := t.store().Update(bg, key, &store.Op{Limits: ages})
+	require.NoError(test, err)
+	return r.State.Level[0]
 }
 
-// store returns a store of one process on the table.
-func (t *table) store() *rowstore.Store { return rowstore.New(t, rowstore.Config{}) }
-
-// badRows are the rows of a table behind a bad line: the line loses requests and replies,
-// repeats requests later, and delays both.
-type badRows struct {
+// line is one process's line to a table. It may lose requests and replies, repeat requests later,
+// and delay both.
+type line struct {
 	*table
-	lost     float64       // share of the requests that are lost
-	noReply  float64       // share of the replies that are lost
-	repeated float64       // share of the requests that arrive a second time
-	delay    time.Duration // of each way, at most; every tenth way takes up to 100 times as long
-	even     bool          // each way takes just the delay
-	dice     *rand.Rand
-	diceMu   sync.Mutex
-	wg       sync.WaitGroup // counts the repeated requests that are on their way
+	lost, noReply float64       // shares of the requests and of the replies that are lost
+	repeated      float64       // share of the requests that arrive a second time
+	delay         time.Duration // of each way; with dice up to so much, and every tenth 100 times as long
+	dice          *rand.Rand
+
+	mu     sync.Mutex
+	around around
+	wg     sync.WaitGroup // counts the repeated requests that are on their way
+}
+
+// around is called for each request with what carries it out. The swaps of a Lock are nil.
+type around func(ctx context.Context, swaps []Swap, carry func() error) error
+
+// answers has requests answered by f, or by the table if f is nil.
+func (l *line) answers(f around) *line {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.around = f
+	return l
+}
+
+// answersOnce has the next request answered by f.
+func (l *line) answersOnce(f around) {
+	l.answers(func(ctx context.Context, swaps []Swap, carry func() error) error {
+		l.answers(nil)
+		return f(ctx, swaps, carry)
+	})
 }
 
 var errLost = errors.Join(store.ErrUnavailable, errors.New("lost on the way"))
 
-func (b *badRows) roll(share *float64) bool {
-	b.diceMu.Lock()
-	defer b.diceMu.Unlock()
-	return *share > 0 && b.dice.Float64() < *share
+// roll reports whether a request or a reply is one of a share.
+func (l *line) roll(share float64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return share > 0 && l.dice.Float64() < share
 }
 
-// lose sets the share of the replies that are lost.
-func (b *badRows) lose(noReply float64) {
-	b.diceMu.Lock()
-	defer b.diceMu.Unlock()
-	b.noReply = noReply
-}
-
-func (b *badRows) way() {
-	d := b.delay
-	if !b.even {
-		b.diceMu.Lock()
-		d = time.Duration(b.dice.Float64() * float64(d))
-		if b.dice.IntN(10) == 0 {
+func (l *line) way() {
+	d := l.delay
+	if l.dice != nil {
+		l.mu.Lock()
+		if d = time.Duration(l.dice.Float64() * float64(d)); l.dice.IntN(10) == 0 {
 			d *= 100
 		}
-		b.diceMu.Unlock()
+		l.mu.Unlock()
 	}
 	time.Sleep(d)
 }
 
-func (b *badRows) Swap(ctx context.Context, swaps []rowstore.Swap) error {
-	again := append([]rowstore.Swap(nil), swaps...)
-	b.way()
-	if b.roll(&b.lost) {
+// request carries a request out over the line.
+func (l *line) request(ctx context.Context, swaps []Swap, carry func() error) error {
+	l.way()
+	if l.roll(l.lost) {
 		return errLost
 	}
-	_ = b.table.Swap(ctx, swaps) // never fails
-	for i := range swaps {
-		if swaps[i].Busy { // then it is not carried out later
-			again[i].New = nil
-		}
+	l.mu.Lock()
+	answer := l.around
+	l.mu.Unlock()
+	if answer != nil {
+		return answer(ctx, swaps, carry)
 	}
-	if b.roll(&b.repeated) {
-		b.wg.Go(func() {
-			b.way()
-			_ = b.table.Swap(ctx, again)
-		})
-	}
-	b.way()
-	if b.roll(&b.noReply) {
-		return errLost
-	}
-	return nil
-}
-
-func (b *badRows) Lock(ctx context.Context, s *rowstore.Swap, compute func()) error {
-	b.way()
-	if b.roll(&b.lost) {
-		return errLost
-	}
-	err := b.lock(ctx, s, compute, b.way)
-	if err == nil {
-		b.way()
-	}
-	if b.roll(&b.noReply) {
+	err := carry()
+	l.way()
+	if l.roll(l.noReply) {
 		return errLost
 	}
 	return err
 }
 
+func (l *line) Swap(ctx context.Context, swaps []Swap) error {
+	return l.request(ctx, swaps, func() error {
+		again := slices.Clone(swaps)
+		_ = l.table.Swap(ctx, swaps) // never fails
+		for i := range swaps {
+			if swaps[i].Busy { // then it is not carried out later
+				again[i].New = nil
+			}
+		}
+		if l.roll(l.repeated) {
+			l.wg.Go(func() {
+				l.way()
+				_ = l.table.Swap(ctx, again)
+			})
+		}
+		return nil
+	})
+}
+
+func (l *line) Lock(ctx context.Context, s *Swap, compute func()) error {
+	return l.request(ctx, nil, func() error { return l.lock(ctx, s, compute, l.way) })
+}
+
 // unlocked are rows that cannot be locked.
-type unlocked struct{ rowstore.Rows }
+type unlocked struct{ Rows }
+
+// forms are the two forms of rows: those that can be locked, and those that cannot.
+var forms = map[string]func(Rows) Rows{
+	"locks":    func(r Rows) Rows { return r },
+	"no locks": func(r Rows) Rows { return unlocked{r} },
+}
 
 // dice returns a source of random numbers. With DRIPFEED_SEED it draws the same numbers again.
 func dice(t *testing.T) *rand.Rand {
@@ -223,6 +262,8 @@ func each(n int, work func(i int)) {
 	wg.Wait()
 }
 
+var bg = context.Background()
+
 // ages is a limit so slow that nothing leaks from it during a test.
 var ages = []store.Limit{{Name: "calls", Capacity: 1e4, Rate: 1e-5}}
 
@@ -236,22 +277,22 @@ func calls(n int) *store.Op {
 }
 
 // one asks for one call of a key.
-func one(s *rowstore.Store, key string) error {
-	_, err := s.Update(context.Background(), key, calls(1))
+func one(s *Store, key string) error {
+	_, err := s.Update(bg, key, calls(1))
 	return err
 }
 
-// level returns the level of a key, as another process sees it.
-func (t *table) level(test *testing.T, key string) float64 {
-	test.Helper()
-	r, err := t.store().Update(context.Background(), key, &store.Op{Limits: ages})
-	if err != nil {
-		test.Fatal(err)
-	}
-	return r.State.Level[0]
+// ask makes a step of the key "key" by a limit, which must succeed.
+func ask(t *testing.T, s *Store, limit store.Limit, op store.Op) store.Reply {
+	t.Helper()
+	op.Limits = []store.Limit{limit}
+	op.Base = store.Hash(op.Limits)
+	r, err := s.Update(bg, "key", &op)
+	require.NoError(t, err)
+	return r
 }
 
-// events are the events that stores have reported.
+// events are the events that a store has reported.
 type events struct {
 	mu  sync.Mutex
 	all []store.StoreEvent
@@ -272,78 +313,4 @@ func (e *events) kinds() (kinds []store.StoreEventKind) {
 		kinds = append(kinds, ev.Kind)
 	}
 	return kinds
-}
-
-// bucket is a user of a store, for a key with one leaky limit.
-type bucket struct {
-	store  store.Store
-	limits []store.Limit
-}
-
-func shared(s store.Store, capacity, rate float64) *bucket {
-	return &bucket{s, []store.Limit{{Name: "calls", Capacity: capacity, Rate: rate}}}
-}
-
-// do makes a step.
-func (b *bucket) do(t *testing.T, op store.Op) store.Reply {
-	t.Helper()
-	op.Limits, op.Base = b.limits, store.Hash(b.limits)
-	r, err := b.store.Update(context.Background(), "key", &op)
-	if err != nil {
-		t.Error(err)
-	}
-	return r
-}
-
-// acquire reports whether a call may leave now. A reply that comes too late counts as none.
-func (b *bucket) acquire(t *testing.T) bool {
-	t.Helper()
-	r := b.do(t, store.Op{Action: store.Book, Costs: []store.Units{{1}}})
-	return len(r.Charges) == 1 && time.Since(r.When) <= store.BookingGrace
-}
-
-// hanging are rows that do not answer until the test lets them.
-type hanging struct {
-	rowstore.Locker
-	mu    sync.Mutex
-	until chan struct{} // nil: they answer
-	calls int           // that are under way now
-	most  int
-}
-
-func (h *hanging) hang() (free func()) {
-	until := make(chan struct{})
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.until = until
-	return func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.until = nil
-		close(until)
-	}
-}
-
-func (h *hanging) wait() {
-	h.mu.Lock()
-	until := h.until
-	h.calls++
-	h.most = max(h.most, h.calls)
-	h.mu.Unlock()
-	if until != nil {
-		<-until
-	}
-	h.mu.Lock()
-	h.calls--
-	h.mu.Unlock()
-}
-
-func (h *hanging) Swap(ctx context.Context, swaps []rowstore.Swap) error {
-	h.wait()
-	return h.Locker.Swap(ctx, swaps)
-}
-
-func (h *hanging) Lock(ctx context.Context, s *rowstore.Swap, compute func()) error {
-	h.wait()
-	return h.Locker.Lock(ctx, s, compute)
 }
