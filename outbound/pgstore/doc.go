@@ -11,7 +11,7 @@
 // server that has fallen silent, until TCP gives up. A store whose six calls all wait so is
 // unavailable until then, even if another server has taken over. No Config of a store cures that. A
 // Dialer of pq.Connector does, whose connections set a deadline of a second before each Read:
-// outbound/internal/pgtest/silent_test.go has one of fifteen lines, for programs that do not LISTEN
+// outbound/internal/pgtest/libpq_test.go has one of fifteen lines, for programs that do not LISTEN
 // with it. The connections may go through pgbouncer in transaction mode, because nothing is left in
 // a session. With pgbouncer, pgx needs the mode QueryExecModeExec or QueryExecModeCacheDescribe, as
 // in any program.

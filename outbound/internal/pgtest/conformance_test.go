@@ -8,13 +8,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/rollouttest"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// The exam, by each driver, as a role that may do no more than it needs. Roles may have settings that
-// make other programs wait or repeat.
+// A store passes the conformance test by each driver, as a role that may do no more than it needs.
+// Roles may have settings that make other programs wait or repeat. With pgx the server hangs when
+// the test says so.
 func TestConformance(t *testing.T) {
 	server := theServer(t)
 	for _, c := range []struct {
@@ -25,10 +27,37 @@ func TestConformance(t *testing.T) {
 		{"pgx", []string{"default_transaction_isolation = 'serializable'", "lock_timeout = '5ms'", "idle_in_transaction_session_timeout = '50ms'", "search_path = ''"}},
 	} {
 		t.Run(fmt.Sprint(c.driver, c.settings), func(t *testing.T) {
-			t.Parallel() // the cases are, and one exam need not wait for the other
+			t.Parallel() // the cases are, and one conformance test need not wait for the other
 			x := newTables(t, server)
-			worker := x.as(x.role(t, c.settings...))
-			outboundtest.TestStore(t, func(t *testing.T) store.Store { return x.over(worker.open(t, c.driver, nil)) })
+			role := x.role(t, c.settings...)
+			if c.driver == "postgres" {
+				outboundtest.TestStore(t, func(t *testing.T) store.Store { return x.over(x.as(role).open(t, c.driver, nil)) })
+				return
+			}
+			type way struct {
+				*proxy
+				db *sql.DB
+			}
+			var ways sync.Map // of the stores
+			of := func(s store.Store) way {
+				w, _ := ways.Load(s)
+				return w.(way)
+			}
+			open := func(w way) store.Store {
+				s := x.over(w.db, func(c *pgstore.Config) { c.Timeout = 1500 * time.Millisecond })
+				ways.Store(s, w)
+				return s
+			}
+			outboundtest.TestStore(t, func(t *testing.T) store.Store {
+				line := newProxy(t, server)
+				return open(way{line, line.in(x.as(role).server).open(t, c.driver, nil)})
+			}, outboundtest.StoreHooks{
+				Break: func(s store.Store) (mend func()) {
+					of(s).set(faults{hang: true})
+					return func() { of(s).set(faults{}) }
+				},
+				Reopen: func(s store.Store) store.Store { return open(of(s)) },
+			})
 		})
 	}
 }
@@ -42,37 +71,16 @@ func TestConformance_Pgbouncer(t *testing.T) {
 	})
 }
 
-// The exam with a server that hangs when the exam says so, and with stores that know only what was
-// saved.
-func TestConformance_HungServer(t *testing.T) {
+// Old and new processes run next to each other, in long runs for a minute.
+func TestConformance_RolloutOfLimits(t *testing.T) {
+	t.Parallel()
 	x := newTables(t, theServer(t))
-	worker := x.as(x.role(t))
-	type way struct {
-		*proxy
-		db *sql.DB
+	db := x.open(t, "", nil)
+	f := &rollouttest.Fleet{For: 2 * time.Second, Tenants: 100, Open: func(testing.TB) store.Store {
+		return x.over(db, func(c *pgstore.Config) { c.Timeout = time.Minute })
+	}}
+	if long {
+		f.For, f.Tenants = time.Minute, 1_000
 	}
-	var mu sync.Mutex
-	ways := make(map[store.Store]way)
-	open := func(w way) store.Store {
-		s := x.over(w.db, func(c *pgstore.Config) { c.Timeout = 1500 * time.Millisecond })
-		mu.Lock()
-		defer mu.Unlock()
-		ways[s] = w
-		return s
-	}
-	of := func(s store.Store) way {
-		mu.Lock()
-		defer mu.Unlock()
-		return ways[s]
-	}
-	outboundtest.TestStore(t, func(t *testing.T) store.Store {
-		line := newProxy(t, x.server)
-		return open(way{line, line.in(worker.server).open(t, "", nil)})
-	}, outboundtest.StoreHooks{
-		Break: func(s store.Store) (mend func()) {
-			of(s).set(faults{hang: true})
-			return func() { of(s).set(faults{}) }
-		},
-		Reopen: func(s store.Store) store.Store { return open(of(s)) },
-	})
+	f.Test(t)
 }

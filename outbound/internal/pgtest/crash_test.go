@@ -1,15 +1,9 @@
 package pgtest
 
 import (
-	"database/sql"
 	"errors"
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -17,200 +11,156 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/rollouttest"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 	"github.com/dripfeed/dripfeed/outbound/rowstore"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// spend acquires until the bucket is full or the server is gone, and returns how many went.
-func spend(b *outbound.Bucket, n int) (went float64) {
+// spend acquires until the bucket is full or the server is unavailable, and returns how many calls left.
+func spend(b *outbound.Bucket, n int) (left float64) {
 	for range n {
 		if _, err := b.Acquire(bg, outbound.Cost{1}); err == nil {
-			went++
+			left++
 		}
 	}
-	return went
+	return left
 }
 
-// A crash loses what did not wait for the disk, and nothing else; the workers go on by themselves. Of
-// a table that is not logged it loses all, and then at most a capacity more goes out.
+// A crash loses what did not wait for the disk, and nothing else; the processes continue by themselves.
+// Of a table that is not logged it loses everything, and then at most one more capacity is admitted.
 func TestCrash_OfTheServer(t *testing.T) {
 	x := newTables(t, ownServer(t, "fsync=on", "wal_writer_delay=10s"))
 	limit := outbound.Limit{Capacity: 1000, LeakRate: 1e-6}
-	var told events
+	var seen events
 	db := x.open(t, "", nil)
-	durable := x.over(db, func(c *pgstore.Config) { c.Durable = true }, told.observe)
-	quick := x.over(db, told.observe)
+	stores := map[string]*rowstore.Store{"durable": x.over(db, durable, seen.observe), "quick": x.over(db, seen.observe)}
 	unlogged := newTables(t, x.server)
 	x.exec(t, "ALTER TABLE "+unlogged.table()+" SET UNLOGGED")
 	small := outbound.Limit{Capacity: 30, LeakRate: 1e-6}
-	forgetful := bucket(unlogged.over(db, told.observe), "unlogged", small)
+	forgetful := bucket(unlogged.over(db, seen.observe), "unlogged", small)
 	require.Equal(t, small.Capacity, spend(forgetful, 40))
-	went := map[string]float64{"quick": spend(bucket(quick, "quick", limit), 50)}
-	went["durable"] = spend(bucket(durable, "durable", limit), 50) // whose commits take those before along
-	went["quick"] += spend(bucket(quick, "quick", limit), 50)
+	left := make(map[string]float64)
+	for _, key := range []string{"quick", "durable", "quick"} { // a durable commit takes those before it along
+		left[key] += spend(bucket(stores[key], key, limit), 50)
+	}
 	x.kill(syscall.SIGQUIT)
 	require.NoError(t, x.start("fsync=on", "wal_writer_delay=10s"))
-	for key, s := range map[string]*rowstore.Store{"durable": durable, "quick": quick} {
-		b := bucket(s, key, limit)
-		require.Eventually(t, func() bool { _, err := b.State(bg); return err == nil }, patience, 10*time.Millisecond)
-		state, err := b.State(bg)
-		require.NoError(t, err)
-		t.Logf("%s: %v of %v are left", key, state.Level, went[key])
+	for key, s := range stores {
+		level := levelOf(t, s, key, limit)
+		t.Logf("%s: %v of %v are left", key, level, left[key])
 		if key == "durable" {
-			require.InDelta(t, went[key], state.Level, 0.1)
+			require.InDelta(t, left[key], level, 0.1)
 			continue
 		}
-		require.GreaterOrEqual(t, state.Level, 50-0.1)
-		require.LessOrEqual(t, state.Level, went[key]+0.1)
-		if state.Level < went[key]-0.5 {
-			told.await(t, store.EventDataLoss)
+		require.GreaterOrEqual(t, level, 50-0.1)
+		require.LessOrEqual(t, level, left[key]+0.1)
+		if level < left[key]-0.5 {
+			seen.await(t, store.EventDataLoss)
 		}
 	}
 	again := 0.
 	require.Eventually(t, func() bool { again += spend(forgetful, 40); return again > 0 }, patience, 100*time.Millisecond, "its refusal is remembered for a second")
 	require.Equal(t, small.Capacity, again)
 	require.Eventually(t, func() bool {
-		return slices.ContainsFunc(told.of(store.EventDataLoss), func(e store.StoreEvent) bool { return e.Key == "unlogged" })
+		return slices.ContainsFunc(seen.of(store.EventDataLoss), func(e store.StoreEvent) bool { return e.Key == "unlogged" })
 	}, patience, time.Millisecond)
 }
 
-// A replica that is behind is promoted. What it has not heard of is lost, at most a capacity, and
-// no worker's old row overwrites what is charged there.
-func TestCrash_ReplicaIsPromoted(t *testing.T) {
-	settings := []string{"wal_level=replica", "max_wal_senders=4"}
-	x := newTables(t, ownServer(t, settings...))
-	wal := newProxy(t, x.server)
-	replica := wal.in(x.server).replica(t, settings...)
-	limit := outbound.Limit{Capacity: 300, LeakRate: 1e-6}
-	var told events
-	line := newProxy(t, x.server)
-	through := line.in(x.server)
-	s := x.over(through.open(t, "", nil), func(c *pgstore.Config) { c.Timeout = 2 * time.Second }, told.observe)
-	b := bucket(s, "key", limit)
-	went := spend(b, 100)
-	require.Equal(t, 100., went)
-	at := &tables{server: replica, config: x.config}
-	require.Eventually(t, func() bool { // it has heard of them
-		return replica.one(t, "SELECT count(*) FROM "+x.table()) == 1 &&
-			replica.one(t, "SELECT (pg_last_wal_replay_lsn() >= '"+x.lsn(t)+"')::int") == 1
+// levelOf returns the level of a key once the server answers.
+func levelOf(t *testing.T, s *rowstore.Store, key string, limit outbound.Limit) (level float64) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		state, err := bucket(s, key, limit).State(bg)
+		level = state.Level
+		return err == nil
 	}, patience, 10*time.Millisecond)
-	wal.set(faults{hang: true}) // now it falls behind
-	went += spend(b, 100)
-	require.Equal(t, 200., went)
-	var busy sync.WaitGroup // workers who write another row at the same time, and so lock it
-	stop := make(chan struct{})
-	far := newProxy(t, x.server)
+	return level
+}
+
+// A replica that is behind is promoted. What it has not received is lost, at most a capacity, and no
+// process's old row overwrites what is charged there.
+func TestCrash_ReplicaIsPromoted(t *testing.T) {
+	x := newTables(t, ownServer(t, replicated...))
+	wal, line, far := newProxy(t, x.server), newProxy(t, x.server), newProxy(t, x.server)
+	replica := wal.in(x.server).replica(t)
+	at := &tables{server: replica, config: x.config}
+	limit := outbound.Limit{Capacity: 300, LeakRate: 1e-6}
+	var seen events
+	s := x.over(line.in(x.server).open(t, "", nil), func(c *pgstore.Config) { c.Timeout = 2 * time.Second }, seen.observe)
+	b := bucket(s, "key", limit)
+	left := spend(b, 100)
+	require.Equal(t, 100., left)
+	written := x.one(t, "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')")
+	require.Eventually(t, func() bool { // it has received them
+		return replica.one(t, "SELECT pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')") >= written
+	}, patience, 10*time.Millisecond)
+	wal.set(faults{hang: true}) // from here on it falls behind
+	left += spend(b, 100)
+	require.Equal(t, 200., left)
 	far.set(faults{way: 300 * time.Microsecond})
+	var others []*rowstore.Store
 	for range 4 {
-		other := x.over(far.in(x.server).open(t, "", nil), short, told.observe)
-		for range 4 {
-			busy.Go(func() {
-				for {
-					select {
-					case <-stop:
-						return
-					default:
-					}
-					// If nothing answers until the timeout, a call returns the last that it has heard: perhaps that the row is locked.
-					_, err := other.Update(bg, "busy", calls(1))
-					if err != nil && !errors.Is(err, store.ErrUnavailable) && !strings.Contains(err.Error(), "keeps the row locked") {
-						t.Errorf("a replica that is not promoted is away, and not: %v", err)
-						return
-					}
-				}
-			})
-		}
+		others = append(others, x.over(far.in(x.server).open(t, "", nil), short, seen.observe))
 	}
+	stop := busy(16, func(i int) { // they write another row at the same time, and so lock it
+		// If nothing answers until the timeout, a call returns the last answer: perhaps that the row is locked.
+		err := call(others[i%4], "busy")
+		if err != nil && !errors.Is(err, store.ErrUnavailable) && !strings.Contains(err.Error(), "keeps the row locked") {
+			t.Errorf("a replica that is not promoted is unavailable, and not: %v", err)
+		}
+	})
 	time.Sleep(100 * time.Millisecond) // until they do
 	x.kill(syscall.SIGQUIT)
-	for _, p := range []*proxy{line, far} {
-		p.mu.Lock()
-		p.to = replica.host
-		p.mu.Unlock()
-	}
-	_, err := bucket(at.over(replica.open(t, "", nil), short), "key", limit).Acquire(bg, outbound.Cost{1})
-	close(stop)
-	busy.Wait()
+	line.moveTo(replica)
+	far.moveTo(replica)
+	_, err := bucket(at.store(t, short), "key", limit).Acquire(bg, outbound.Cost{1})
+	stop()
 	require.ErrorIs(t, err, store.ErrUnavailable, "a replica that is not promoted yet")
-	require.Empty(t, told.of(store.EventDenied))
+	require.Empty(t, seen.of(store.EventDenied))
 	replica.exec(t, "SELECT pg_promote()")
-	require.Eventually(t, func() bool { _, err := b.State(bg); return err == nil }, patience, 10*time.Millisecond)
-	went += spend(b, 400)
-	t.Logf("%v went of a capacity of %v", went, limit.Capacity)
-	require.LessOrEqual(t, went, 2*limit.Capacity)
-	require.GreaterOrEqual(t, went, limit.Capacity)
-	require.Greater(t, went, limit.Capacity, "the replica has not heard of some")
-	told.await(t, store.EventDataLoss)
-	require.InDelta(t, limit.Capacity, at.levelOf(t, "key", limit), 0.1)
+	levelOf(t, s, "key", limit)
+	left += spend(b, 400)
+	t.Logf("%v left of a capacity of %v", left, limit.Capacity)
+	require.LessOrEqual(t, left, 2*limit.Capacity)
+	require.Greater(t, left, limit.Capacity, "the replica has not received some")
+	seen.await(t, store.EventDataLoss)
+	require.InDelta(t, limit.Capacity, levelOf(t, at.store(t), "key", limit), 0.1)
 }
 
-// levelOf returns the level of a key, as another worker with the same limit sees it.
-func (x *tables) levelOf(t testing.TB, key string, limit outbound.Limit) float64 {
-	t.Helper()
-	state, err := bucket(x.store(t), key, limit).State(bg)
-	require.NoError(t, err)
-	return state.Level
-}
-
-// lsn returns how far the server has written.
-func (s *server) lsn(t testing.TB) (lsn string) {
-	t.Helper()
-	db, err := sql.Open("pgx", s.url(nil))
-	require.NoError(t, err)
-	defer db.Close()
-	require.NoError(t, db.QueryRow("SELECT pg_current_wal_lsn()").Scan(&lsn))
-	return lsn
-}
-
-// replica starts a replica of the server.
-func (s *server) replica(t testing.TB, settings ...string) *server {
-	t.Helper()
-	folder, err := bin()
-	require.NoError(t, err)
-	dir, err := newFolder("replica")
-	require.NoError(t, err)
-	cmd, err := command(filepath.Join(folder, "pg_basebackup"), "-D", dir, "-d", s.url(nil), "-R", "-X", "stream", "-c", "fast", "--no-sync")
-	require.NoError(t, err)
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, string(out))
-	r := &server{dir: dir, user: s.user}
-	require.NoError(t, r.start(append(settings, "hot_standby=on")...))
-	t.Cleanup(func() { r.kill(syscall.SIGQUIT) })
-	return r
-}
-
-// pgbouncer starts a pgbouncer in transaction mode in front of a server. Without one the test is skipped,
-// or fails where servers are required.
-func pgbouncer(t testing.TB, s *server) *server {
-	t.Helper()
-	program, err := exec.LookPath("pgbouncer")
-	if err != nil {
-		program, err = exec.LookPath("/usr/sbin/pgbouncer")
+// Three processes have at most six calls in flight. One is cut off, and the others have its slots after
+// its lease.
+func TestInFlight_OfAProcessThatIsCutOff(t *testing.T) {
+	const slots, lease = 6, 3 * time.Second
+	x := newTables(t, theServer(t))
+	var lines [3]*proxy
+	var stores []store.Store
+	for i := range lines {
+		lines[i] = newProxy(t, x.server)
+		stores = append(stores, x.over(lines[i].in(x.server).open(t, "", nil)))
 	}
-	if err != nil && os.Getenv("DRIPFEED_REQUIRE_POSTGRES") == "" {
-		t.Skip("there is no pgbouncer")
+	fleet := rollouttest.StartCallers(t, slots, lease, stores)
+	fleet.Full(t)
+	lines[2].set(faults{hang: true})
+	time.Sleep(lease/2 + 100*time.Millisecond) // by then it starts no more calls
+	fleet.Full(t)
+	fleet.Check(t)
+}
+
+// The server crashes, and starts again. A store that is durable has lost nothing: there are never more
+// calls, and each process continues.
+func TestInFlight_CrashOfTheServer(t *testing.T) {
+	x := newTables(t, ownServer(t))
+	var stores []store.Store
+	for range 3 {
+		stores = append(stores, x.store(t, durable))
 	}
-	require.NoError(t, err)
-	host, err := freeHost()
-	require.NoError(t, err)
-	in, err := newFolder("bouncer")
-	require.NoError(t, err)
-	config := filepath.Join(in, "pgbouncer.ini")
-	writeFile(t, config, fmt.Sprintf("[databases]\npostgres = host=%s port=%s user=postgres\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port=%s\n"+
-		"unix_socket_dir=\nauth_type=any\npool_mode=transaction\ndefault_pool_size=8\nmax_client_conn=1000\nlogfile=/dev/null\n",
-		hostOf(s.host), portOf(s.host), portOf(host)))
-	cmd, err := command(program, config)
-	require.NoError(t, err)
-	begun := make(chan error)
-	starter() <- func() { begun <- cmd.Start() }
-	require.NoError(t, <-begun)
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	b := &server{host: host, user: s.user}
-	db := b.open(t, "", map[string][]string{"default_query_exec_mode": {"exec"}})
-	require.Eventually(t, func() bool { return db.Ping() == nil }, patience, 10*time.Millisecond)
-	return b
+	fleet := rollouttest.StartCallers(t, 6, 6*time.Second, stores)
+	for range 2 {
+		fleet.AllGoOn(t, 10)
+		x.kill(syscall.SIGQUIT)
+		require.NoError(t, x.start())
+	}
+	fleet.AllGoOn(t, 10)
+	fleet.Check(t)
 }

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
-	"github.com/dripfeed/dripfeed/outbound/rowstore"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -64,10 +64,13 @@ var matrix = []fault{
 		f.must(f.start())
 	}},
 	{name: "one of its processes is killed", loss: true, does: func(f *faulty) {
-		f.exec(f.t, "SELECT 1") // the server answers
+		db := f.open(f.t, "", nil)
+		conn, err := db.Conn(bg)
+		f.must(err)
 		pid := int(f.one(f.t, "SELECT pid FROM pg_stat_activity WHERE application_name = 'worker' LIMIT 1"))
 		f.must(syscall.Kill(pid, syscall.SIGKILL)) // so the server ends all others, and recovers
-		f.awaitServer()
+		require.Eventually(f.t, func() bool { return conn.PingContext(bg) != nil }, patience, time.Millisecond)
+		require.Eventually(f.t, func() bool { return db.Ping() == nil }, patience, time.Millisecond)
 	}},
 	{name: "hangs", down: 3, does: func(f *faulty) {
 		f.signal(f.t, syscall.SIGSTOP)
@@ -142,7 +145,7 @@ var matrix = []fault{
 		f.all(faults{})
 	}},
 	{name: "lost replies", flows: true, does: func(f *faulty) {
-		f.all(faults{unheard: 0.1})
+		f.all(faults{lost: 0.1})
 		f.lasts()
 		f.all(faults{})
 	}},
@@ -176,6 +179,15 @@ type faulty struct {
 	replica *server
 	lasts   func() // until each worker has met the fault
 	during  func() // is called repeatedly while it lasts
+	seen    [3]events
+	busy    stalls
+
+	mu               sync.Mutex           // protects what the workers have found:
+	admitted, failed float64              // calls of the ledger, a limit of which nothing leaks; of failed ones it is unknown whether they were charged
+	successes        [3][]time.Time       // of the ledger
+	slow             [3][][2]time.Time    // calls, from their beginning to their end
+	longest          time.Duration        // of a call of the bucket that was admitted
+	places, arrivals outboundtest.History // of the bucket
 }
 
 func (f *faulty) must(err error) { require.NoError(f.t, err) }
@@ -187,25 +199,17 @@ func (f *faulty) all(is faults) {
 	}
 }
 
-// awaitServer waits until the server answers.
-func (f *faulty) awaitServer() {
-	db := f.open(f.t, "", nil)
-	require.Eventually(f.t, func() bool { return db.Ping() == nil }, patience, 5*time.Millisecond)
-}
-
 // replicate starts a replica, and waits until it has what the server has.
 func (f *faulty) replicate() {
 	f.wal = newProxy(f.t, f.server)
-	f.replica = f.wal.in(f.server).replica(f.t, replicated...)
+	f.replica = f.wal.in(f.server).replica(f.t)
 }
 
 // promote makes the replica the server.
 func (f *faulty) promote() {
 	f.replica.exec(f.t, "SELECT pg_promote()")
 	for _, line := range f.lines {
-		line.mu.Lock()
-		line.to = f.replica.host
-		line.mu.Unlock()
+		line.moveTo(f.replica)
 	}
 	f.server = f.replica
 }
@@ -249,16 +253,6 @@ func (s *stalls) between(begin, end time.Time) (sum time.Duration) {
 	return 8 * sum
 }
 
-// tally is what a worker has found.
-type tally struct {
-	mu        sync.Mutex
-	admitted  int         // by the ledger, a limit of which nothing leaks
-	failed    int         // calls of the ledger of which it is unknown whether they were charged
-	successes []time.Time // of the ledger
-	slow      [][2]time.Time
-	longest   time.Duration // of a call of the bucket that was admitted
-}
-
 // A fault costs what the matrix says, and nothing else.
 func TestFaults_AtEachStep(t *testing.T) {
 	turns := make(chan struct{}, 4) // servers at a time, so that they do not stall each other
@@ -272,105 +266,93 @@ func TestFaults_AtEachStep(t *testing.T) {
 	}
 }
 
+// work has a worker call until stop is called.
+func (f *faulty) work(c *fault, i int) (stop func()) {
+	f.lines[i] = newProxy(f.t, f.server)
+	through := f.lines[i].in(f.server)
+	if f.worker != nil {
+		through.user = f.worker
+	}
+	db := through.open(f.t, "", url.Values{"application_name": {"worker"}})
+	s := f.over(db, func(d *pgstore.Config) { d.Timeout = c.timeout(i) }, f.seen[i].observe)
+	return busy(2, func(bucket int) {
+		time.Sleep(15 * time.Millisecond)
+		key, op := "ledger", calls(1)
+		if bucket > 0 {
+			key, op = "bucket", callsBy(allowance, 2)
+		}
+		begin := time.Now()
+		r, err := s.Update(bg, key, op)
+		end := time.Now()
+		n := float64(len(r.Charges))
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if end.Sub(begin) > c.timeout(i)+200*time.Millisecond {
+			f.slow[i] = append(f.slow[i], [2]time.Time{begin, end})
+		}
+		switch {
+		case bucket > 0 && n > 0:
+			f.places.Add(time.Unix(0, int64(r.State.At)), n)
+			f.arrivals.Add(end, n)
+			f.longest = max(f.longest, end.Sub(begin))
+		case bucket > 0:
+		case err != nil:
+			f.failed++
+		default:
+			f.admitted += n
+			f.successes[i] = append(f.successes[i], end)
+		}
+	})
+}
+
+// firstAfter returns when a worker was first admitted after a time, or 0.
+func (f *faulty) firstAfter(i int, t time.Time) (at time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range slices.Backward(f.successes[i]) {
+		if !s.After(t) {
+			break
+		}
+		at = s
+	}
+	return at
+}
+
+// admits waits until a worker is admitted after a time.
+func (f *faulty) admits(i int, after time.Time) {
+	require.Eventually(f.t, func() bool { return !f.firstAfter(i, after).IsZero() }, patience, time.Millisecond, "worker %d is admitted nothing", i)
+}
+
 func (c *fault) judge(t *testing.T) {
 	f := &faulty{t: t, tables: newTables(t, ownServer(t, c.settings...)), during: func() {}}
 	if c.before != nil {
 		c.before(f)
 	}
-	var told [3]events
-	var tallies [3]tally
-	var stores [3]*rowstore.Store
-	var busy stalls
-	var places, arrivals outboundtest.History
-	var logging sync.Mutex
-	stop := make(chan struct{})
-	var working, watching sync.WaitGroup
-	watching.Go(func() { busy.watch(stop) })
-	repeat := func(call func()) {
-		working.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				case <-time.After(15 * time.Millisecond):
-					call()
-				}
-			}
-		})
-	}
-	for i := range stores {
-		f.lines[i] = newProxy(t, f.server)
-		through := f.lines[i].in(f.server)
-		if f.worker != nil {
-			through.user = f.worker
-		}
-		db := through.open(t, "", url.Values{"application_name": {"worker"}})
-		s := f.over(db, func(d *pgstore.Config) { d.Timeout = c.timeout(i) }, told[i].observe)
-		stores[i] = s
-		n := &tallies[i]
-		ask := func(key string, op *store.Op) (store.Reply, time.Duration, error) {
-			begin := time.Now()
-			r, err := s.Update(bg, key, op)
-			end := time.Now()
-			if end.Sub(begin) > c.timeout(i)+200*time.Millisecond {
-				n.mu.Lock()
-				n.slow = append(n.slow, [2]time.Time{begin, end})
-				n.mu.Unlock()
-			}
-			return r, end.Sub(begin), err
-		}
-		repeat(func() {
-			r, _, err := ask("ledger", calls(1))
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			if err != nil {
-				n.failed++
-				return
-			}
-			n.admitted += len(r.Charges)
-			n.successes = append(n.successes, time.Now())
-		})
-		repeat(func() {
-			r, took, err := ask("bucket", &store.Op{Limits: allowance, Base: store.Hash(allowance), Action: store.Book, Costs: []store.Units{{1}, {1}}})
-			if err != nil || len(r.Charges) == 0 {
-				return
-			}
-			logging.Lock()
-			defer logging.Unlock()
-			places.Add(time.Unix(0, int64(r.State.At)), float64(len(r.Charges)))
-			arrivals.Add(time.Now(), float64(len(r.Charges)))
-			n.longest = max(n.longest, took)
-		})
-	}
-	firstAfter := func(i int, t time.Time) (at time.Time) {
-		n := &tallies[i]
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		for k := len(n.successes) - 1; k >= 0 && n.successes[k].After(t); k-- {
-			at = n.successes[k]
-		}
-		return at
-	}
-	admits := func(i int, after time.Time) {
-		require.Eventually(t, func() bool { return !firstAfter(i, after).IsZero() }, patience, time.Millisecond, "worker %d is admitted nothing", i)
-	}
 	begun := time.Now()
-	for i := range stores {
-		admits(i, begun)
+	watched := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() { f.busy.watch(watched) })
+	var stops [3]func()
+	for i := range stops {
+		stops[i] = f.work(c, i)
+		defer stops[i]()
+	}
+	for i := range stops {
+		f.admits(i, begun)
 	}
 	f.lasts = func() {
 		fails := time.Now()
 		for f.during(); time.Since(fails) < lasting; f.during() {
 			time.Sleep(lasting / 20)
 		}
-		for i := range stores {
+		for i := range stops {
 			switch {
 			case i < c.down:
-				told[i].await(t, store.EventDown)
+				f.seen[i].await(t, store.EventDown)
 			case c.denied:
-				told[i].await(t, store.EventDenied)
+				f.seen[i].await(t, store.EventDenied)
 			case c.flows:
-				admits(i, fails)
+				f.admits(i, fails)
 			}
 		}
 	}
@@ -378,65 +360,55 @@ func (c *fault) judge(t *testing.T) {
 	back := time.Now()
 	pinged := f.open(t, "", nil)
 	slowest := time.Duration(0) // answer of the server, which the machine may keep from the processor
-	for i := range stores {
-		for until := time.Now().Add(patience); firstAfter(i, back).IsZero(); time.Sleep(5 * time.Millisecond) {
+	for i := range stops {
+		for until := time.Now().Add(patience); f.firstAfter(i, back).IsZero(); time.Sleep(5 * time.Millisecond) {
 			asked := time.Now()
 			require.NoError(t, pinged.Ping())
 			slowest = max(slowest, time.Since(asked))
 			require.True(t, time.Now().Before(until), "worker %d is admitted nothing", i)
 		}
 	}
-	for i := range stores {
-		at := firstAfter(i, back)
-		require.LessOrEqual(t, at.Sub(back), soon+busy.between(back, at)+8*slowest, "worker %d", i)
+	for i := range stops {
+		at := f.firstAfter(i, back)
+		require.LessOrEqual(t, at.Sub(back), soon+f.busy.between(back, at)+8*slowest, "worker %d", i)
 	}
 	time.Sleep(500 * time.Millisecond) // what comes late, comes
-	close(stop)
-	working.Wait()
+	for _, stop := range stops {
+		stop()
+	}
+	close(watched)
 	watching.Wait()
-	var admitted, failed float64
-	var longest time.Duration
-	for i := range tallies {
-		n := &tallies[i]
-		admitted, failed, longest = admitted+float64(n.admitted), failed+float64(n.failed), max(longest, n.longest)
-		for _, s := range n.slow {
-			require.LessOrEqual(t, s[1].Sub(s[0]), c.timeout(i)+200*time.Millisecond+busy.between(s[0], s[1]), "a call of worker %d", i)
+	for i, slow := range f.slow {
+		for _, s := range slow {
+			require.LessOrEqual(t, s[1].Sub(s[0]), c.timeout(i)+200*time.Millisecond+f.busy.between(s[0], s[1]), "a call of worker %d", i)
 		}
 	}
 	level := f.level(t, "ledger")
-	t.Logf("%v admitted, %v failed, level %v, stalls of %v", admitted, failed, level, busy.between(begun, time.Now())/8)
-	require.LessOrEqual(t, level, admitted+failed+0.1, "nothing is charged twice")
-	if !c.loss {
-		require.GreaterOrEqual(t, level, admitted-0.1, "nothing is lost")
-	}
+	t.Logf("%v admitted, %v failed, level %v, stalls of %v", f.admitted, f.failed, level, f.busy.between(begun, time.Now())/8)
+	require.LessOrEqual(t, level, f.admitted+f.failed+0.1, "nothing is charged twice")
 	slack := 0.
 	if c.loss {
 		slack = allowance[0].Capacity
+	} else {
+		require.GreaterOrEqual(t, level, f.admitted-0.1, "nothing is lost")
 	}
 	if c.stepped == 0 {
-		require.NoError(t, places.Check(allowance[0].Capacity, allowance[0].Rate, slack))
+		require.NoError(t, f.places.Check(allowance[0].Capacity, allowance[0].Rate, slack))
 	} else {
-		slack += min(allowance[0].Rate*c.stepped, allowance[0].Capacity) + allowance[0].Rate*longest.Seconds()
-		require.NoError(t, arrivals.Check(allowance[0].Capacity, allowance[0].Rate, slack))
+		slack += min(allowance[0].Rate*c.stepped, allowance[0].Capacity) + allowance[0].Rate*f.longest.Seconds()
+		require.NoError(t, f.arrivals.Check(allowance[0].Capacity, allowance[0].Rate, slack))
 	}
-	for i := range told {
-		e := &told[i]
+	for i := range f.seen {
+		e := &f.seen[i]
 		down, up, denied := len(e.of(store.EventDown)), len(e.of(store.EventUp)), len(e.of(store.EventDenied))
 		is := fmt.Sprintf("worker %d: %d times down, %d up, %d denied", i, down, up, denied)
 		require.Equal(t, down, up, is)
-		if busy.between(begun, back) > time.Second { // a call may have ended for want of a processor
+		if f.busy.between(begun, back) > time.Second { // a call may have ended for want of a processor
 			continue
 		}
-		switch {
-		case i < c.down:
-			require.Equal(t, 1, down, is)
-		default:
-			require.Zero(t, down, is)
-		}
-		if c.denied {
-			require.Equal(t, 1, denied, is)
-		} else {
-			require.Zero(t, denied, is)
-		}
+		require.Equal(t, i < c.down, down == 1, is)
+		require.LessOrEqual(t, down, 1, is)
+		require.Equal(t, c.denied, denied == 1, is)
+		require.LessOrEqual(t, denied, 1, is)
 	}
 }

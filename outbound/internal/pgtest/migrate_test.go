@@ -13,6 +13,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
+// Migrate makes the table by any names, next to other processes that run it, and keeps what there is.
 func TestMigrate_MakesTheTable(t *testing.T) {
 	s := theServer(t)
 	db := s.open(t, "", nil)
@@ -26,8 +27,7 @@ func TestMigrate_MakesTheTable(t *testing.T) {
 		c.Timeout = patience
 		kept := pgstore.New(db, c)
 		for range 2 {
-			_, err := kept.Update(bg, "key", calls(1))
-			require.NoError(t, err, i)
+			require.NoError(t, call(kept, "key"), i)
 		}
 		require.NoError(t, pgstore.Migrate(bg, db, c), "it keeps what there is")
 		r, err := pgstore.New(db, c).Update(bg, "key", &store.Op{Limits: ages, Base: store.Hash(ages)})
@@ -35,8 +35,7 @@ func TestMigrate_MakesTheTable(t *testing.T) {
 		require.InDelta(t, 2, r.State.Level[0], 0.1)
 		_, err = db.Exec(c.SQLDown())
 		require.NoError(t, err)
-		_, err = pgstore.New(db, c).Update(bg, "key", calls(1))
-		require.ErrorContains(t, err, "Migrate")
+		require.ErrorContains(t, call(kept, "key"), "Migrate")
 	}
 	err := pgstore.Migrate(bg, s.open(t, "", url.Values{"user": {"unknown_role"}}), pgstore.Config{})
 	require.ErrorContains(t, err, "migrate")
@@ -58,12 +57,8 @@ func TestMigrate_InASchemaOfTheRole(t *testing.T) {
 // make them wait either, even if it stops there.
 func TestMigrate_LocksNoExistingTable(t *testing.T) {
 	x := newTables(t, theServer(t))
-	_, err := x.store(t).Update(bg, "key", calls(1))
-	require.NoError(t, err)
-	tx, err := x.open(t, "", nil).Begin()
-	require.NoError(t, err)
-	_, err = tx.Exec("UPDATE " + x.table() + " SET key = key")
-	require.NoError(t, err)
+	require.NoError(t, call(x.store(t), "key"))
+	tx := x.begin(t, "UPDATE "+x.table()+" SET key = key")
 	ctx, cancel := context.WithTimeout(bg, patience)
 	defer cancel()
 	require.NoError(t, pgstore.Migrate(ctx, x.open(t, "", nil), x.config))

@@ -2,6 +2,7 @@ package pgtest
 
 import (
 	"bytes"
+	"context"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -14,7 +15,7 @@ import (
 // faults are what a proxy does to what goes through it. A share of 0 is none.
 type faults struct {
 	way       time.Duration // of each request, and of each reply
-	unheard   float64       // share of the replies that are lost with their connection
+	lost      float64       // share of the replies that are lost with their connection
 	swallowed float64       // share of the replies that are lost, while the connection stays open
 	hang      bool          // nothing goes through
 }
@@ -22,15 +23,15 @@ type faults struct {
 // proxy stands between a driver and the server.
 type proxy struct {
 	listen net.Listener
-	to     string
+	ctx    context.Context // ends with the test
 
 	mu          sync.Mutex
+	to          string
 	faults      faults
 	mended      chan struct{} // closed when nothing hangs any more
-	connections int
-	lost        int
-	trips       int // replies
-	open        map[net.Conn]bool
+	connections int           // that were opened
+	lost        int           // replies
+	trips       int           // replies, lost ones included
 }
 
 // newProxy starts a proxy in front of a server. It ends with the test.
@@ -38,7 +39,8 @@ func newProxy(t testing.TB, to *server) *proxy {
 	t.Helper()
 	listen, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	p := &proxy{listen: listen, to: to.host, mended: make(chan struct{}), open: make(map[net.Conn]bool)}
+	ctx, cancel := context.WithCancel(bg)
+	p := &proxy{listen: listen, ctx: ctx, to: to.host, mended: make(chan struct{})}
 	close(p.mended)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -52,12 +54,8 @@ func newProxy(t testing.TB, to *server) *proxy {
 	})
 	t.Cleanup(func() {
 		p.set(faults{})
+		cancel()
 		_ = listen.Close()
-		p.mu.Lock()
-		for c := range p.open {
-			_ = c.Close()
-		}
-		p.mu.Unlock()
 		wg.Wait()
 	})
 	return p
@@ -73,6 +71,13 @@ func (p *proxy) set(f faults) {
 		close(p.mended)
 	}
 	p.faults = f
+}
+
+// moveTo has new connections go to another server.
+func (p *proxy) moveTo(s *server) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.to = s.host
 }
 
 // in returns a server that is reached through the proxy.
@@ -92,52 +97,30 @@ func (p *proxy) counts() (connections, trips, lost int) {
 func (p *proxy) serve(client net.Conn) {
 	p.mu.Lock()
 	to := p.to
+	p.connections++
 	p.mu.Unlock()
+	defer client.Close()
 	server, err := net.Dial("tcp", to)
 	if err != nil {
-		_ = client.Close()
 		return
 	}
-	p.mu.Lock()
-	p.connections++
-	p.open[client], p.open[server] = true, true
-	p.mu.Unlock()
-	var wg sync.WaitGroup
 	end := func() {
 		_ = client.Close()
 		_ = server.Close()
 	}
+	defer context.AfterFunc(p.ctx, end)()
+	var wg sync.WaitGroup
 	wg.Go(func() { defer end(); p.pass(server, client, false) })
 	wg.Go(func() { defer end(); p.pass(client, server, true) })
 	wg.Wait()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.open, client)
-	delete(p.open, server)
 }
 
 // ready ends each reply: the server waits for the next request.
 var ready = []byte{'Z', 0, 0, 0, 5}
 
-// pass passes on what one side says. The handshake, until the server is ready for the first
-// time, has no faults but that it hangs.
+// pass passes on what one side sends. The handshake, until the server is ready for the first
+// time, has no faults except that it hangs.
 func (p *proxy) pass(to, from net.Conn, replies bool) {
-	type piece struct {
-		due  time.Time
-		data []byte
-	}
-	pieces := make(chan piece, 1000)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for x := range pieces { // in order, each after its way
-			time.Sleep(time.Until(x.due))
-			if _, err := to.Write(x.data); err != nil {
-				_ = from.Close()
-			}
-		}
-	})
-	defer wg.Wait()
-	defer close(pieces)
 	greeted, silent := false, false
 	buffer := make([]byte, 1<<16)
 	for {
@@ -145,27 +128,31 @@ func (p *proxy) pass(to, from net.Conn, replies bool) {
 		if err != nil {
 			return
 		}
-		data := bytes.Clone(buffer[:n])
 		p.mu.Lock()
 		f, mended := p.faults, p.mended
-		ends := replies && n >= 6 && bytes.Equal(data[n-6:n-1], ready)
+		ends := replies && n >= 6 && bytes.Equal(buffer[n-6:n-1], ready)
+		cut := false
 		if ends && greeted {
 			p.trips++
-			if dice := rand.Float64(); dice < f.unheard+f.swallowed {
+			if dice := rand.Float64(); dice < f.lost+f.swallowed {
 				p.lost++
-				if silent = true; dice < f.unheard {
-					p.mu.Unlock()
-					return
-				}
+				silent, cut = true, dice < f.lost
 			}
 		}
 		p.mu.Unlock()
 		greeted = greeted || ends
+		if cut {
+			return
+		}
 		if f.hang {
 			<-mended
 		}
-		if !silent {
-			pieces <- piece{time.Now().Add(f.way), data}
+		if silent {
+			continue
+		}
+		time.Sleep(f.way)
+		if _, err := to.Write(buffer[:n]); err != nil {
+			return
 		}
 	}
 }

@@ -3,87 +3,42 @@ package pgtest
 import (
 	"context"
 	"fmt"
-	"sync"
+	"strings"
 	"sync/atomic"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// deletes counts the rows that each DELETE has deleted.
-type deletes struct{ most, all atomic.Int64 }
-
-// TraceQueryStart implements [pgx.QueryTracer].
-func (d *deletes) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	return ctx
-}
-
-// TraceQueryEnd implements [pgx.QueryTracer].
-func (d *deletes) TraceQueryEnd(_ context.Context, _ *pgx.Conn, end pgx.TraceQueryEndData) {
-	if n := end.CommandTag.RowsAffected(); end.CommandTag.Delete() {
-		d.all.Add(n)
-		for most := d.most.Load(); n > most && !d.most.CompareAndSwap(most, n); most = d.most.Load() {
-		}
-	}
-}
-
-// Prune deletes all rows that have expired, in short transactions, and no other row. Workers go on
-// meanwhile, several Prunes share the work, and a row that a session has locked stays.
+// Prune deletes all rows that have expired, in short transactions, and no other row. Processes
+// call meanwhile, several Prunes share the work, and a row that a session has locked stays.
 func TestPrune_DeletesExpiredRowsNextToRunningWorkers(t *testing.T) {
 	x := newTables(t, theServer(t))
 	const expired, alive, keys = 5_500, 300, 20
 	s := x.store(t)
-	each(keys, func(i int) {
-		_, err := s.Update(bg, fmt.Sprint(i), calls(1))
-		require.NoError(t, err)
-	})
+	each(keys, func(i int) { require.NoError(t, call(s, fmt.Sprint(i))) })
 	x.exec(t, "INSERT INTO "+x.table()+" SELECT decode(md5(i::text), 'hex'), 1, 'x', now() + CASE WHEN i <= $1 THEN -1 ELSE 1 END * interval '1 hour'"+
 		" FROM generate_series(1, $1::int + $2) i", expired, alive)
 	x.exec(t, "INSERT INTO "+x.table()+" VALUES ('locked', 1, 'x', now() - interval '1 hour')")
 	tx := x.lock(t, []byte("locked"))
-	var told events
-	busy := x.over(x.open(t, "", nil), told.observe)
-	stop := make(chan struct{})
-	var calling sync.WaitGroup
-	for i := range keys {
-		calling.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				if _, err := busy.Update(bg, fmt.Sprint(i), calls(1)); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	config, err := pgx.ParseConfig(x.as(x.role(t)).url(nil))
-	require.NoError(t, err)
-	var count deletes
-	config.Tracer = &count
+	var seen events
+	running := x.store(t, seen.observe)
+	stop := busy(keys, func(i int) { require.NoError(t, call(running, fmt.Sprint(i))) })
+	var count trace
 	var deleted atomic.Int64
 	each(3, func(int) {
-		db := stdlib.OpenDB(*config)
-		defer db.Close()
-		n, err := pgstore.Prune(bg, db, x.config)
-		if err != nil {
-			t.Error(err)
-		}
+		n, err := pgstore.Prune(bg, x.traced(t, &count), x.config)
+		require.NoError(t, err)
 		deleted.Add(n)
 	})
-	close(stop)
-	calling.Wait()
+	stop()
 	require.EqualValues(t, expired, deleted.Load())
-	require.EqualValues(t, expired, count.all.Load())
+	require.EqualValues(t, expired, count.deleted.Load())
 	require.LessOrEqual(t, count.most.Load(), int64(1_000), "rows of one transaction")
-	require.Empty(t, told.of(store.EventDataLoss))
+	require.Empty(t, seen.of(store.EventDataLoss))
 	require.NoError(t, tx.Rollback())
 	db := x.open(t, "postgres", nil)
 	n, err := pgstore.Prune(bg, db, x.config)
@@ -92,7 +47,31 @@ func TestPrune_DeletesExpiredRowsNextToRunningWorkers(t *testing.T) {
 	require.Equal(t, float64(alive+keys), x.one(t, "SELECT count(*) FROM "+x.table()))
 }
 
-// A worker that still knows a key whose row was pruned goes on, and the key begins empty.
+// Expired rows go as new keys come, by the index.
+func TestPrune_NewKeysDeleteExpiredRows(t *testing.T) {
+	x := newTables(t, theServer(t))
+	x.exec(t, "INSERT INTO "+x.table()+" SELECT decode(md5(i::text), 'hex'), 1, 'x', now() + CASE WHEN i <= 60 THEN -1 ELSE 1 END * interval '1 hour' FROM generate_series(1, 2000) i")
+	x.exec(t, "ANALYZE "+x.table())
+	s := x.store(t)
+	each(40, func(i int) { require.NoError(t, call(s, fmt.Sprint(i))) })
+	require.Zero(t, x.one(t, "SELECT count(*) FROM "+x.table()+" WHERE expires < now()"))
+	require.Equal(t, 1940.+40, x.one(t, "SELECT count(*) FROM "+x.table()))
+	_, sweep, _ := strings.Cut(x.config.SQL(), "WHERE key IN ") // the query that finds them
+	sweep, _, _ = strings.Cut(sweep, ";\n")
+	rows, err := x.open(t, "", nil).Query("EXPLAIN " + strings.Trim(strings.TrimSpace(sweep), "()"))
+	require.NoError(t, err)
+	defer rows.Close()
+	var plan string
+	for rows.Next() {
+		var line string
+		require.NoError(t, rows.Scan(&line))
+		plan += line + "\n"
+	}
+	require.NoError(t, rows.Err())
+	require.Contains(t, plan, "Index Cond: (expires < now())")
+}
+
+// A process that still knows a key whose row was pruned goes on, and the key begins empty.
 func TestPrune_KeyBeginsEmptyAfterwards(t *testing.T) {
 	x := newTables(t, theServer(t))
 	s := x.store(t)

@@ -3,10 +3,11 @@ package pgtest
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"log"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -30,17 +32,61 @@ const patience = 30 * time.Second
 
 // server is a PostgreSQL server, running or not.
 type server struct {
-	dir  string // of its data; "": the server is somebody's
+	dir  string // of its data; empty if the tests have not started it
 	host string // and port
 	user *url.Userinfo
 	log  *bytes.Buffer
-	env  []string
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
 }
 
-// bin returns the folder of PostgreSQL's programs.
-var bin = sync.OnceValues(func() (string, error) {
+var (
+	bin      string              // the folder of PostgreSQL's programs, if it is installed
+	owner    *syscall.Credential // of the servers; nil: this user
+	base     string              // the folder of all servers
+	starting = make(chan func())
+	port     atomic.Int64 // the number of the last one
+
+	making   sync.Mutex
+	template string // the data of a new server
+
+	sharing sync.Mutex
+	shared  *server // of all tests that do not stop it
+)
+
+func TestMain(m *testing.M) {
+	bin = programs()
+	for _, name := range []string{"postgres", "nobody"} { // a server does not run as root
+		if u, err := user.Lookup(name); err == nil && os.Getuid() == 0 && owner == nil {
+			uid, _ := strconv.Atoi(u.Uid)
+			gid, _ := strconv.Atoi(u.Gid)
+			owner = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+		}
+	}
+	var err error
+	if base, err = os.MkdirTemp("", "pgtest"); err != nil {
+		log.Fatal(err)
+	}
+	if err := os.Chmod(base, 0o755); err != nil {
+		log.Fatal(err)
+	}
+	port.Store(rand.Int64N(2_000))
+	go func() {
+		runtime.LockOSThread() // the kernel ends a child with the thread that has started it
+		for f := range starting {
+			f()
+		}
+	}()
+	code := m.Run()
+	if shared != nil {
+		shared.kill(syscall.SIGQUIT)
+	}
+	_ = os.RemoveAll(base)
+	os.Exit(code)
+}
+
+// programs returns the folder of PostgreSQL's programs, or "".
+func programs() string {
 	var folders []string
 	if path, err := exec.LookPath("initdb"); err == nil {
 		if real, err := filepath.EvalSymlinks(path); err == nil {
@@ -54,203 +100,137 @@ var bin = sync.OnceValues(func() (string, error) {
 	versions, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
 	slices.Reverse(versions)
 	for _, folder := range append(folders, versions...) {
-		if _, err := os.Stat(filepath.Join(folder, "initdb")); err == nil {
-			if _, err := os.Stat(filepath.Join(folder, "postgres")); err == nil {
-				return folder, nil
-			}
+		_, initdb := os.Stat(filepath.Join(folder, "initdb"))
+		_, postgres := os.Stat(filepath.Join(folder, "postgres"))
+		if initdb == nil && postgres == nil {
+			return folder
 		}
 	}
-	return "", errors.New("no PostgreSQL server is installed: there is no initdb in PATH, nor in /usr/lib/postgresql")
-})
-
-// owner returns the user who runs servers, or nil: this one.
-var owner = sync.OnceValues(func() (*syscall.Credential, error) {
-	if os.Getuid() != 0 {
-		return nil, nil
-	}
-	for _, name := range []string{"postgres", "nobody"} {
-		if u, err := user.Lookup(name); err == nil {
-			uid, _ := strconv.Atoi(u.Uid)
-			gid, _ := strconv.Atoi(u.Gid)
-			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
-		}
-	}
-	return nil, errors.New("this is root, and there is neither a user postgres nor nobody")
-})
-
-// base is the folder of all servers. main removes it.
-var base = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "pgtest")
-	if err == nil {
-		err = os.Chmod(dir, 0o755)
-	}
-	return dir, err
-})
-
-// template returns the data of a new server.
-var template = sync.OnceValues(func() (string, error) {
-	folder, err := bin()
-	if err != nil {
-		return "", err
-	}
-	dir, err := newFolder("template")
-	if err != nil {
-		return "", err
-	}
-	cmd, err := command(filepath.Join(folder, "initdb"), "-D", dir, "-A", "trust", "-U", "postgres", "--no-sync", "--no-locale", "-E", "UTF8")
-	if err != nil {
-		return "", err
-	}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("initdb: %w: %s", err, out)
-	}
-	return dir, nil
-})
-
-// newFolder returns a new folder that belongs to the user who runs servers.
-func newFolder(name string) (string, error) {
-	in, err := base()
-	if err != nil {
-		return "", err
-	}
-	dir, err := os.MkdirTemp(in, name)
-	if err != nil {
-		return "", err
-	}
-	who, err := owner()
-	if err == nil && who != nil {
-		err = os.Chown(dir, int(who.Uid), int(who.Gid))
-	}
-	return dir, err
+	return ""
 }
 
-// command returns a program that runs as the user who runs servers. The kernel ends it with
-// this process.
-func command(program string, args ...string) (*exec.Cmd, error) {
-	who, err := owner()
-	if err != nil {
-		return nil, err
+// folder returns a new folder that belongs to the user who runs servers.
+func folder(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(base, "")
+	require.NoError(t, err)
+	if owner != nil {
+		require.NoError(t, os.Chown(dir, int(owner.Uid), int(owner.Gid)))
 	}
+	return dir
+}
+
+// command returns a program that runs as the user who runs servers. The kernel ends it with this
+// process.
+func command(program string, args ...string) *exec.Cmd {
 	cmd := exec.Command(program, args...)
 	cmd.Dir = "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who, Setpgid: true, Pdeathsig: syscall.SIGQUIT}
-	return cmd, nil
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: owner, Setpgid: true, Pdeathsig: syscall.SIGQUIT}
+	return cmd
 }
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if s, err := shared(); err == nil {
-		s.kill(syscall.SIGQUIT)
-	}
-	if dir, err := base(); err == nil {
-		_ = os.RemoveAll(dir)
-	}
-	os.Exit(code)
+// run runs a program to its end.
+func run(t testing.TB, program string, args ...string) {
+	t.Helper()
+	out, err := command(program, args...).CombinedOutput()
+	require.NoError(t, err, string(out))
 }
 
-// starter runs what starts children: the kernel ends a child with the thread that has started it.
-var starter = sync.OnceValue(func() chan<- func() {
-	work := make(chan func())
-	go func() {
-		runtime.LockOSThread()
-		for f := range work {
-			f()
-		}
-	}()
-	return work
-})
+// launch starts a program that runs until it is ended.
+func launch(cmd *exec.Cmd) error {
+	begun := make(chan error)
+	starting <- func() { begun <- cmd.Start() }
+	return <-begun
+}
 
-// wasAsked is set once a test has asked for the shared server.
-var wasAsked bool
-
-// shared returns the server of all tests.
-var shared = sync.OnceValues(func() (*server, error) {
-	if !wasAsked {
-		return nil, errors.New("nobody needs it")
-	}
-	if text := os.Getenv("DRIPFEED_POSTGRES_URL"); text != "" {
+// theServer returns the server of all tests.
+func theServer(t testing.TB) *server {
+	t.Helper()
+	sharing.Lock()
+	defer sharing.Unlock()
+	if text := os.Getenv("DRIPFEED_POSTGRES_URL"); text != "" && shared == nil {
 		u, err := url.Parse(text)
-		if err != nil {
-			return nil, errors.New("DRIPFEED_POSTGRES_URL is no URL")
-		}
-		return &server{host: u.Host, user: u.User}, nil
+		require.True(t, err == nil, "DRIPFEED_POSTGRES_URL is no URL") // err shows its password
+		shared = &server{host: u.Host, user: u.User}
 	}
-	return newServer()
-})
+	if shared == nil {
+		shared = newServer(t)
+	}
+	return shared
+}
 
-// newServer starts a server on a copy of the template.
-func newServer(settings ...string) (*server, error) {
-	from, err := template()
-	if err != nil {
-		return nil, err
+// ownServer returns a server for one test, which may stop it.
+func ownServer(t testing.TB, settings ...string) *server {
+	t.Helper()
+	s := newServer(t, settings...)
+	t.Cleanup(func() { s.kill(syscall.SIGQUIT) })
+	return s
+}
+
+// newServer starts a server on a copy of the template. Without PostgreSQL it skips the test, or fails
+// it where servers are required.
+func newServer(t testing.TB, settings ...string) *server {
+	t.Helper()
+	if bin == "" && os.Getenv("DRIPFEED_REQUIRE_POSTGRES") == "" {
+		t.Skip("no PostgreSQL server is installed: there is no initdb in PATH, nor in /usr/lib/postgresql")
 	}
-	dir, err := newFolder("server")
-	if err != nil {
-		return nil, err
+	making.Lock()
+	defer making.Unlock()
+	if template == "" {
+		dir := folder(t)
+		run(t, filepath.Join(bin, "initdb"), "-D", dir, "-A", "trust", "-U", "postgres", "--no-sync", "--no-locale", "-E", "UTF8")
+		template = dir
 	}
-	cp, err := command("cp", "-a", from+"/.", dir)
-	if err != nil {
-		return nil, err
-	}
-	if out, err := cp.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("cp: %w: %s", err, out)
-	}
-	s := &server{dir: dir, user: url.User("postgres")}
-	for range 5 { // somebody else may take the port
-		if err = s.start(settings...); err == nil {
-			break
+	s := &server{dir: folder(t), user: url.User("postgres")}
+	run(t, "cp", "-a", template+"/.", s.dir)
+	require.NoError(t, s.start(settings...))
+	return s
+}
+
+// freeHost returns a host and a port that is free. The kernel gives no client a port so low, and
+// freeHost returns no port twice. So it stays free while its server does not run.
+func freeHost() string {
+	for {
+		host := fmt.Sprintf("127.0.0.1:%d", 30_000+port.Add(1)%2_000)
+		if l, err := net.Listen("tcp", host); err == nil {
+			_ = l.Close() // it has had no connection
+			return host
 		}
 	}
-	return s, err
 }
 
 // start starts the server, on the port that it had before if it had one.
 func (s *server) start(settings ...string) error {
-	folder, err := bin()
-	if err != nil {
-		return err
-	}
-	port := s.host
-	if port == "" {
-		if port, err = freeHost(); err != nil {
-			return err
-		}
-	}
-	args := []string{"-D", s.dir, "-p", portOf(port)}
+	s.host = cmp.Or(s.host, freeHost())
+	_, port, _ := net.SplitHostPort(s.host)
+	args := []string{"-D", s.dir, "-p", port}
 	for _, set := range append([]string{
 		"listen_addresses=127.0.0.1", "unix_socket_directories=", "shared_buffers=16MB", "max_connections=200",
 		"fsync=off", "full_page_writes=off", "wal_level=minimal", "max_wal_senders=0", "log_min_messages=fatal",
 	}, settings...) {
 		args = append(args, "-c", set)
 	}
-	cmd, err := command(filepath.Join(folder, "postgres"), args...)
-	if err != nil {
+	cmd, done := command(filepath.Join(bin, "postgres"), args...), make(chan struct{})
+	s.log, s.cmd, s.done = new(bytes.Buffer), cmd, done
+	cmd.Stderr = s.log
+	if err := launch(cmd); err != nil {
 		return err
 	}
-	s.log = new(bytes.Buffer)
-	cmd.Stderr, cmd.Env = s.log, append(os.Environ(), s.env...)
-	begun := make(chan error)
-	starter() <- func() { begun <- cmd.Start() }
-	if err := <-begun; err != nil {
-		return err
-	}
-	s.cmd, s.done = cmd, make(chan struct{})
 	go func() {
 		_ = cmd.Wait()
-		close(s.done)
+		close(done)
 	}()
-	db, err := sql.Open("pgx", (&server{host: port, user: s.user}).url(nil))
+	db, err := sql.Open("pgx", s.url(nil))
 	if err != nil {
 		return err
 	}
 	defer db.Close()
 	for until := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		if err = db.Ping(); err == nil {
-			s.host = port
 			return nil
 		}
 		select {
-		case <-s.done:
+		case <-done:
 			return fmt.Errorf("the server has ended: %s", s.log)
 		default:
 		}
@@ -261,39 +241,65 @@ func (s *server) start(settings ...string) error {
 	}
 }
 
-// freeHost returns a host and port that is free at this moment.
-func freeHost() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
-}
-
-func hostOf(host string) string {
-	name, _, _ := net.SplitHostPort(host)
-	return name
-}
-
-func portOf(host string) string {
-	_, port, _ := net.SplitHostPort(host)
-	return port
-}
-
-// writeFile writes a file that the user who runs servers may read.
-func writeFile(t testing.TB, path, text string) {
-	t.Helper()
-	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
-	require.NoError(t, os.Chmod(path, 0o644))
-}
-
 // kill sends a signal that ends the server, and waits until it has ended.
 func (s *server) kill(signal syscall.Signal) {
-	if s.cmd == nil {
-		return
+	if s.cmd != nil {
+		_ = s.cmd.Process.Signal(signal) // it may have ended already
+		<-s.done
 	}
-	_ = s.cmd.Process.Signal(signal) // it may have ended already
-	<-s.done
+}
+
+// signal sends a signal to all processes of the server: each connection has one.
+func (s *server) signal(t testing.TB, signal syscall.Signal) {
+	t.Helper()
+	require.NoError(t, s.cmd.Process.Signal(signal))
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	require.NoError(t, err)
+	for _, path := range stats {
+		text, _ := os.ReadFile(path) // unless it has ended
+		// After the name, which is in parentheses, come the state and the parent.
+		_, after, _ := strings.Cut(string(text), ") ")
+		if fields := strings.Fields(after); len(fields) > 1 && fields[1] == strconv.Itoa(s.cmd.Process.Pid) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			_ = syscall.Kill(pid, signal)
+		}
+	}
+}
+
+// replica starts a replica of the server.
+func (s *server) replica(t testing.TB) *server {
+	t.Helper()
+	r := &server{dir: folder(t), user: s.user}
+	run(t, filepath.Join(bin, "pg_basebackup"), "-D", r.dir, "-d", s.url(nil), "-R", "-X", "stream", "-c", "fast", "--no-sync")
+	require.NoError(t, r.start(append(replicated, "hot_standby=on")...))
+	t.Cleanup(func() { r.kill(syscall.SIGQUIT) })
+	return r
+}
+
+// pgbouncer starts a pgbouncer in transaction mode in front of a server. Without one the test is skipped,
+// or fails where servers are required.
+func pgbouncer(t testing.TB, s *server) *server {
+	t.Helper()
+	program, err := exec.LookPath("pgbouncer")
+	if err != nil {
+		program, err = exec.LookPath("/usr/sbin/pgbouncer")
+	}
+	if err != nil && os.Getenv("DRIPFEED_REQUIRE_POSTGRES") == "" {
+		t.Skip("there is no pgbouncer")
+	}
+	require.NoError(t, err)
+	b := &server{host: freeHost(), user: s.user}
+	_, port, _ := net.SplitHostPort(b.host)
+	to, toPort, _ := net.SplitHostPort(s.host)
+	config := filepath.Join(folder(t), "pgbouncer.ini")
+	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, "[databases]\npostgres = host=%s port=%s user=postgres\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port=%s\n"+
+		"unix_socket_dir=\nauth_type=any\npool_mode=transaction\ndefault_pool_size=8\nmax_client_conn=1000\nlogfile=/dev/null\n", to, toPort, port), 0o644))
+	cmd := command(program, config)
+	require.NoError(t, launch(cmd))
+	t.Cleanup(func() { _ = errors.Join(cmd.Process.Kill(), cmd.Wait()) })
+	db := b.open(t, "", url.Values{"default_query_exec_mode": {"exec"}})
+	require.Eventually(t, func() bool { return db.Ping() == nil }, patience, 10*time.Millisecond)
+	return b
 }
 
 // url returns where the server is, for a driver. More are settings of the connection.
@@ -306,40 +312,6 @@ func (s *server) url(more url.Values) string {
 	return u.String()
 }
 
-// need skips a test that has no server, or fails it.
-func need(t testing.TB, err error) {
-	t.Helper()
-	if err == nil {
-		return
-	}
-	if _, missing := bin(); missing != nil && os.Getenv("DRIPFEED_REQUIRE_POSTGRES") == "" {
-		t.Skip(missing)
-	}
-	t.Fatal(err)
-}
-
-// theServer returns the server of all tests.
-func theServer(t testing.TB) *server {
-	t.Helper()
-	asking.Lock()
-	wasAsked = true
-	asking.Unlock()
-	s, err := shared()
-	need(t, err)
-	return s
-}
-
-var asking sync.Mutex
-
-// ownServer returns a server for one test, which may stop it.
-func ownServer(t testing.TB, settings ...string) *server {
-	t.Helper()
-	s, err := newServer(settings...)
-	need(t, err)
-	t.Cleanup(func() { s.kill(syscall.SIGQUIT) })
-	return s
-}
-
 // open returns a DB of the server by a driver, "pgx" or "postgres", which is lib/pq.
 func (s *server) open(t testing.TB, driver string, more url.Values) *sql.DB {
 	t.Helper()
@@ -350,33 +322,27 @@ func (s *server) open(t testing.TB, driver string, more url.Values) *sql.DB {
 	return db
 }
 
-// exec runs SQL as the superuser.
-func (s *server) exec(t testing.TB, text string, args ...any) {
+// with opens a DB for one use.
+func (s *server) with(t testing.TB, use func(db *sql.DB) error) {
 	t.Helper()
 	db, err := sql.Open("pgx", s.url(nil))
 	require.NoError(t, err)
 	defer db.Close()
-	_, err = db.ExecContext(context.Background(), text, args...)
-	require.NoError(t, err)
+	require.NoError(t, use(db))
 }
 
-// signal sends a signal to all processes of the server: each connection has one.
-func (s *server) signal(t testing.TB, signal syscall.Signal) {
+// exec runs SQL as the superuser.
+func (s *server) exec(t testing.TB, text string, args ...any) {
 	t.Helper()
-	parent := strconv.Itoa(s.cmd.Process.Pid)
-	require.NoError(t, s.cmd.Process.Signal(signal))
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	require.NoError(t, err)
-	for _, path := range stats {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue // it has ended
-		}
-		// After the name, which is in parentheses, come the state and the parent.
-		_, after, _ := strings.Cut(string(text), ") ")
-		if fields := strings.Fields(after); len(fields) > 1 && fields[1] == parent {
-			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-			_ = syscall.Kill(pid, signal)
-		}
-	}
+	s.with(t, func(db *sql.DB) error {
+		_, err := db.Exec(text, args...)
+		return err
+	})
+}
+
+// one returns the only value of a query.
+func (s *server) one(t testing.TB, text string, args ...any) (n float64) {
+	t.Helper()
+	s.with(t, func(db *sql.DB) error { return db.QueryRow(text, args...).Scan(&n) })
+	return n
 }

@@ -27,7 +27,7 @@ func (d impatient) DialTimeout(network, address string, timeout time.Duration) (
 	return bounded{c, d.patience}, err
 }
 
-// bounded is a connection of which no read takes longer than so. lib/pq reads only while it waits for an answer.
+// bounded is a connection on which no Read takes longer. lib/pq reads only while it waits for an answer.
 type bounded struct {
 	net.Conn
 	patience time.Duration
@@ -51,19 +51,12 @@ func TestLibPQ_ReadDeadlineEndsSilence(t *testing.T) {
 	db := sql.OpenDB(connector)
 	t.Cleanup(func() { _ = db.Close() })
 	s := x.over(db, short)
-	_, err = s.Update(bg, "key", calls(1))
-	require.NoError(t, err)
+	require.NoError(t, call(s, "key"))
 	line.set(faults{swallowed: 1})
 	for range 3 { // until all that the store may have out wait for answers that do not come
-		each(20, func(i int) {
-			_, err := s.Update(bg, fmt.Sprint(i), calls(1))
-			require.ErrorIs(t, err, store.ErrUnavailable)
-		})
+		each(20, func(i int) { require.ErrorIs(t, call(s, fmt.Sprint(i)), store.ErrUnavailable) })
 		time.Sleep(time.Second / 2)
 	}
 	line.set(faults{})
-	require.Eventually(t, func() bool {
-		_, err := s.Update(bg, "key", calls(1))
-		return err == nil
-	}, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return call(s, "key") == nil }, patience, 10*time.Millisecond)
 }

@@ -3,17 +3,12 @@ package pgtest
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
@@ -26,21 +21,13 @@ import (
 func TestStore_LostReplyIsNotChargedTwice(t *testing.T) {
 	x := newTables(t, theServer(t))
 	line := newProxy(t, x.server)
-	line.set(faults{unheard: 0.15, swallowed: 0.003})
-	stop := make(chan struct{})
-	var ending sync.WaitGroup
-	ending.Go(func() { // as an administrator would, again and again
-		db := x.open(t, "", nil)
-		for ended := 0; ; {
-			select {
-			case <-stop:
-				return
-			case <-time.After(time.Millisecond):
-			}
-			if _, trips, _ := line.counts(); trips >= ended+9 {
-				ended = trips
-				_, _ = db.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'victim' ORDER BY random() LIMIT 1")
-			}
+	line.set(faults{lost: 0.15, swallowed: 0.003})
+	db, ended := x.open(t, "", nil), 0
+	stop := busy(1, func(int) { // as an administrator would, again and again
+		time.Sleep(time.Millisecond)
+		if _, trips, _ := line.counts(); trips >= ended+9 {
+			ended = trips
+			_, _ = db.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'victim' ORDER BY random() LIMIT 1")
 		}
 	})
 	most := 100
@@ -63,8 +50,7 @@ func TestStore_LostReplyIsNotChargedTwice(t *testing.T) {
 			}
 		})
 	})
-	close(stop)
-	ending.Wait()
+	stop()
 	_, trips, lost := line.counts()
 	t.Logf("%d calls admitted in %d trips, of which %d were lost", admitted.Load(), trips, lost)
 	require.GreaterOrEqual(t, lost, most)
@@ -76,8 +62,7 @@ func TestStore_CancelledCallOpensNoConnection(t *testing.T) {
 	x := newTables(t, theServer(t))
 	line := newProxy(t, x.server)
 	s := x.over(line.in(x.server).open(t, "", nil))
-	_, err := s.Update(bg, "key", calls(1))
-	require.NoError(t, err)
+	require.NoError(t, call(s, "key"))
 	line.set(faults{way: 2 * time.Millisecond})
 	var admitted atomic.Int64
 	each(20, func(int) {
@@ -101,53 +86,27 @@ func TestStore_CancelledCallOpensNoConnection(t *testing.T) {
 	require.GreaterOrEqual(t, x.level(t, "key"), float64(1+admitted.Load())-0.5)
 }
 
-// deadlocks counts the statements that the server has ended because of a deadlock. The store repeats
-// them, so that nobody else sees them.
-type deadlocks struct{ found, transactions atomic.Int64 }
-
-// TraceQueryStart implements [pgx.QueryTracer].
-func (d *deadlocks) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	return ctx
-}
-
-// TraceQueryEnd implements [pgx.QueryTracer].
-func (d *deadlocks) TraceQueryEnd(_ context.Context, _ *pgx.Conn, end pgx.TraceQueryEndData) {
-	d.transactions.Add(1)
-	var failed *pgconn.PgError
-	if errors.As(end.Err, &failed) && failed.Code == "40P01" {
-		d.found.Add(1)
-	}
-}
-
 // Trips of many keys lock their rows in one order, whoever makes them. Those that make rows wait for
 // each other.
 func TestStore_HasNoDeadlock(t *testing.T) {
 	x := newTables(t, theServer(t))
-	config, err := pgx.ParseConfig(x.as(x.role(t, "deadlock_timeout = '1ms'")).url(nil))
-	require.NoError(t, err)
-	var count deadlocks
-	config.Tracer = &count
+	var count trace
 	const workers, keys = 6, 32
 	var stores []*rowstore.Store
 	for range workers {
-		db := stdlib.OpenDB(*config)
-		db.SetMaxIdleConns(8)
-		t.Cleanup(func() { _ = db.Close() })
-		stores = append(stores, x.over(db))
+		stores = append(stores, x.over(x.traced(t, &count, "deadlock_timeout = '1ms'")))
 	}
 	most := int64(200)
 	if long {
 		most = 10_000
 	}
 	rounds := 0
-	for ; count.transactions.Load() < most; rounds++ {
+	for ; count.queries.Load() < most; rounds++ {
 		each(workers*keys, func(i int) {
-			if _, err := stores[i%workers].Update(bg, fmt.Sprint(rounds, " ", i/workers), calls(1)); err != nil {
-				t.Error(err)
-			}
+			require.NoError(t, call(stores[i%workers], fmt.Sprint(rounds, " ", i/workers)))
 		})
 	}
-	require.Zero(t, count.found.Load(), "of %d transactions", count.transactions.Load())
+	require.Zero(t, count.deadlocks.Load(), "of %d statements", count.queries.Load())
 	for i := range keys {
 		require.InDelta(t, workers, x.level(t, fmt.Sprint(rounds-1, " ", i)), 0.1)
 	}
@@ -161,23 +120,22 @@ func TestStore_RefusalWritesNothing(t *testing.T) {
 	s := x.over(db)
 	small := []store.Limit{{Name: "calls", Capacity: 3, Rate: 1e-5}}
 	ask := func(op *store.Op) store.Reply {
-		op.Limits, op.Base = small, store.Hash(small)
 		r, err := s.Update(bg, "key", op)
 		require.NoError(t, err)
 		return r
 	}
-	for range 3 {
-		require.Len(t, ask(calls(1)).Charges, 1)
-	}
+	require.Len(t, ask(callsBy(small, 3)).Charges, 3)
 	version := func() (v string) {
 		require.NoError(t, db.QueryRow("SELECT ctid || ' ' || xmin || ' ' || xmax FROM "+x.table()).Scan(&v))
 		return v
 	}
 	before := version()
 	for range 50 {
-		require.True(t, ask(calls(1)).Refused)
-		ask(&store.Op{})
-		ask(&store.Op{Action: store.Book, Costs: []store.Units{{2}}, Wait: time.Second})
+		require.True(t, ask(callsBy(small, 1)).Refused)
+		ask(callsBy(small, 0))
+		waits := callsBy(small, 2)
+		waits.Wait = time.Second
+		ask(waits)
 	}
 	require.Equal(t, before, version(), "the row is the same tuple")
 }
@@ -191,9 +149,7 @@ func TestStore_UpdatesAreHot(t *testing.T) {
 	if long {
 		n = 1_000_000
 	}
-	op := calls(1)
-	op.Limits = []store.Limit{{Name: "calls", Capacity: 1e8, Rate: 1e6}}
-	op.Base = store.Hash(op.Limits)
+	op := callsBy([]store.Limit{{Name: "calls", Capacity: 1e8, Rate: 1e6}}, 1)
 	start := time.Now()
 	for range n {
 		r, err := s.Update(bg, "key", op)
@@ -215,46 +171,48 @@ func TestStore_UpdatesAreHot(t *testing.T) {
 	require.LessOrEqual(t, x.one(t, "SELECT pg_table_size('"+x.table()+"')"), 64.*1024)
 }
 
-// Expired rows go as new keys come, by the index.
-func TestPrune_DeletesExpiredRows(t *testing.T) {
-	x := newTables(t, theServer(t))
-	x.exec(t, "INSERT INTO "+x.table()+" SELECT decode(md5(i::text), 'hex'), 1, 'x', now() + CASE WHEN i <= 60 THEN -1 ELSE 1 END * interval '1 hour' FROM generate_series(1, 2000) i")
-	x.exec(t, "ANALYZE "+x.table())
-	s := x.store(t)
-	each(40, func(i int) {
-		_, err := s.Update(bg, fmt.Sprint(i), calls(1))
-		require.NoError(t, err)
-	})
-	require.Zero(t, x.one(t, "SELECT count(*) FROM "+x.table()+" WHERE expires < now()"))
-	require.Equal(t, 1940.+40, x.one(t, "SELECT count(*) FROM "+x.table()))
-	sweep := sweepOf(x.config)
-	var plan string
-	db := x.open(t, "", nil)
-	rows, err := db.Query("EXPLAIN " + sweep)
-	require.NoError(t, err)
-	defer rows.Close()
-	for rows.Next() {
-		var line string
-		require.NoError(t, rows.Scan(&line))
-		plan += line + "\n"
-	}
-	require.NoError(t, rows.Err())
-	require.Contains(t, plan, "Index Cond: (expires < now())")
-}
-
+// A row is kept after the processes that wrote it, for as long as its state matters.
 func TestStore_RowOutlivesItsProcesses(t *testing.T) {
 	x := newTables(t, theServer(t))
 	for _, durable := range []bool{false, true} {
 		key := fmt.Sprint(durable)
 		for range 3 {
-			db, err := sql.Open("pgx", x.url(nil))
-			require.NoError(t, err)
-			_, err = x.over(db, func(c *pgstore.Config) { c.Durable = durable }).Update(bg, key, calls(1))
-			require.NoError(t, err)
-			require.NoError(t, db.Close())
+			x.with(t, func(db *sql.DB) error {
+				return call(x.over(db, func(c *pgstore.Config) { c.Durable = durable }), key)
+			})
 		}
 		require.InDelta(t, 3, x.level(t, key), 0.1)
 	}
 	hours := x.one(t, "SELECT extract(epoch FROM min(expires) - now()) / 3600 FROM "+x.table())
 	require.InDelta(t, 2*3e4/3600, hours, 1, "3 units leak in 30 000 s, and the row stays for up to twice as long")
+}
+
+// A server that starts again has cut the connections that the DB has idle. The next call finds that out, and is no
+// outage.
+func TestStore_ConnectionsCutWhileIdle(t *testing.T) {
+	for _, driver := range []string{"pgx", "postgres"} {
+		t.Run(driver, func(t *testing.T) {
+			x := newTables(t, theServer(t))
+			who := x.role(t)
+			db := x.as(who).open(t, driver, nil)
+			var seen events
+			s := x.over(db, seen.observe)
+			for range 3 {
+				require.NoError(t, call(s, "key"))
+				var conns [6]*sql.Conn
+				for i := range conns {
+					var err error
+					conns[i], err = db.Conn(bg)
+					require.NoError(t, err)
+				}
+				for _, c := range conns {
+					require.NoError(t, c.Close())
+				}
+				x.exec(t, "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = '"+who.Username()+"'")
+				require.NoError(t, call(s, "key"))
+			}
+			require.Empty(t, seen.of(store.EventDown))
+			require.InDelta(t, 6, x.level(t, "key"), 0.1)
+		})
+	}
 }
