@@ -49,7 +49,7 @@ func TestInterceptor_ReschedulesWithTicket(t *testing.T) {
 		// An activity that came back without its ticket would get a reservation behind all others, each time.
 		"no tickets": {answers: []error{later(3*ms, "a"), later(ms, "b")}, want: " 1 1a 1b", runs: 1},
 		"no tickets, the workflow keeps one": {
-			order: order{Await: true}, answers: []error{later(3*ms, "a"), later(ms, "b")}, want: " 1a 2a 2b", runs: 1,
+			order: order{Await: true}, answers: []error{later(3*ms, "a"), later(ms, ""), later(ms, "b")}, want: " 1a 2a 3a 3b", runs: 1,
 		},
 		"tickets are unavailable": {tickets: &kept{fails: true}, answers: []error{later(ms, "a")}, want: " 1 2", used: " a:1h0m0.001s get", runs: 1, logs: "WARN The ticket"},
 		// Each attempt of a local activity has another name, so its ticket cannot be kept.
