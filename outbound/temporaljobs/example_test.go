@@ -3,6 +3,7 @@ package temporaljobs_test
 import (
 	"context"
 	"log"
+	"testing"
 	"time"
 
 	"go.temporal.io/sdk/activity"
@@ -12,6 +13,7 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 	"github.com/dripfeed/dripfeed/outbound/temporaljobs"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
@@ -62,3 +64,5 @@ func ExampleNewInterceptor_tenants() {
 	}
 	_ = temporaljobs.NewInterceptor(limiter, nil)
 }
+
+func TestReadme_ShowsTheExample(t *testing.T) { jobtest.Readme(t) }

@@ -4,41 +4,44 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	enums "go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/client"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
-// mode is a way to pace activities.
-type mode struct {
-	name    string
+// TestMeasure logs what activities cost, ten in each workflow. If the server or the machine is slower than the rate,
+// no activity waits, and the numbers mean nothing.
+func TestMeasure(t *testing.T) {
+	scheduler := func(b *outbound.Bucket) outbound.Limiter { return jobs.New(b, jobs.Config{}) }
+	jobtest.Measure(t, 5, "attempts each | most | slots that wait | makespan / ideal | events for 10 | strict API refused | log lines", []jobtest.Way{
+		{Name: "Temporal's `TaskQueueActivitiesPerSecond`", Measure: way{slots: 200}.measure},
+		{Name: "a queue: they wait in the worker", Measure: way{slots: 50, limiter: func(b *outbound.Bucket) outbound.Limiter {
+			return queue.New(b, queue.Config{})
+		}}.measure},
+		{Name: "a queue of 1 s, and rescheduled", Measure: way{slots: 200, limiter: func(b *outbound.Bucket) outbound.Limiter {
+			return recipe{queue.New(b, queue.Config{MaxWait: time.Second})}
+		}}.measure},
+		{Name: "a Scheduler, with `Tickets`", Measure: way{slots: 200, tickets: &kept{}, limiter: scheduler}.measure},
+		{Name: "a Scheduler, with `Await`", Measure: way{slots: 200, await: true, limiter: scheduler}.measure},
+	})
+}
+
+// way is a way to pace activities.
+type way struct {
 	slots   int
 	limiter func(*outbound.Bucket) outbound.Limiter // nil: Temporal's own
 	tickets Tickets
 	await   bool
 }
-
-var modes = []mode{
-	{name: "Temporal's TaskQueueActivitiesPerSecond", slots: 200},
-	{name: "wait in the worker", slots: 50, limiter: func(b *outbound.Bucket) outbound.Limiter { return queue.New(b, queue.Config{}) }},
-	{name: "a queue of 1 s", slots: 200, limiter: func(b *outbound.Bucket) outbound.Limiter {
-		return recipe{queue.New(b, queue.Config{MaxWait: time.Second})}
-	}},
-	{name: "Scheduler, tickets in a map", slots: 200, tickets: &kept{}, limiter: newScheduler},
-	{name: "Scheduler, Await", slots: 200, await: true, limiter: newScheduler},
-}
-
-func newScheduler(b *outbound.Bucket) outbound.Limiter { return jobs.New(b, jobs.Config{}) }
 
 // recipe reschedules jobs until a second before they would leave.
 type recipe struct{ outbound.Limiter }
@@ -52,25 +55,11 @@ func (r recipe) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, 
 	return p, err
 }
 
-// TestMeasure logs what activities cost, ten in each workflow, at two rates: if the server or the machine is slower
-// than the rate, no activity waits, and the numbers mean nothing.
-func TestMeasure(t *testing.T) {
-	if os.Getenv("DRIPFEED_LONG") == "" {
-		t.Skip("DRIPFEED_LONG is not set")
-	}
-	for _, rate := range []float64{20, 5} {
-		for _, m := range modes {
-			t.Run(fmt.Sprint(rate, " a second, ", m.name), func(t *testing.T) { m.measure(t, newWorld(t, serverAddress(t)), int(rate)*2, rate) })
-		}
-	}
-}
-
-const each = 10 // activities of a workflow
-
 // measure runs the workflows once.
-func (m mode) measure(t *testing.T, w *world, flows int, rate float64) {
+func (m way) measure(t *testing.T) []float64 {
+	const rate, flows, each = 20., 40, 10
+	w := newWorld(t, serverAddress(t))
 	api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(rate, time.Second)}}
-	http := &http.Client{Transport: api}
 	count := &counted{Limiter: outbound.Unlimited{}}
 	w.limiter, w.tickets = count.limits, m.tickets
 	if m.limiter != nil {
@@ -78,12 +67,8 @@ func (m mode) measure(t *testing.T, w *world, flows int, rate float64) {
 	}
 	var mu sync.Mutex
 	var first, last time.Time
-	w.call = func(context.Context, int) error {
-		resp, err := http.Get("http://api.example.com")
-		if err != nil {
-			return err
-		}
-		resp.Body.Close()
+	w.call = func(ctx context.Context, _ int) error {
+		_ = jobtest.Get(ctx, &http.Client{Transport: api}, "http://api.example.com") // a refused call is counted alone
 		mu.Lock()
 		last = time.Now()
 		if first.IsZero() {
@@ -129,20 +114,20 @@ func (m mode) measure(t *testing.T, w *world, flows int, rate float64) {
 			t.Fatal(err)
 		}
 	}
-	events := 0
+	events := int64(0)
 	for _, r := range runs {
 		if err := r.Get(t.Context(), nil); err != nil {
 			t.Error(err)
 		}
-		for h := c.GetWorkflowHistory(t.Context(), r.GetID(), "", false, enums.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT); h.HasNext(); events++ {
-			if _, err := h.Next(); err != nil {
-				t.Fatal(err)
-			}
+		d, err := c.DescribeWorkflowExecution(t.Context(), r.GetID(), "")
+		if err != nil {
+			t.Fatal(err)
 		}
+		events += d.GetWorkflowExecutionInfo().GetHistoryLength()
 	}
 	close(ended)
-	work.Stop()
-	t.Logf("%.2f attempts an activity (most %d), makespan %.2f of ideal, %.0f of %d slots wait, %.1f events for 10 activities, %d log lines, API refused %d of %d",
-		float64(count.attempts)/float64(flows*each), count.most, last.Sub(first).Seconds()/(float64(flows*each-1)/rate), float64(waiting)/float64(max(samples, 1)), m.slots,
-		float64(events)/float64(flows), strings.Count(w.log.text(), "\n"), api.Report().Refused, w.runs)
+	count.mu.Lock()
+	defer count.mu.Unlock()
+	return []float64{float64(count.attempts) / (flows * each), float64(count.most), float64(waiting) / float64(max(samples, 1)), last.Sub(first).Seconds() / ((flows*each - 1) / rate),
+		float64(events) / flows, float64(api.Report().Refused), float64(strings.Count(w.log.text(), "\n"))}
 }

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 )
 
 func TestMain(m *testing.M) {
@@ -19,7 +21,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestFleet_SharesItsQuota(t *testing.T) {
+// The processes run all activities, whether the workflow or Redis keeps the tickets.
+func TestFleet_RunsAllActivities(t *testing.T) {
 	address := os.Getenv("DRIPFEED_TEMPORAL_ADDRESS")
 	if address == "" {
 		t.Skip("DRIPFEED_TEMPORAL_ADDRESS names no Temporal server")
@@ -36,28 +39,17 @@ func TestFleet_SharesItsQuota(t *testing.T) {
 	}
 }
 
+// Wrong arguments are errors that do not show a password.
 func TestArguments_WrongOnesAreErrors(t *testing.T) {
-	for _, args := range [][]string{{"more"}, {"-workers", "0"}, {"-rate", "NaN"}, {"-activities", "-1"}, {"-unknown"}, {"-server", "127.0.0.1:1", "-redis", "127.0.0.1/secret"}} {
-		if status, err := run(t.Context(), args, io.Discard, io.Discard); status != 2 || err == nil || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%v: status %d, %v", args, status, err)
-		}
-	}
-	var help bytes.Buffer
-	if status, err := run(t.Context(), []string{"-h"}, io.Discard, &help); status != 0 || err != nil || !strings.Contains(help.String(), "-server") {
-		t.Errorf("-h: status %d, %v: %s", status, err, &help)
-	}
+	jobtest.Arguments(t, run, "-server", "more", "-workers 0", "-rate NaN", "-activities -1", "-unknown", "-server 127.0.0.1:1 -redis 127.0.0.1/secret")
 }
 
-// Where there is no server, the program says what it lacks.
+// If no server is given and none can be started, the error names the option.
 func TestServer_MissingOneIsAnError(t *testing.T) {
 	t.Setenv("PATH", "")
-	if _, err := exec.LookPath("temporal"); err == nil {
-		t.Fatal("there is one")
-	}
-	if status, err := run(t.Context(), []string{"-server", "127.0.0.1:1"}, io.Discard, io.Discard); status != 2 || err == nil || !strings.Contains(err.Error(), "-redis") {
-		t.Errorf("status %d, %v", status, err)
-	}
-	if status, err := run(t.Context(), nil, io.Discard, io.Discard); status != 2 || err == nil || !strings.Contains(err.Error(), "-server") {
-		t.Errorf("status %d, %v", status, err)
+	for _, c := range []struct{ args, want string }{{"-server 127.0.0.1:1", "-redis"}, {"", "-server"}} {
+		if status, err := run(t.Context(), strings.Fields(c.args), io.Discard, io.Discard); status != 2 || err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: status %d, %v", c.args, status, err)
+		}
 	}
 }
