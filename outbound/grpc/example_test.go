@@ -4,16 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	pace "github.com/dripfeed/dripfeed/outbound/grpc"
@@ -40,42 +39,29 @@ func connect(target string, options ...grpc.DialOption) (*grpc.ClientConn, error
 	// end
 }
 
+// The code of the README is compiled, and runs.
 func TestReadme_ShowsWhatIsCompiled(t *testing.T) {
+	conn, err := connect("passthrough:///speech", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
 	read := func(file, begin, end string) string {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, after, ok := strings.Cut(string(text), begin)
-		before, _, ends := strings.Cut(after, end)
-		if !ok || !ends {
-			t.Fatalf("%s has no %q", file, begin)
-		}
+		require.NoError(t, err)
+		_, after, _ := strings.Cut(string(text), begin)
+		before, _, found := strings.Cut(after, end)
+		require.True(t, found, file)
 		return strings.TrimSpace(before)
 	}
-	conn, err := connect("passthrough:///speech", grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn.Close()
 	compiled := strings.ReplaceAll(read("example_test.go", "// begin of the README\n", "// end\n"), "\n\t", "\n")
-	if shown := read("README.md", "```go\n", "```"); compiled != shown {
-		t.Errorf("README.md shows\n%s\nand not\n%s", shown, compiled)
-	}
+	require.Equal(t, compiled, read("README.md", "```go\n", "```"))
 }
 
 // A client that may make two calls an hour.
 func ExamplePacer() {
-	listener := bufconn.Listen(1 << 16)
-	server := grpc.NewServer()
-	grpc_health_v1.RegisterHealthServer(server, &health{})
-	go func() { _ = server.Serve(listener) }()
-	defer server.Stop()
-
+	options, stop := new(health).serve()
+	defer stop()
 	pacer := &pace.Pacer{Limiter: outbound.Must(outbound.NewBucket("api", outbound.Window(2, time.Hour)))}
-	conn, err := grpc.NewClient("passthrough:///api", append(pacer.DialOptions(),
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))...)
+	conn, err := grpc.NewClient("passthrough:///api", append(options, pacer.DialOptions()...)...)
 	if err != nil {
 		fmt.Println(err)
 		return
