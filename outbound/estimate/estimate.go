@@ -83,7 +83,7 @@ func (e *Average) Cost(known outbound.Cost) outbound.Cost {
 	return known
 }
 
-// lease is that of an InFlight if nothing else is said.
+// lease is the default of an InFlight.
 const lease = 30 * time.Second
 
 // mostUnits is the largest capacity of a limit.

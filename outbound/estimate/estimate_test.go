@@ -18,36 +18,31 @@ var (
 	noNumbers = []float64{nan, inf, -inf, -1, -1e308, 1e12 + 1, 1e300, math.MaxFloat64}
 )
 
-func TestEstimate_LearnsTheRest(t *testing.T) {
-	var e Average
+// The estimate is the mean of the first calls, and then a moving average of what calls take beyond
+// the known part.
+func TestAverage_LearnsTheRest(t *testing.T) {
 	known := outbound.Cost{1, 100}
-	if c := e.Cost(known); c != known {
-		t.Errorf("before the first call: %v", c)
-	}
-	e.Learn(known, outbound.Cost{1, 300})
-	if c := e.Cost(known); c != (outbound.Cost{1, 300}) {
-		t.Errorf("after one call: %v", c)
-	}
-	e.Learn(known, outbound.Cost{1, 500})
-	if c := e.Cost(known); c != (outbound.Cost{1, 400}) {
-		t.Errorf("after two, the mean: %v", c)
+	var e, quick Average
+	quick.Weight = 1
+	for i, c := range []struct{ used, mean, latest float64 }{{0, 100, 100}, {300, 300, 300}, {500, 400, 500}} {
+		if i > 0 {
+			e.Learn(known, outbound.Cost{1, c.used})
+			quick.Learn(known, outbound.Cost{1, c.used})
+		}
+		if mean, latest := e.Cost(known), quick.Cost(known); mean != (outbound.Cost{1, c.mean}) || latest != (outbound.Cost{1, c.latest}) {
+			t.Errorf("after %d calls: %v, and %v with weight 1", i, mean, latest)
+		}
 	}
 	for range 200 {
-		e.Learn(known, outbound.Cost{1, 50}) // less than was known: nothing beyond it
+		e.Learn(known, outbound.Cost{1, 50}) // less than the known part
 	}
 	if c := e.Cost(known); c[0] != 1 || c[1] < 100 || c[1] > 101 {
 		t.Errorf("after many that took nothing more: %v", c)
 	}
-	if quick := (&Average{Weight: 1}); true {
-		quick.Learn(known, outbound.Cost{1, 300})
-		quick.Learn(known, outbound.Cost{1, 700})
-		if c := quick.Cost(known); c[1] != 700 {
-			t.Errorf("with weight 1: %v", c)
-		}
-	}
 }
 
-func TestEstimate_IgnoresInvalidCosts(t *testing.T) {
+// Numbers that are no cost and weights that are none are ignored.
+func TestAverage_IgnoresInvalidNumbers(t *testing.T) {
 	for _, weight := range []float64{0, -1, 2, nan, inf, -inf, 0.5} {
 		e := Average{Weight: weight}
 		var wg sync.WaitGroup
@@ -67,19 +62,26 @@ func TestEstimate_IgnoresInvalidCosts(t *testing.T) {
 			t.Errorf("weight %v: %v, want 1 and 30", weight, c)
 		}
 	}
+	for _, n := range noNumbers {
+		if c := (&Average{First: outbound.Cost{n}}).Cost(outbound.Cost{1}); c != (outbound.Cost{1}) {
+			t.Errorf("first %v: %v", n, c)
+		}
+	}
 }
 
-// The documented use of it, where calls cost more than the bucket holds.
-func TestEstimate_NeverExceedsTheCapacity(t *testing.T) {
+// Calls that cost more than the bucket holds are admitted with an estimate of its capacity, also of
+// limits that are set later, and settle the rest. A known part above the capacity stays.
+func TestAverage_NeverExceedsTheCapacity(t *testing.T) {
 	const calls, tokens = 0, 1
 	perMinute, perSecond := outbound.Limit{Capacity: 800, LeakRate: 500, Unit: tokens}, outbound.Limit{Capacity: 40, LeakRate: 20}
-	for _, name := range []string{"one", "two", "shared"} {
+	for name, limits := range map[string][]outbound.Limit{"one": {perMinute}, "two": {perSecond, perMinute}, "shared": {perSecond, perMinute}} {
 		synctest.Test(t, func(t *testing.T) {
-			b := map[string]*outbound.Bucket{
-				"one":    outbound.Must(outbound.NewBucket("one", perMinute)),
-				"two":    outbound.Must(outbound.NewBucket("two", perSecond, perMinute)),
-				"shared": outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "shared", perSecond, perMinute)),
-			}[name]
+			b, known := outbound.Must(outbound.NewBucket(name, limits...)), outbound.Cost{}
+			if name == "shared" {
+				b = outbound.Must(outbound.NewSharedBucket(store.NewMemory(), name, limits...))
+			}
+			known[calls] = float64(len(limits) - 1)
+			with := func(n float64) outbound.Cost { c := known; c[tokens] = n; return c }
 			e := Average{Bucket: b, First: outbound.Cost{tokens: 300}}
 			call := func(known, want, used outbound.Cost) {
 				t.Helper()
@@ -93,11 +95,6 @@ func TestEstimate_NeverExceedsTheCapacity(t *testing.T) {
 				p.Done()
 				e.Learn(known, used)
 			}
-			known := outbound.Cost{}
-			if name != "one" {
-				known[calls] = 1
-			}
-			with := func(n float64) outbound.Cost { c := known; c[tokens] = n; return c }
 			call(known, with(300), with(900))
 			call(known, with(800), with(1200))
 			if s, err := b.State(ctx); err != nil || s.Level != 1200 {
@@ -107,7 +104,7 @@ func TestEstimate_NeverExceedsTheCapacity(t *testing.T) {
 			if c := e.Cost(with(801)); c != with(801) {
 				t.Errorf("%s: %v of more than fits", name, c)
 			}
-			if name != "one" {
+			if len(limits) > 1 {
 				if err := b.SetLimits(ctx, perSecond, outbound.Limit{Capacity: 600, LeakRate: 500, Unit: tokens}); err != nil {
 					t.Fatal(err)
 				}
@@ -117,24 +114,17 @@ func TestEstimate_NeverExceedsTheCapacity(t *testing.T) {
 	}
 }
 
-func TestEstimate_FirstCallIsAdmitted(t *testing.T) {
+// A first call whose only part is Free is admitted, and settles what it has used.
+func TestAverage_FreeFirstCallIsAdmitted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const output = 2
 		b := outbound.Must(outbound.NewBucket("output", outbound.Limit{Capacity: 800, LeakRate: 500, Unit: output}))
-		e := Average{Bucket: b}
-		p, err := b.Acquire(ctx, e.Cost(outbound.Cost{output: outbound.Free}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.Settle(outbound.Cost{output: 400})
-		e.Learn(outbound.Cost{output: outbound.Free}, outbound.Cost{output: 400})
-		if s, _ := b.State(ctx); s.Level != 400 || e.Cost(outbound.Cost{output: outbound.Free}) != (outbound.Cost{output: 400}) {
-			t.Errorf("level %v, then %v", s.Level, e.Cost(outbound.Cost{output: outbound.Free}))
-		}
-		for _, bad := range noNumbers {
-			if c := (&Average{First: outbound.Cost{bad}}).Cost(outbound.Cost{1}); c != (outbound.Cost{1}) {
-				t.Errorf("first %v: %v", bad, c)
-			}
+		e, free, used := Average{Bucket: b}, outbound.Cost{output: outbound.Free}, outbound.Cost{output: 400}
+		p, err := b.Acquire(ctx, e.Cost(free))
+		p.Settle(used)
+		e.Learn(free, used)
+		if s, _ := b.State(ctx); err != nil || s.Level != 400 || e.Cost(free) != used {
+			t.Errorf("level %v, then %v: %v", s.Level, e.Cost(free), err)
 		}
 	})
 }

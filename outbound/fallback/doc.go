@@ -15,6 +15,8 @@
 //   - processes that lose the store while other processes reach it, or find it a second later.
 //     Their Shares add to the use of the rest until they have charged it. While one of ten
 //     processes with a Share of 0.1 is cut off, all together use 110 % of the limit;
+//   - a process without a call in the outage. Its first calls reach the store before the other
+//     processes have charged what they have spent;
 //   - the units of reservations that a queue may still use for 25 ms after the switch;
 //   - limits with a Share of less than a unit. Each process has a whole unit, so ten processes may
 //     use one each at the same time, as seldom as their Shares allow;

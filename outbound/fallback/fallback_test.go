@@ -10,17 +10,18 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/calendar"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// link is the way to a store. While it is cut, each trip fails after a while.
+// link is the way to a store. While it is cut, each request fails after a while.
 type link struct {
 	store.Store
 	mu    sync.Mutex // protects what follows
 	err   error      // nil: it is not cut
 	hangs time.Duration
-	slow  time.Duration // how long each trip takes that is not cut
+	slow  time.Duration // how long each request takes that is not cut
 }
 
 var errCut = fmt.Errorf("%w: connection refused", store.ErrUnavailable)
@@ -39,7 +40,7 @@ func (l *link) Update(ctx context.Context, key string, op *store.Op) (store.Repl
 		time.Sleep(slow)
 		return l.Store.Update(ctx, key, op)
 	}
-	if hangs > 0 {
+	if hangs > 0 { // with -race the runtime of Go may crash in a select with a timer of 0
 		select {
 		case <-time.After(hangs):
 		case <-ctx.Done():
@@ -55,39 +56,34 @@ type process struct {
 	t      *testing.T
 	f      *Store
 	key    string
-	limits []store.Limit
+	limits limits
 	number int64
 	base   uint64
 }
 
-func newProcess(t *testing.T, s store.Store, f *Store, limits ...store.Limit) *process {
-	p := &process{link: &link{Store: s}, t: t, f: f, key: "key", limits: limits, base: store.Hash(limits)}
+type limits = []store.Limit
+
+func newProcess(t *testing.T, s store.Store, f *Store, l limits) *process {
+	p := &process{link: &link{Store: s}, t: t, f: f, key: "key", limits: l, base: store.Hash(l)}
 	f.Store = p.link
 	return p
 }
 
-// periods returns the hour and the next, for each limit by the calendar.
-func periods(limits []store.Limit) (all []store.Period) {
-	hour := time.Now().Unix() / 3600 * 3600
-	for i := range limits {
-		if limits[i].Kind.Calendar() {
-			all = append(all, store.Period{Begin: hour, End: hour + 3600, Next: hour + 7200})
-		} else {
-			all = append(all, store.Period{})
-		}
-	}
-	for i := range limits {
-		if limits[i].Kind.Calendar() {
-			return all
-		}
-	}
-	return nil
+// bubble runs a test of a process in virtual time. Its store is in memory.
+func bubble(t *testing.T, f *Store, l limits, test func(t *testing.T, p *process)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, newProcess(t, store.NewMemory(), f, l)) })
+}
+
+// another returns another process with a half of the same store's limits.
+func (p *process) another() *process {
+	return newProcess(p.t, p.link.Store, &Store{Share: 0.5}, p.limits)
 }
 
 // do carries a step out, and adopts what the reply brings.
 func (p *process) do(op store.Op) (store.Reply, error) {
 	p.t.Helper()
-	op.Limits, op.Number, op.Base, op.Periods = p.limits, p.number, p.base, periods(p.limits)
+	op.Limits, op.Number, op.Base, op.Periods = p.limits, p.number, p.base, calendar.New(p.limits).At(unix())
 	r, err := p.f.Update(context.Background(), p.key, &op)
 	if r.Limits != nil {
 		p.limits, p.number = r.Limits, r.Number
@@ -118,6 +114,15 @@ func (p *process) take() (n int) {
 	return n
 }
 
+// takes checks how many calls are admitted after a while.
+func (p *process) takes(want int, after time.Duration) {
+	p.t.Helper()
+	time.Sleep(after)
+	if n := p.take(); n != want {
+		p.t.Errorf("%d calls are admitted, want %d", n, want)
+	}
+}
+
 // cutOff makes the store unavailable, and lets the key notice.
 func (p *process) cutOff() {
 	p.t.Helper()
@@ -131,7 +136,7 @@ func (p *process) mend() {
 	p.set(nil)
 	time.Sleep(3 * time.Second)
 	if is := p.f.State(); is.Unavailable {
-		p.t.Fatalf("three seconds after the store is back, %d keys are away: %v", is.Keys, is.Err)
+		p.t.Fatalf("three seconds after the store is available, %d keys are away: %v", is.Keys, is.Err)
 	}
 }
 
@@ -143,7 +148,7 @@ func (p *process) level(want float64) {
 
 func (p *process) between(least, most float64) {
 	p.t.Helper()
-	r, err := p.link.Store.Update(context.Background(), p.key, &store.Op{Limits: p.limits, Number: p.number, Periods: periods(p.limits)})
+	r, err := p.link.Store.Update(context.Background(), p.key, &store.Op{Limits: p.limits, Number: p.number, Periods: calendar.New(p.limits).At(unix())})
 	if err != nil || r.State.Level[0] < least || r.State.Level[0] > most {
 		p.t.Errorf("the store has level %v, %v; want %v to %v", r.State.Level[0], err, least, most)
 	}
@@ -155,29 +160,28 @@ func window(n float64, w time.Duration) store.Limit {
 	return store.Limit{Kind: store.Window, Capacity: n, Rate: n / w.Seconds(), Window: w}
 }
 
-// bubble runs a test in a bubble, and ends its timers.
-func bubble(t *testing.T, test func(t *testing.T)) { t.Helper(); synctest.Test(t, test) }
-
+// While the store is available, a Store conforms to the contract of stores.
 func TestStore_ConformsWhileAvailable(t *testing.T) {
 	for sentence, check := range outboundtest.StoreCases() {
 		t.Run(sentence, func(t *testing.T) {
-			bubble(t, func(t *testing.T) { check(t, &Store{Store: store.NewMemory(), Share: 0.5}) })
+			synctest.Test(t, func(t *testing.T) { check(t, &Store{Store: store.NewMemory(), Share: 0.5}) })
 		})
 	}
 }
 
+// Fields that contradict each other are an error of each call.
 func TestStore_RefusesBadFields(t *testing.T) {
 	m := store.NewMemory()
 	for _, f := range []*Store{nil, {}, {Store: m, Share: -0.1}, {Store: m, Share: 1.1}, {Store: m, Share: math.NaN()}, {Store: m, Share: 0.5, Unlimited: true}} {
-		if _, err := f.Update(t.Context(), "key", &store.Op{Limits: []store.Limit{leaky(1, 1)}}); err == nil {
+		if _, err := f.Update(t.Context(), "key", &store.Op{Limits: limits{leaky(1, 1)}}); err == nil {
 			t.Errorf("%+v has no error", f)
 		}
 	}
 }
 
+// Without a Share calls fail with the store's error, until the store is available.
 func TestStore_WithoutShareCallsFail(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := newProcess(t, store.NewMemory(), &Store{}, leaky(10, 1))
+	bubble(t, &Store{}, limits{leaky(10, 1)}, func(t *testing.T, p *process) {
 		p.set(errCut)
 		if _, err := p.do(cost(1)); !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("the call fails with %v", err)
@@ -187,7 +191,7 @@ func TestStore_WithoutShareCallsFail(t *testing.T) {
 		}
 		p.set(nil)
 		if r := p.must(cost(1)); len(r.Charges) != 1 {
-			t.Error("the store is back, and a call is refused")
+			t.Error("the store is available, and a call is refused")
 		}
 		time.Sleep(time.Second)
 		if is := p.f.State(); is.Unavailable || is.Outages != 1 {
@@ -198,8 +202,7 @@ func TestStore_WithoutShareCallsFail(t *testing.T) {
 
 // A share is a part of every limit, and begins full, so that the switch causes no burst.
 func TestStore_ShareBeginsFull(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := newProcess(t, store.NewMemory(), &Store{Share: 0.25}, leaky(40, 20), store.Limit{Unit: 1, Capacity: 400, Rate: 300})
+	bubble(t, &Store{Share: 0.25}, limits{leaky(40, 20), {Unit: 1, Capacity: 400, Rate: 300}}, func(t *testing.T, p *process) {
 		p.cutOff()
 		r := p.must(cost(1))
 		if !r.Refused || r.Wait != time.Second/5 || r.Limit != 0 || len(r.Share) != 2 || r.Share[0].Capacity != 10 || r.Share[1].Rate != 75 {
@@ -208,29 +211,25 @@ func TestStore_ShareBeginsFull(t *testing.T) {
 		if r.Limits != nil || r.Number != p.number || r.State.Level[0] != 40 {
 			t.Errorf("the reply brings limits %v by %d, and level %v of the whole limit", r.Limits, r.Number, r.State.Level[0])
 		}
-		time.Sleep(time.Second)
-		if n := p.take(); n != 5 {
-			t.Errorf("after a second %d calls are admitted, want 5", n)
-		}
-		time.Sleep(time.Hour)
-		if n := p.take(); n != 10 {
-			t.Errorf("after an hour %d calls are admitted, want 10", n)
-		}
-		if _, err := p.do(cost(11)); !errors.Is(err, store.ErrUnavailable) {
-			t.Errorf("a call larger than the share: %v", err)
-		}
-		for _, action := range []store.Action{store.Resume, store.Replace} {
-			if _, err := p.do(store.Op{Action: action, Replacement: p.limits}); !errors.Is(err, store.ErrUnavailable) {
-				t.Errorf("%v: %v", action, err)
+		p.takes(5, time.Second)
+		p.takes(10, time.Hour)
+		for what, op := range map[string]store.Op{
+			"a call larger than the share": cost(11),
+			"Resume":                       {Action: store.Resume},
+			"SetLimits":                    {Action: store.Replace, Replacement: p.limits},
+		} {
+			if _, err := p.do(op); !errors.Is(err, store.ErrUnavailable) {
+				t.Errorf("%s: %v", what, err)
 			}
 		}
 		p.mend()
 	})
 }
 
+// The store is charged with what calls have spent, settled and returned in the outage. Calls of the
+// outage return nothing to the store.
 func TestStore_ChargesWhatWasSpent(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := newProcess(t, store.NewMemory(), &Store{Share: 0.5}, leaky(40, 0.01))
+	bubble(t, &Store{Share: 0.5}, limits{leaky(40, 0.01)}, func(t *testing.T, p *process) {
 		before := p.must(cost(4)).Charges[0]
 		p.cutOff()
 		time.Sleep(1000 * time.Second) // five units
@@ -248,7 +247,6 @@ func TestStore_ChargesWhatWasSpent(t *testing.T) {
 		p.level(0)
 		p.mend()
 		p.level(4) // 2 of the first call, 1 more, and 1 more of the call from before
-		// A call of the outage returns nothing to the store.
 		p.must(store.Op{Action: store.Book, Unused: []store.Charge{first}})
 		p.level(4)
 		if r := p.must(cost(30)); len(r.Charges) != 1 || r.Share != nil {
@@ -257,43 +255,42 @@ func TestStore_ChargesWhatWasSpent(t *testing.T) {
 	})
 }
 
-func TestStore_ChargesAtMostTheCapacityAndNothingThatHasDrained(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := newProcess(t, store.NewMemory(), &Store{Share: 1}, leaky(40, 1))
+// The store is charged with the capacity at most, and with nothing that has leaked since.
+func TestStore_ChargesAtMostTheCapacity(t *testing.T) {
+	bubble(t, &Store{Share: 1}, limits{leaky(40, 1)}, func(t *testing.T, p *process) {
 		p.cutOff()
 		for range 3 {
-			time.Sleep(40 * time.Second)
-			p.take()
+			p.takes(40, 40*time.Second)
 		}
 		p.mend()
 		p.between(37, 38) // it was full within a second
 		p.must(store.Op{Action: store.Resume})
 		p.cutOff()
-		time.Sleep(40 * time.Second)
-		p.take()
+		p.takes(40, 40*time.Second)
 		time.Sleep(41 * time.Second)
 		p.mend()
 		p.level(0)
 	})
 }
 
+// A hold and a slow-down from before go on in the outage. The store learns of a hold that a call of
+// the outage has caused.
 func TestStore_HoldAndSlowDownGoOn(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		m := store.NewMemory()
-		p, other := newProcess(t, m, &Store{Share: 0.5}, leaky(40, 20)), newProcess(t, m, &Store{Share: 0.5}, leaky(40, 20))
+	bubble(t, &Store{Share: 0.5}, limits{leaky(40, 20)}, func(t *testing.T, p *process) {
+		refused := func(c store.Charge, wait time.Duration) store.Op {
+			return store.Op{Reports: []store.Report{{Kind: store.Refused, Charge: &c, Epoch: c.Epoch, Wait: wait}}}
+		}
 		charge := p.must(cost(1)).Charges[0]
 		p.must(store.Op{Reports: []store.Report{{Kind: store.Succeeded, Epoch: charge.Epoch}}})
-		p.must(store.Op{Reports: []store.Report{{Kind: store.Refused, Charge: &charge, Epoch: charge.Epoch, Wait: time.Minute}}})
+		p.must(refused(charge, time.Minute))
 		p.cutOff()
 		if r := p.must(cost(1)); r.State.Rem <= 59*time.Second || r.State.Speed > 0.91 {
 			t.Errorf("held for %v at speed %v", r.State.Rem, r.State.Speed)
 		}
 		time.Sleep(70 * time.Second)
-		late := p.must(cost(1)).Charges[0]
-		// A refusal of a call of the outage holds here, and the store learns of the rest.
-		p.must(store.Op{Reports: []store.Report{{Kind: store.Refused, Charge: &late, Epoch: late.Epoch, Wait: time.Hour}}})
+		p.must(refused(p.must(cost(1)).Charges[0], time.Hour))
 		p.mend()
-		if r := other.must(cost(1)); r.State.Rem < 59*time.Minute {
+		if r := p.another().must(cost(1)); r.State.Rem < 59*time.Minute {
 			t.Errorf("after a hold of an hour in an outage another process is held for %v", r.State.Rem)
 		}
 	})
@@ -301,8 +298,7 @@ func TestStore_HoldAndSlowDownGoOn(t *testing.T) {
 
 // Three refusals of one burst of calls that the store had admitted count once.
 func TestStore_RefusalOfAnEarlierCallHolds(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := newProcess(t, store.NewMemory(), &Store{Share: 0.5}, leaky(40, 20))
+	bubble(t, &Store{Share: 0.5}, limits{leaky(40, 20)}, func(t *testing.T, p *process) {
 		var charges []store.Charge
 		for range 3 {
 			charges = append(charges, p.must(cost(1)).Charges...)
@@ -320,43 +316,31 @@ func TestStore_RefusalOfAnEarlierCallHolds(t *testing.T) {
 
 // The share of a window begins as if its units had left at the switch, and again in each outage.
 func TestStore_ShareOfWindow(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		for _, l := range []store.Limit{window(40, time.Minute), {Kind: store.Fixed, Capacity: 40, Rate: 40. / 60, Window: time.Minute}} {
-			p := newProcess(t, store.NewMemory(), &Store{Share: 0.25}, l)
+	for _, l := range []store.Limit{window(40, time.Minute), {Kind: store.Fixed, Capacity: 40, Rate: 40. / 60, Window: time.Minute}} {
+		bubble(t, &Store{Share: 0.25}, limits{l}, func(t *testing.T, p *process) {
 			p.cutOff()
 			if share := p.must(store.Op{}).Share; share[0].Kind != store.Window { // windows of processes begin at different times
 				t.Errorf("the share is %v", share)
 			}
-			time.Sleep(59 * time.Second)
-			if n := p.take(); n != 0 {
-				t.Errorf("%d calls are admitted within a window of the switch", n)
-			}
-			time.Sleep(2 * time.Second)
-			if n := p.take(); n != 10 {
-				t.Errorf("%d calls are admitted after a window, want 10", n)
-			}
+			p.takes(0, 59*time.Second)
+			p.takes(10, 2*time.Second)
 			p.mend()
 			p.level(10)
 			p.cutOff()
-			time.Sleep(59 * time.Second)
-			if n := p.take(); n != 0 {
-				t.Errorf("%d calls are admitted within a window of the second switch", n)
-			}
-			time.Sleep(2 * time.Second)
-			p.take()
+			p.takes(0, 59*time.Second)
+			p.takes(10, 2*time.Second)
 			time.Sleep(61 * time.Second)
 			p.mend()
 			p.level(0)
-		}
-	})
+		})
+	}
 }
 
 // While calls need both a share and the store, the share begins again, so that no process uses twice
 // what it has used just before the return.
 func TestStore_ShareBeginsAgainAtTheReturn(t *testing.T) {
 	for most, l := range map[int]store.Limit{3: leaky(40, 20), 0: window(40, time.Minute)} {
-		bubble(t, func(t *testing.T) {
-			p := newProcess(t, store.NewMemory(), &Store{Share: 0.25}, l)
+		bubble(t, &Store{Share: 0.25}, limits{l}, func(t *testing.T, p *process) {
 			p.cutOff()
 			time.Sleep(2 * time.Minute)
 			p.set(nil)
@@ -372,10 +356,9 @@ func TestStore_ShareBeginsAgainAtTheReturn(t *testing.T) {
 	}
 }
 
-// A queue's reservations are as far apart as the share allows while calls need both.
+// While calls need both, a queue's reservations are as far apart as the share allows.
 func TestStore_ReservationsNeedBoth(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := newProcess(t, store.NewMemory(), &Store{Share: 0.25}, leaky(40, 20))
+	bubble(t, &Store{Share: 0.25}, limits{leaky(40, 20)}, func(t *testing.T, p *process) {
 		p.cutOff()
 		time.Sleep(time.Minute)
 		p.set(nil)
@@ -393,24 +376,18 @@ func TestStore_ReservationsNeedBoth(t *testing.T) {
 	})
 }
 
-// The share of a period is that of what was left when the store last said so.
+// The share of a period is that of what was left by the store's last reply. After hours without a
+// call the store's period is over, and a call has another.
 func TestStore_ShareOfPeriod(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour + time.Minute)))
-		p := newProcess(t, store.NewMemory(), &Store{Share: 0.25}, store.Limit{Kind: store.Hourly, Capacity: 40})
+	bubble(t, &Store{Share: 0.25}, limits{{Kind: store.Hourly, Capacity: 40}}, func(t *testing.T, p *process) {
+		time.Sleep(time.Minute)
 		p.must(cost(20))
 		p.cutOff()
-		if n := p.take(); n != 5 {
-			t.Errorf("%d calls of a quarter of 20 are admitted", n)
-		}
+		p.takes(5, 0)
 		p.mend()
 		p.level(25)
 		p.cutOff()
-		time.Sleep(time.Hour)
-		if n := p.take(); n != 10 {
-			t.Errorf("%d calls of a quarter of 40 are admitted in the next hour", n)
-		}
-		// No call comes for hours. Then the store's time is in no period that it was told.
+		p.takes(10, time.Hour)
 		time.Sleep(3 * time.Hour)
 		p.set(nil)
 		time.Sleep(time.Second)
@@ -420,31 +397,24 @@ func TestStore_ShareOfPeriod(t *testing.T) {
 	})
 }
 
-// A key whose periods are long over is charged with what is not over, without a call.
+// A key whose periods are over is charged with the other limits, without a call.
 func TestStore_ChargesWherePeriodsAreOver(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := newProcess(t, store.NewMemory(), &Store{Share: 0.5}, leaky(40, 0.0001), store.Limit{Unit: 1, Kind: store.Hourly, Capacity: 40})
+	bubble(t, &Store{Share: 0.5}, limits{leaky(40, 0.0001), {Unit: 1, Kind: store.Hourly, Capacity: 40}}, func(t *testing.T, p *process) {
 		p.must(store.Op{})
 		p.cutOff()
-		time.Sleep(14*time.Hour + time.Minute) // two units
-		if n := p.take(); n != 2 {
-			t.Errorf("%d calls are admitted, want 2", n)
-		}
+		p.takes(2, 14*time.Hour+time.Minute)
 		time.Sleep(3 * time.Hour)
 		p.mend()
 		p.between(1.9, 2)
 	})
 }
 
-// What calls spend until the store is charged is charged too, however long its trips take.
+// What calls spend until the store is charged is charged too, however long its requests take.
 func TestStore_ChargesAllThatWasSpent(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := newProcess(t, store.NewMemory(), &Store{Share: 0.5}, leaky(4e6, 1))
+	bubble(t, &Store{Share: 0.5}, limits{leaky(4e6, 1)}, func(t *testing.T, p *process) {
+		p.slow = 2 * time.Second
 		p.cutOff()
 		time.Sleep(1000 * time.Second)
-		p.mu.Lock()
-		p.slow = 2 * time.Second
-		p.mu.Unlock()
 		p.set(nil)
 		spent, begin := 0, time.Now()
 		for time.Since(begin) < 8*time.Second {
@@ -458,15 +428,14 @@ func TestStore_ChargesAllThatWasSpent(t *testing.T) {
 	})
 }
 
+// The store is charged by limits that another process has set meanwhile.
 func TestStore_ChargesByLimitsThatWereSetMeanwhile(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		m := store.NewMemory()
-		p, other := newProcess(t, m, &Store{Share: 0.5}, leaky(40, 0.01)), newProcess(t, m, &Store{Share: 0.5}, leaky(40, 0.01))
+	bubble(t, &Store{Share: 0.5}, limits{leaky(40, 0.01)}, func(t *testing.T, p *process) {
 		p.cutOff()
+		other := p.another()
 		other.must(store.Op{})
-		other.must(store.Op{Action: store.Replace, Replacement: []store.Limit{leaky(50, 0.01), {Name: "new", Unit: 1, Capacity: 30, Rate: 0.01}}})
-		time.Sleep(1000 * time.Second)
-		p.take()
+		other.must(store.Op{Action: store.Replace, Replacement: limits{leaky(50, 0.01), {Name: "new", Unit: 1, Capacity: 30, Rate: 0.01}}})
+		p.takes(5, 1000*time.Second)
 		p.mend()
 		other.level(5)
 		if r := p.must(cost(1)); !r.Stale || len(p.limits) != 2 {
@@ -475,30 +444,27 @@ func TestStore_ChargesByLimitsThatWereSetMeanwhile(t *testing.T) {
 	})
 }
 
-// Of two buckets of this process one has heard of other limits.
+// A bucket without the limits in force counts by those that another bucket of this process has
+// learned, whichever of them comes first.
 func TestStore_OneSetOfLimitsForAKey(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := newProcess(t, store.NewMemory(), &Store{Share: 0.5}, leaky(40, 20))
+	bubble(t, &Store{Share: 0.5}, limits{leaky(40, 20)}, func(t *testing.T, p *process) {
 		p.must(store.Op{})
-		p.must(store.Op{Action: store.Replace, Replacement: []store.Limit{leaky(20, 10)}})
+		p.must(store.Op{Action: store.Replace, Replacement: limits{leaky(20, 10)}})
 		p.cutOff()
 		fresh := *p
-		fresh.limits, fresh.number = []store.Limit{leaky(40, 20)}, 0
-		time.Sleep(time.Hour)
-		if n := fresh.take(); n != 10 || fresh.limits[0].Capacity != 20 {
-			t.Errorf("a bucket that has not heard has admitted %d calls of half of 20, by %v", n, fresh.limits)
+		fresh.limits, fresh.number = limits{leaky(40, 20)}, 0
+		if fresh.takes(10, time.Hour); fresh.limits[0].Capacity != 20 {
+			t.Errorf("a bucket without a reply has admitted half of 20 by %v", fresh.limits)
 		}
-		fresh.limits, fresh.number = []store.Limit{leaky(40, 20), {Name: "b", Unit: 1, Capacity: 1, Rate: 1}}, 0
-		op := store.Op{Limits: fresh.limits, Base: 7}
+		op := store.Op{Limits: limits{leaky(40, 20), {Name: "b", Unit: 1, Capacity: 1, Rate: 1}}, Base: 7}
 		r, err := p.f.Update(t.Context(), p.key, &op)
 		if err != nil || !r.Stale || !store.Equal(r.Limits, p.limits) || !op.Yields(&r) {
 			t.Errorf("limits of another shape: stale %v, %v, brought %v, yields %v", r.Stale, err, r.Limits, op.Yields(&r))
 		}
 		p.mend()
-		// The bucket that has heard comes later.
-		fresh.limits, fresh.number = []store.Limit{leaky(40, 20)}, 0
+		fresh.limits, fresh.number = limits{leaky(40, 20)}, 0
 		fresh.key, p.key = "another", "another"
-		fresh.link.Store = store.NewMemory() // it serves this key to no one
+		fresh.link.Store = store.NewMemory() // no other bucket has used this key there
 		fresh.cutOff()
 		p.number++
 		if r := p.must(cost(1)); r.Share[0].Capacity != 10 || r.Limits != nil {
@@ -508,58 +474,54 @@ func TestStore_OneSetOfLimitsForAKey(t *testing.T) {
 	})
 }
 
+// Unlimited admits every call, and fills the store's buckets afterwards.
 func TestStore_Unlimited(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := newProcess(t, store.NewMemory(), &Store{Unlimited: true}, leaky(40, 0.01), window(1, time.Hour))
+	bubble(t, &Store{Unlimited: true}, limits{leaky(40, 0.01), window(1, time.Hour)}, func(t *testing.T, p *process) {
 		p.cutOff()
-		if n := p.take(); n != 1000 {
-			t.Errorf("%d of 1000 calls are admitted", n)
-		}
+		p.takes(1000, 0)
 		p.mend()
 		p.level(40)
 	})
 }
 
+// A share of less than a unit is a whole one, as seldom as the Share allows, except by the calendar.
 func TestStore_ShareBelowAUnit(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		count := func(minutes int, share float64, l store.Limit) (n int) {
-			p := newProcess(t, store.NewMemory(), &Store{Share: share}, l)
+	for _, c := range []struct {
+		limit       store.Limit
+		share       float64
+		least, most int // calls in an hour
+	}{
+		{leaky(1, 1./60), 0.5, 28, 30},
+		{window(1, time.Minute), 0.5, 28, 30},
+		{store.Limit{Kind: store.Hourly, Capacity: 5}, 0.1, 0, 0},
+		{leaky(10, 1), math.SmallestNonzeroFloat64, 0, 0},
+	} {
+		bubble(t, &Store{Share: c.share}, limits{c.limit}, func(t *testing.T, p *process) {
 			p.cutOff()
-			for range minutes * 3 {
+			n := 0
+			for range 60 * 3 {
 				time.Sleep(20 * time.Second)
 				if r, err := p.do(cost(1)); err == nil {
 					n += len(r.Charges)
 				}
 			}
-			p.mend()
-			return n
-		}
-		for _, l := range []store.Limit{leaky(1, 1./60), window(1, time.Minute)} { // half a unit a minute
-			if n := count(60, 0.5, l); n < 28 || n > 30 {
-				t.Errorf("half of %v has admitted %d calls in an hour, want 30", l, n)
+			if p.mend(); n < c.least || n > c.most {
+				t.Errorf("%v of %v has admitted %d calls in an hour, want %d", c.share, c.limit, n, c.most)
 			}
-		}
-		if n := count(180, 0.1, store.Limit{Kind: store.Hourly, Capacity: 5}); n != 0 {
-			t.Errorf("half a call an hour has admitted %d calls", n)
-		}
-		if n := count(60, math.SmallestNonzeroFloat64, leaky(10, 1)); n != 0 {
-			t.Errorf("the smallest share has admitted %d calls", n)
-		}
-	})
+		})
+	}
 }
 
-// An error of one key goes to its callers, and other keys go on.
+// An error of one key goes to its callers. The key is charged when the store accepts it.
 func TestStore_ErrorOfOneKey(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := newProcess(t, store.NewMemory(), &Store{Share: 0.5}, leaky(40, 0.01))
+	bubble(t, &Store{Share: 0.5}, limits{leaky(40, 0.01)}, func(t *testing.T, p *process) {
 		denied := errors.New("no permission")
 		p.set(denied)
 		if _, err := p.do(cost(1)); !errors.Is(err, denied) || p.f.State().Unavailable {
 			t.Errorf("%v, %+v", err, p.f.State())
 		}
 		p.cutOff()
-		time.Sleep(1000 * time.Second)
-		p.take()
+		p.takes(5, 1000*time.Second)
 		p.set(denied)
 		time.Sleep(time.Second)
 		if _, err := p.do(cost(1)); !errors.Is(err, denied) {
@@ -567,18 +529,18 @@ func TestStore_ErrorOfOneKey(t *testing.T) {
 		}
 		p.set(nil)
 		time.Sleep(2 * time.Second)
-		p.between(4, 5) // it is charged when the store takes it
+		p.between(4, 5)
 	})
 }
 
+// OnSwitch reports the begin and the end of each outage, in order.
 func TestStore_SwitchesAreReportedInOrder(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		var heard []string
-		f := &Store{Share: 0.5}
-		f.OnSwitch = func(away bool, err error) {
-			heard = append(heard, fmt.Sprint(away, errors.Is(err, store.ErrUnavailable), f.State().Unavailable))
-		}
-		p := newProcess(t, store.NewMemory(), f, leaky(40, 20))
+	var reported []string
+	f := &Store{Share: 0.5}
+	f.OnSwitch = func(away bool, err error) {
+		reported = append(reported, fmt.Sprint(away, errors.Is(err, store.ErrUnavailable), f.State().Unavailable))
+	}
+	bubble(t, f, limits{leaky(40, 20)}, func(t *testing.T, p *process) {
 		for range 2 {
 			p.cutOff()
 			time.Sleep(time.Minute)
@@ -587,7 +549,7 @@ func TestStore_SwitchesAreReportedInOrder(t *testing.T) {
 			}
 			p.mend()
 		}
-		if got := fmt.Sprint(heard); got != "[true true true false false false true true true false false false]" {
+		if got := fmt.Sprint(reported); got != "[true true true false false false true true true false false false]" {
 			t.Error(got)
 		}
 		if is := f.State(); is.Outages != 2 {

@@ -1,185 +1,220 @@
-package fallback_test
+package fallback
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/fallback"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// line is the way to a store.
-type line struct {
-	store.Store
-	cut atomic.Bool
+// fleet is processes with equal shares of a limit. After a minute the first of them lose the store.
+type fleet struct {
+	processes, lose int
+	limit           outbound.Limit
+	outages         []time.Duration // for how long they lose it, and have it, and lose it again
+	pause           time.Duration   // of a process, at most, so that each makes a call in each outage
+	seed            uint64
 }
 
-func (l *line) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-	time.Sleep(time.Millisecond)
-	if l.cut.Load() {
-		return store.Reply{}, fmt.Errorf("%w: connection refused", store.ErrUnavailable)
-	}
-	return l.Store.Update(ctx, key, op)
-}
-
-// fleet runs ten workers with a share of a tenth. Each makes a call as soon as the limit admits it.
-// After a minute the first of them lose the store, for a minute. It returns the calls that left in the
-// four minutes from then on.
-func fleet(t *testing.T, limit outbound.Limit, lose int) (left *outboundtest.History, outage time.Time) {
+// run returns the calls of the fleet, until three minutes after the last outage. Each process makes
+// a call as soon as its bucket admits it, but pauses now and then, so that the processes learn of an
+// outage and of its end at different times.
+func (f fleet) run(t *testing.T) (left *outboundtest.History, begin time.Time) {
 	t.Helper()
 	left = new(outboundtest.History)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		memory := store.NewMemory()
-		var lines [10]*line
-		var rest [10]atomic.Bool
-		var workers sync.WaitGroup
-		outage = time.Now().Add(time.Minute)
-		for i := range lines {
-			lines[i] = &line{Store: memory}
-			b, err := outbound.NewSharedBucket(&fallback.Store{Store: lines[i], Share: 0.1}, "key", limit)
-			if err != nil {
-				t.Fatal(err)
-			}
-			workers.Go(func() {
+		memory, links := store.NewMemory(), make([]*link, f.processes)
+		begin = time.Now()
+		var all sync.WaitGroup
+		for i := range links {
+			links[i] = &link{Store: memory, slow: time.Millisecond, hangs: time.Duration(1+100*i/f.processes) * 4 * time.Millisecond}
+			b := outbound.Must(outbound.NewSharedBucket(&Store{Store: links[i], Share: 1 / float64(f.processes)}, "key", f.limit))
+			dice := rand.New(rand.NewPCG(f.seed, uint64(i)))
+			all.Go(func() {
 				time.Sleep(time.Duration(i) * 7 * time.Millisecond)
-				if lose == len(lines) { // each learns of the outage at a time of its own
-					defer time.AfterFunc(time.Until(outage), func() { rest[i].Store(true) }).Stop()
-				}
 				for ctx.Err() == nil {
-					if rest[i].Swap(false) {
-						time.Sleep(time.Duration(i) * 900 * time.Millisecond)
-					}
 					_, err := b.Acquire(ctx, outbound.Cost{1})
-					full, refused := errors.AsType[*outbound.ThrottledError](err)
-					switch {
-					case err == nil:
-						if time.Now().After(outage) {
-							left.Add(time.Now(), 1)
-						}
-					case refused:
+					if full, refused := errors.AsType[*outbound.ThrottledError](err); refused {
 						time.Sleep(min(full.RetryAfter, time.Second))
+					} else if err == nil {
+						left.Add(time.Now(), 1)
+					}
+					if dice.IntN(40) == 0 {
+						time.Sleep(time.Duration(math.Pow(dice.Float64(), 4) * float64(f.pause)))
 					}
 				}
 			})
 		}
-		for _, cut := range []bool{true, false} {
-			time.Sleep(time.Minute)
-			for _, l := range lines[:lose] {
-				l.cut.Store(cut)
+		time.Sleep(time.Minute)
+		for i, lasts := range append(f.outages, 3*time.Minute) {
+			for _, l := range links[:f.lose] {
+				l.set([]error{errCut, nil}[i%2])
 			}
+			time.Sleep(lasts)
 		}
-		time.Sleep(3 * time.Minute)
 		cancel()
-		workers.Wait()
+		all.Wait()
 	})
-	return left, outage
+	return left, begin
 }
 
-// units returns how many units left from one time to another, in minutes after the outage began.
-func units(left *outboundtest.History, outage time.Time, from, to float64) (n float64) {
+// units returns how many units left from one time to another, in minutes after the begin.
+func units(left *outboundtest.History, begin time.Time, from, to float64) (n float64) {
 	for at, u := range left.All() {
-		if m := at.Sub(outage).Minutes(); from <= m && m < to {
+		if m := at.Sub(begin).Minutes(); from <= m && m < to {
 			n += u
 		}
 	}
 	return n
 }
 
-var limits = map[string]outbound.Limit{
-	"a second of capacity":    {Capacity: 20, LeakRate: 20},
-	"a minute of capacity":    {Capacity: 1200, LeakRate: 20},
-	"a window of ten seconds": outbound.Window(200, 10*time.Second),
-}
-
-// within checks that calls have kept a limit.
-func within(left *outboundtest.History, limit outbound.Limit) error {
-	if limit == limits["a window of ten seconds"] {
-		return left.CheckWindow(200, 10*time.Second)
+// check checks that the calls have kept the limit.
+func (f fleet) check(left *outboundtest.History) error {
+	if n, window := f.limit.Each(); f.limit == outbound.Window(n, window) {
+		return left.CheckWindow(n, window)
 	}
-	return left.Check(limit.Capacity, limit.LeakRate, 1e-6)
+	return left.Check(f.limit.Capacity, f.limit.LeakRate, 1e-6)
 }
 
-// All workers lose the store. In the outage and in every interval around it they stay within the limit.
+// All processes lose the store. In the outages and in every interval around them they stay within the
+// limit, and use most of it. A window admits no call until a window after the switch.
 func TestStore_OutageForAllExceedsNothing(t *testing.T) {
-	for name, limit := range limits {
-		t.Run(name, func(t *testing.T) {
-			left, outage := fleet(t, limit, 10)
-			if err := within(left, limit); err != nil {
+	minute, flaps := []time.Duration{time.Minute}, []time.Duration{44 * time.Second, 44 * time.Second, 4 * time.Second, 300 * time.Millisecond, 40 * time.Second}
+	for i, f := range []fleet{
+		{processes: 10, outages: minute, pause: 9 * time.Second, limit: outbound.Limit{Capacity: 20, LeakRate: 20}},
+		{processes: 10, outages: minute, pause: 9 * time.Second, limit: outbound.Limit{Capacity: 1200, LeakRate: 20}},
+		{processes: 10, outages: minute, pause: 9 * time.Second, limit: outbound.Window(200, 10*time.Second)},
+		{processes: 4, outages: flaps, pause: time.Second, limit: outbound.Limit{Capacity: 40, LeakRate: 20}},
+		{processes: 4, outages: flaps, pause: time.Second, limit: outbound.Limit{Capacity: 8, LeakRate: 1}},
+		{processes: 4, outages: flaps, pause: time.Second, limit: outbound.Limit{Capacity: 200, LeakRate: 5}},
+	} {
+		t.Run(fmt.Sprint(f.limit, f.outages), func(t *testing.T) {
+			f.lose, f.seed = f.processes, uint64(i)
+			left, begin := f.run(t)
+			if err := f.check(left); err != nil {
 				t.Error(err)
 			}
-			if n := units(left, outage, 0, 1); n < 900 || n > 1200 {
-				t.Errorf("%v of 1200 units left in the outage", n)
+			minute := f.limit.LeakRate * 60
+			if n := units(left, begin, 1, 2); n < 0.7*minute {
+				t.Errorf("%v of %v units left in the first minute of the outage", n, minute)
 			}
-			if n := units(left, outage, 2, 4); n < 2300 {
-				t.Errorf("%v of 2400 units left in the last two minutes", n)
+			if n := left.Use(f.limit.Capacity, f.limit.LeakRate); n < 0.9 {
+				t.Errorf("%v of the limit was used", n)
 			}
 		})
 	}
 }
 
-// One of ten workers loses the store: all together use at most 110 % of the limit, and nothing above it
-// from the return on.
+// One of ten processes loses the store: all together use at most 110 % of the limit, and nothing
+// above it from the return on.
 func TestStore_OutageForOneExceedsItsShare(t *testing.T) {
-	for name, limit := range limits {
-		t.Run(name, func(t *testing.T) {
-			left, outage := fleet(t, limit, 1)
-			if n := units(left, outage, 0, 1); n < 1200 || n > 1320+1 {
-				t.Errorf("%v units left while one worker was cut off, want 1200 and its share of 120", n)
+	for i, limit := range []outbound.Limit{{Capacity: 20, LeakRate: 20}, {Capacity: 1200, LeakRate: 20}, outbound.Window(200, 10*time.Second)} {
+		t.Run(limit.String(), func(t *testing.T) {
+			f := fleet{processes: 10, lose: 1, limit: limit, outages: []time.Duration{time.Minute}, pause: time.Second, seed: uint64(i)}
+			left, begin := f.run(t)
+			if n := units(left, begin, 1, 2); n < 1200 || n > 1320+1 {
+				t.Errorf("%v units left while one process was cut off, want 1200 and its share of 120", n)
+			}
+			if n := units(left, begin, 2, 5); n < 3500 || n > 3600+20 {
+				t.Errorf("%v units left in the three minutes after that, want 3600", n)
 			}
 			after := new(outboundtest.History)
 			for at, n := range left.All() {
-				if at.Sub(outage) > time.Minute+3*time.Second {
+				if at.Sub(begin) > 2*time.Minute+3*time.Second {
 					after.Add(at, n)
 				}
 			}
-			if err := within(after, limit); err != nil {
+			if err := f.check(after); err != nil {
 				t.Error(err)
-			}
-			if n := units(left, outage, 1, 4); n < 3500 || n > 3600+20 {
-				t.Errorf("%v units left in the three minutes after that, want 3600", n)
 			}
 		})
 	}
 }
 
-// What a worker has spent by itself is missing for the others once it has the store again.
-func TestStore_OutageIsRepaid(t *testing.T) {
+// A lease after the store's last answer each process has its share of the slots, rounded down,
+// however many buckets of the key it has. When the store is available, what is in flight counts
+// there.
+func TestStore_SharesSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		memory := store.NewMemory()
-		cut := &line{Store: memory}
-		take := func(s store.Store) (n int) {
-			b, err := outbound.NewSharedBucket(s, "key", outbound.Limit{Capacity: 100, LeakRate: 0.1})
-			if err != nil {
-				t.Fatal(err)
+		remote, limit := &link{Store: store.NewMemory()}, outbound.InFlight(5)
+		f := &Store{Store: remote, Share: 0.5}
+		a, b := outbound.Must(outbound.NewSharedBucket(f, "k", limit)), outbound.Must(outbound.NewSharedBucket(f, "k", limit))
+		other := outbound.Must(outbound.NewSharedBucket(remote, "k", limit))
+		acquire := func(of *outbound.Bucket, want error) (p outbound.Permit) {
+			t.Helper()
+			p, err := of.Acquire(t.Context(), outbound.Cost{1})
+			if !errors.Is(err, want) {
+				t.Errorf("a call returns %v, want %v", err, want)
 			}
-			for ; err == nil; n++ {
-				_, err = b.Acquire(t.Context(), outbound.Cost{1})
-			}
-			return n - 1
+			return p
 		}
-		cut.cut.Store(true)
-		alone := &fallback.Store{Store: cut, Share: 0.1}
-		if n := take(alone); n != 0 {
-			t.Errorf("%d calls left at the switch", n)
+		first := acquire(a, nil)
+		remote.set(errCut)
+		for range 5 {
+			acquire(b, store.ErrUnavailable)
+			time.Sleep(5 * time.Second)
 		}
-		time.Sleep(10 * time.Minute)
-		spent := take(alone)
-		cut.cut.Store(false)
+		time.Sleep(6 * time.Second)
+		second := acquire(b, nil) // a lease after the last answer
+		acquire(a, outbound.ErrThrottled)
+		acquire(b, outbound.ErrThrottled)
+		remote.set(nil)
+		time.Sleep(20 * time.Second) // no slot is granted for a third of a lease: other processes may have slots
+		for range 3 {
+			acquire(other, nil)
+		}
+		acquire(other, outbound.ErrThrottled)
+		first.Done()
+		second.Done()
+	})
+}
+
+// While a key is away, no call waits for the store, even if it hangs. While the key is charged, a
+// call can give up.
+func TestStore_NoCallWaitsForAStoreThatHangs(t *testing.T) {
+	bubble(t, &Store{Share: 0.5}, limits{leaky(40, 20)}, func(t *testing.T, p *process) {
+		p.hangs = 2 * time.Second
+		p.cutOff()
+		begin := time.Now()
+		for range 1000 {
+			p.must(cost(1))
+			time.Sleep(time.Millisecond)
+		}
+		if took := time.Since(begin); took != time.Second {
+			t.Errorf("1000 calls, one each millisecond, took %v", took)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := p.f.Update(ctx, p.key, &store.Op{Limits: p.limits}); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		p.set(nil)
 		time.Sleep(3 * time.Second)
-		if n := take(memory); spent < 5 || n != 100-spent {
-			t.Errorf("%d calls left with the store, after %d without it, of a capacity of 100", n, spent)
+	})
+}
+
+// Calls of further keys fail while maxKeys keys are away.
+func TestStore_KeepsBoundedlyManyKeys(t *testing.T) {
+	bubble(t, &Store{Share: 0.5}, limits{leaky(2, 1)}, func(t *testing.T, p *process) {
+		p.set(errCut)
+		for i := range maxKeys {
+			p.key = fmt.Sprint(i)
+			p.must(store.Op{})
 		}
-		if is := alone.State(); is.Unavailable {
-			t.Errorf("%+v", is)
+		p.key = "more"
+		if _, err := p.do(store.Op{}); !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("key %d: %v", maxKeys+1, err)
 		}
+		p.mend()
 	})
 }

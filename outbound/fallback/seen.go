@@ -13,7 +13,7 @@ type seen struct {
 	limits []store.Limit
 }
 
-// remember keeps what a reply says of its key.
+// remember keeps the reply of a key.
 func (s *Store) remember(key string, op *store.Op, r *store.Reply) {
 	worth := op.Periods != nil || r.State.Rem > 0 || r.State.Speed < 1
 	if s.fails() || r.Stale || r.Untimely || op.Action == store.Replace {
@@ -25,7 +25,7 @@ func (s *Store) remember(key string, op *store.Op, r *store.Reply) {
 		delete(s.seen, key)
 		return
 	}
-	for other := range s.seen { // any other makes room
+	for other := range s.seen { // any other key is dropped
 		if len(s.seen) < maxKeys {
 			break
 		}
@@ -37,7 +37,7 @@ func (s *Store) remember(key string, op *store.Op, r *store.Reply) {
 }
 
 // used returns the part of a limit that counts as used at the switch: all of it. If the limit
-// counts by the calendar, it is the part that was used when the store last said so.
+// counts by the calendar, it is the part that was used by the store's last reply.
 func (k *away) used(was *seen, i int, unix time.Duration) float64 {
 	then := k.calendar.At(was.state.Unix)
 	if i >= len(then) || !then[i].Sound() || !store.Same(was.limits, k.look.Limits) {

@@ -12,8 +12,8 @@ import (
 // unlimited is the capacity or the rate of a limit that admits all calls: half of what is possible.
 const unlimited = 5e11
 
-// births separates the lives of shares. Each is born at a time of its own, so far back that no
-// store's clock shows it.
+// births counts the shares. Each has another time of birth, so far back that no store's clock
+// shows it.
 var births atomic.Int64
 
 // away is a key that is away.
@@ -50,7 +50,7 @@ func (k *away) adopt(op *store.Op) {
 	k.calendar, k.spent = calendar.New(op.Limits), spent
 }
 
-// leave has a key do without the store again. What holds it by now is in seen.
+// leave has a key do without the store again. The hold and the speed are in seen.
 func (k *away) leave() {
 	if !k.back.IsZero() {
 		k.back, k.stored = time.Time{}, store.Stored{}
@@ -90,23 +90,23 @@ func (s *Store) serveLocked(k *away, op *store.Op) (store.Reply, error) {
 }
 
 // apply carries an operation out in the share, and counts what it has spent. The refusal of a call
-// that the store has admitted says which epoch is the store's. The share goes on with it, so that
-// the refusals of one burst count once.
+// that the store has admitted has the store's epoch. The share goes on with it, so that the refusals
+// of one burst count once.
 func (k *away) apply(op *store.Op) store.Reply {
 	t, date := now(), unix()
-	here, said := *op, store.Op{Limits: k.stored.Limits, Periods: k.calendar.At(date)}
-	here.Limits, here.Periods, here.Reports = said.Limits, said.Periods, nil
+	here, rest := *op, store.Op{Limits: k.stored.Limits, Periods: k.calendar.At(date)}
+	here.Limits, here.Periods, here.Reports = rest.Limits, rest.Periods, nil
 	for _, r := range op.Reports {
 		if r.Kind == store.Settled {
 			here.Reports = append(here.Reports, r)
 			continue
 		}
-		said.Reports = append(said.Reports, r) // what they fill is not spent
+		rest.Reports = append(rest.Reports, r) // what they fill is not spent
 		if r.Kind == store.Refused && r.Epoch > k.stored.State.Epoch {
 			k.stored.State.Epoch = r.Epoch
 		}
 	}
-	before := said.ApplyAt(&k.stored, t, date)
+	before := rest.ApplyAt(&k.stored, t, date)
 	r := here.ApplyAt(&k.stored, t, date)
 	for i := range here.Limits {
 		more := r.State.Level[i] - before.State.Level[i]
@@ -118,8 +118,7 @@ func (k *away) apply(op *store.Op) store.Reply {
 }
 
 // open begins the share of a key. It is full, so that the switch causes no burst. The share of a
-// calendar is as full as the calendar was when the store last said so. A hold and a slow-down go
-// on.
+// calendar is as full as the calendar was by the store's last reply. A hold and a slow-down go on.
 func (s *Store) open(k *away) {
 	t, date := now(), unix()
 	share := make([]store.Limit, len(k.look.Limits))

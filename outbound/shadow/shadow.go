@@ -81,24 +81,24 @@ type shadow struct {
 	bucket   *outbound.Bucket
 	maxWait  time.Duration
 	report   func(context.Context, Verdict)
-	underWay atomic.Int32 // requests to a store
+	inFlight atomic.Int32 // requests to a store
 }
 
 const (
-	mostTrips = 256                   // requests to a store at a time, each with a goroutine
-	farthest  = 24 * time.Hour        // how long a queue without MaxWait lets a call wait
-	rounding  = 10 * time.Microsecond // by how much later than MaxWait a queue admits a call
+	mostRequests = 256                   // to a store at a time, each with a goroutine
+	farthest     = 24 * time.Hour        // how long a queue without MaxWait lets a call wait
+	rounding     = 10 * time.Microsecond // by how much later than MaxWait a queue admits a call
 )
 
 var (
-	errManyTrips = errors.New("too many requests of this shadow wait for the store")
-	errPanic     = errors.New("the store has panicked")
-	errSilent    = errors.New("the store has neither booked nor refused")
+	errManyRequests = errors.New("too many requests of this shadow wait for the store")
+	errPanic        = errors.New("the store has panicked")
+	errSilent       = errors.New("the store has neither booked nor refused")
 )
 
 // Idle reports whether forgetting the bucket would lose nothing.
 func (s *shadow) Idle() bool {
-	return s.underWay.Load() == 0 && (s.bucket == nil || s.bucket.Idle())
+	return s.inFlight.Load() == 0 && (s.bucket == nil || s.bucket.Idle())
 }
 
 func (s *shadow) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
@@ -114,9 +114,9 @@ func (s *shadow) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit,
 	case s.run(k.book):
 		return outbound.NewPermit(k), nil
 	default:
-		err = s.failed(errManyTrips)
+		err = s.failed(errManyRequests)
 	}
-	k.tell(Verdict{Wait: -1, Err: err})
+	k.notify(Verdict{Wait: -1, Err: err})
 	return outbound.Permit{}, nil
 }
 
@@ -130,12 +130,12 @@ func (s *shadow) run(f func()) bool {
 		f()
 		return true
 	}
-	if s.underWay.Add(1) > mostTrips {
-		s.underWay.Add(-1)
+	if s.inFlight.Add(1) > mostRequests {
+		s.inFlight.Add(-1)
 		return false
 	}
 	go func() {
-		defer s.underWay.Add(-1)
+		defer s.inFlight.Add(-1)
 		f()
 	}()
 	return true
@@ -161,13 +161,13 @@ type call struct {
 	ended bool
 }
 
-func (k *call) tell(v Verdict) {
+func (k *call) notify(v Verdict) {
 	guard(func() { k.shadow.report(context.WithoutCancel(k.ctx), v) })
 }
 
 // book reserves a time for the call, and reports the verdict.
 func (k *call) book() {
-	k.tell(k.verdict())
+	k.notify(k.verdict())
 	k.finish()
 }
 
@@ -203,7 +203,7 @@ func (k *call) verdict() Verdict {
 	return Verdict{Wait: -1, Err: err}
 }
 
-// finish settles and ends the reservation, until its caller has said no more.
+// finish settles and ends the reservation, until nothing is left to do.
 func (k *call) finish() {
 	for {
 		k.mu.Lock()
@@ -223,7 +223,7 @@ func (k *call) finish() {
 	}
 }
 
-// begin notes what the caller has said, and reports whether no goroutine does it yet.
+// begin notes the work, and reports whether no other goroutine does it.
 func (k *call) begin(note func()) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

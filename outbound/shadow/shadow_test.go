@@ -24,9 +24,9 @@ var (
 	refusal  = outbound.Answer{Kind: outbound.AnswerRefused, Wait: time.Hour}
 )
 
-const mostTrips = 256
+const mostRequests = 256
 
-// storeFunc is a store that does what it is.
+// storeFunc is a store as a function.
 type storeFunc func(ctx context.Context, key string, op *store.Op) (store.Reply, error)
 
 func (f storeFunc) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
@@ -156,10 +156,10 @@ func TestShadow_HungStoreDelaysNoCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reported verdicts
 		var hung atomic.Pointer[chan struct{}]
-		memory, trips := store.NewMemory(), atomic.Int32{}
+		memory, requests := store.NewMemory(), atomic.Int32{}
 		b := outbound.Must(outbound.NewSharedBucket(storeFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 			if wait := hung.Load(); wait != nil {
-				trips.Add(1)
+				requests.Add(1)
 				<-*wait
 			}
 			return memory.Update(ctx, key, op)
@@ -170,7 +170,7 @@ func TestShadow_HungStoreDelaysNoCall(t *testing.T) {
 		wait := make(chan struct{})
 		hung.Store(&wait)
 		before, permits := runtime.NumGoroutine(), []outbound.Permit{}
-		for range mostTrips + 50 {
+		for range mostRequests + 50 {
 			p, err := s.Acquire(ctx, outbound.Cost{1})
 			if err != nil {
 				t.Fatal(err)
@@ -185,8 +185,8 @@ func TestShadow_HungStoreDelaysNoCall(t *testing.T) {
 			permits[i].Done()
 		}
 		synctest.Wait()
-		if n := runtime.NumGoroutine() - before; n > mostTrips+10 || trips.Load() != mostTrips {
-			t.Errorf("%d goroutines and %d requests, want %d", n, trips.Load(), mostTrips)
+		if n := runtime.NumGoroutine() - before; n > mostRequests+10 || requests.Load() != mostRequests {
+			t.Errorf("%d goroutines and %d requests, want %d", n, requests.Load(), mostRequests)
 		}
 		if n, v := reported.last(); n != 1+50 || !failed(v) || idle(s) {
 			t.Errorf("%d verdicts, the last %+v, idle: %v", n, v, idle(s))
@@ -194,16 +194,16 @@ func TestShadow_HungStoreDelaysNoCall(t *testing.T) {
 		hung.Store(nil)
 		close(wait)
 		synctest.Wait()
-		if n, v := reported.last(); n != 1+50+mostTrips || v.Err != nil {
+		if n, v := reported.last(); n != 1+50+mostRequests || v.Err != nil {
 			t.Errorf("%d verdicts, the last %+v", n, v)
 		}
-		if n := level(t, b); n != 1+mostTrips*1.5 {
-			t.Errorf("level %v, want %v", n, 1+mostTrips*1.5)
+		if n := level(t, b); n != 1+mostRequests*1.5 {
+			t.Errorf("level %v, want %v", n, 1+mostRequests*1.5)
 		}
 		early.Settle(outbound.Cost{9})
 		synctest.Wait()
-		if n := level(t, b); n != 9+mostTrips*1.5 {
-			t.Errorf("level %v, want what the calls have cost, %v", n, 9+mostTrips*1.5)
+		if n := level(t, b); n != 9+mostRequests*1.5 {
+			t.Errorf("level %v, want what the calls have cost, %v", n, 9+mostRequests*1.5)
 		}
 		if time.Sleep(time.Hour); !idle(s) {
 			t.Error("not idle, though the bucket is empty")

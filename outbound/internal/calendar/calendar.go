@@ -13,7 +13,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// zones has the time zones that were loaded, as *time.Location by name: to load one takes
+// zones has the time zones that were loaded, as *time.Location by name. To load one takes
 // longer than all else that a limit needs.
 var zones sync.Map
 
@@ -63,11 +63,11 @@ func Name(zone *time.Location) (name, flaw string) {
 type Calendar struct {
 	kinds []store.Kind
 	zones []*time.Location // nil if the limit does not count by the calendar, or counts by UTC's hours
-	last  atomic.Pointer[moment]
+	last  atomic.Pointer[span]
 }
 
-// moment is a stretch of a calendar, in Unix seconds. It never changes.
-type moment struct {
+// span is a part of a calendar, in Unix seconds. It never changes.
+type span struct {
 	from, until int64
 	periods     []store.Period
 }
@@ -87,7 +87,7 @@ func New(limits []store.Limit) *Calendar {
 }
 
 // At returns the periods at a Unix time, one for each limit, or nil if no limit counts by the
-// calendar. No one changes them.
+// calendar. They never change.
 func (c *Calendar) At(unix time.Duration) []store.Period {
 	if c == nil {
 		return nil
@@ -98,15 +98,15 @@ func (c *Calendar) At(unix time.Duration) []store.Period {
 	}
 	m := c.last.Load()
 	if m == nil || sec < m.from || sec >= m.until {
-		m = c.moment(sec)
+		m = c.span(sec)
 		c.last.Store(m)
 	}
 	return m.periods
 }
 
-// moment computes the calendar at a Unix time.
-func (c *Calendar) moment(sec int64) *moment {
-	m := &moment{from: math.MinInt64, until: math.MaxInt64, periods: make([]store.Period, len(c.kinds))}
+// span computes the calendar at a Unix time.
+func (c *Calendar) span(sec int64) *span {
+	m := &span{from: math.MinInt64, until: math.MaxInt64, periods: make([]store.Period, len(c.kinds))}
 	for i, kind := range c.kinds {
 		if !kind.Calendar() {
 			continue

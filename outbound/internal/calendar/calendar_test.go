@@ -9,8 +9,6 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-var pacific = zone("America/Los_Angeles")
-
 func zone(name string) *time.Location {
 	z, err := time.LoadLocation(name)
 	if err != nil {
@@ -25,7 +23,7 @@ func TestCalendar_FollowsTheClocksOfItsZone(t *testing.T) {
 	for _, c := range []struct {
 		kind  store.Kind
 		zone  string
-		at    string // a moment of the first period
+		at    string // a time in the first period
 		begin string
 		long  [2]time.Duration // that period, and those after it
 	}{
@@ -36,7 +34,7 @@ func TestCalendar_FollowsTheClocksOfItsZone(t *testing.T) {
 		{store.Daily, "America/Havana", "2024-03-09T12:00:00-05:00", "2024-03-09T05:00:00Z", [2]time.Duration{day, 23 * time.Hour}},
 		{store.Daily, "America/Havana", "2024-03-10T05:00:00Z", "2024-03-10T05:00:00Z", [2]time.Duration{23 * time.Hour, day}},
 		{store.Daily, "America/Sao_Paulo", "2018-11-04T03:00:00Z", "2018-11-04T03:00:00Z", [2]time.Duration{23 * time.Hour, day}},
-		// It comes twice: the day begins with the first.
+		// Midnight comes twice: the day begins with the first.
 		{store.Daily, "America/Havana", "2024-11-03T05:30:00Z", "2024-11-03T04:00:00Z", [2]time.Duration{25 * time.Hour, day}},
 		// Clocks go back at midnight, and show the last hour of the day before once more.
 		{store.Daily, "America/Sao_Paulo", "2018-02-18T02:30:00Z", "2018-02-17T02:00:00Z", [2]time.Duration{25 * time.Hour, day}},
@@ -78,9 +76,8 @@ func instant(t *testing.T, s string) int64 {
 	return at.Unix()
 }
 
-// Whatever clocks do, each period begins where the one before ends, and holds the moment it
-// was asked for. Between two changes of the clocks, only the days of the first week and of the
-// last are looked at.
+// Each period begins where the one before ends, also where clocks change. Between two changes only
+// the days of the first week and of the last are checked.
 func TestCalendar_HasNoGaps(t *testing.T) {
 	const week = 7 * 24 * 60 * 60
 	for _, name := range []string{"UTC", "America/Los_Angeles", "America/Havana", "America/St_Johns", "America/Sao_Paulo", "Pacific/Apia", "Pacific/Kwajalein",
@@ -108,23 +105,24 @@ func TestCalendar_HasNoGaps(t *testing.T) {
 	}
 }
 
+// A look at the calendar allocates nothing, and has a period for each limit by the calendar.
 func TestCalendar_AllocatesNothing(t *testing.T) {
 	c := New([]store.Limit{{}, {Kind: store.Daily, Zone: "America/Los_Angeles"}, {Kind: store.Hourly}})
 	at := Stamp(time.Now())
 	if n := testing.AllocsPerRun(100, func() { c.At(at) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
-	if p := c.At(at); p[0] != (store.Period{}) || p[1] != period(store.Daily, pacific, int64((at-store.Slack)/time.Second)) {
+	if p := c.At(at); p[0] != (store.Period{}) || p[1] != period(store.Daily, zone("America/Los_Angeles"), int64((at-store.Slack)/time.Second)) {
 		t.Errorf("%+v", p)
 	}
 }
 
-// A machine's clock may be set to any time. The calendar then stands at its end.
+// A machine's clock may be set to any time. Times beyond the calendar have its first or last period.
 func TestCalendar_FarTimes(t *testing.T) {
-	c := New([]store.Limit{{Kind: store.Daily, Zone: "America/Los_Angeles", Capacity: 1}, {Kind: store.Monthly, Zone: "UTC", Capacity: 1}, {Kind: store.Hourly, Capacity: 1}})
+	limits := []store.Limit{{Kind: store.Daily, Zone: "America/Los_Angeles", Capacity: 1}, {Kind: store.Monthly, Zone: "UTC", Capacity: 1, Name: "month"}, {Kind: store.Hourly, Capacity: 1, Name: "hour"}}
+	c := New(limits)
 	for _, at := range []time.Time{{}, time.Date(1600, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(9_151_000_000_000_000_000, 0).UTC()} {
-		op := store.Op{Limits: []store.Limit{{Kind: store.Daily, Zone: "America/Los_Angeles", Capacity: 1}, {Kind: store.Monthly, Zone: "UTC", Capacity: 1, Name: "month"}, {Kind: store.Hourly, Capacity: 1, Name: "hour"}},
-			Periods: c.At(Stamp(at)), Action: store.Book, Costs: []store.Units{{1, 1, 1}}}
+		op := store.Op{Limits: limits, Periods: c.At(Stamp(at)), Action: store.Book, Costs: []store.Units{{1, 1, 1}}}
 		if r := op.ApplyAt(new(store.Stored), 0, Stamp(at)); r.Untimely {
 			t.Errorf("%v: %+v", at, r)
 		}
