@@ -5,8 +5,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
-	"os"
-	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -14,9 +12,9 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivertype"
-	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
 	"github.com/dripfeed/dripfeed/queue/jobs"
@@ -33,7 +31,6 @@ func newClient(ctx context.Context, url string, workers *river.Workers) (*river.
 		return nil, err
 	}
 	db.SetMaxOpenConns(6)
-	// begin of the README
 	err = pgstore.Migrate(ctx, db, pgstore.Config{}) // db: a *sql.DB of its own, of six connections
 	if err != nil {
 		return nil, err
@@ -55,7 +52,6 @@ func newClient(ctx context.Context, url string, workers *river.Workers) (*river.
 		RetryPolicy: riverjobs.RetryPolicy(nil), // after a 429, not before the pause is over
 		Workers:     workers,
 	})
-	// end
 }
 
 // Jobs of one kind call an API under a limit of 20 per second, in however many processes.
@@ -113,12 +109,4 @@ func Example_tenants() {
 }
 
 // The README shows the code of newClient, which compiles.
-func TestReadme_ShowsWhatIsCompiled(t *testing.T) {
-	source, err := os.ReadFile("example_test.go")
-	require.NoError(t, err)
-	_, code, _ := strings.Cut(string(source), "// begin of the README")
-	code, _, _ = strings.Cut(code, "\t// end\n")
-	readme, err := os.ReadFile("README.md")
-	require.NoError(t, err)
-	require.Contains(t, string(readme), "```go"+strings.ReplaceAll(code, "\n\t", "\n")+"```")
-}
+func TestReadme_ShowsWhatIsCompiled(t *testing.T) { jobtest.Readme(t) }

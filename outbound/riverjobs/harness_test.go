@@ -3,12 +3,10 @@ package riverjobs_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"slices"
 	"sync"
@@ -22,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs/internal/pgserver"
@@ -32,13 +31,7 @@ import (
 const patience = 60 * time.Second
 
 func TestMain(m *testing.M) {
-	if text := os.Getenv(workerEnv); text != "" {
-		if err := work(text, os.Stdin); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	jobtest.Worker(work)
 	flag.Parse()
 	_ = flag.Set("test.parallel", "12") // the tests wait, most of the time
 	code := m.Run()
@@ -104,27 +97,6 @@ type call struct{}
 func (call) Kind() string { return "call" }
 
 func nothing(context.Context, *river.Job[call]) error { return nil }
-
-// get calls an API. A refusal holds the bucket of the job, which runs again.
-func get(ctx context.Context, client *http.Client, url string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	res, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	switch res.StatusCode {
-	case http.StatusOK:
-		return nil
-	case http.StatusTooManyRequests:
-		outbound.PermitFrom(ctx).Refused(0)
-		return river.JobSnooze(time.Second)
-	}
-	return errors.New(res.Status)
-}
 
 var silent = slog.New(slog.DiscardHandler)
 

@@ -2,10 +2,7 @@ package riverjobs_test
 
 import (
 	"context"
-	"fmt"
 	"net/http"
-	"os"
-	"slices"
 	"testing"
 	"time"
 
@@ -13,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
 	"github.com/dripfeed/dripfeed/queue"
@@ -25,8 +23,8 @@ type free struct{}
 func (free) Kind() string { return "free" }
 
 // measure has 3 clients of 50 workers each, with River's defaults, work 500 jobs at 20 per second. It
-// returns the columns of the table.
-func measure(t *testing.T, limiter func(*database) outbound.Limiter, atInsert bool) (m [6]float64) {
+// returns the columns of the README's table.
+func measure(t *testing.T, limiter func(*database) outbound.Limiter, atInsert bool) []float64 {
 	const n, rate, processes, frees = 500, 20, 3, 40
 	d := newDatabase(t)
 	api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(rate, time.Second)}, Latency: 20 * time.Millisecond}
@@ -41,7 +39,11 @@ func measure(t *testing.T, limiter func(*database) outbound.Limiter, atInsert bo
 			return l, outbound.Cost{1}
 		}}
 		c = own.start(t, plugin, func(ctx context.Context, _ *river.Job[call]) error {
-			return get(ctx, &http.Client{Transport: api}, "http://api.example.com/")
+			if err := jobtest.Get(ctx, &http.Client{Transport: api}, "http://api.example.com/"); err != nil {
+				outbound.PermitFrom(ctx).Refused(0)
+				return river.JobSnooze(time.Second)
+			}
+			return nil
 		}, func(c *river.Config) {
 			c.FetchCooldown, c.FetchPollInterval = 0, 0
 			river.AddWorker(c.Workers, river.WorkFunc(func(context.Context, *river.Job[free]) error { return nil }))
@@ -64,53 +66,30 @@ func measure(t *testing.T, limiter func(*database) outbound.Limiter, atInsert bo
 		workers += d.count(t, "state = 'running'")
 		time.Sleep(500 * time.Millisecond)
 	}
-	var ended time.Time
+	var (
+		runs, others float64
+		ended        time.Time
+	)
 	d.query(t, runsInSQL("avg")+`, max(finalized_at) FILTER (WHERE kind = 'call'),
-		percentile_cont(0.95) WITHIN GROUP (ORDER BY extract(epoch FROM attempted_at - scheduled_at)) FILTER (WHERE kind = 'free'),
-		count(*) FILTER (WHERE cardinality(errors) > 0)`, &m[0], &ended, &m[2], &m[5])
-	m[1] = ended.Sub(begun).Seconds() / ((n - 1) / float64(rate))
-	m[3], m[4] = float64(workers)/float64(samples), float64(api.Report().Refused)
-	return m
+		percentile_cont(0.95) WITHIN GROUP (ORDER BY extract(epoch FROM attempted_at - scheduled_at)) FILTER (WHERE kind = 'free')`,
+		&runs, &ended, &others)
+	return []float64{
+		runs, ended.Sub(begun).Seconds() / ((n - 1) / float64(rate)), others, float64(workers) / float64(samples),
+		float64(api.Report().Refused), float64(d.count(t, "cardinality(errors) > 0")),
+	}
 }
 
-// TestMeasure makes the README's table, of medians.
+// TestMeasure makes the README's table.
 func TestMeasure(t *testing.T) {
-	if os.Getenv("DRIPFEED_LONG") != "1" {
-		t.Skip("it takes a quarter of an hour; DRIPFEED_LONG=1 runs it")
-	}
 	bucket := func(d *database) *outbound.Bucket { return d.bucket(outbound.PerSecond(20)) }
+	waiting := func(d *database) outbound.Limiter { return queue.New(bucket(d), queue.Config{}) }
+	refusing := func(d *database) outbound.Limiter { return bucket(d) }
 	scheduled := func(d *database) outbound.Limiter { return jobs.New(bucket(d), jobs.Config{}) }
-	ways := []struct {
-		name     string
-		atInsert bool
-		limiter  func(*database) outbound.Limiter
-	}{
-		{"each waits in its worker", false, func(d *database) outbound.Limiter { return queue.New(bucket(d), queue.Config{}) }},
-		{"JobSnooze(RetryAfter)", false, func(d *database) outbound.Limiter { return bucket(d) }},
-		{"a Scheduler", false, scheduled},
-		{"a Scheduler, booked at insertion", true, scheduled},
-	}
-	all := make([][6][]float64, len(ways))
-	for range 5 {
-		for i, way := range ways {
-			t.Run(way.name, func(t *testing.T) {
-				m := measure(t, way.limiter, way.atInsert)
-				t.Log(m)
-				for column, value := range m {
-					all[i][column] = append(all[i][column], value)
-				}
-			})
-		}
-	}
-	t.Log("| | runs a job | time / ideal | others' wait, p95 | workers taken, of 150 | refused by the API | jobs with errors |")
-	for i, way := range ways {
-		row := "| " + way.name
-		for _, values := range all[i] {
-			slices.Sort(values)
-			if n := len(values); n > 0 { // -run may leave it out
-				row += fmt.Sprintf(" | %.2f", values[n/2])
-			}
-		}
-		t.Log(row, "|")
-	}
+	columns := "runs a job | time / ideal | others' wait, p95 | workers taken, of 150 | refused by the API | jobs with errors"
+	jobtest.Measure(t, 5, columns, []jobtest.Way{
+		{Name: "each waits in its worker", Measure: func(t *testing.T) []float64 { return measure(t, waiting, false) }},
+		{Name: "JobSnooze(RetryAfter)", Measure: func(t *testing.T) []float64 { return measure(t, refusing, false) }},
+		{Name: "a Scheduler", Measure: func(t *testing.T) []float64 { return measure(t, scheduled, false) }},
+		{Name: "a Scheduler, booked at insertion", Measure: func(t *testing.T) []float64 { return measure(t, scheduled, true) }},
+	})
 }

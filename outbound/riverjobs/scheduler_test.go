@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
 	"github.com/dripfeed/dripfeed/queue/jobs"
@@ -43,7 +44,7 @@ func TestPlugin_SnoozedJobKeepsItsReservation(t *testing.T) {
 				plugin.Limiter, client.Transport = one(nil), &transport.Transport{Limiter: l, Base: api}
 			}
 			c := d.start(t, plugin, func(ctx context.Context, _ *river.Job[call]) error {
-				return get(ctx, client, "http://api.example.com/")
+				return jobtest.Get(ctx, client, "http://api.example.com/")
 			})
 			c.awaitState(t, c.add(t, once), rivertype.JobStateCompleted)
 			id := c.add(t, once)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs/internal/pgserver"
 )
 
@@ -21,6 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// The workers complete all jobs, and the program prints at most 60 columns.
 func TestFleet_SharesItsQuota(t *testing.T) {
 	if err := pgserver.Installed(); err != nil && os.Getenv("DRIPFEED_REQUIRE_POSTGRES") == "" {
 		t.Skip(err)
@@ -35,22 +37,15 @@ func TestFleet_SharesItsQuota(t *testing.T) {
 			t.Errorf("more than 60 columns: %s", line)
 		}
 	}
-	// All are done, none is in a worker or away, and none has failed; how many calls the API refuses is
-	// up to the machine.
+	// All are done, none is in a worker or waits, and none has failed. How many calls the API refuses
+	// depends on the machine.
 	if !regexp.MustCompile(` s +40 +0 +0 +[0-9]+ +0 +5 .*\n\n[0-9.]+ runs a job`).Match(out.Bytes()) {
 		t.Errorf("%s", &out)
 	}
 }
 
+// Wrong arguments are errors, which show no password.
 func TestArguments_WrongOnesAreErrors(t *testing.T) {
-	for _, args := range [][]string{{"more"}, {"-processes", "0"}, {"-rate", "NaN"}, {"-jobs", "-1"}, {"-unknown"}, {"-db", "postgres://127.0.0.1:1/?sslmode=disable&password=secret"}} {
-		status, err := run(t.Context(), args, io.Discard, io.Discard)
-		if status != 2 || err == nil || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%v: status %d, %v", args, status, err)
-		}
-	}
-	var help bytes.Buffer
-	if status, err := run(t.Context(), []string{"-h"}, io.Discard, &help); status != 0 || err != nil || !strings.Contains(help.String(), "go run -C outbound/riverjobs ./example") {
-		t.Errorf("-h: status %d, %v: %s", status, err, &help)
-	}
+	jobtest.Arguments(t, run, "go run -C outbound/riverjobs ./example",
+		"more", "-processes 0", "-rate NaN", "-jobs -1", "-unknown", "-db postgres://127.0.0.1:1/?sslmode=disable&password=secret")
 }
