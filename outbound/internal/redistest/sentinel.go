@@ -1,10 +1,8 @@
 package redistest
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -95,53 +93,4 @@ func (s *Sentinel) Client(t testing.TB, change ...func(*redis.FailoverOptions)) 
 	client := redis.NewFailoverClient(o)
 	t.Cleanup(func() { _ = client.Close() }) // the test may have closed it
 	return client
-}
-
-// master returns the server that all live sentinels name.
-func (s *Sentinel) master() (*Server, error) {
-	var port string
-	for _, n := range s.Sentinels {
-		if !n.alive() {
-			continue
-		}
-		reply, err := n.do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", sentinelName)
-		if err != nil {
-			return nil, err
-		}
-		addr, ok := reply.([]any)
-		if !ok || len(addr) != 2 || port != "" && port != addr[1] {
-			return nil, fmt.Errorf("the sentinels do not agree: %s, %v", port, reply)
-		}
-		port = fmt.Sprint(addr[1])
-	}
-	for _, server := range s.Servers {
-		if strconv.Itoa(server.Port()) == port {
-			return server, nil
-		}
-	}
-	return nil, errors.New("no sentinel is alive")
-}
-
-// Master returns the server that the sentinels name as the master. If the master
-// was killed or stopped, it waits until the sentinels have promoted another
-// server, and until that one takes writes.
-func (s *Sentinel) Master(t testing.TB) *Server {
-	t.Helper()
-	var found *Server
-	if err := poll(func() (err error) {
-		if found, err = s.master(); err != nil {
-			return err
-		}
-		if !found.alive() {
-			return fmt.Errorf("the sentinels still name port %d", found.Port())
-		}
-		role, err := found.do("ROLE")
-		if err == nil && !strings.HasPrefix(fmt.Sprint(role), "[master") {
-			err = fmt.Errorf("the server on port %d is no master yet", found.Port())
-		}
-		return err
-	}); err != nil {
-		t.Fatalf("redistest: %v", err)
-	}
-	return found
 }

@@ -353,21 +353,3 @@ func (c *children) checkAllowing(slack float64) {
 		checkCalls(c.t, &c.calls, p, slack, early)
 	}
 }
-
-// A place that a child was about to give back when it was killed is used by nobody. Where the trip
-// has kept the place, the child uses it.
-func TestChild_KilledWhileItReturnsAReservation(t *testing.T) {
-	t.Parallel()
-	const grant, offer, keep, back = "grant [1 5 0 0]\n", "offer [1 5]\n", "keep [1 5]\n", "back [1 5]\n"
-	for lines, used := range map[string]int{
-		grant: 1, grant + offer: 0, grant + offer + keep: 1, grant + offer + back: 0, grant + offer + back + grant: 1, grant + offer + "ba": 0,
-	} {
-		c, one := &children{record: &record{}, t: t}, &child{}
-		c.listen(one, strings.NewReader(lines))
-		n := 0
-		for _, h := range c.lives() {
-			n += h.Len()
-		}
-		require.Equal(t, used, n, lines)
-	}
-}

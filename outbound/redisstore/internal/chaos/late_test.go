@@ -165,6 +165,8 @@ func TestLateness_ExplainsCallsThatComeTogether(t *testing.T) {
 	require.Zero(t, unexplained(calls, limit, func(time.Time) time.Duration { return hops * 100 * time.Millisecond }))
 	require.Zero(t, unexplained(calls, limit, early))
 	require.InDelta(t, 3, unexplained(calls, limit, func(time.Time) time.Duration { return 0 }), 1e-9)
+	require.InDelta(t, 2, unexplained(calls[7:], promise{units: 3, window: 20 * time.Millisecond}, func(time.Time) time.Duration { return 0 }), 1e-9)
+	require.Zero(t, unexplained(calls[:7], promise{units: 2, window: 100 * time.Millisecond}, func(time.Time) time.Duration { return 0 }))
 	// One call more than lateness explains; and the same two seconds later, when nothing
 	// was late.
 	require.InDelta(t, 14-2-10.54, unexplained(append(calls, at(1050), at(1050)), limit, early), 1e-9)

@@ -35,12 +35,14 @@ func (r returns) Update(ctx context.Context, key string, op *store.Op) (store.Re
 	return reply, err
 }
 
-// The slot of several buckets moves from master to master while workers use them. Each
-// call is charged exactly once, and none fails.
+// The slots of several buckets move from master to master while processes use them. Each call is
+// charged exactly once, none fails, and a fleet keeps its limits.
 func TestMigration_ChargesEachCallOnce(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	c := redistest.SharedCluster(t)
+	f := newFleet(t, leaky, window)
+	f.addSome(3, func() redis.UniversalClient { return c.Client(t) }, role{timeout: time.Minute}) // the machine may be busy
 	keys := []string{"one", "two", "three", "four"}
 	// All keys have one tag, and so one slot.
 	config := redisstore.Config{Prefix: "{" + d.tag() + "}", Timeout: 10 * time.Second}
@@ -70,27 +72,30 @@ func TestMigration_ChargesEachCallOnce(t *testing.T) {
 			}
 		}
 	}
-	name := redisstore.New(nil, config).Key(keys[0])
 	charged := func(k int) (n int64) {
 		for _, w := range workers {
 			n += w[k].confirmed.Load()
 		}
 		return n
 	}
-	const moves = 3
-	for range moves {
+	goOn := func() {
 		n := charged(0)
 		eventually(t, "calls are admitted", func() bool { return charged(0) > n+20 })
-		m := c.Migrate(t, name, c.Master(t, c.Owner(t, name)))
-		time.Sleep(d.between(0, 50*time.Millisecond))
-		for range d.IntN(len(keys)) {
-			m.Move(t, 1)
-			time.Sleep(d.between(0, 50*time.Millisecond))
-		}
-		m.Finish(t)
+		f.goesOn(20)
 	}
-	n := charged(0)
-	eventually(t, "calls are admitted", func() bool { return charged(0) > n+20 })
+	for range 3 {
+		for _, name := range []string{redisstore.New(nil, config).Key(keys[0]), f.members[0].store.Key(f.key)} {
+			goOn()
+			m := c.Migrate(t, name, c.Master(t, c.Owner(t, name)))
+			time.Sleep(d.between(0, 50*time.Millisecond))
+			for range d.IntN(len(keys)) {
+				m.Move(t, 1)
+				time.Sleep(d.between(0, 50*time.Millisecond))
+			}
+			m.Finish(t)
+		}
+	}
+	goOn()
 	cancel()
 	wg.Wait()
 	for k, key := range keys {
@@ -101,23 +106,6 @@ func TestMigration_ChargesEachCallOnce(t *testing.T) {
 		require.GreaterOrEqual(t, s.Level, n-0.5)
 		require.LessOrEqual(t, s.Level, n+back+0.5)
 	}
-}
-
-// The same with a fleet, which keeps the rate.
-func TestMigration_KeepsTheRate(t *testing.T) {
-	t.Parallel()
-	d := newDice(t)
-	c := redistest.SharedCluster(t)
-	f := newFleet(t, leaky, window)
-	f.addSome(3, func() redis.UniversalClient { return c.Client(t) }, role{timeout: time.Minute}) // the machine may be busy
-	name := f.members[0].store.Key(f.key)
-	for range 2 {
-		f.goesOn(20)
-		m := c.Migrate(t, name, c.Master(t, c.Owner(t, name)))
-		f.run(d.between(0, 100*time.Millisecond))
-		m.Finish(t)
-	}
-	f.goesOn(20)
 	for _, m := range f.members {
 		n, err := m.failed()
 		require.Zero(t, n, "%v", err)

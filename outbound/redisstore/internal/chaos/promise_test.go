@@ -97,31 +97,3 @@ func forgotten(p promise) float64 { return p.units + p.rate*ahead.Seconds() }
 
 // leaked is what leaks in a time. A window has no rate: this costs it nothing.
 func leaked(d time.Duration) cost { return func(p promise) float64 { return p.rate * d.Seconds() } }
-
-// A promise without lateness is what package outboundtest says that it is.
-func TestPromise_UnexplainedCallsBreakTheLimit(t *testing.T) {
-	t.Parallel()
-	d := newDice(t)
-	promises := []promise{promiseOf(t, outbound.Limit{Capacity: 2, LeakRate: 100}), promiseOf(t, outbound.Window(3, 20*time.Millisecond))}
-	require.Equal(t, []promise{{units: 2, rate: 100}, {units: 3, window: 20 * time.Millisecond}}, promises)
-	broken := map[promise]int{}
-	for range 200 {
-		var h outboundtest.History
-		from := time.Now()
-		for range 1 + d.IntN(12) {
-			h.Add(from.Add(time.Duration(d.IntN(100))*time.Millisecond), 1)
-		}
-		for _, p := range promises {
-			want := p.excess(&h)
-			require.InDelta(t, want, unexplained(times(&h), p, func(time.Time) time.Duration { return 0 }), 1e-6, "%v", p)
-			require.NoError(t, p.check(&h, want+1e-6))
-			if want > 0 {
-				broken[p]++
-			}
-		}
-	}
-	for _, p := range promises {
-		require.Greater(t, broken[p], 20)
-		require.Less(t, broken[p], 180)
-	}
-}
