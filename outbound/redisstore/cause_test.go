@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -273,20 +272,9 @@ func TestStore_ClientThatReachesNoServer(t *testing.T) {
 // A Cluster whose nodes accept connections and answer nothing keeps no call waiting.
 func TestStore_SilentClusterKeepsNoCallWaiting(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	var accepts sync.WaitGroup
-	accepts.Go(func() {
-		for {
-			c, err := silent.Accept()
-			if err != nil {
-				return
-			}
-			t.Cleanup(func() { _ = c.Close() })
-		}
-	})
-	t.Cleanup(func() { _ = silent.Close(); accepts.Wait() })
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{silent.Addr().String()}, ReadTimeout: time.Minute})
+	silent := redistest.NewProxy(t, redistest.Shared(t).Addr())
+	silent.Set(redistest.Faults{SwallowRequests: 1, Handshakes: true})
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{silent.Addr()}, ReadTimeout: time.Minute})
 	t.Cleanup(func() { _ = rdb.Close() })
 	s := New(rdb, Config{Timeout: 100 * time.Millisecond})
 	began := time.Now()

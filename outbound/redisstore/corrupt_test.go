@@ -249,3 +249,30 @@ func TestStore_CorruptKeysDisturbNoOtherKey(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return len(seen.of(store.EventCorrupt)) == keys/2 }, time.Minute, time.Millisecond)
 }
+
+// A store neither reads nor changes the keys of another version's format.
+func TestFormat_OtherKeysAreNotTouched(t *testing.T) {
+	rdb := redistest.Shared(t).Client(t)
+	p := newProcess(t, rdb, fmt.Sprint("format ", rand.Uint64()), still)
+	key := p.store.Key(p.Key())
+	require.Equal(t, 1, strings.Count(key, ":1:"))
+	fields := map[string]string{"s": "full to the brim", "v": "7 nonsense", "l0": "9999"}
+	others := []string{":0:", ":2:", ":10:", ":"}
+	for i, format := range others {
+		others[i] = strings.Replace(key, ":1:", format, 1)
+		require.NoError(t, rdb.HSet(t.Context(), others[i], fields).Err())
+	}
+	for range 10 {
+		p.acquire(t)
+	}
+	state, err := p.State(t.Context())
+	require.NoError(t, err)
+	require.InDelta(t, 10, state.Level, 0.1)
+	require.NoError(t, p.SetLimits(t.Context(), still))
+	for _, name := range others {
+		require.Equal(t, fields, rdb.HGetAll(t.Context(), name).Val())
+	}
+	p.seen.mu.Lock()
+	defer p.seen.mu.Unlock()
+	require.Empty(t, p.seen.all)
+}

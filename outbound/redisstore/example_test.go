@@ -15,36 +15,27 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// newWorker returns the client of one of four workers. While Redis is away the worker
-// goes on with a quarter of the limit. The log tells when Redis is away and when it
-// is back.
-func newWorker(rdb *redis.Client, log *slog.Logger) (*http.Client, error) {
-	store := &fallback.Store{
-		Store: redisstore.New(rdb, redisstore.Config{
-			Observe: func(e store.StoreEvent) { log.Warn("redis", "event", e.Kind, "error", e.Err) },
-		}),
-		Share: 1.0 / 4,
-		OnSwitch: func(away bool, err error) {
-			log.Warn("the limit is shared", "by redis", !away, "error", err)
-		},
-	}
-	bucket, err := outbound.NewSharedBucket(store, "weather", outbound.PerSecond(50))
-	if err != nil {
-		return nil, err
-	}
-	return &http.Client{Transport: &transport.Transport{
-		Limiter: queue.New(bucket, queue.Config{MaxWait: time.Minute}),
-	}}, nil
-}
-
-// A worker of a fleet of four.
+// A process of a fleet of four. While Redis is unavailable it goes on with a quarter of the limit. The
+// log says when Redis is unavailable, and when it is available again.
 func Example_fleet() {
 	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	defer rdb.Close()
-	client, err := newWorker(rdb, slog.Default())
+	shared := &fallback.Store{
+		Store: redisstore.New(rdb, redisstore.Config{
+			Observe: func(e store.StoreEvent) { slog.Warn("redis", "event", e.Kind, "error", e.Err) },
+		}),
+		Share: 1.0 / 4,
+		OnSwitch: func(away bool, err error) {
+			slog.Warn("the limit is shared", "by redis", !away, "error", err)
+		},
+	}
+	bucket, err := outbound.NewSharedBucket(shared, "weather", outbound.PerSecond(50))
 	if err != nil {
-		slog.Error("no worker", "error", err)
+		slog.Error("no bucket", "error", err)
 		return
 	}
-	_ = client // every call waits for its turn among those of all four workers
+	client := &http.Client{Transport: &transport.Transport{
+		Limiter: queue.New(bucket, queue.Config{MaxWait: time.Minute}),
+	}}
+	_ = client // every call waits until the limit of all four processes admits it
 }

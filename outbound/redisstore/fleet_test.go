@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"os"
 	"testing"
 	"time"
 
@@ -44,4 +45,17 @@ func TestStore_InFlightAfterDataLoss(t *testing.T) {
 	require.NoError(t, server.Client(t).FlushAll(context.Background()).Err())
 	fleet.AllGoOn(t, 40)
 	fleet.Check(t)
+}
+
+// Old and new processes run next to each other, in long runs for a minute.
+func TestStore_RolloutOfLimits(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	f := &rollouttest.Fleet{For: 2 * time.Second, Tenants: 100, Open: func(t testing.TB) store.Store {
+		return open(t, server.Addr(), Config{Timeout: time.Minute})
+	}}
+	if os.Getenv("DRIPFEED_LONG") != "" {
+		f.For, f.Tenants = time.Minute, 1_000
+	}
+	f.Test(t)
 }

@@ -147,13 +147,12 @@ func TestStore_DataLossIsReportedOnce(t *testing.T) {
 func TestStore_ServerRestarts(t *testing.T) {
 	for _, c := range []struct {
 		why, says string
-		before    func(t *testing.T, s *redistest.Server)
-		after     func(t *testing.T, s *redistest.Server)
+		saved     int // after so many calls of each process
 		level     float64
 	}{
-		{"with its data", "", nil, func(t *testing.T, s *redistest.Server) { s.Save(t) }, 6},
-		{"with older data", "the latest charges are gone", func(t *testing.T, s *redistest.Server) { s.Save(t) }, nil, 3},
-		{"without data", "the bucket starts empty", nil, nil, 0},
+		{"with its data", "", 2, 6},
+		{"with older data", "the latest charges are gone", 1, 3},
+		{"without data", "the bucket starts empty", 0, 0},
 	} {
 		t.Run(c.why, func(t *testing.T) {
 			t.Parallel()
@@ -161,16 +160,14 @@ func TestStore_ServerRestarts(t *testing.T) {
 			var all [3]*process
 			for i := range all {
 				all[i] = newProcess(t, server.Client(t), "key", still)
-				all[i].acquire(t)
 			}
-			if c.before != nil {
-				c.before(t, server)
-			}
-			for _, p := range all {
-				p.acquire(t)
-			}
-			if c.after != nil {
-				c.after(t, server)
+			for n := 1; n <= 2; n++ {
+				for _, p := range all {
+					p.acquire(t)
+				}
+				if n == c.saved {
+					server.Save(t)
+				}
 			}
 			server.Restart(t)
 			var wg sync.WaitGroup

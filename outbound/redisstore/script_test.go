@@ -6,7 +6,9 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,30 +48,25 @@ func (w *twin) limits() []store.Limit {
 		if w.dense { // the windows decide
 			kind, all[i].Rate = min(i, w.IntN(2))*7, 1e4
 		}
+		if w.leaky {
+			kind = 7
+		}
 		switch l := &all[i]; kind {
 		case 0, 1, 2:
-			if w.leaky {
-				break
-			}
 			l.Kind, l.Window = store.Window, time.Duration([]float64{1, 10, 3600}[w.IntN(3)]*1e9)
 			if w.dense {
 				l.Window = 2 * time.Second
 			}
-			l.Rate = l.Capacity / l.Window.Seconds()
 		case 3:
-			if w.leaky {
-				break
-			}
 			l.Kind, l.Window = store.Fixed, time.Duration([]float64{1, 10}[w.IntN(2)]*1e9)
-			l.Rate = l.Capacity / l.Window.Seconds()
 		case 4:
-			if w.leaky {
-				break
-			}
 			l.Kind, l.Rate = store.Hourly+store.Kind(w.IntN(3)), 0
 			if l.Kind > store.Hourly {
 				l.Zone = []string{"UTC", "Europe/Berlin", "America/St_Johns"}[w.IntN(3)]
 			}
+		}
+		if all[i].Window > 0 {
+			all[i].Rate = all[i].Capacity / all[i].Window.Seconds()
 		}
 	}
 	return all
@@ -494,4 +491,36 @@ func TestScript_DoesWhatApplyDoes(t *testing.T) {
 	require.Greater(t, sum.hot, steps/2)
 	require.Greater(t, min(sum.slow, sum.held, sum.booked), steps/50)
 	require.True(t, sum.trusted > 0 || steps < 100_000, "a row of refusals that says nothing is rare")
+}
+
+// The script uses commands, their options, and functions that Redis 6.2 has, and nothing else. Each
+// is listed here: look up since when a server has it before another one is added.
+func TestScript_NeedsNoMoreThanRedis62(t *testing.T) {
+	code := regexp.MustCompile(`--[^\n]*`).ReplaceAllString(script, "")
+	require.False(t, strings.HasPrefix(script, "#!"), "since 7.0")
+	within := func(pattern, allowed string) {
+		t.Helper()
+		known := " " + allowed + " "
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(code, -1) {
+			require.Contains(t, known, " "+m[1]+" ", "%s", m[0])
+		}
+	}
+	within(`call\(\s*'(\w+)'`, "DEL HDEL HGET HGETALL HLEN HMGET HSET PEXPIRE TIME")
+	within(`'([A-Z]{2,})'`, "DEL HDEL HGET HGETALL HLEN HMGET HSET PEXPIRE TIME") // no options: NX, XX, GT, LT of PEXPIRE are of 7.0
+	require.NotRegexp(t, `(?:\b|redis\.p)call\(\s*[^'\s]`, code, "a command that this test does not see")
+	within(`\b((?:redis|server|string|table|os|struct|cjson|cmsgpack|bit|debug|coroutine)\.\w+)`,
+		"redis.call redis.pcall string.format string.gsub string.match string.sub table.insert table.remove table.sort")
+	within(`\b(math\.\w+)`, "math.ceil math.exp math.floor math.fmod math.huge math.log math.max math.min")
+	within(`\b(lib\.\w+)`, "lib.pack lib.unpack") // cmsgpack
+	// Functions: Lua 5.1's, and the script's own.
+	names := []string{"function", "rawget", "pcall", "tonumber", "error", "unpack", "and", "or", "not", "if", "elseif", "while", "until", "return", "in", "for"}
+	for _, m := range regexp.MustCompile(`(?:local|function)\s+([\w, ]+)`).FindAllStringSubmatch(code, -1) {
+		names = append(names, strings.FieldsFunc(m[1], func(r rune) bool { return r == ',' || r == ' ' })...)
+	}
+	for _, m := range regexp.MustCompile(`([\w.:]+)\s*\(`).FindAllStringSubmatch(code, -1) {
+		if !strings.Contains(m[1], ".") {
+			require.Contains(t, names, m[1])
+		}
+	}
+	require.NotRegexp(t, `//|<<|>>|\bgoto\b|[^~]~[^=]|[^'<&]&|\|`, code, "operators of Lua 5.3")
 }
