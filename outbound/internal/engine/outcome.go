@@ -105,7 +105,7 @@ func (t *Trip) refuses(r *store.Reply, gate int) *store.Reply {
 // pushBack returns bookings that no caller has.
 func (sh *shard) pushBack(t *Trip, charges []store.Charge) {
 	op := like(&t.Op)
-	op.Action, op.Unused = store.Book, charges
+	op.Unused = charges
 	sh.gather(&pendingOp{op: &op, queue: t.queue, until: time.Now().Add(sh.config.Timeout), gone: true})
 }
 
