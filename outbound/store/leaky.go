@@ -105,7 +105,8 @@ func (law leaky) resume(s *State, l *Limit, i int, back time.Duration) {
 	if s.filled(i) { // what filled it then has leaked first
 		s.Level[i] = max(0, s.Level[i]-max(0, l.Capacity-l.flow((s.Dial()-back).Seconds())))
 	}
-	if *p = (Part{Since: p.Since}); most > l.Capacity {
+	*p = Part{}
+	if most > l.Capacity {
 		p.Over = most
 	}
 }
