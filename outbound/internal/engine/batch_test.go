@@ -79,25 +79,37 @@ func TestBatch_ReportOfACallThatGoesLaterIsSentOnce(t *testing.T) {
 	})
 }
 
-// The same, if the next trip fails: the reports are not lost, and the caller learns that they need
-// not be sent again.
+// The same, if the next trip fails or does nothing: the reports are not lost, and the caller learns
+// that they need not be sent again.
 func TestBatch_ReportOfACallThatFailsLaterIsNotLost(t *testing.T) {
-	for name, patience := range map[string]time.Duration{"the trip fails": time.Minute, "its caller leaves": time.Second / 2} {
+	for name, test := range map[string]struct {
+		patience time.Duration
+		replaced bool
+	}{"the trip fails": {time.Minute, false}, "its caller leaves": {time.Second / 2, false}, "the limits are others": {time.Minute, true}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				var sends atomic.Int32
-				c := newCarrier().answers(func(int, *engine.Attempt) error {
-					if sends.Add(1) > 2 {
+				c := newCarrier()
+				c.answers(func(int, *engine.Attempt) error {
+					switch {
+					case sends.Add(1) <= 3:
+					case !test.replaced:
 						return errLost
+					default:
+						c.memory.mu.Lock()
+						defer c.memory.mu.Unlock()
+						c.keys["key"].Limits = []store.Limit{{Name: "other", Capacity: 10, Rate: 1}}
 					}
 					return nil
 				})
-				e := c.start(time.Second)
+				e, ten := c.start(time.Second), store.Limit{Capacity: 10, Rate: 1e-6}
+				ask(t, e, book(ten))
 				each(3, func(i int) {
 					time.Sleep(time.Duration(i) * 100 * time.Microsecond) // the rest gathers during the first one's trip
-					ctx, cancel := context.WithTimeout(bg, patience)
+					ctx, cancel := context.WithTimeout(bg, test.patience)
 					defer cancel()
-					op := book(store.Limit{Capacity: 10, Rate: 1e-6}, []float64{8, 3, 1}[i])
+					op := book(ten, []float64{8, 3, 1}[i])
+					op.Number = 1
 					if i == 2 {
 						op.Reports = settle(&store.Charge{N: store.Units{1}}, 1)
 					}
@@ -107,7 +119,10 @@ func TestBatch_ReportOfACallThatFailsLaterIsNotLost(t *testing.T) {
 						require.NoError(t, err)
 						require.Equal(t, i == 1, r.Refused)
 						return
-					case patience < time.Second:
+					case test.replaced:
+						require.NoError(t, err)
+						require.True(t, r.Stale)
+					case test.patience < time.Second:
 						require.ErrorIs(t, err, context.DeadlineExceeded)
 					default:
 						require.ErrorIs(t, err, store.ErrUnavailable)
@@ -124,18 +139,14 @@ func TestBatch_ReportOfACallThatFailsLaterIsNotLost(t *testing.T) {
 // A report is lost if its caller has left and its trip is not carried out. An event says so.
 func TestBatch_ReportWithoutACallerIsLost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var kinds []store.StoreEventKind
-		e := engine.New(engine.Config{
-			Carrier: rowCarrier{&table{rows: make(map[string]row)}, "process", "key"}, Timeout: time.Second,
-			Observe: func(ev store.StoreEvent) { kinds = append(kinds, ev.Kind) },
-		})
+		c := newCarrier().answers(func(int, *engine.Attempt) error { return errRace })
+		e := c.start(time.Second)
 		ctx, cancel := context.WithTimeout(bg, time.Millisecond/2) // while the trip is under way
 		defer cancel()
 		_, err := e.Update(ctx, "key", &store.Op{Limits: []store.Limit{ages}, Reports: settle(&store.Charge{N: store.Units{1}}, 2)})
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		time.Sleep(time.Second)
-		synctest.Wait()
-		require.Equal(t, []store.StoreEventKind{store.EventLost}, kinds)
+		require.Equal(t, []store.StoreEventKind{store.EventLost}, c.reported())
 	})
 }
 

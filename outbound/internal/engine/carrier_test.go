@@ -126,6 +126,7 @@ type carrier struct {
 	now, most    int                     // Sends at the same time
 	sends        int
 	events       []store.StoreEvent
+	observed     func() // is called after each event, or nil
 }
 
 func newCarrier() *carrier {
@@ -139,6 +140,9 @@ func (c *carrier) other() *carrier { return &carrier{memory: c.memory} }
 func (c *carrier) start(timeout time.Duration) *engine.Engine {
 	config := engine.Config{Name: "memory", Carrier: c, Timeout: timeout, Observe: func(e store.StoreEvent) {
 		c.set(func() { c.events = append(c.events, e) })
+		if c.observed != nil {
+			c.observed()
+		}
 	}}
 	if c.owner != "" {
 		config.Nodes = &engine.Nodes{Known: c.node, Refresh: func() {

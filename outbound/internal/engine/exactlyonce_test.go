@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"context"
-	crand "crypto/rand"
 	"maps"
 	"math/rand/v2"
 	"sync/atomic"
@@ -15,20 +14,6 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
-
-// stores make a store each. They return how to make a carrier for one more process, and how to read
-// the level of the key "key".
-var stores = map[string]func() (process func() engine.Carrier, level func() float64){
-	"map": func() (func() engine.Carrier, func() float64) {
-		c := newCarrier()
-		return func() engine.Carrier { return c.other() }, func() float64 { return c.level("key") }
-	},
-	"rows": func() (func() engine.Carrier, func() float64) {
-		rows := &table{rows: make(map[string]row)}
-		return func() engine.Carrier { return rowCarrier{table: rows, process: crand.Text()} },
-			func() float64 { return rows.rows["key"].bucket().State.Level[0] }
-	},
-}
 
 // A store behind a line that loses and repeats requests passes the conformance test.
 func TestConformance_OverABadLine(t *testing.T) {
@@ -45,29 +30,25 @@ func TestConformance_OverABadLine(t *testing.T) {
 
 // Each trip is carried out once, whatever the line loses and repeats.
 func TestTrip_IsCarriedOutOnceOverABadLine(t *testing.T) {
-	for name, kind := range stores {
-		t.Run(name, func(t *testing.T) {
-			for range 10 {
-				bubble(t, func(t *testing.T) {
-					carrier, level := kind()
-					seed := dice(t).Uint64()
-					each(3, func(i int) {
-						line := &badLine{Carrier: carrier(), lost: 0.2, noReply: 0.2, repeated: 0.3, delay: 10 * time.Millisecond}
-						line.dice = rand.New(rand.NewPCG(seed, uint64(i)))
-						e := engine.New(engine.Config{Carrier: line, Timeout: time.Minute})
-						each(4, func(i int) {
-							for range 20 {
-								r, err := e.Update(bg, "key", book(ages, []float64{1, 1}[:1+i%2]...))
-								if err != nil || len(r.Charges) != 1+i%2 {
-									t.Errorf("got %d charges and %v", len(r.Charges), err)
-								}
-							}
-						})
-						line.wait()
-					})
-					require.InDelta(t, 3*4*20*1.5, level(), 0.1)
+	for range 10 {
+		bubble(t, func(t *testing.T) {
+			c := newCarrier()
+			seed := dice(t).Uint64()
+			each(3, func(i int) {
+				line := &badLine{Carrier: c.other(), lost: 0.2, noReply: 0.2, repeated: 0.3, delay: 10 * time.Millisecond}
+				line.dice = rand.New(rand.NewPCG(seed, uint64(i)))
+				e := engine.New(engine.Config{Carrier: line, Timeout: time.Minute})
+				each(4, func(i int) {
+					for range 20 {
+						r, err := e.Update(bg, "key", book(ages, []float64{1, 1}[:1+i%2]...))
+						if err != nil || len(r.Charges) != 1+i%2 {
+							t.Errorf("got %d charges and %v", len(r.Charges), err)
+						}
+					}
 				})
-			}
+				line.wait()
+			})
+			require.InDelta(t, 3*4*20*1.5, c.level("key"), 0.1)
 		})
 	}
 }
@@ -76,66 +57,58 @@ func TestTrip_IsCarriedOutOnceOverABadLine(t *testing.T) {
 // because the reply before it was lost or because the line is slow. Its call must not leave next to
 // theirs.
 func TestTrip_LateReplyAdmitsNoMoreThanTheLimit(t *testing.T) {
-	for name, kind := range stores {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				carrier, _ := kind()
-				var left outboundtest.History
-				seed := dice(t).Uint64()
-				each(4, func(i int) {
-					line := &badLine{Carrier: carrier(), lost: 0.05, noReply: 0.3, delay: 10 * time.Millisecond}
-					line.dice = rand.New(rand.NewPCG(seed, uint64(i)))
-					e := engine.New(engine.Config{Carrier: line, Timeout: time.Minute})
-					each(6, func(j int) {
-						for until := time.Now().Add(20 * time.Second); time.Now().Before(until); {
-							r, err := e.Update(bg, "key", book(store.Limit{Name: "calls", Capacity: 50, Rate: 50}, 1))
-							// As a bucket does: a call that is late by more than the grace is returned.
-							if err == nil && len(r.Charges) == 1 && time.Since(r.When) <= store.BookingGrace {
-								left.Add(time.Now(), 1)
-							}
-							time.Sleep(time.Duration(i+j+1) * 10 * time.Millisecond)
-						}
-					})
-					line.wait()
-				})
-				require.Greater(t, left.Len(), 400)
-				late := 150 * time.Millisecond // the bound of a late answer, and a normal latency
-				require.NoError(t, left.Check(50, 50, 50*late.Seconds()))
+	bubble(t, func(t *testing.T) {
+		c := newCarrier()
+		var left outboundtest.History
+		seed := dice(t).Uint64()
+		each(4, func(i int) {
+			line := &badLine{Carrier: c.other(), lost: 0.05, noReply: 0.3, delay: 10 * time.Millisecond}
+			line.dice = rand.New(rand.NewPCG(seed, uint64(i)))
+			e := engine.New(engine.Config{Carrier: line, Timeout: time.Minute})
+			each(6, func(j int) {
+				for until := time.Now().Add(20 * time.Second); time.Now().Before(until); {
+					r, err := e.Update(bg, "key", book(store.Limit{Name: "calls", Capacity: 50, Rate: 50}, 1))
+					// As a bucket does: a call that is late by more than the grace is returned.
+					if err == nil && len(r.Charges) == 1 && time.Since(r.When) <= store.BookingGrace {
+						left.Add(time.Now(), 1)
+					}
+					time.Sleep(time.Duration(i+j+1) * 10 * time.Millisecond)
+				}
 			})
+			line.wait()
 		})
-	}
+		require.Greater(t, left.Len(), 400)
+		late := 150 * time.Millisecond // the bound of a late answer, and a normal latency
+		require.NoError(t, left.Check(50, 50, 50*late.Seconds()))
+	})
 }
 
 // A reply that comes again has the time of the first one.
 func TestTrip_RepeatedReplyHasTheTimeOfTheFirst(t *testing.T) {
-	for name, kind := range stores {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				inner, _ := kind()
-				loses := false // the next reply, and reports that after a second
-				line := sending{inner(), func(to engine.Carrier, ctx context.Context, todo []engine.Attempt) {
-					time.Sleep(time.Millisecond)
-					to.Send(ctx, todo)
-					time.Sleep(time.Millisecond)
-					if loses {
-						time.Sleep(time.Second)
-						loses, todo[0].Err = false, errLost
-					}
-				}}
-				e := engine.New(engine.Config{Carrier: line, Timeout: time.Minute})
-				for i := range 20 {
-					loses = i == 10
-					start := time.Now()
-					r := ask(t, e, book(ages, 1))
-					require.Len(t, r.Charges, 1)
-					if i > 0 { // the first may take two trips
-						require.WithinDuration(t, start, r.When, 3*time.Millisecond, "trip %d", i)
-						require.WithinDuration(t, start, r.Received, 10*time.Millisecond, "trip %d", i)
-					}
-				}
-			})
-		})
-	}
+	bubble(t, func(t *testing.T) {
+
+		loses := false // the next reply, and reports that after a second
+		line := sending{newCarrier(), func(to engine.Carrier, ctx context.Context, todo []engine.Attempt) {
+			time.Sleep(time.Millisecond)
+			to.Send(ctx, todo)
+			time.Sleep(time.Millisecond)
+			if loses {
+				time.Sleep(time.Second)
+				loses, todo[0].Err = false, errLost
+			}
+		}}
+		e := engine.New(engine.Config{Carrier: line, Timeout: time.Minute})
+		for i := range 20 {
+			loses = i == 10
+			start := time.Now()
+			r := ask(t, e, book(ages, 1))
+			require.Len(t, r.Charges, 1)
+			if i > 0 { // the first may take two trips
+				require.WithinDuration(t, start, r.When, 3*time.Millisecond, "trip %d", i)
+				require.WithinDuration(t, start, r.Received, 10*time.Millisecond, "trip %d", i)
+			}
+		}
+	})
 }
 
 // sending is a carrier with another Send.
@@ -228,13 +201,19 @@ func (f fenced) Take(a *engine.Attempt) engine.Verdict {
 // Nothing of an Update that has failed, or was answered otherwise, is carried out after a later one
 // of its key has returned, although the server was available all the time.
 func TestFence_ALaterUpdateStopsAnEarlierOne(t *testing.T) {
+	one := store.Limit{Name: "calls", Capacity: 1, Rate: 0.5}
 	for name, test := range map[string]struct {
-		others error
-		apart  bool
+		others  error
+		apart   bool
+		limit   store.Limit
+		periods []store.Period // of the trip whose attempt comes late, in seconds from the beginning
 	}{
-		"the server has refused another attempt": {others: errBroken},
-		"the time of a trip apart is up":         {apart: true},
-		"the bucket has refused another attempt": {},
+		"the server has refused another attempt": {others: errBroken, limit: one},
+		"the time of a trip apart is up":         {apart: true, limit: one},
+		"the bucket has refused another attempt": {limit: one},
+		"another attempt has come before its period": {
+			limit: store.Limit{Name: "calls", Kind: store.Hourly, Capacity: 5, Zone: "UTC"}, periods: []store.Period{{Begin: 5, End: 3605, Next: 7205}},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -243,14 +222,20 @@ func TestFence_ALaterUpdateStopsAnEarlierOne(t *testing.T) {
 				free := c.late(2, false, test.others)
 				var events atomic.Int32
 				e := engine.New(engine.Config{Carrier: fenced{c, test.apart}, Timeout: time.Second, Observe: func(store.StoreEvent) { events.Add(1) }})
-				update := func(costs ...float64) error {
-					_, err := e.Update(bg, "key", book(store.Limit{Name: "calls", Capacity: 1, Rate: 0.5}, costs...))
+				begin := time.Now().Unix()
+				update := func(periods []store.Period, costs ...float64) error {
+					op := book(test.limit, costs...)
+					for _, p := range periods {
+						op.Periods = append(op.Periods, store.Period{Begin: begin + p.Begin, End: begin + p.End, Next: begin + p.Next})
+					}
+					_, err := e.Update(bg, "key", op)
 					return err
 				}
-				require.NoError(t, update(1))
-				err := update(1)
+				now := []store.Period{{Begin: -3595, End: 5, Next: 3605}}[:len(test.periods)]
+				require.NoError(t, update(now, 1))
+				err := update(test.periods, 1)
 				require.Equal(t, test.others != nil || test.apart, err != nil)
-				require.NoError(t, update())
+				require.NoError(t, update(now))
 				time.Sleep(10 * time.Second)
 				free()
 				time.Sleep(time.Second)

@@ -368,11 +368,13 @@ func TestApart_LockedKeyDelaysNoOther(t *testing.T) {
 // A row that other processes always write first delays no other.
 func TestApart_RowThatOthersWriteDelaysNoOther(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var events atomic.Int32
-		e := engine.New(engine.Config{
-			Carrier: rowCarrier{&table{rows: make(map[string]row)}, "process", "hot"}, Timeout: time.Second,
-			Observe: func(store.StoreEvent) { events.Add(1) },
+		c := newCarrier().answers(func(_ int, a *engine.Attempt) error {
+			if a.Key.Bucket == "hot" {
+				return errRace
+			}
+			return nil
 		})
+		e := c.start(time.Second)
 		start := time.Now()
 		each(100, func(i int) {
 			if i == 0 {
@@ -385,7 +387,7 @@ func TestApart_RowThatOthersWriteDelaysNoOther(t *testing.T) {
 			require.NoError(t, try(e, fmt.Sprint(i)))
 			require.Less(t, time.Since(start), 20*time.Millisecond)
 		})
-		require.Zero(t, events.Load())
+		require.Empty(t, c.reported())
 	})
 }
 

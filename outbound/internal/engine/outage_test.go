@@ -16,10 +16,16 @@ import (
 )
 
 // Every operation ends within the Timeout. Once the server is known to be unavailable, operations
-// fail immediately, and an event says which reports are lost.
+// fail immediately, and an event says which reports are lost. Events are reported one after the other.
 func TestOutage_EveryOperationEndsInTime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := newCarrier()
+		var observing atomic.Int32
+		c.observed = func() {
+			require.EqualValues(t, 1, observing.Add(1))
+			time.Sleep(time.Second)
+			observing.Add(-1)
+		}
 		e := c.start(time.Second)
 		free := c.hang()
 		start := time.Now()
