@@ -52,3 +52,20 @@ func TestChange_RaisesLevelsByReservationsAtMost(t *testing.T) {
 	l.at(0.8)
 	l.level(0, 3.2)
 }
+
+// A call from before a change of its window's length returns nothing.
+func TestChange_OfAWindowReturnsNothingFromBefore(t *testing.T) {
+	for _, length := range []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second} {
+		was, is := moving(10, 10*time.Second), moving(10, length)
+		was.Unnamed, is.Unnamed = true, true // so is continues was
+		l := newLife(t, was)
+		c := l.book(Units{4}, 0)
+		l.change(is)
+		l.Settle(l.limits, c, &Units{1})
+		want := 4.
+		if length == 10*time.Second {
+			want = 1
+		}
+		l.level(0, want)
+	}
+}

@@ -63,7 +63,7 @@ func TestPeriod_ReservationMovedOutIsVoid(t *testing.T) {
 }
 
 // A clock that goes back over the begin of a period, as that of another server, opens it no second
-// time.
+// time. If that is by less than two clocks may differ, the period stays.
 func TestPeriod_StepBackOverItsBegin(t *testing.T) {
 	for _, back := range []float64{0.5, 1.9, 3, 3000} {
 		k := newKey(t, Limit{Kind: Hourly, Capacity: 2})
@@ -71,6 +71,9 @@ func TestPeriod_StepBackOverItsBegin(t *testing.T) {
 		k.book(3600-back, 0)
 		if r := k.book(3615, 0, Units{1}); len(r.Charges) != 0 {
 			t.Errorf("%v s back: a third call of 2 in an hour", back)
+		}
+		if stays := k.State.Parts[0].Begin == time.Hour; stays != (back < 2) {
+			t.Errorf("%v s back: the period begins at %v", back, k.State.Parts[0].Begin)
 		}
 		k = newKey(t, Limit{Kind: Hourly, Capacity: 2}) // a step that goes back is kept if a call leaves in it
 		n := len(k.book(36010, 0, Units{1}).Charges) + len(k.book(36000-back, 0, Units{1}).Charges)
