@@ -20,12 +20,12 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/riverjobs/internal/pgserver"
 )
 
-// result is how the jobs have ended, and what the API has counted.
+// result counts jobs, and the calls that the API has refused.
 type result struct {
-	done, away, running, failed, refused int
-	runs                                 float64 // of each job that calls the API
-	others                               int
-	wait                                 float64 // p95 of the other jobs, in seconds
+	done, waiting, running, failed, refused int
+	runs                                    float64 // of each job that calls the API
+	others                                  int
+	wait                                    float64 // p95 of the other jobs, in seconds
 }
 
 // fleet are the workers.
@@ -36,14 +36,14 @@ type fleet struct {
 	workers []*worker
 }
 
-// worker is the process of one.
+// worker is a worker process.
 type worker struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
-	said  bytes.Buffer
+	errs  bytes.Buffer // what it prints
 }
 
-// tryFleet runs the workers, and shows how they fare.
+// tryFleet runs the workers, and shows each second what they have done.
 func tryFleet(ctx context.Context, p params, db *pgserver.Database, stdout io.Writer) (*result, error) {
 	listen, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -106,12 +106,15 @@ func (f *fleet) start() error {
 	}
 	w := &worker{cmd: exec.Command(self)}
 	w.cmd.Env = append(os.Environ(), workerEnv+"="+string(text))
-	w.cmd.Stderr = &w.said
+	w.cmd.Stderr = &w.errs
 	if w.stdin, err = w.cmd.StdinPipe(); err != nil {
 		return err
 	}
+	if err := w.cmd.Start(); err != nil {
+		return err
+	}
 	f.workers = append(f.workers, w)
-	return w.cmd.Start()
+	return nil
 }
 
 // kill kills a worker.
@@ -130,7 +133,7 @@ func (f *fleet) stop() error {
 			continue
 		}
 		if err := w.cmd.Wait(); err != nil {
-			return fmt.Errorf("a worker: %w: %s", err, strings.TrimSpace(w.said.String()))
+			return fmt.Errorf("a worker: %w: %s", err, strings.TrimSpace(w.errs.String()))
 		}
 	}
 	return nil
@@ -156,11 +159,6 @@ func (f *fleet) insert(ctx context.Context) error {
 // look reads from River's table how the jobs have ended.
 func (f *fleet) look(ctx context.Context) (*result, error) {
 	r := &result{refused: f.api.Report().Refused}
-	for _, w := range f.workers {
-		if w.cmd.Process == nil {
-			return nil, errors.New("a worker has not started")
-		}
-	}
 	err := f.db.Pool.QueryRow(ctx, `
 		SELECT count(*) FILTER (WHERE kind = 'weather' AND state = 'completed'),
 			count(*) FILTER (WHERE kind = 'weather' AND state IN ('available', 'scheduled', 'retryable')),
@@ -169,7 +167,7 @@ func (f *fleet) look(ctx context.Context) (*result, error) {
 			coalesce(avg(attempt + coalesce((metadata->>'snoozes')::int, 0)) FILTER (WHERE kind = 'weather'), 0),
 			count(*) FILTER (WHERE kind = 'other' AND state = 'completed'),
 			coalesce(percentile_cont(0.95) WITHIN GROUP (ORDER BY extract(epoch FROM attempted_at - scheduled_at)) FILTER (WHERE kind = 'other'), 0)
-		FROM `+f.Schema+".river_job").Scan(&r.done, &r.away, &r.running, &r.failed, &r.runs, &r.others, &r.wait)
+		FROM `+f.Schema+".river_job").Scan(&r.done, &r.waiting, &r.running, &r.failed, &r.runs, &r.others, &r.wait)
 	return r, err
 }
 
@@ -177,7 +175,7 @@ func (f *fleet) intro() string {
 	return fmt.Sprintf(`%s
 
 %d processes work %d jobs, %d at a time each, that call an
-API under a limit of %v/s, and %d jobs that call nobody.
+API under a limit of %v/s, and %d jobs without a call.
 
 done:    jobs that have called the API
 worker:  jobs that are in a worker, most of them to wait
@@ -193,5 +191,5 @@ others:  jobs without a call, and how long 95 %% of them
 }
 
 func (r *result) line(took time.Duration) string {
-	return fmt.Sprintf("%4.0f s %6d %6d %6d %8d %6d %5d %4.2f s", took.Seconds(), r.done, r.running, r.away, r.refused, r.failed, r.others, r.wait)
+	return fmt.Sprintf("%4.0f s %6d %6d %6d %8d %6d %5d %4.2f s", took.Seconds(), r.done, r.running, r.waiting, r.refused, r.failed, r.others, r.wait)
 }

@@ -118,7 +118,7 @@ func arguments(args []string, stderr io.Writer) (p params, err error) {
 	f.IntVar(&p.Jobs, "jobs", 200, "`N`, 1 to 100000: jobs that call the API")
 	f.IntVar(&p.Others, "others", 40, "`N`, 0 to 100000: jobs without a call")
 	f.Float64Var(&p.Rate, "rate", 20, "`N`, 1 to 10000: calls per second")
-	f.BoolVar(&p.AtInsert, "at-insert", false, "book the places of jobs when they are inserted")
+	f.BoolVar(&p.AtInsert, "at-insert", false, "book the reservations of jobs when they are inserted")
 	f.BoolVar(&p.kill, "kill", false, "kill a worker (kill -9) in the middle of its work")
 	f.StringVar(&p.db, "db", "", "use the server at this `URL`; else one is started")
 	f.BoolVar(&p.strict, "strict", false, "exit with status 1 if a call was refused or a job\nhas failed")

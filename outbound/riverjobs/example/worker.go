@@ -23,7 +23,7 @@ import (
 // workerEnv holds the order in the environment of a worker process.
 const workerEnv = "DRIPFEED_RIVERJOBS_EXAMPLE"
 
-// order is all that a worker has to know.
+// order is what a worker works.
 type order struct {
 	params
 	API, DB, Schema string
@@ -46,7 +46,7 @@ type other struct {
 func (other) Kind() string { return "other" }
 
 // newClient returns River's client of a process. Each process has a Scheduler of its own. They
-// share their reservations, because their bucket is one.
+// share their reservations, because they share a bucket.
 func newClient(d *pgserver.Database, o *order) (*river.Client[pgx.Tx], *jobs.Scheduler, error) {
 	bucket, err := outbound.NewSharedBucket(pgstore.New(d.Buckets, pgstore.Config{Schema: d.Schema}), "weather", outbound.PerSecond(o.Rate))
 	if err != nil {
@@ -117,6 +117,6 @@ func work(text string, stdin io.Reader) error {
 		return err
 	}
 	_, _ = io.Copy(io.Discard, stdin)
-	_ = calls.Queue().Close() // jobs that wait go back to River; it always returns nil
+	_ = calls.Queue().Close() // River gets the jobs that wait; the error is always nil
 	return client.Stop(ctx)
 }

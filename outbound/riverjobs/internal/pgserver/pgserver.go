@@ -1,4 +1,4 @@
-// Package pgserver starts a PostgreSQL server and makes databases for River in it, for tests and the
+// Package pgserver starts a PostgreSQL server and makes River's databases, for tests and the
 // example. The server listens on a free port of 127.0.0.1, and ends with this process, however that
 // ends.
 package pgserver
@@ -119,8 +119,8 @@ func (s *Server) start(ctx context.Context, program string, attributes *syscall.
 	}
 	s.cmd = exec.Command("sh", args...)
 	s.cmd.Dir, s.cmd.SysProcAttr = "/", attributes
-	var said bytes.Buffer
-	s.cmd.Stderr = &said
+	var printed bytes.Buffer
+	s.cmd.Stderr = &printed
 	if s.stdin, err = s.cmd.StdinPipe(); err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (s *Server) start(ctx context.Context, program string, attributes *syscall.
 		}
 		if ctx.Err() != nil || time.Now().After(until) {
 			s.end()
-			return fmt.Errorf("the server does not answer: %w: %s", err, &said)
+			return fmt.Errorf("the server does not answer: %w: %s", err, &printed)
 		}
 	}
 }
