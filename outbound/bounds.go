@@ -62,9 +62,9 @@ func (k *Clock) window(i int, n, most float64) time.Duration {
 // Surely reports whether a call of this cost certainly leaves by a time, after all reservations and
 // after n waiting calls that cost ahead in all. alike is true if each of them costs as much as this
 // one. If the result is false, the call may still be in time. With several leaky limits and calls
-// of several costs, Surely adds up the waits for each limit. It counts on half of a window at a
-// time, and on all of it if the window is the only limit and all calls cost the same. It ignores
-// limits on calls in flight.
+// of several costs, Surely adds up the waits for each limit. If a window does not have capacity for
+// all calls, Surely counts on half of it at a time, and on all of it if the window is the only limit
+// and all calls cost the same. It ignores limits on calls in flight.
 func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 	s, law := &k.state, k.limits.law
 	if k.whole.check("", c) != nil || k.core.slots().most() > 0 || s.Speed < 1 && (len(law) != 1 || law[0].Parted()) {
@@ -74,6 +74,7 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 	begin := last // from then on no limit that leaks is more than full
 	sum, slowest := time.Duration(n)*time.Microsecond, alike || len(law) == 1
 	counted := false
+	gap, part := time.Duration(0), 0. // around the ends of periods no call leaves: that is once a gap, and a part of the rest
 	for i := range law {
 		l, level := &law[i], s.Level[i]
 		cost := max(0, l.Takes(c[l.Unit]))
@@ -84,7 +85,8 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 		if !alike || cost != c[l.Unit] {
 			units += float64(n) * l.Capacity * 1e-9 // what package store rounds up
 		}
-		switch next, ok := k.limits.period(i, s.Unix); {
+		next, ok := k.limits.period(i, s.Unix-store.Slack) // a period that is younger than Slack admits no call
+		switch next -= store.Slack; {
 		case !l.Parted():
 			sum = later(sum, l.Above(units, 0))
 			if !alike {
@@ -93,12 +95,20 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 			begin = max(begin, l.Above(level+cost, l.Capacity))
 		case ok:
 			if l.Fits(level+units) && next > 2*store.Slack {
+				if !by.Before(k.at.Add(next - 2*store.Slack)) {
+					gap, part = gap+2*store.Slack, part+2*store.Slack.Hours()
+				}
 				continue
 			}
 			if next -= max(0, s.Rem); next <= max(last, 2*store.Slack) || !l.Fits(units) {
 				return false
 			}
 			begin = max(begin, next)
+		case l.Fits(level+units) && l.Slides():
+		case l.Fits(level+units) && l.Window >= time.Second:
+			gap, part = gap+2*jitter, part+float64(2*jitter)/float64(l.Window)
+		case k.void(i):
+			return false // other reservations take capacity between those of these calls
 		case len(law) > 1 || !alike || cost <= 0 || !l.Slides():
 			// Two calls that do not fit into one window are more than half of one.
 			sum = later(sum, time.Duration(min((2*units/l.Capacity+2)*float64(l.Window), 4e18)))
@@ -108,11 +118,10 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 			turns := math.Ceil(units / most)
 			// A log has 64 parts, and each part is freed with its last unit.
 			slack := time.Duration(min((turns+1)*float64(l.Window/64), 4e18))
-			begin = k.window(i, units, most)
-			if s.Parts == nil && !l.Fits(level+units) {
+			if s.Parts == nil {
 				return false
 			}
-			begin = later(begin, slack)
+			begin = later(k.window(i, units, most), slack)
 		}
 	}
 	end := later(begin, sum)
@@ -125,5 +134,17 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 			}
 		}
 	}
+	end = time.Duration(min(float64(later(end, gap))/(1-part), 4e18))
 	return counted && !k.at.Add(s.Real(end)).After(by)
+}
+
+// void reports whether the limit i is a window that counts reservations after the last one, which
+// are void.
+func (k *Clock) void(i int) bool {
+	s, l := &k.state, &k.limits.law[i]
+	if !l.Slides() || s.Parts == nil {
+		return false
+	}
+	slots := s.Parts[i].Slots
+	return len(slots) > 0 && slots[len(slots)-1].End-l.Window > s.Dial()+max(0, s.Last)
 }

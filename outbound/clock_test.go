@@ -232,17 +232,20 @@ func TestClock_EarliestOfAWindowAboveItsCapacity(t *testing.T) {
 // No call leaves before its earliest time, and one that surely leaves by a time has left by then.
 func TestClock_EarliestAndSurelyAreBounds(t *testing.T) {
 	exact, sure := 0, 0
-	for seed := range uint64(600) {
+	for seed := range uint64(2_000) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 191))
-			n := 1 + r.IntN(2)
+			n := 1 + r.IntN(3)
 			limits := func() []Limit {
 				all := [...]Limit{Window(float64(2+r.IntN(9)), time.Second), Window(float64(5+r.IntN(20)), 10*time.Second),
-					FixedWindow(float64(3+r.IntN(9)), 2*time.Second), {Capacity: 4, LeakRate: float64(1 + r.IntN(5))},
+					FixedWindow(float64(3+r.IntN(60)), 2*time.Second), {Capacity: 4, LeakRate: float64(1 + r.IntN(5))},
 					{Capacity: float64(2 + r.IntN(30)), LeakRate: 2}, Hourly(float64(20 + r.IntN(60)))}
-				return []Limit{all[seed%6].Of(0, "one"), all[r.IntN(6)].Of(0, "other")}[:n]
+				return []Limit{all[seed%6].Of(0, "one"), all[r.IntN(6)].Of(0, "other"), all[r.IntN(6)].Of(0, "third")}[:n]
 			}
 			time.Sleep(time.Duration(r.Int64N(int64(time.Hour))))
+			if r.IntN(4) == 0 { // around the end of an hour
+				time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour + time.Duration(r.NormFloat64()*3*float64(time.Second)))))
+			}
 			b := Must(NewBucket("k", limits()...))
 			if r.IntN(2) == 0 {
 				b = Must(NewSharedBucket(store.NewMemory(), "k", limits()...))
@@ -307,7 +310,7 @@ func TestClock_EarliestAndSurelyAreBounds(t *testing.T) {
 		})
 	}
 	t.Logf("%d exact, %d sure", exact, sure)
-	if exact < 300 || sure < 150 {
-		t.Errorf("only %d of 600 went at the earliest time, and only %d were sure", exact, sure)
+	if exact < 1_000 || sure < 500 {
+		t.Errorf("only %d of 2,000 went at the earliest time, and only %d were sure", exact, sure)
 	}
 }

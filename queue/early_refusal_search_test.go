@@ -217,3 +217,27 @@ func TestEarlyRefusal_OfAWindow(t *testing.T) {
 		}
 	})
 }
+
+// A window with capacity for all calls delays none of them: with a MaxWait that is shorter than the window
+// the queue knows when each call leaves, and refuses immediately the one that cannot leave in time.
+func TestEarlyRefusal_WindowWithCapacityIsExact(t *testing.T) {
+	for _, slow := range []outbound.Limit{outbound.Window(5_000, time.Hour), outbound.FixedWindow(5_000, time.Hour), outbound.Daily(5_000, time.UTC)} {
+		bothWays(t, []outbound.Limit{outbound.PerSecond(10), slow}, func(t *testing.T, b *outbound.Bucket) {
+			pass(2 * time.Second) // a day has begun
+			q := New(b, Config{MaxWait: 10 * time.Second})
+			all := comeAll(12, bg, q, 1)
+			pass(50 * ms)
+			const wait = 12*101*ms - 50*ms // the first has left when it came
+			if e, err := q.Explain(bg, one); err != nil || (e.Wait-wait).Abs() > 25*ms {
+				t.Errorf("%v: %v, %v, want %v", slow, e, err, wait)
+			}
+			if c := comeIn(t, wait-100*ms, q, 1); (c.refused().RetryAfter-wait).Abs() > 25*ms || c.took() > 0 {
+				t.Errorf("%v: refused after %v: %v", slow, c.took(), c.ended().err)
+			}
+			pass(2 * time.Second)
+			if n, _ := all.admitted(); n != 12 {
+				t.Errorf("%v: %d calls left, want 12", slow, n)
+			}
+		})
+	}
+}

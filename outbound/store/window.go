@@ -188,7 +188,7 @@ func (window) hold(s *State, l *Limit, i int, began, stands time.Duration, _ flo
 func (law window) behind(s *State, l *Limit, i int, n float64, w time.Duration) time.Duration {
 	turns := math.Ceil(n/l.Capacity*(1-1e-9)) - 1
 	at, _ := law.wait(s, l, i, min(n-float64(turns*l.Capacity), l.Capacity), w)
-	return l.after(at, turns)
+	return l.after(min(at, w+l.Window), turns) // void reservations may end later, when the first of n is free again
 }
 
 func (window) slides() bool { return true }
