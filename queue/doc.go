@@ -30,6 +30,7 @@
 //
 //   - one leaky limit, in memory or in a store that no other process uses
 //   - several leaky limits, if all calls cost the same
+//   - these with windows and calendar quotas that have capacity for all waiting calls
 //   - one window in memory, to a 64th of the window, if all calls cost the same
 //
 // Otherwise it is a lower bound, and a call that cannot leave in time may be refused as late as its
