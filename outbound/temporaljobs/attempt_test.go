@@ -137,7 +137,7 @@ func TestWait_CancelEndsIt(t *testing.T) {
 					return ctx.Err()
 				}
 				begin := time.Now()
-				_, err := w.run(order{Heartbeat: heartbeat, Attempts: attempts, WaitForCancel: true})
+				_, err := w.run(order{Heartbeat: heartbeat, Attempts: attempts})
 				if !temporal.IsCanceledError(err) || w.runs != 0 || w.acquired != 1 || time.Since(begin) > 30*time.Second {
 					t.Errorf("%v, attempts%s, %d runs", err, w.arrivals, w.runs)
 				}
@@ -259,6 +259,11 @@ func TestPause_KeepsTheError(t *testing.T) {
 	}
 	if err := (&attempt{pause: time.Minute}).afterPause(activity.ErrResultPending); err != activity.ErrResultPending {
 		t.Errorf("%v", err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(temporal.NewCanceledError())
+	if err := new(pacer).reschedule(ctx, &attempt{pause: time.Minute}, context.Canceled); err != context.Canceled { // else the SDK reports a failure
+		t.Errorf("a cancelled activity: %v", err)
 	}
 	for n, want := range map[int32]time.Duration{1: time.Second, 3: 4 * time.Second, 8: time.Minute, 4000: time.Minute} {
 		p := &temporal.RetryPolicy{InitialInterval: time.Second, BackoffCoefficient: 2, MaximumInterval: time.Minute}

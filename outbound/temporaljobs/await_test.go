@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	commonpb "go.temporal.io/api/common/v1"
@@ -28,6 +27,9 @@ func TestAwait_BooksSleepsAndSendsTheTicket(t *testing.T) {
 		w.answer = inTurn(later(time.Millisecond, "a"), later(time.Millisecond, "b"), later(time.Millisecond, ""))
 		second := newWorld(t, "")
 		w.limiter = func(i activity.Info) (outbound.Limiter, outbound.Cost) {
+			if i.IsLocalActivity {
+				t.Error("the limiter gets the local activity that books, not the activity")
+			}
 			if i.ActivityType.Name == "Other" {
 				return second, outbound.Cost{5}
 			}
@@ -85,8 +87,7 @@ func TestAwait_ContinuesWithoutAReservation(t *testing.T) {
 	}
 }
 
-// Await returns the error of a cost above a limit's capacity, of a cancelled workflow, and of a worker
-// without the interceptor.
+// Await returns the error of a cost above a limit's capacity, and of a worker without the interceptor.
 func TestAwait_Errors(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*world)
@@ -95,13 +96,6 @@ func TestAwait_Errors(t *testing.T) {
 		"cost": {func(w *world) {
 			w.book = func() (jobs.Run, error) { return jobs.Run{}, &outbound.CostError{Err: outbound.ErrTooLarge} }
 		}, func(err error) bool { return typeOf(err) == TypeCost }},
-		"cancelled": {func(w *world) {
-			w.cancel = make(chan struct{})
-			w.book = func() (jobs.Run, error) {
-				close(w.cancel)
-				return jobs.Run{At: time.Now().Add(time.Hour), Ticket: "a"}, nil
-			}
-		}, func(err error) bool { return temporal.IsCanceledError(err) }},
 		"no interceptor": {func(w *world) { w.limiter = nil }, func(err error) bool {
 			return err != nil && strings.Contains(err.Error(), "NewInterceptor")
 		}},
@@ -117,26 +111,34 @@ func TestAwait_Errors(t *testing.T) {
 	}
 }
 
-// A cancelled ctx is an error even if the reservation has come, so that there is nothing to sleep for.
+// A cancelled ctx is an error, both of the booking and of the sleep.
 func TestAwait_CancelledContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, "")
-		var suite testsuite.WorkflowTestSuite
-		suite.SetLogger(&w.log)
-		env := suite.NewTestWorkflowEnvironment()
-		env.SetWorkerOptions(w.options())
-		env.ExecuteWorkflow(func(ctx workflow.Context) error {
-			ctx, cancel := workflow.WithCancel(ctx)
-			cancel()
-			if _, err := Await(ctx, "Call", outbound.Cost{1}); !temporal.IsCanceledError(err) {
-				return fmt.Errorf("got %v", err)
+	for _, in := range []time.Duration{0, time.Minute} { // until the ctx is cancelled
+		inSuite(func(t *testing.T, w *world) {
+			w.book = func() (jobs.Run, error) { return jobs.Run{At: time.Now().Add(2 * in), Ticket: "a"}, nil }
+			var suite testsuite.WorkflowTestSuite
+			suite.SetLogger(&w.log)
+			env := suite.NewTestWorkflowEnvironment()
+			env.SetWorkerOptions(w.options())
+			env.ExecuteWorkflow(func(root workflow.Context) error {
+				ctx, cancel := workflow.WithCancel(root)
+				if in == 0 {
+					cancel()
+				}
+				workflow.Go(root, func(root workflow.Context) {
+					_ = workflow.Sleep(root, in)
+					cancel()
+				})
+				if _, err := Await(ctx, "Call", outbound.Cost{1}); !temporal.IsCanceledError(err) {
+					return fmt.Errorf("got %v", err)
+				}
+				return nil
+			})
+			if err := env.GetWorkflowError(); err != nil {
+				t.Error(err)
 			}
-			return nil
-		})
-		if err := env.GetWorkflowError(); err != nil {
-			t.Error(err)
-		}
-	})
+		})(t)
+	}
 }
 
 // An unreadable header books nothing, and the limiter judges any cost in it.

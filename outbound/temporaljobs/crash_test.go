@@ -93,7 +93,7 @@ func TestCrash_KilledWorkerLosesNoActivity(t *testing.T) {
 				}
 				defer c.Close()
 				name := queueName()
-				k := task{w.server, r.Addr(), name, api.URL, api.Booking, order{Activities: n, SideBySide: true, Await: await,
+				k := task{w.server, r.Addr(), name, api.URL, api.Booking, order{Activities: n, Await: await,
 					Start: 8 * time.Second, Interval: time.Millisecond}} // no attempt waits for longer than n calls take, 3 s
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // only ends a test that hangs
 				defer cancel()

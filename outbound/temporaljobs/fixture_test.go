@@ -28,14 +28,12 @@ import (
 
 // order is what the workflow does: it executes activities of the name "Call".
 type order struct {
-	Activities              int // one after the other; if 0, one
-	SideBySide              bool
+	Activities              int // side by side; if 0, one
 	Await                   bool
 	Cost                    outbound.Cost // of Await; if zero, 1
 	Attempts                int32         // MaximumAttempts
 	Interval                time.Duration // of the RetryPolicy; if 0, an hour, which no test waits for
 	Heartbeat, Start, InAll time.Duration // timeouts
-	WaitForCancel           bool          // the workflow ends after a cancelled activity
 	Local                   bool
 	Other                   bool // an activity of the name "Other" comes first, with the same ctx
 }
@@ -47,7 +45,7 @@ func (o order) policy() *temporal.RetryPolicy {
 func (o order) workflow(ctx workflow.Context) (took time.Duration, err error) {
 	o.Start = cmp.Or(o.Start, time.Minute)
 	ctx = workflow.WithActivityOptions(ctx, workflow.ActivityOptions{StartToCloseTimeout: o.Start,
-		ScheduleToCloseTimeout: o.InAll, HeartbeatTimeout: o.Heartbeat, RetryPolicy: o.policy(), WaitForCancellation: o.WaitForCancel})
+		ScheduleToCloseTimeout: o.InAll, HeartbeatTimeout: o.Heartbeat, RetryPolicy: o.policy(), WaitForCancellation: true})
 	ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{ScheduleToCloseTimeout: o.Start, RetryPolicy: o.policy()})
 	one := func(ctx workflow.Context) (err error) {
 		if o.Await {
@@ -75,9 +73,6 @@ func (o order) workflow(ctx workflow.Context) (took time.Duration, err error) {
 				err = failed
 			}
 		})
-		if !o.SideBySide {
-			all.Wait(ctx)
-		}
 	}
 	all.Wait(ctx)
 	return workflow.Now(ctx).Sub(begin), err
@@ -264,9 +259,6 @@ func (w *world) runInSuite(o order) (took time.Duration, err error) {
 	}
 	if w.stop != nil {
 		env.SetWorkerStopChannel(w.stop)
-	}
-	if w.cancel != nil {
-		env.RegisterDelayedCallback(env.CancelWorkflow, time.Minute) // by the testsuite's clock, which runs ahead
 	}
 	w.register(env, o)
 	env.ExecuteWorkflow("Order")

@@ -105,6 +105,13 @@ func TestInterceptor_NilLimiterIsAnError(t *testing.T) {
 	}
 }
 
+// The tickets of activities that no workflow has started differ by the activities' own runs.
+func TestTickets_ActivityWithoutAWorkflow(t *testing.T) {
+	if got := name(activity.Info{ActivityRunID: "run", ActivityID: "id"}); got != "run:id" {
+		t.Error(got)
+	}
+}
+
 // unpaced lets all activities run: what paces them is inside of them.
 func unpaced(activity.Info) (outbound.Limiter, outbound.Cost) { return nil, outbound.Cost{} }
 

@@ -89,7 +89,7 @@ func (m way) measure(t *testing.T) []float64 {
 	}
 	defer c.Close()
 	name := queueName()
-	work, err := w.start(c, name, order{Activities: each, SideBySide: true, Await: m.await, Start: 30 * time.Second, Interval: time.Second}, options)
+	work, err := w.start(c, name, order{Activities: each, Await: m.await, Start: 30 * time.Second, Interval: time.Second}, options)
 	if err != nil {
 		t.Fatal(err)
 	}

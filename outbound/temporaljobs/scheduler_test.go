@@ -78,7 +78,7 @@ func TestScheduler_TwoAttemptsAnActivity(t *testing.T) {
 				if c.noTickets {
 					w.tickets = nil
 				}
-				c.order.Activities, c.order.SideBySide = n, true
+				c.order.Activities = n
 				c.order.Start, c.order.Interval = 60*time.Second, time.Millisecond // a busy server may lose a task: then it makes another attempt
 				begin := time.Now()
 				_, err := w.run(c.order)
@@ -124,7 +124,7 @@ func TestScheduler_Hold(t *testing.T) {
 				}
 				return call(ctx, run)
 			}
-			_, err := w.run(order{Activities: n, SideBySide: true, Await: await, Interval: time.Second})
+			_, err := w.run(order{Activities: n, Await: await, Interval: time.Second})
 			if took := time.Since(begin); err != nil || w.runs != n+1 || count.attempts > 3*n || took > hold+n*time.Second/10+15*time.Second {
 				t.Errorf("%v after %v, %d runs, %d attempts", err, took, w.runs, count.attempts)
 			}
