@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"runtime"
@@ -36,7 +35,6 @@ type orders struct {
 	Callers   int
 	Tolerance time.Duration
 	InFlight  bool // it makes calls that take a while, and reports when they begin and end
-	Waits     bool // then: calls wait in a queue
 }
 
 const ordersVariable = "DRIPFEED_CHAOS_WORKER"
@@ -201,24 +199,24 @@ func (c *children) listen(one *child, out io.Reader) {
 		word, rest, _ := strings.Cut(line, " ")
 		var n [4]int64
 		_, _ = fmt.Sscanf(rest, "[%d %d %d %d", &n[0], &n[1], &n[2], &n[3]) // a line may have fewer than four numbers
+		place := spot{time.Duration(n[0]), time.Duration(n[1])}
 		switch word {
 		case "call":
 			at := time.Unix(0, n[0])
 			one.calls.Add(at, 1)
 			c.calls.Add(at, 1)
 		case "grant":
-			g := grant{spot: spot{time.Duration(n[0]), time.Duration(n[1])}, at: time.Duration(n[2]), due: time.Duration(n[3])}
+			g := grant{spot: place, at: time.Duration(n[2]), due: time.Duration(n[3])}
 			c.grant(g)
 			one.record.grant(g)
 		case "offer":
-			offered[spot{time.Duration(n[0]), time.Duration(n[1])}]++
+			offered[place]++
 		case "keep":
-			offered[spot{time.Duration(n[0]), time.Duration(n[1])}]--
+			offered[place]--
 		case "back":
-			back := spot{time.Duration(n[0]), time.Duration(n[1])}
-			offered[back]--
-			c.giveBack(back)
-			one.record.giveBack(back)
+			offered[place]--
+			c.giveBack(place)
+			one.record.giveBack(place)
 		case "late":
 			one.mu.Lock()
 			one.lates = append(one.lates, delay{time.Unix(0, n[0]), time.Unix(0, n[1])})
@@ -270,14 +268,13 @@ func (c *children) pause(one *child, d time.Duration) {
 // worker books ahead, and further if its trips take longer: a short pause can end
 // before its earlier bookings are due.
 func (one *child) beyond(from time.Time, tolerance time.Duration) int {
-	one.record.mu.Lock()
-	defer one.record.mu.Unlock()
+	type change struct {
+		at time.Time
+		by int
+	}
 	var changes []change
-	left := maps.Clone(one.record.returned)
-	for _, g := range one.record.grants {
-		if left[g.spot] > 0 {
-			left[g.spot]--
-		} else if at := time.Unix(0, int64(g.due)); !at.Add(tolerance).Before(from) {
+	for at := range one.record.due().All() {
+		if !at.Add(tolerance).Before(from) {
 			changes = append(changes, change{at.Add(-tolerance), -1})
 		}
 	}
@@ -293,12 +290,6 @@ func (one *child) beyond(from time.Time, tolerance time.Duration) int {
 		most = max(most, n)
 	}
 	return most
-}
-
-// change is a call or a grant.
-type change struct {
-	at time.Time
-	by int
 }
 
 // wall strips a time of its monotonic clock, so that it compares with the times of

@@ -58,32 +58,9 @@ func (f *fleet) checkGained(most time.Duration) {
 	require.LessOrEqual(f.t, gained, most+5*time.Millisecond)
 }
 
-// A clock that only steps back mints nothing.
-func TestClock_StepBackFreesNothing(t *testing.T) {
-	t.Parallel()
-	d := newDice(t)
-	server := redistest.StartWithClock(t)
-	f := newFleet(t, leaky, window)
-	f.addSome(4, func() redis.UniversalClient { return server.Client(t) }, role{})
-	f.goesOn(20)
-	offset := time.Duration(0)
-	for range 5 {
-		f.run(d.between(100*time.Millisecond, 300*time.Millisecond))
-		offset -= d.between(time.Millisecond, time.Hour)
-		server.SetClock(t, offset)
-		took := f.goesOn(1)
-		t.Logf("clock at %v: the first call went %v later", offset, took.Round(time.Millisecond))
-		require.Less(t, took, 20*time.Second)
-	}
-	f.run(300 * time.Millisecond)
-	f.check(nothing)
-	require.Len(t, f.lives(), 1)
-	f.checkGained(0)
-}
-
-// A clock that wobbles by 50 ms to either side steps forward by 100 ms again and again.
-// That counts once: the bucket knows the time that came back from before. So it makes a window
-// shorter by the swing.
+// A clock that wobbles by 50 ms to either side steps forward by 100 ms again and again. That counts
+// once, and makes a window shorter by the swing. Steps back by up to an hour free nothing, and calls
+// go on.
 func TestClock_WobbleCostsItsSwingOnce(t *testing.T) {
 	t.Parallel()
 	const swing, steps = 50 * time.Millisecond, 20
@@ -97,6 +74,12 @@ func TestClock_WobbleCostsItsSwingOnce(t *testing.T) {
 		fs.run(d.between(20*time.Millisecond, 80*time.Millisecond))
 		server.SetClock(t, -swing)
 		fs.run(d.between(20*time.Millisecond, 80*time.Millisecond))
+	}
+	for offset := -swing; offset > -3*time.Hour; {
+		offset -= d.between(time.Minute, time.Hour)
+		server.SetClock(t, offset)
+		require.Less(t, fs.goesOn(1), 20*time.Second)
+		fs.run(d.between(0, 100*time.Millisecond))
 	}
 	fs[0].checkBoth(nothing, leaked(2*swing+hearing))
 	f := fs[1]

@@ -55,8 +55,7 @@ var (
 // member is a worker of a fleet, with its calls.
 type member struct {
 	*worker
-	calls  outboundtest.History
-	record record
+	calls outboundtest.History
 }
 
 func newFleet(t *testing.T, limits ...outbound.Limit) *fleet {
@@ -83,7 +82,7 @@ func (f *fleet) add(rdb redis.UniversalClient, r role) *member {
 		r.tolerance = f.tolerance
 	}
 	m := &member{}
-	w, err := newWorker(rdb, f.key, r, ledgers{f.record, &m.record}, f.observe)
+	w, err := newWorker(rdb, f.key, r, f.record, f.observe)
 	require.NoError(f.t, err)
 	m.worker = w
 	w.call = func() {

@@ -25,7 +25,6 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/internal/rollouttest"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/outbound/store"
-	"github.com/dripfeed/dripfeed/queue"
 )
 
 // slots is how many calls may be in flight in the tests of this file, and lease the shortest lease.
@@ -41,16 +40,12 @@ func makeCalls(o *orders, out *diary, calls *sync.RWMutex) {
 	if err != nil {
 		panic(err)
 	}
-	acquire := b.Acquire
-	if o.Waits {
-		acquire = queue.New(b, queue.Config{}).Acquire
-	}
 	var all sync.WaitGroup
 	for i := range o.Callers {
 		all.Go(func() {
 			for {
 				calls.RLock()
-				p, err := acquire(context.Background(), outbound.Cost{1})
+				p, err := b.Acquire(context.Background(), outbound.Cost{1})
 				if err == nil {
 					out.write("begin", int64(i), time.Now().UnixNano())
 				}
@@ -70,14 +65,6 @@ func makeCalls(o *orders, out *diary, calls *sync.RWMutex) {
 		})
 	}
 	all.Wait()
-}
-
-// newCallers are children that share six calls in flight on a server.
-func newCallers(t *testing.T, server *redistest.Server, callers int, waits bool) *children {
-	return newChildren(t, orders{
-		Addr: server.Addr(), Key: "chaos " + crand.Text(), Callers: callers, InFlight: true, Waits: waits,
-		Limits: []outbound.Limit{outbound.InFlight(slots).Lease(lease)},
-	})
 }
 
 // name names the process in the history of calls in flight.
@@ -107,19 +94,6 @@ func goOn(t *testing.T, n int, some ...*child) {
 	}
 }
 
-// stop has a child stop itself while none of its calls is being admitted.
-func (one *child) stop(t *testing.T) {
-	t.Helper()
-	_, err := io.WriteString(one.stdin, "stop\n")
-	require.NoError(t, err)
-	eventually(t, "the child has stopped itself", func() bool {
-		stat, err := os.ReadFile("/proc/" + strconv.Itoa(one.cmd.Process.Pid) + "/stat")
-		require.NoError(t, err)
-		_, after, _ := strings.Cut(string(stat), ") ")
-		return strings.HasPrefix(after, "T")
-	})
-}
-
 func later(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return b
@@ -127,64 +101,27 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// checkInFlight ends the children, and checks that there were never more calls in flight than slots.
-func (c *children) checkInFlight() {
-	c.t.Helper()
-	c.end()
-	most, _ := c.flight.Most(rollouttest.Silence(lease))
-	c.t.Logf("%d calls, %d in flight at most", c.flight.Len(), most)
-	require.NoError(c.t, c.flight.Check(slots, rollouttest.Silence(lease)))
-	require.Equal(c.t, slots, most)
-}
-
-// Processes are killed. The others never have more calls in flight, and have all slots after a lease
-// at the latest.
-func TestInFlight_ProcessesAreKilled(t *testing.T) {
-	t.Parallel()
-	d := newDice(t)
-	server := redistest.Start(t)
-	c := newCallers(t, server, slots, true)
-	one, two, three := c.add(), c.add(), c.add()
-	goOn(t, 10, one, two, three)
-	time.Sleep(d.between(0, 200*time.Millisecond))
-	three.kill()
-	killed := time.Now()
-	eventually(t, "the others have all slots", func() bool { return inFlight(one, two) == slots })
-	t.Logf("the others have all slots after %v", time.Since(killed).Round(time.Millisecond))
-	c.add()
-	goOn(t, 5, c.all[3], one, two)
-	c.checkInFlight() // kills the rest
-
-	for range 2 { // after that the server has done what the killed processes have asked for
-		require.NoError(t, server.Client(t).Ping(t.Context()).Err())
-	}
-	b, err := outbound.NewSharedBucket(redisstore.New(server.Client(t), redisstore.Config{}), c.orders.Key, c.orders.Limits...)
-	require.NoError(t, err)
-	var passed time.Duration // for the store, at least
-	for got, last := 0, time.Now(); got < slots; time.Sleep(50 * time.Millisecond) {
-		sent := time.Now()
-		_, err := b.Acquire(t.Context(), outbound.Cost{1})
-		passed += min(sent.Sub(last), lease/6)
-		last = time.Now()
-		if err == nil {
-			got++
-			continue
-		}
-		require.Less(t, passed, lease+lease/6, "a new process has %d slots: %v", got, err)
-	}
-}
-
 // A process is stopped for longer than its lease, in the middle of calls. The others have its slots
 // then. When it goes on, only its calls from before come on top, and it gets slots when there are some.
 func TestInFlight_AProcessIsStopped(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
-	c := newCallers(t, redistest.Start(t), slots/3, false)
+	c := newChildren(t, orders{
+		Addr: redistest.Start(t).Addr(), Key: "chaos " + crand.Text(), Callers: slots / 3, InFlight: true,
+		Limits: []outbound.Limit{outbound.InFlight(slots).Lease(lease)},
+	})
 	one, two, three := c.add(), c.add(), c.add()
 	goOn(t, 5, one, two, three)
 	time.Sleep(d.between(0, 200*time.Millisecond))
 	eventually(t, "it has calls in flight", func() bool { return inFlight(three) == slots/3 })
-	three.stop(t)
+	_, err := io.WriteString(three.stdin, "stop\n") // it does so while none of its calls is being admitted
+	require.NoError(t, err)
+	eventually(t, "the child has stopped itself", func() bool {
+		stat, err := os.ReadFile("/proc/" + strconv.Itoa(three.cmd.Process.Pid) + "/stat")
+		require.NoError(t, err)
+		_, after, _ := strings.Cut(string(stat), ") ")
+		return strings.HasPrefix(after, "T")
+	})
 	n, stopped := inFlight(three), time.Now()
 	four := c.add()
 	eventually(t, "the others have all slots", func() bool { return inFlight(one, two, four) == slots })
@@ -194,7 +131,11 @@ func TestInFlight_AProcessIsStopped(t *testing.T) {
 	eventually(t, "calls go on", func() bool { return c.flight.Len() >= want })
 	four.kill() // two of the eight callers may have no slot until then
 	goOn(t, 5, one, two, three)
-	c.checkInFlight()
+	c.end()
+	most, _ := c.flight.Most(rollouttest.Silence(lease))
+	t.Logf("%d calls, %d in flight at most", c.flight.Len(), most)
+	require.NoError(t, c.flight.Check(slots, rollouttest.Silence(lease)))
+	require.Equal(t, slots, most)
 }
 
 // processesOf are the stores of as many processes.

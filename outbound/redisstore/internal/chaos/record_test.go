@@ -56,34 +56,25 @@ func (r *record) giveBack(s spot) {
 	r.returned[s]++
 }
 
-// between returns the number of calls that the store admitted after one time of the
-// server and up to another.
-func (r *record) between(after, to time.Duration) int {
+// used returns the grants that were not returned.
+func (r *record) used() (all []grant) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := 0
-	for _, g := range r.grants {
-		if after < g.at && g.at <= to {
-			n++
-		}
-	}
-	return n
-}
-
-// lives returns the used places, by the life of the bucket that granted them.
-func (r *record) lives() map[time.Duration]*outboundtest.History {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	left := map[spot]int{}
-	for s, n := range r.returned {
-		left[s] = n
-	}
-	lives := map[time.Duration]*outboundtest.History{}
+	left := maps.Clone(r.returned)
 	for _, g := range r.grants {
 		if left[g.spot] > 0 {
 			left[g.spot]--
 			continue
 		}
+		all = append(all, g)
+	}
+	return all
+}
+
+// lives returns the used places, by the life of the bucket that granted them.
+func (r *record) lives() map[time.Duration]*outboundtest.History {
+	lives := map[time.Duration]*outboundtest.History{}
+	for _, g := range r.used() {
 		if lives[g.born] == nil {
 			lives[g.born] = &outboundtest.History{}
 		}
@@ -107,15 +98,8 @@ func (r *record) of(keep func(grant) bool) *record {
 
 // due returns the server's times at which the used places of all lives are due.
 func (r *record) due() *outboundtest.History {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	left := maps.Clone(r.returned)
 	h := &outboundtest.History{}
-	for _, g := range r.grants {
-		if left[g.spot] > 0 {
-			left[g.spot]--
-			continue
-		}
+	for _, g := range r.used() {
 		h.Add(time.Unix(0, int64(g.due)), 1)
 	}
 	return h
@@ -161,33 +145,6 @@ type ledger interface {
 	offer(spot) // a trip begins that is to give the place back
 	giveBack(spot)
 	keep(spot) // the trip has not given it back
-}
-
-// ledgers record the same in each of them.
-type ledgers []ledger
-
-func (l ledgers) grant(g grant) {
-	for _, one := range l {
-		one.grant(g)
-	}
-}
-
-func (l ledgers) offer(s spot) {
-	for _, one := range l {
-		one.offer(s)
-	}
-}
-
-func (l ledgers) giveBack(s spot) {
-	for _, one := range l {
-		one.giveBack(s)
-	}
-}
-
-func (l ledgers) keep(s spot) {
-	for _, one := range l {
-		one.keep(s)
-	}
 }
 
 // witness is a store around another one. It records what that store grants under one
