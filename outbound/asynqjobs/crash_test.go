@@ -50,7 +50,7 @@ func TestCrash_KilledWorkerLosesReservationsOnly(t *testing.T) {
 	}
 	kill := jobtest.Start(t, o)
 	w.await("the first calls", func() bool {
-		b := w.books()
+		b := w.stats()
 		return api.Report().Answered >= 8 && b.Retry > 0 && b.Active > 1
 	})
 	kill()
@@ -59,7 +59,7 @@ func TestCrash_KilledWorkerLosesReservationsOnly(t *testing.T) {
 	w.endLeases(orphans...)
 	jobtest.Start(t, o)
 	w.done()
-	b, booked := w.books(), int(api.Booked.Load())
+	b, booked := w.stats(), int(api.Booked.Load())
 	if booked < tasks || booked > tasks+len(orphans) {
 		t.Errorf("%d reservations of %d tasks, of which %d were with the process", booked, tasks, len(orphans))
 	}

@@ -13,29 +13,17 @@ import (
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
-// desk is a limiter with one answer to Book.
-type desk struct {
-	script
-	places []jobs.Run
-	err    error
-	booked []outbound.Cost
-}
-
-func (d *desk) Book(_ context.Context, costs ...outbound.Cost) ([]jobs.Run, error) {
-	d.booked = append(d.booked, costs...)
-	return d.places, d.err
-}
-
+// A task is enqueued for the second after its reservation, with its ticket and its own options. The
+// lock of a Unique counts from there.
 func TestEnqueue_BooksAReservation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	at := time.Now().Add(2 * time.Hour).Truncate(time.Second).Add(time.Millisecond)
-	d := &desk{places: []jobs.Run{{At: at, Ticket: "x"}}}
-	p := New(w.rdb, only(outbound.Observe(d, "shop", func(context.Context, outbound.Event) {})))
-	o := make([]asynq.Option, 0, 5) // whose array is the caller's
-	o = append(o, asynq.Retention(time.Minute))
-	// What the task itself says stays.
-	info, err := p.Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil, asynq.TaskID("mine"), asynq.Queue(w.queue), asynq.MaxRetry(4)), o...)
+	f := &fake{runs: []jobs.Run{{At: at, Ticket: "x"}}}
+	p := w.pacer(outbound.Observe(f, "shop", func(context.Context, outbound.Event) {}))
+	o := append(make([]asynq.Option, 0, 5), asynq.Retention(time.Minute)) // its array is the caller's
+	task := asynq.NewTask("mail", nil, asynq.TaskID("mine"), asynq.Queue(w.queue), asynq.MaxRetry(4), asynq.Unique(time.Minute))
+	info, err := p.Enqueue(t.Context(), w.client, task, o...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,118 +34,104 @@ func TestEnqueue_BooksAReservation(t *testing.T) {
 	if info.ID != "mine" || got.MaxRetry != 4 || got.Retention != time.Minute || !got.NextProcessAt.Equal(at.Add(999*time.Millisecond).Round(0)) {
 		t.Errorf("%+v: want it at the second after %v", got, at)
 	}
-	key := prefix + w.queue + "/mine"
-	if ticket := w.rdb.Get(t.Context(), key).Val(); ticket != "x" {
-		t.Errorf("ticket %q", ticket)
+	if ticket, ttl := w.ticket("mine"); ticket != "x" || ttl < 170*time.Minute || ttl > 181*time.Minute {
+		t.Errorf("ticket %q for %v", ticket, ttl)
 	}
-	if ttl := w.rdb.PTTL(t.Context(), key).Val(); ttl < 170*time.Minute || ttl > 181*time.Minute {
-		t.Errorf("the ticket stays for %v", ttl)
+	if len(f.booked) != 1 || f.booked[0] != (outbound.Cost{1}) {
+		t.Errorf("booked %v", f.booked)
 	}
-	if len(d.booked) != 1 || d.booked[0] != (outbound.Cost{1}) {
-		t.Errorf("booked %v", d.booked)
+	keys := w.rdb.Keys(t.Context(), "asynq:{"+w.queue+"}:unique:*").Val()
+	if len(keys) != 1 || w.rdb.PTTL(t.Context(), keys[0]).Val() < 110*time.Minute {
+		t.Errorf("the lock %v ends before the reservation", keys)
 	}
-	if _, err := p.Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil, asynq.TaskID("mine"), asynq.Queue(w.queue))); !errors.Is(err, asynq.ErrTaskIDConflict) {
+	if _, err := p.Enqueue(t.Context(), w.client, task); !errors.Is(err, asynq.ErrDuplicateTask) {
 		t.Error(err)
 	}
 }
 
-func TestEnqueue_WithoutAReservation(t *testing.T) {
+// Enqueue books nothing that may pass unused, and enqueues a task that has no reservation.
+func TestEnqueue_TaskWithoutFutureReservation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	place := []jobs.Run{{At: time.Now().Add(time.Hour), Ticket: "x"}}
-	if info, err := (&Pacer{Limiter: only(&desk{places: place})}).Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil), asynq.Queue(w.queue)); err != nil || info.State != asynq.TaskStatePending {
-		t.Errorf("with nobody to keep its ticket: %+v, %v", info, err)
-	}
+	at := time.Now().Add(time.Hour)
+	booked := func(runs ...jobs.Run) *fake { return &fake{runs: runs} }
+	hour := booked(jobs.Run{At: at, Ticket: "x"})
 	for name, c := range map[string]struct {
 		l      outbound.Limiter
-		o      []asynq.Option
-		in     time.Duration // 0: at once
-		booked int
+		o      asynq.Option
+		in     time.Duration // 0: the task is not scheduled
+		ticket string
 	}{
-		"no Scheduler":    {&script{}, nil, 0, 0},
-		"not paced":       {nil, nil, 0, 0},
-		"its own time":    {&desk{places: place}, []asynq.Option{asynq.ProcessIn(2 * time.Hour)}, 2 * time.Hour, 0},
-		"its own instant": {&desk{places: place}, []asynq.Option{asynq.ProcessAt(time.Now().Add(2 * time.Hour))}, 2 * time.Hour, 0},
-		"away":            {&desk{err: store.ErrUnavailable}, nil, 0, 1},
-		"no answer":       {&desk{}, nil, 0, 1},
-		"now":             {&desk{places: []jobs.Run{{At: time.Now().Add(-time.Minute), Ticket: ""}}}, nil, 0, 1},
-		"too far":         {&desk{places: []jobs.Run{{At: place[0].At}}}, nil, time.Hour, 1},
+		"no Scheduler":      {l: outbound.Must(outbound.NewBucket("b", outbound.PerSecond(1)))},
+		"not paced":         {},
+		"its own delay":     {l: hour, o: asynq.ProcessIn(2 * time.Hour), in: 2 * time.Hour},
+		"its own time":      {l: hour, o: asynq.ProcessAt(at.Add(time.Hour)), in: 2 * time.Hour},
+		"unique":            {l: hour, o: asynq.Unique(time.Minute)},
+		"its own ID":        {l: hour, o: asynq.TaskID("mine")},
+		"part of a group":   {l: hour, o: asynq.Group("g")},
+		"no Tickets":        {l: hour},
+		"unavailable store": {l: &fake{err: store.ErrUnavailable}},
+		"no answer":         {l: booked()},
+		"due":               {l: booked(jobs.Run{At: time.Now().Add(-time.Minute)})},
+		"due with a ticket": {l: booked(jobs.Run{At: time.Now(), Ticket: "y"}), ticket: "y"},
+		"no ticket":         {l: booked(jobs.Run{At: at}), in: time.Hour},
 	} {
-		info, err := New(w.rdb, only(c.l)).Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil), append(c.o, asynq.Queue(w.queue))...)
+		p := w.pacer(c.l)
+		if name == "no Tickets" {
+			p.Tickets = nil
+		}
+		o := []asynq.Option{asynq.Queue(w.queue)}
+		if c.o != nil {
+			o = append(o, c.o)
+		}
+		info, err := p.Enqueue(t.Context(), w.client, asynq.NewTask("mail", []byte(name)), o...)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if got := time.Until(w.info(info.ID).NextProcessAt); got > c.in+time.Second || got < c.in-time.Minute {
-			t.Errorf("%s: in %v", name, got)
+		scheduled := info.State == asynq.TaskStateScheduled
+		if in := time.Until(info.NextProcessAt); scheduled != (c.in > 0) || scheduled && (in < c.in-time.Minute || in > c.in+time.Second) {
+			t.Errorf("%s: %v, in %v", name, info.State, in)
 		}
-		if n := w.rdb.Exists(t.Context(), prefix+w.queue+"/"+info.ID).Val(); n != 0 {
-			t.Errorf("%s: a ticket", name)
+		if ticket, _ := w.ticket(info.ID); ticket != c.ticket {
+			t.Errorf("%s: ticket %q", name, ticket)
 		}
-		if d, ok := c.l.(*desk); ok && len(d.booked) != c.booked {
-			t.Errorf("%s: booked %d times", name, len(d.booked))
-		}
+	}
+	if len(hour.booked) != 0 {
+		t.Errorf("booked %v", hour.booked)
 	}
 }
 
-// A reservation for a task that asynq does not take, or that never runs itself, would pass unused, and the API
-// would stand idle as long.
-func TestEnqueue_BooksNothingThatMayPassUnused(t *testing.T) {
+// A cost above a limit's capacity is an error, as is a nil argument, and no task is enqueued.
+func TestEnqueue_WrongCostOrArgumentIsAnError(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	for _, o := range []asynq.Option{asynq.Unique(time.Minute), asynq.TaskID("mine"), asynq.Group("g")} {
-		d := &desk{places: []jobs.Run{{At: time.Now().Add(time.Hour), Ticket: "x"}}}
-		info, err := New(w.rdb, only(d)).Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil), asynq.Queue(w.queue), o)
-		if err != nil || info.State == asynq.TaskStateScheduled || len(d.booked) != 0 {
-			t.Errorf("%v: %+v, %v; booked %v", o, info, err, d.booked)
-		}
-	}
-}
-
-// Asynq's forwarder would bring it some seconds later.
-func TestEnqueue_DueTaskIsPending(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	for range 3 { // at the begin of a second all are
-		p := New(w.rdb, only(&desk{places: []jobs.Run{{At: time.Now(), Ticket: "x"}}}))
-		info, err := p.Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil, asynq.ProcessIn(time.Hour)), asynq.Queue(w.queue))
-		if err != nil || info.State != asynq.TaskStatePending || p.Tickets.Get(t.Context(), w.queue+"/"+info.ID) != "x" {
-			t.Errorf("%+v, %v", info, err)
-		}
-	}
-}
-
-func TestEnqueue_CostAboveCapacityIsAnError(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	for _, err := range []error{&outbound.CostError{Err: outbound.ErrTooLarge}, &outbound.CostError{Err: outbound.ErrInvalid}} {
-		if info, got := New(w.rdb, only(&desk{err: err})).Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil), asynq.Queue(w.queue)); info != nil || !errors.Is(got, err) {
-			t.Errorf("%v, %v", info, got)
-		}
-	}
-	if queues, err := w.inspector.Queues(); err != nil {
-		t.Error(err)
-	} else {
-		for _, q := range queues {
-			if q == w.queue {
-				t.Error("something was enqueued")
-			}
-		}
-	}
-	for _, c := range []struct {
+	task := asynq.NewTask("mail", nil)
+	for name, c := range map[string]struct {
 		client *asynq.Client
 		task   *asynq.Task
-	}{{nil, asynq.NewTask("mail", nil)}, {w.client, nil}} {
-		if _, err := New(w.rdb, only(nil)).Enqueue(t.Context(), c.client, c.task); !errors.Is(err, outbound.ErrInvalid) {
-			t.Error(err)
+		err    error // of Book
+		want   error
+	}{
+		"too large": {w.client, task, &outbound.CostError{Err: outbound.ErrTooLarge}, outbound.ErrTooLarge},
+		"invalid":   {w.client, task, &outbound.CostError{Err: outbound.ErrInvalid}, outbound.ErrInvalid},
+		"no client": {nil, task, nil, outbound.ErrInvalid},
+		"no task":   {w.client, nil, nil, outbound.ErrInvalid},
+	} {
+		if info, err := w.pacer(&fake{err: c.err}).Enqueue(t.Context(), c.client, c.task, asynq.Queue(w.queue)); info != nil || !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, %v", name, info, err)
 		}
+	}
+	if _, err := w.inspector.ListPendingTasks(w.queue); !errors.Is(err, asynq.ErrQueueNotFound) {
+		t.Errorf("a task was enqueued: %v", err)
 	}
 }
 
+// A reservation after the task's Deadline is an error, and the task is enqueued.
 func TestEnqueue_ReservationAfterDeadlineIsAnError(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	p := New(w.rdb, only(&desk{places: []jobs.Run{{At: time.Now().Add(time.Hour), Ticket: "x"}}}))
+	p := w.pacer(&fake{runs: []jobs.Run{{At: time.Now().Add(time.Hour), Ticket: "x"}}})
 	for deadline, late := range map[time.Duration]bool{time.Minute: true, 2 * time.Hour: false} {
 		info, err := p.Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil, asynq.Deadline(time.Now().Add(deadline))), asynq.Queue(w.queue))
 		var full *outbound.ThrottledError
@@ -165,36 +139,4 @@ func TestEnqueue_ReservationAfterDeadlineIsAnError(t *testing.T) {
 			t.Errorf("%v: %v, %v", deadline, info, err)
 		}
 	}
-}
-
-// Who enqueues a Unique task sees that it has no reservation. Its lock goes on while the task is away, and then asynq takes
-// another: both are paced.
-func TestEnqueue_RescheduledUniqueTaskIsUniqueForItsTTL(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	d := &desk{places: []jobs.Run{{At: time.Now().Add(time.Hour), Ticket: "x"}}}
-	d.answers = []error{later(time.Hour, "x"), later(time.Hour, "y")}
-	p := New(w.rdb, only(d))
-	w.serve(p.Config(w.config()), p.Middleware(asynq.HandlerFunc(fails)))
-	enqueue := func() (*asynq.TaskInfo, error) {
-		return p.Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil), asynq.Queue(w.queue), asynq.Unique(time.Second))
-	}
-	info, err := enqueue()
-	if err != nil || info.State != asynq.TaskStatePending {
-		t.Fatalf("%+v, %v", info, err)
-	}
-	w.await("it is put back", func() bool { return w.books().Retry == 1 })
-	var second *asynq.TaskInfo
-	w.await("its lock ends", func() bool {
-		second, err = enqueue()
-		if err != nil && !errors.Is(err, asynq.ErrDuplicateTask) {
-			t.Fatal(err)
-		}
-		return err == nil
-	})
-	if second.State != asynq.TaskStatePending || len(d.booked) != 0 {
-		t.Errorf("%+v; booked %v", second, d.booked)
-	}
-	w.await("both are away", func() bool { return w.books().Retry == 2 })
-	w.clean()
 }

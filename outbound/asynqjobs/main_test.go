@@ -2,6 +2,7 @@ package asynqjobs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -32,6 +33,7 @@ type world struct {
 	rdb         redis.UniversalClient
 	client      *asynq.Client
 	inspector   *asynq.Inspector
+	tickets     *spy         // of all Pacers
 	reported    atomic.Int64 // calls of the ErrorHandler
 }
 
@@ -47,7 +49,7 @@ func newWorld(t *testing.T) *world {
 }
 
 func newWorldOn(t *testing.T, rdb redis.UniversalClient) *world {
-	w := &world{T: t, queue: fmt.Sprintf("q%x", rand.Uint64()), rdb: rdb}
+	w := &world{T: t, queue: fmt.Sprintf("q%x", rand.Uint64()), rdb: rdb, tickets: &spy{Tickets: New(rdb, nil).Tickets}}
 	w.client = asynq.NewClientFromRedisClient(w.rdb)
 	w.inspector = asynq.NewInspectorFromRedisClient(w.rdb)
 	return w
@@ -69,13 +71,6 @@ func (w *world) config() asynq.Config {
 	return c
 }
 
-// endLeases has the leases of tasks end a minute ago, as those of a dead process do.
-func (w *world) endLeases(ids ...string) {
-	for _, id := range ids {
-		w.rdb.ZAdd(w.Context(), "asynq:{"+w.queue+"}:lease", redis.Z{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: id})
-	}
-}
-
 // schedulerOf returns the Scheduler of a test's queue, as each of its processes has it.
 func schedulerOf(rdb redis.UniversalClient, queue string, rate float64, c jobs.Config) *jobs.Scheduler {
 	return jobs.New(outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), queue, outbound.PerSecond(rate))), c)
@@ -95,16 +90,26 @@ func (w *world) serve(c asynq.Config, h asynq.Handler) *asynq.Server {
 	return s
 }
 
+// pacer returns a Pacer that paces each task by this limiter.
+func (w *world) pacer(l outbound.Limiter) *Pacer {
+	return &Pacer{Limiter: only(l), Tickets: w.tickets}
+}
+
 // pace runs a server whose handler a Pacer with this limiter paces.
-func (w *world) pace(l outbound.Limiter, h asynq.HandlerFunc) *asynq.Server {
+func (w *world) pace(l outbound.Limiter, h asynq.HandlerFunc) {
 	w.Helper()
-	p := New(w.rdb, only(l))
-	return w.serve(p.Config(w.config()), p.Middleware(h))
+	p := w.pacer(l)
+	w.serve(p.Config(w.config()), p.Middleware(h))
 }
 
 func (w *world) enqueue(o ...asynq.Option) *asynq.TaskInfo {
 	w.Helper()
-	info, err := w.client.Enqueue(asynq.NewTask("mail", []byte("{}")), append(o, asynq.Queue(w.queue))...)
+	return w.enqueueTask(asynq.NewTask("mail", nil), o...)
+}
+
+func (w *world) enqueueTask(t *asynq.Task, o ...asynq.Option) *asynq.TaskInfo {
+	w.Helper()
+	info, err := w.client.Enqueue(t, append(o, asynq.Queue(w.queue))...)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -120,7 +125,7 @@ func (w *world) info(id string) *asynq.TaskInfo {
 	return info
 }
 
-func (w *world) books() *asynq.QueueInfo {
+func (w *world) stats() *asynq.QueueInfo {
 	w.Helper()
 	info, err := w.inspector.GetQueueInfo(w.queue)
 	if err != nil {
@@ -129,57 +134,145 @@ func (w *world) books() *asynq.QueueInfo {
 	return info
 }
 
+// ticket returns the kept ticket of a task, and for how long it is kept.
+func (w *world) ticket(id string) (string, time.Duration) {
+	key := prefix + w.queue + "/" + id
+	return w.rdb.Get(w.Context(), key).Val(), w.rdb.PTTL(w.Context(), key).Val()
+}
+
+// endLeases has the leases of tasks end a minute ago, as those of a dead process do.
+func (w *world) endLeases(ids ...string) {
+	for _, id := range ids {
+		w.rdb.ZAdd(w.Context(), "asynq:{"+w.queue+"}:lease", redis.Z{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: id})
+	}
+}
+
 // await waits until something is so. The time only ends a test that hangs.
 func (w *world) await(what string, so func() bool) {
 	w.Helper()
 	for end := time.Now().Add(time.Minute); !so(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			w.Fatalf("not within a minute: %s; %+v", what, w.books())
+			w.Fatalf("not within a minute: %s; %+v", what, w.stats())
 		}
 	}
+}
+
+// awaitState waits until a task is in a state, and returns it.
+func (w *world) awaitState(id string, s asynq.TaskState) (info *asynq.TaskInfo) {
+	w.Helper()
+	w.await("the task is "+s.String(), func() bool { info = w.info(id); return info.State == s })
+	return info
 }
 
 // done waits until asynq has nothing left to do.
 func (w *world) done() {
 	w.Helper()
-	w.await("all tasks are done", func() bool { b := w.books(); return b.Size == b.Archived+b.Completed })
+	w.await("all tasks are done", func() bool { b := w.stats(); return b.Size == b.Archived+b.Completed })
 }
 
-// clean checks that no task has failed by asynq's books, and that its ErrorHandler was not called.
+// clean checks that no task has failed by asynq's counts, and that its ErrorHandler was not called.
 func (w *world) clean() {
 	w.Helper()
-	if b := w.books(); b.FailedTotal != 0 || b.Archived != 0 || w.reported.Load() != 0 {
+	if b := w.stats(); b.FailedTotal != 0 || b.Archived != 0 || w.reported.Load() != 0 {
 		w.Errorf("%d failed, %d archived, %d reported: want none", b.FailedTotal, b.Archived, w.reported.Load())
 	}
 }
+
+var errBad = errors.New("bad")
+
+func fails(context.Context, *asynq.Task) error    { return errBad }
+func succeeds(context.Context, *asynq.Task) error { return nil }
 
 func only(l outbound.Limiter) func(*asynq.Task) (outbound.Limiter, outbound.Cost) {
 	return func(*asynq.Task) (outbound.Limiter, outbound.Cost) { return l, outbound.Cost{1} }
 }
 
-// script is a limiter that gives one answer after another, and admits from then on.
-type script struct {
-	answers []error
+// fake is a limiter with an answer to each Acquire, and one to Book.
+type fake struct {
+	acquire func(ctx context.Context, n int) error // the n-th time, from 1; if nil, it admits
+	runs    []jobs.Run
+	err     error
 
-	mu    sync.Mutex // protects the fields below
-	calls []time.Time
+	mu     sync.Mutex // protects the fields below
+	calls  []time.Time
+	booked []outbound.Cost
 }
 
-func (s *script) Acquire(context.Context, outbound.Cost) (outbound.Permit, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.calls = append(s.calls, time.Now())
-	if n := len(s.calls); n <= len(s.answers) {
-		return outbound.Permit{}, s.answers[n-1]
+// inTurn is a limiter that returns the errors one after the other, and then admits.
+func inTurn(errs ...error) *fake {
+	return &fake{acquire: func(_ context.Context, n int) error {
+		if n > len(errs) {
+			return nil
+		}
+		return errs[n-1]
+	}}
+}
+
+func (f *fake) Acquire(ctx context.Context, _ outbound.Cost) (outbound.Permit, error) {
+	f.mu.Lock()
+	f.calls = append(f.calls, time.Now())
+	n := len(f.calls)
+	f.mu.Unlock()
+	if f.acquire == nil {
+		return outbound.Permit{}, nil
 	}
-	return outbound.Permit{}, nil
+	return outbound.Permit{}, f.acquire(ctx, n)
 }
 
-// seen returns when the limiter was asked.
-func (s *script) seen() []time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.calls
+// seen returns the times of each Acquire.
+func (f *fake) seen() []time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls
+}
+
+func (f *fake) Book(_ context.Context, costs ...outbound.Cost) ([]jobs.Run, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.booked = append(f.booked, costs...)
+	return f.runs, f.err
 }
 
 func later(in time.Duration, ticket string) error { return &jobs.Later{In: in, Ticket: ticket} }
+
+// spy keeps tickets, and records them.
+type spy struct {
+	Tickets
+	missing func(context.Context) // if not nil, a task has no ticket
+	err     error                 // of Put
+
+	mu       sync.Mutex // protects the fields below
+	got, put []string
+	ttl      time.Duration // of the last Put
+}
+
+func (s *spy) Get(ctx context.Context, task string) string {
+	ticket := s.Tickets.Get(ctx, task)
+	if ticket == "" && s.missing != nil {
+		s.missing(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.got = append(s.got, ticket)
+	return ticket
+}
+
+func (s *spy) Put(ctx context.Context, task, ticket string, ttl time.Duration) error {
+	s.mu.Lock()
+	s.put, s.ttl = append(s.put, ticket), ttl
+	s.mu.Unlock()
+	if s.err != nil {
+		return s.err
+	}
+	return s.Tickets.Put(ctx, task, ticket, ttl)
+}
+
+// check checks the results of Get and the arguments of Put.
+func (s *spy) check(t *testing.T, got, put string) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g, p := fmt.Sprintf("%q", s.got), fmt.Sprintf("%q", s.put); g != got || p != put {
+		t.Errorf("tickets: got %s, want %s; put %s, want %s", g, got, p, put)
+	}
+}

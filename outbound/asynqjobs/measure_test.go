@@ -152,7 +152,7 @@ func measure(w *world, way way, booked bool) []float64 {
 	samples, sent, busy := 0, 0, 0.0
 	for done.Load() < longTasks && time.Since(begun) < longest {
 		time.Sleep(250 * time.Millisecond)
-		busy += float64(w.books().Active)
+		busy += float64(w.stats().Active)
 		if samples++; sent < others && samples%2 == 0 {
 			sent++
 			if _, err := w.client.Enqueue(asynq.NewTask("other", []byte(fmt.Sprint(time.Now().UnixNano())), asynq.Queue(w.queue))); err != nil {
@@ -160,7 +160,7 @@ func measure(w *world, way way, booked bool) []float64 {
 			}
 		}
 	}
-	b, undone := w.books(), longTasks-done.Load()
+	b, undone := w.stats(), longTasks-done.Load()
 	mu.Lock()
 	defer mu.Unlock()
 	runs, most := 0.0, 0.0

@@ -1,5 +1,4 @@
-// Package jobtest has what the tests of the adapters for job systems share: worker processes, the
-// API that they call, tables of measurements, and checks of their README and their example.
+// Package jobtest has what the tests of the adapters for job systems share.
 package jobtest
 
 import (
