@@ -8,10 +8,10 @@ import (
 	"github.com/hibiken/asynq"
 )
 
-// Config returns c for a server whose handler has the Pacer's Middleware: with c's IsFailure,
-// RetryDelayFunc and ErrorHandler, or asynq's own, for all but tasks that go back. Those run again
-// when they are due, and count as no failure. A task whose call the API has refused runs again
-// after c's delay or the API's, whichever is longer.
+// Config returns c for a server whose handler has the Pacer's Middleware. A rescheduled task runs
+// again when it is due, and counts as no failure. For other tasks c's IsFailure, RetryDelayFunc and
+// ErrorHandler decide, or asynq's own. A task whose call the API has refused runs again after c's
+// delay or the API's, whichever is longer.
 func (p *Pacer) Config(c asynq.Config) asynq.Config {
 	isFailure, delay, handler := c.IsFailure, c.RetryDelayFunc, c.ErrorHandler
 	if delay == nil {
@@ -45,7 +45,7 @@ func (p *Pacer) Config(c asynq.Config) asynq.Config {
 	return c
 }
 
-// whole rounds t up to a second, because asynq cuts.
+// whole rounds t up to a second, because asynq cuts times to whole seconds.
 func whole(t time.Time) time.Time {
 	return t.Add(time.Second - 1).Truncate(time.Second)
 }

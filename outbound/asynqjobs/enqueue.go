@@ -43,16 +43,16 @@ func (p *Pacer) Enqueue(ctx context.Context, c *asynq.Client, t *asynq.Task, o .
 	if !ok || p.Tickets == nil || slices.ContainsFunc(o, unbooked) {
 		return c.EnqueueContext(ctx, t, o...)
 	}
-	places, err := b.Book(ctx, cost)
+	runs, err := b.Book(ctx, cost)
 	switch {
 	case errors.As(err, new(*outbound.CostError)):
 		return nil, err
-	case err != nil || len(places) == 0:
+	case err != nil || len(runs) == 0:
 		return c.EnqueueContext(ctx, t, o...)
 	}
-	place := places[0]
-	at := place.At
-	if time.Until(at) > 0 { // else asynq need not look for it
+	run := runs[0]
+	at := run.At
+	if time.Until(at) > 0 { // a due task is pending: asynq need not look for it
 		at = whole(at)
 	}
 	info, err := c.EnqueueContext(ctx, t, append(slices.Clip(o), asynq.ProcessAt(at))...)
@@ -60,11 +60,11 @@ func (p *Pacer) Enqueue(ctx context.Context, c *asynq.Client, t *asynq.Task, o .
 		return nil, err
 	}
 	// Asynq has chosen the ID. A task that runs before this, or whose ticket is lost, books again.
-	if place.Ticket != "" {
-		_ = p.keep(ctx, taskName(info.Queue, info.ID), place.Ticket, time.Until(place.At))
+	if run.Ticket != "" {
+		_ = p.keep(ctx, taskName(info.Queue, info.ID), run.Ticket, time.Until(run.At))
 	}
-	if !info.Deadline.IsZero() && place.At.After(info.Deadline) {
-		return info, &outbound.ThrottledError{RetryAfter: time.Until(place.At), Err: context.DeadlineExceeded}
+	if !info.Deadline.IsZero() && run.At.After(info.Deadline) {
+		return info, &outbound.ThrottledError{RetryAfter: time.Until(run.At), Err: context.DeadlineExceeded}
 	}
 	return info, nil
 }

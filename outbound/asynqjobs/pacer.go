@@ -16,9 +16,9 @@ import (
 // Pacer paces tasks. Set its fields before first use and change none afterwards. It is safe for
 // concurrent use.
 type Pacer struct {
-	// Limiter returns who admits a task, and what the task costs, most often Cost{1}: there is no
-	// default. The limiter is a [jobs.Scheduler], or for tenants one Scheduler for each. Limiter
-	// must be quick. Tasks with a nil Limiter are not paced.
+	// Limiter returns the limiter that admits a task, and the cost of the task, most often Cost{1}.
+	// The cost has no default. The limiter is a [jobs.Scheduler], or for tenants one Scheduler for
+	// each. Limiter must be quick. Tasks with a nil Limiter are not paced.
 	Limiter func(*asynq.Task) (outbound.Limiter, outbound.Cost)
 	// Tickets keeps the reservations of tasks that were rescheduled. If it is nil, a task waits for
 	// its reservation in its worker, because a reschedule would book behind all other tasks each
@@ -57,8 +57,8 @@ func (p *Pacer) Middleware(next asynq.Handler) asynq.Handler {
 				err = &heldError{err, pause}
 			}
 			later, ok := goesBack(err)
-			away := ctx.Err() == context.Canceled // asynq has rescheduled the task by itself
-			if err != nil && ran && ticket != "" && !away && (!ok || later.Ticket == "") {
+			interrupted := ctx.Err() == context.Canceled // asynq has put the task back
+			if err != nil && ran && ticket != "" && !interrupted && (!ok || later.Ticket == "") {
 				ticket = "" // its reservation is used: the next run is charged again, and books again
 				_ = p.keep(ctx, name, "", 0)
 			}
@@ -124,7 +124,7 @@ func lastTry(ctx context.Context) bool {
 // sleep waits. It returns false if ctx ends before.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
-		d = time.Second // the time is not known, or the queue is closed
+		d = time.Second // the time is unknown, or the queue is closed
 	}
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= d {
 		return false
