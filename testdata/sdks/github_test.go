@@ -10,10 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func gitHub(t *testing.T, s *server, client *http.Client) *github.Client {
+func user(t *testing.T, s *server, client *http.Client) error {
 	c, err := github.NewClient(client).WithEnterpriseURLs(s.URL, s.URL)
 	require.NoError(t, err)
-	return c
+	_, _, err = c.Users.Get(t.Context(), "gopher")
+	return err
 }
 
 // go-github does not try again by itself: the attempts are the RoundTripper's.
@@ -21,33 +22,20 @@ func TestGitHub_RateLimitErrorIsFound(t *testing.T) {
 	reset := time.Now().Add(time.Hour).Unix()
 	s := answer(t, 429, `{"message": "API rate limit exceeded"}`, "Retry-After", "0.01",
 		"X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", strconv.FormatInt(reset, 10))
-	_, _, err := gitHub(t, s, paced(t)).Users.Get(t.Context(), "gopher")
-	var limit *github.RateLimitError
-	require.ErrorAs(t, err, &limit)
-	require.Equal(t, "API rate limit exceeded", limit.Message)
-	require.Equal(t, reset, limit.Rate.Reset.Unix())
-	require.Equal(t, 5, s.made())
-
-	_, _, err = gitHub(t, s, http.DefaultClient).Users.Get(t.Context(), "gopher")
-	require.ErrorAs(t, err, &limit)
-	require.Equal(t, 1, s.made())
+	for attempts, client := range map[int]*http.Client{5: paced(t), 1: http.DefaultClient} {
+		var limit *github.RateLimitError
+		require.ErrorAs(t, user(t, s, client), &limit)
+		require.Equal(t, "API rate limit exceeded", limit.Message)
+		require.Equal(t, reset, limit.Rate.Reset.Unix())
+		require.Equal(t, attempts, s.made())
+	}
 }
 
+// A secondary limit is reported with its Retry-After.
 func TestGitHub_AbuseRateLimitErrorIsFound(t *testing.T) {
 	s := answer(t, 429, `{"message": "secondary", "documentation_url": "https://docs.github.com/x#secondary-rate-limits"}`, "Retry-After", "3600")
-	_, _, err := gitHub(t, s, paced(t)).Users.Get(t.Context(), "gopher")
 	var limit *github.AbuseRateLimitError
-	require.ErrorAs(t, err, &limit)
+	require.ErrorAs(t, user(t, s, paced(t)), &limit)
 	require.Equal(t, time.Hour, limit.GetRetryAfter())
-	require.Equal(t, 1, s.made(), "an hour is more than anybody waits")
-}
-
-func TestGitHub_ReadsARefusalOfTheLimiter(t *testing.T) {
-	s := answer(t, 200, `{}`)
-	_, _, err := gitHub(t, s, full(t)).Users.Get(t.Context(), "gopher")
-	var response *github.ErrorResponse
-	require.ErrorAs(t, err, &response)
-	require.Equal(t, "3600", response.Response.Header.Get("Retry-After"))
-	require.Contains(t, response.Message, "retry in")
-	require.Zero(t, s.made())
+	require.Equal(t, 1, s.made(), "an hour is longer than MaxWait")
 }

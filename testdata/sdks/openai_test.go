@@ -23,6 +23,7 @@ func chat(t *testing.T, s *server, client *http.Client, options ...option.Reques
 	return err
 }
 
+// The SDK and the client below it make no more attempts than the larger of both.
 func TestOpenAI_AttemptsAreTheLargerOfBoth(t *testing.T) {
 	s := answer(t, 429, openAIRefusal, "Retry-After", "0.01")
 	for name, c := range map[string]struct {
@@ -42,13 +43,4 @@ func TestOpenAI_AttemptsAreTheLargerOfBoth(t *testing.T) {
 		require.Equal(t, "rate_limit_exceeded", refused.Code, name)
 		require.Equal(t, c.want, s.made(), name)
 	}
-}
-
-func TestOpenAI_ReadsARefusalOfTheLimiter(t *testing.T) {
-	s := answer(t, 200, `{}`)
-	var refused *openai.Error
-	require.ErrorAs(t, chat(t, s, full(t), option.WithMaxRetries(0)), &refused)
-	require.Equal(t, 429, refused.StatusCode)
-	require.Contains(t, refused.Message, "retry in")
-	require.Zero(t, s.made())
 }

@@ -1,13 +1,21 @@
 package sdks
 
 import (
+	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	awsretry "github.com/aws/aws-sdk-go-v2/aws/retry"
+	"github.com/aws/smithy-go"
+	"github.com/google/go-github/v84/github"
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
 	"github.com/stretchr/testify/require"
+	"github.com/stripe/stripe-go/v84"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/queue"
@@ -40,46 +48,50 @@ func answer(t *testing.T, status int, body string, header ...string) *server {
 // made returns the number of attempts since its last call.
 func (s *server) made() int { return int(s.attempts.Swap(0)) }
 
-// pacing is the transport of an SDK's requests, with holds and pauses of no more than 10
-// ms.
-func pacing(t *testing.T, onRefusal func(*http.Request, error) (*http.Response, error)) *transport.Transport {
-	bucket, err := outbound.NewBucket("api", outbound.PerSecond(1000))
-	require.NoError(t, err)
+// paced returns a client that sends a request again up to 4 times, with holds and pauses of no more
+// than 10 ms.
+func paced(t *testing.T) *http.Client {
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
-	return &transport.Transport{
-		Base:      base,
-		Limiter:   queue.New(bucket, queue.Config{}),
-		MaxHold:   10 * time.Millisecond,
-		OnRefusal: onRefusal,
-	}
-}
-
-// paced returns a client that sends a request again up to 4 times.
-func paced(t *testing.T) *http.Client {
-	client := retry.Config{MaxWait: 30 * time.Second}.NewClient(pacing(t, nil))
+	bucket := outbound.Must(outbound.NewBucket("api", outbound.PerSecond(1000)))
+	client := retry.Config{MaxWait: 30 * time.Second}.NewClient(&transport.Transport{
+		Base: base, Limiter: queue.New(bucket, queue.Config{}), MaxHold: 10 * time.Millisecond,
+	})
 	client.RetryWaitMin, client.RetryWaitMax = time.Millisecond, time.Millisecond
 	return client.StandardClient()
 }
 
-// full returns a client whose bucket has no room for an hour, and that says so by a 429.
+// full returns a client whose bucket is held for an hour, and which then replies with 429.
 func full(t *testing.T) *http.Client {
-	held := pacing(t, transport.TooManyRequests)
-	bucket, err := outbound.NewBucket("api", outbound.PerSecond(1))
-	require.NoError(t, err)
+	bucket := outbound.Must(outbound.NewBucket("api", outbound.PerSecond(1)))
 	require.NoError(t, bucket.Hold(t.Context(), time.Hour))
-	held.Limiter = bucket
-	return &http.Client{Transport: held}
+	return &http.Client{Transport: &transport.Transport{Limiter: bucket, OnRefusal: transport.TooManyRequests}}
 }
 
-// The tests of the SDKs compare their attempts with this number.
-func TestRequest_PlainOneMakesFiveAttempts(t *testing.T) {
-	for _, status := range []int{429, 503} {
-		s := answer(t, status, "{}", "Retry-After", "0.01")
-		resp, err := paced(t).Get(s.URL)
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
-		require.Equal(t, status, resp.StatusCode)
-		require.Equal(t, 5, s.made())
+// A refusal of the limiter is an error of the SDK that has the status and the limiter's text, and no
+// request is sent.
+func TestSDKs_ReadRefusalOfTheLimiter(t *testing.T) {
+	s := answer(t, 200, `{}`)
+	for name, sdk := range map[string]struct {
+		send  func(*http.Client) error
+		error any
+	}{
+		"aws, post": {func(c *http.Client) error { return post(t, s, c, awsretry.NewStandard()) }, new(smithy.APIError)},
+		"aws, get":  {func(c *http.Client) error { return get(t, s, c, awsretry.NewStandard()) }, new(smithy.APIError)},
+		"github":    {func(c *http.Client) error { return user(t, s, c) }, new(*github.ErrorResponse)},
+		"openai": {func(c *http.Client) error {
+			err := chat(t, s, c, option.WithMaxRetries(0))
+			if refused, ok := errors.AsType[*openai.Error](err); ok {
+				return fmt.Errorf("%w: %s", err, refused.Message)
+			}
+			return err
+		}, new(*openai.Error)},
+		"stripe": {func(c *http.Client) error { return charge(t, s, c, stripe.DefaultMaxNetworkRetries) }, new(*stripe.Error)},
+	} {
+		err := sdk.send(full(t))
+		require.ErrorAs(t, err, sdk.error, name)
+		require.ErrorContains(t, err, "429", name)
+		require.ErrorContains(t, err, "retry in", name)
+		require.Zero(t, s.made(), name)
 	}
 }

@@ -53,12 +53,3 @@ func TestStripe_AttemptsAreTheLargerOfBoth(t *testing.T) {
 		require.Equal(t, 5, s.made())
 	}
 }
-
-func TestStripe_ReadsARefusalOfTheLimiter(t *testing.T) {
-	s := answer(t, 200, `{}`)
-	var refused *stripe.Error
-	require.ErrorAs(t, charge(t, s, full(t), stripe.DefaultMaxNetworkRetries), &refused)
-	require.Equal(t, 429, refused.HTTPStatusCode)
-	require.Contains(t, refused.Msg, "retry in")
-	require.Zero(t, s.made())
-}
