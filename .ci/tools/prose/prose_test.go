@@ -9,6 +9,7 @@ import (
 	"testing/fstest"
 )
 
+// Each rule finds a sentence that breaks it, and none finds plain English.
 func TestRules_FindHabits(t *testing.T) {
 	long := strings.Repeat("a word and ", 10) + "an end."
 	for _, test := range []struct{ text, want string }{
@@ -34,21 +35,20 @@ func TestRules_FindHabits(t *testing.T) {
 		{"If MaxWait is zero, only the context bounds the wait.", ""},
 		{"See [the other page](nobody.md) for more.", ""},
 	} {
-		t.Run(test.text, func(t *testing.T) {
-			var got []string
-			for _, s := range sentences(test.text) {
-				got = append(got, habits(s, false)...)
-			}
-			if strings.Join(got, " ") != test.want {
-				t.Errorf("got %v, want %q", got, test.want)
-			}
-		})
+		var got []string
+		for _, s := range sentences(test.text) {
+			got = append(got, habits(s, false)...)
+		}
+		if strings.Join(got, " ") != test.want {
+			t.Errorf("%s: got %v, want %q", test.text, got, test.want)
+		}
 	}
 	if names := habits("The episode ends.", true); names != nil {
 		t.Errorf("an internal package may write of episodes, got %v", names)
 	}
 }
 
+// An error text is odd if it is long, or has words that say little.
 func TestRules_FindOddErrors(t *testing.T) {
 	for text, want := range map[string]bool{
 		"outbound: rate limited: %q is on hold after a 429, retry in %v":  false,
@@ -89,6 +89,7 @@ type hidden struct{}
 func (hidden) Do() {}
 `
 
+// Docs of exported names and pages are counted apart from comments; tests and code are not read.
 func TestRead_SeparatesDocsFromComments(t *testing.T) {
 	pages, err := read(fstest.MapFS{
 		"p/p.go":        {Data: []byte(source)},
@@ -110,55 +111,38 @@ func TestRead_SeparatesDocsFromComments(t *testing.T) {
 	}
 }
 
+// A count that grows is an error, which names the page and the sentence. A count that falls stays down.
 func TestRatchet_FailsIfACountGrows(t *testing.T) {
 	dir := t.TempDir()
-	file := filepath.Join(dir, "prose.txt")
-	page := filepath.Join(dir, "a.md")
-	write := func(path, text string) {
-		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+	for _, step := range []struct {
+		page, text string
+		lower      bool
+		want       string // in the error, or empty
+	}{
+		{"a.md", "It tells a story. It tells two stories.", true, ""},
+		{"a.md", "It tells a story. It tells two stories.", false, ""},
+		{"a.md", "It tells a story. It tells two stories. It hears a story.", false, "a.md: docs.persona: 3, at most 2"},
+		{"a.md", "It tells a story. It tells two stories. It hears a story.", true, "a.md:1: It hears a story."},
+		{"a.md", "It tells a story.", true, ""},
+		{"a.md", "It tells a story. It tells two stories.", false, "docs.persona: 2, at most 1"},
+		{"a.md", "It is a story.", false, ""},
+		{"b.md", "It tells a story.", false, "b.md: docs.persona: 1, at most 0"}, // a new page begins at 0
+	} {
+		if err := os.WriteFile(filepath.Join(dir, step.page), []byte(step.text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-	}
-	check := func(lower bool, want error, lines ...string) {
-		t.Helper()
 		var out strings.Builder
-		err := run(dir, file, lower, "", false, nil, &out)
-		if (err == nil) != (want == nil) {
-			t.Errorf("got %v, want %v:\n%s", err, want, out.String())
+		err := run(dir, filepath.Join(dir, "prose.txt"), step.lower, "", false, nil, &out)
+		if (err != nil) != (step.want != "") || !strings.Contains(out.String(), step.want) {
+			t.Errorf("%s: %v, want %q in\n%s", step.text, err, step.want, out.String())
 		}
-		for _, line := range lines {
-			if !strings.Contains(out.String(), line) {
-				t.Errorf("%q is not in\n%s", line, out.String())
-			}
-		}
-	}
-	write(page, "It tells a story. It tells two stories.")
-	check(true, nil)
-	check(false, nil)
-	write(page, "It tells a story. It tells two stories. It hears a story.")
-	check(false, os.ErrInvalid, "a.md: docs.persona: 3, at most 2", "a.md:1: It hears a story.")
-	check(true, os.ErrInvalid) // -write does not raise a count
-	write(page, "It tells a story.")
-	check(true, nil)
-	write(page, "It tells a story. It tells two stories.")
-	check(false, os.ErrInvalid, "docs.persona: 2, at most 1")
-	write(page, "It is a story.")
-	write(filepath.Join(dir, "b.md"), "It tells a story.") // a new page begins at 0
-	check(false, os.ErrInvalid, "b.md: docs.persona: 1, at most 0")
-}
-
-func TestCounts_ParseIsTheInverseOfFormat(t *testing.T) {
-	text := format(map[string]counts{"b": {"docs.long": 2, "errors.odd": 1}, "a": {"docs.long": 1, "docs.which": 0}, "c": {}})
-	all, err := parse(text)
-	if err != nil || format(all) != text || len(all) != 2 {
-		t.Errorf("got %v, %v of\n%s", all, err, text)
 	}
 	if _, err := parse("a docs.long"); err == nil {
 		t.Error("a rule without a count is no error")
 	}
 }
 
+// Each rule says what to write, and each bar of the table has a rule.
 func TestRules_HaveASentence(t *testing.T) {
 	names := []string{"long"}
 	for _, r := range sentenceRules {
