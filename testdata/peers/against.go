@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -118,49 +116,13 @@ func build(ctx context.Context, tree, program string) error {
 			return err
 		}
 	}
-	overlay, err := overlayOf(tree, program)
-	if err != nil {
-		return err
-	}
 	for _, arguments := range [][]string{
 		{"mod", "edit", "-replace=" + module + "=" + tree, program + ".mod"},
-		{"build", "-mod=mod", "-modfile=" + program + ".mod", "-overlay=" + overlay, "-buildvcs=false", "-o", program, "."},
+		{"build", "-mod=mod", "-modfile=" + program + ".mod", "-buildvcs=false", "-o", program, "."},
 	} {
 		if out, err := exec.CommandContext(ctx, "go", arguments...).CombinedOutput(); err != nil {
 			return fmt.Errorf("with the tree %s: %w\n%s", tree, err, out)
 		}
 	}
 	return nil
-}
-
-// overlayOf writes a file for go build's -overlay next to program. If the contract of tree's stores
-// is still package leak, the sources that import package store import that one, by the same name.
-func overlayOf(tree, program string) (string, error) {
-	replace := map[string]string{}
-	if _, err := os.Stat(filepath.Join(tree, "outbound", "leak")); err == nil {
-		sources, _ := filepath.Glob("*.go") // the pattern is good
-		for _, source := range sources {
-			text, err := os.ReadFile(source)
-			if err != nil {
-				return "", err
-			}
-			old := bytes.Replace(text, []byte(`"`+module+`/outbound/store"`), []byte(`store "`+module+`/outbound/leak"`), 1)
-			if bytes.Equal(old, text) {
-				continue
-			}
-			path, err := filepath.Abs(source)
-			if err != nil {
-				return "", err
-			}
-			replace[path] = program + "." + source
-			if err := os.WriteFile(replace[path], old, 0o600); err != nil {
-				return "", err
-			}
-		}
-	}
-	text, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		return "", err
-	}
-	return program + ".overlay", os.WriteFile(program+".overlay", text, 0o600)
 }

@@ -3,39 +3,34 @@ package main
 import (
 	"bytes"
 	"debug/buildinfo"
-	"encoding/json"
 	"io"
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
 )
 
+// Both trees measure each row of dripfeed, and no other contender.
 func TestAgainst_BothTreesMeasureEachRow(t *testing.T) {
 	o := small
 	o.Rounds, o.Against = fewestRounds, thisTree
-	var out, progress bytes.Buffer
-	if err := run(&out, &progress, o, regexp.MustCompile("^(admitted, 1|bytes per limit).*/(dripfeed|floor)$")); err != nil {
-		t.Fatal(err)
-	}
-	t.Log("\n" + out.String())
+	out, progress := measured(t, o, "^(admitted, 1|bytes per limit).*/(dripfeed|floor)$")
 	for _, name := range []string{"A decision, ns: admitted, 1", "A limit in memory, bytes: each"} {
-		if !strings.Contains(out.String(), "\n| "+name+" | ") {
+		if !strings.Contains(out, "\n| "+name+" | ") {
 			t.Errorf("no row for %q", name)
 		}
 	}
-	if got := strings.Count(progress.String(), "round "); got != 2*fewestRounds || strings.Contains(progress.String(), "floor") {
-		t.Errorf("%d rounds in\n%s\nwant %d, without others", got, progress.String(), 2*fewestRounds)
+	if got := strings.Count(progress, "round "); got != 2*fewestRounds || strings.Contains(progress, "floor") {
+		t.Errorf("%d rounds in\n%s\nwant %d, without others", got, progress, 2*fewestRounds)
 	}
-	if strings.Contains(out.String(), "larger") {
+	if strings.Contains(out, "larger") {
 		t.Error("the tree is larger than itself")
 	}
 	o.Strict = true
-	if err := run(io.Discard, io.Discard, o, regexp.MustCompile("floor$")); err == nil || !strings.Contains(err.Error(), "no row") {
-		t.Errorf("of no rows all are good: error %v", err)
-	}
+	fails(t, run(io.Discard, io.Discard, o, regexp.MustCompile("floor$")), "no row")
 }
 
 // script writes a shell program.
@@ -47,6 +42,7 @@ func script(t *testing.T, name, text string) string {
 	return path
 }
 
+// The tree that is first changes from round to round, and each value belongs to its tree.
 func TestAgainst_FirstTreeAlternates(t *testing.T) {
 	turns := filepath.Join(t.TempDir(), "turns")
 	program := func(name, sample string) string {
@@ -61,22 +57,16 @@ func TestAgainst_FirstTreeAlternates(t *testing.T) {
 		t.Fatalf("%d rows, error %v, want 2", len(rows), err)
 	}
 	first, second := rows[0], rows[1]
-	for _, got := range []struct {
-		cell cell
-		want float64
-	}{
-		{first.values.this, 1}, {first.values.other, 2}, {second.values.this, 10}, {second.values.other, 20},
-		{first.objects.this, 3}, {first.objects.other, 4}, {first.bytes.this, 64}, {first.bytes.other, 96},
+	for want, got := range map[float64]cell{
+		1: first.values.this, 2: first.values.other, 10: second.values.this, 20: second.values.other,
+		3: first.objects.this, 4: first.objects.other, 64: first.bytes.this, 96: first.bytes.other,
 	} {
-		if want := []float64{got.want, got.want, got.want}; !slices.Equal(got.cell.values, want) {
-			t.Errorf("got %v, want %v", got.cell.values, want)
+		if !slices.Equal(got.values, []float64{want, want, want}) {
+			t.Errorf("got %v, want %v", got.values, want)
 		}
 	}
-	if !first.counted || second.counted {
-		t.Error("what is allocated belongs to the first metric alone")
-	}
-	if first.wrong != 0.004 {
-		t.Errorf("%v went wrong, want 0.004", first.wrong)
+	if !first.counted || second.counted || first.wrong != 0.004 {
+		t.Errorf("%+v, want that allocations belong to the first metric alone, and 0.004 is wrong", first)
 	}
 	order, err := os.ReadFile(turns)
 	if want := "this\nother\nother\nthis\nthis\nother\n"; string(order) != want || err != nil {
@@ -84,6 +74,7 @@ func TestAgainst_FirstTreeAlternates(t *testing.T) {
 	}
 }
 
+// A measurement that fails is made once more.
 func TestAgainst_FailedMeasurementIsRepeated(t *testing.T) {
 	failed := filepath.Join(t.TempDir(), "failed")
 	good := `echo '{"Values": [1, 10]}'`
@@ -102,6 +93,7 @@ func TestAgainst_FailedMeasurementIsRepeated(t *testing.T) {
 	}
 }
 
+// A program is compiled with the dripfeed of its tree.
 func TestAgainst_ProgramIsBuiltWithItsTree(t *testing.T) {
 	root, err := filepath.Abs(thisTree)
 	if err != nil {
@@ -115,58 +107,21 @@ func TestAgainst_ProgramIsBuiltWithItsTree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := false
-	for _, dep := range info.Deps {
-		if dep.Path == module {
-			found = dep.Replace != nil && dep.Replace.Path == root // go.mod itself writes it in another way
-		}
+	i := slices.IndexFunc(info.Deps, func(dep *debug.Module) bool { return dep.Path == module })
+	if dep := info.Deps[i]; dep.Replace == nil || dep.Replace.Path != root { // go.mod itself has it in another way
+		t.Errorf("%s is that of %+v, want %s", module, dep.Replace, root)
 	}
-	if !found {
-		t.Errorf("the dependencies of what was built have no %s of %s", module, root)
-	}
-
 	empty := t.TempDir()
-	if err := build(t.Context(), empty, program); err == nil || !strings.Contains(err.Error(), empty) {
-		t.Errorf("of no tree: error %v", err)
-	}
+	fails(t, build(t.Context(), empty, program), empty)
 }
 
-// TestAgainst_TreeWithPackageLeak: a source that imports package store imports package leak instead.
-func TestAgainst_TreeWithPackageLeak(t *testing.T) {
-	tree, program := t.TempDir(), filepath.Join(t.TempDir(), "program")
-	if err := os.MkdirAll(filepath.Join(tree, "outbound", "leak"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for at, want := range map[string]int{thisTree: 0, tree: 1} {
-		overlay, err := overlayOf(at, program)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := os.ReadFile(overlay)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got struct{ Replace map[string]string }
-		if err := json.Unmarshal(text, &got); err != nil || len(got.Replace) != want {
-			t.Fatalf("%s replaces %v, error %v, want %d sources", at, got.Replace, err, want)
-		}
-		for source, by := range got.Replace {
-			text, err := os.ReadFile(by)
-			if filepath.Base(source) != "dripfeedpostgres.go" || !strings.Contains(string(text), "\tstore \""+module+"/outbound/leak\"\n") {
-				t.Errorf("%s, error %v, becomes\n%s", source, err, text)
-			}
-		}
-	}
-}
-
+// Too few rounds, and -strict without a tree, are errors.
 func TestAgainst_TooFewRoundsAreAnError(t *testing.T) {
 	few := small
 	few.Rounds, few.Against = fewestRounds-1, thisTree
 	alone := small
 	alone.Strict = true
 	for want, o := range map[string]options{"rounds": few, "-against": alone} {
-		if err := run(io.Discard, io.Discard, o, anything); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want one about %s", err, want)
-		}
+		fails(t, run(io.Discard, io.Discard, o, anything), want)
 	}
 }

@@ -1,10 +1,11 @@
 package main
 
 import (
-	"bytes"
+	"strings"
 	"testing"
 )
 
+// The spread is that of the wider side, and one wild value does not widen it.
 func TestCompare_SpreadIsTheDistanceOfTheQuartiles(t *testing.T) {
 	for _, test := range []struct {
 		values []float64
@@ -31,6 +32,7 @@ func turns(median, spread float64) cell {
 	return cell{values: []float64{median - spread/2, median, median + spread/2, median - spread/2, median, median + spread/2}}
 }
 
+// A row is worse if it is slower, larger or allocates more by more than the spread and an allowance.
 func TestCompare_RowIsWorseBeyondTheSpread(t *testing.T) {
 	none := pair{turns(0, 0), turns(0, 0)}
 	for _, test := range []struct {
@@ -66,6 +68,7 @@ func TestCompare_RowIsWorseBeyondTheSpread(t *testing.T) {
 	}
 }
 
+// The table has medians, ratio, spread, allocations and verdict of both trees.
 func TestCompare_RowsShowBothTrees(t *testing.T) {
 	slow := &row{name: "Thing, ns: once", metric: metric{digits: 1}}
 	large := &row{name: "Thing, ns: bytes", metric: metric{size: true}}
@@ -78,7 +81,7 @@ func TestCompare_RowsShowBothTrees(t *testing.T) {
 		zero.add(true, 0, nil)
 		zero.add(false, 0, nil)
 	}
-	var out bytes.Buffer
+	var out strings.Builder
 	worse := writeRows(&out, []*row{slow, large, zero})
 	want := `| dripfeed | this tree | the other | ratio | spread | allocations, this / other | bytes, this / other | verdict |
 |---|---:|---:|---:|---:|---:|---:|---:|

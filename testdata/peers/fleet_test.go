@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"io"
 	"net"
 	"regexp"
@@ -10,17 +9,11 @@ import (
 	"time"
 )
 
+// Each fleet that matches has a row.
 func TestMeasureFleets_PrintsARowForEach(t *testing.T) {
-	if err := missing(); err != nil {
-		if required() {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-	o := small
-	var out bytes.Buffer
-	only := regexp.MustCompile(`400/s, 200µs`)
-	if err := measureFleets(&out, io.Discard, o, 1100*time.Millisecond, only); err != nil {
+	redisServer(t)
+	var out strings.Builder
+	if err := measureFleets(&out, io.Discard, small, 1100*time.Millisecond, regexp.MustCompile(`400/s, 200µs`)); err != nil {
 		t.Fatal(err)
 	}
 	for _, row := range []string{"| leaky, 400/s, 200µs | this | ", "| window, 400/s, 200µs | this | "} {
@@ -28,9 +21,9 @@ func TestMeasureFleets_PrintsARowForEach(t *testing.T) {
 			t.Errorf("there is no row %q", row)
 		}
 	}
-	t.Log("\n" + out.String())
 }
 
+// A delayed line delays what goes to the server, and what comes back.
 func TestDelayed_DelaysBothWays(t *testing.T) {
 	server, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -67,6 +60,7 @@ func TestDelayed_DelaysBothWays(t *testing.T) {
 	}
 }
 
+// The API of a fleet refuses about all calls beyond its capacity.
 func TestAPI_RefusesWhatALimitDoesNotAdmit(t *testing.T) {
 	for _, window := range []bool{false, true} {
 		f := fleet{Window: window, Rate: 100}

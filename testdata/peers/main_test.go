@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"io"
 	"os"
 	"regexp"
@@ -22,23 +21,35 @@ var (
 	small    = options{Rounds: 1, Benchtime: time.Millisecond, Keys: 2000, Waiters: 1000, Window: 500, Idle: time.Millisecond}
 )
 
+// measured returns what a run that succeeds prints, and its progress.
+func measured(t *testing.T, o options, only string) (tables, progress string) {
+	t.Helper()
+	var w, p strings.Builder
+	if err := run(&w, &p, o, regexp.MustCompile(only)); err != nil {
+		t.Fatal(err)
+	}
+	return w.String(), p.String()
+}
+
+// fails checks that an error has a text.
+func fails(t *testing.T, err error, text string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), text) {
+		t.Errorf("error %v, want one with %q", err, text)
+	}
+}
+
+// Each contender has a cell for each scenario that it offers.
 func TestRun_MeasuresAllThatAContenderOffers(t *testing.T) {
-	all, lacks, err := newServers() // which are not started
+	all, _, err := newServers() // which are not started
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Log(lacks)
-	var out bytes.Buffer
-	if err := run(&out, io.Discard, small, anything); err != nil {
-		t.Fatal(err)
-	}
+	out, _ := measured(t, small, "")
 	for _, contest := range contests(small, all) {
 		for _, s := range contest.scenarios {
-			table := section(out.String(), s.section)
-			if table == "" {
-				t.Errorf("no table for %q", s.section)
-				continue
-			}
+			_, table, _ := strings.Cut(out, "| "+s.section+" |")
+			table, _, _ = strings.Cut(table, "\n\n")
 			for _, c := range contest.list {
 				if s.offered(c) && !strings.Contains(table, "\n| "+c.name+" | ") {
 					t.Errorf("%s is missing from %q", c.name, s.section)
@@ -46,51 +57,34 @@ func TestRun_MeasuresAllThatAContenderOffers(t *testing.T) {
 			}
 		}
 	}
-	if strings.Contains(out.String(), "NaN") || strings.Contains(out.String(), "Inf") {
+	if strings.Contains(out, "NaN") || strings.Contains(out, "Inf") {
 		t.Error("a cell is not a number")
 	}
-	t.Log("\n" + out.String())
 }
 
-// section returns the table with this first heading.
-func section(tables, heading string) string {
-	_, table, _ := strings.Cut(tables, "| "+heading+" |")
-	table, _, _ = strings.Cut(table, "\n\n")
-	return table
-}
-
+// -only selects scenarios and contenders.
 func TestRun_MeasuresOnlyWhatMatches(t *testing.T) {
-	var out, progress bytes.Buffer
 	twice := small
 	twice.Rounds = 2
-	if err := run(&out, &progress, twice, regexp.MustCompile("^admitted, 2 .*/x/time")); err != nil {
-		t.Fatal(err)
-	}
 	want := "round 1: admitted, 2 goroutines/x/time/rate\nround 2: admitted, 2 goroutines/x/time/rate\n"
-	if progress.String() != want {
-		t.Errorf("measured\n%swant\n%s", progress.String(), want)
+	if _, got := measured(t, twice, "^admitted, 2 .*/x/time"); got != want {
+		t.Errorf("measured\n%swant\n%s", got, want)
 	}
 }
 
+// A contender that refuses what it should admit ends the run.
 func TestRun_WrongRefusalStopsIt(t *testing.T) {
-	left := 5000 // enough for the check before the measurement, not for all of it
-	fickle := contender{name: "fickle", admit: func() (func() bool, error) {
-		return func() bool { left--; return left > 0 }, nil
-	}}
-	_, err := measure(io.Discard, decision(small, true, 1), small, []contender{fickle}, anything)
-	if err == nil || !strings.Contains(err.Error(), "came out wrong") {
-		t.Errorf("got error %v", err)
-	}
-
-	stingy := contender{name: "stingy", admit: func() (func() bool, error) {
-		return func() bool { return false }, nil
-	}}
-	_, err = measure(io.Discard, decision(small, true, 1), small, []contender{stingy}, anything)
-	if err == nil || !strings.Contains(err.Error(), "decision 1 is not true") {
-		t.Errorf("got error %v", err)
+	// 5000 are enough for the check before the measurement, not for all of it.
+	for left, want := range map[int]string{5000: "came out wrong", 0: "decision 1 is not true"} {
+		c := contender{name: "fickle", admit: func() (func() bool, error) {
+			return func() bool { left--; return left > 0 }, nil
+		}}
+		_, err := measure(io.Discard, decision(small, true, 1), small, []contender{c}, anything)
+		fails(t, err, want)
 	}
 }
 
+// A table has medians, ratios to the first row, and a mark for wrong decisions.
 func TestTable_ShowsMediansAndRatios(t *testing.T) {
 	list := []contender{{name: "least"}, {name: subject}, {name: "slow", peer: true}, {name: "quick", peer: true}}
 	c := &column{section: "Thing, ns", metric: metric{name: "once", digits: 1, ratio: true}, list: list, cells: map[string]*cell{}}
@@ -103,7 +97,7 @@ func TestTable_ShowsMediansAndRatios(t *testing.T) {
 	}
 	c.add("slow", 35, 0.004)
 
-	var out bytes.Buffer
+	var out strings.Builder
 	writeTables(&out, []*column{c})
 	writeSubject(&out, []*column{c})
 	want := `| Thing, ns | once |
@@ -124,12 +118,13 @@ func TestTable_ShowsMediansAndRatios(t *testing.T) {
 	}
 }
 
+// Goroutines share the calls among them, also if these cannot be divided evenly.
 func TestRun_GoroutinesShareTheCalls(t *testing.T) {
 	for _, goroutines := range []int{1, 2, 64} {
 		var sum tally
 		fan(goroutines, 1001, func(_, n int) { sum.add(n, 0) })
 		if got := sum.all.Load(); got != 1001 {
-			t.Errorf("%d goroutines took %d of 1001 turns", goroutines, got)
+			t.Errorf("%d goroutines took %d of 1001 calls", goroutines, got)
 		}
 	}
 }

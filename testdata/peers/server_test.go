@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"io"
 	"os"
 	"regexp"
@@ -11,28 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-func TestServer_MissingOneIsAnErrorIfRequired(t *testing.T) {
-	t.Setenv("PATH", t.TempDir())
-	t.Setenv(requireEnv, "")
-	t.Setenv(requirePostgresEnv, "")
-	nothingAtAll := regexp.MustCompile("^$")
-	const said = "redis-server is not installed"
-
-	var out, progress bytes.Buffer
-	if err := run(&out, &progress, small, nothingAtAll); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(out.String(), said) || !strings.Contains(progress.String(), said) {
-		t.Errorf("nothing is said of the server in\n%s\nor\n%s", out.String(), progress.String())
-	}
-
-	t.Setenv(requireEnv, "1")
-	if err := run(io.Discard, io.Discard, small, nothingAtAll); err == nil || !strings.Contains(err.Error(), said) {
-		t.Errorf("got error %v", err)
-	}
-}
-
-func TestServer_IsEmptyAndEndsWithTheRun(t *testing.T) {
+// redisServer returns a server that ends with the test.
+func redisServer(t *testing.T) *server {
 	if err := missing(); err != nil {
 		if required() {
 			t.Fatal(err)
@@ -40,7 +19,26 @@ func TestServer_IsEmptyAndEndsWithTheRun(t *testing.T) {
 		t.Skip(err)
 	}
 	s := new(server)
-	defer s.stop()
+	t.Cleanup(s.stop)
+	return s
+}
+
+// Without a server the tables say what they lack. Where it is required, that is an error.
+func TestServer_MissingOneIsAnErrorIfRequired(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	t.Setenv(requireEnv, "")
+	t.Setenv(requirePostgresEnv, "")
+	const lack = "redis-server is not installed"
+	if out, progress := measured(t, small, "^$"); !strings.Contains(out, lack) || !strings.Contains(progress, lack) {
+		t.Errorf("no %q in\n%s\nor\n%s", lack, out, progress)
+	}
+	t.Setenv(requireEnv, "1")
+	fails(t, run(io.Discard, io.Discard, small, regexp.MustCompile("^$")), lack)
+}
+
+// A server is emptied for each measurement, and ends with the run.
+func TestServer_IsEmptyAndEndsWithTheRun(t *testing.T) {
+	s := redisServer(t)
 	rdb, err := s.empty()
 	if err != nil {
 		t.Fatal(err)
@@ -69,15 +67,9 @@ func TestServer_IsEmptyAndEndsWithTheRun(t *testing.T) {
 	}
 }
 
+// The sorted set admits its limit, drops calls that are too old, and expires.
 func TestSortedSet_KeepsItsLimitAndExpires(t *testing.T) {
-	if err := missing(); err != nil {
-		if required() {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-	s := new(server)
-	defer s.stop()
+	s := redisServer(t)
 	rdb, err := s.empty()
 	if err != nil {
 		t.Fatal(err)
@@ -101,6 +93,7 @@ func TestSortedSet_KeepsItsLimitAndExpires(t *testing.T) {
 	}
 }
 
+// PostgreSQL is emptied for each measurement. It ends with the run, and leaves no files.
 func TestPostgres_IsEmptyAndEndsWithTheRun(t *testing.T) {
 	all, _, err := newServers()
 	if err != nil {
