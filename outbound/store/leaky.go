@@ -105,10 +105,6 @@ func (law leaky) resume(s *State, l *Limit, i int, back time.Duration) {
 	if s.filled(i) { // what filled it then has leaked first
 		s.Level[i] = max(0, s.Level[i]-max(0, l.Capacity-l.flow((s.Dial()-back).Seconds())))
 	}
-	*p = Part{}
-	if most > l.Capacity {
-		p.Over = most
-	}
 }
 
 // change keeps the time at which the level will have leaked to what the last reservation leaves.
