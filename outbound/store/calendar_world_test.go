@@ -123,6 +123,9 @@ func TestSearch_NoHistoryBreaksACalendar(t *testing.T) {
 	full := 0
 	for round := range [...]int{40, 0, 400, 10_000}[deeper()+2] {
 		w := &calendarWorld{Rand: rand.New(rand.NewPCG(5, uint64(round))), now: 1_800_000_000 * time.Second, length: 20, arrived: make(map[int64]float64)}
+		if round%3 == 0 {
+			w.wall = -w.now + time.Hour
+		}
 		n := float64(1 + w.IntN(4))
 		if w.limits = []Limit{daily(n)}; round%2 == 0 {
 			w.limits = append(w.limits, Limit{Capacity: 1, Rate: 2})
