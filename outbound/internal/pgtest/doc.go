@@ -6,8 +6,8 @@
 // say why; with DRIPFEED_REQUIRE_POSTGRES=1 in the environment they fail. DRIPFEED_POSTGRES_URL, a
 // postgres:// URL of a superuser, names a server to use instead where a test does not stop it.
 //
-// The table in faults_test.go names what may happen to a server and to the way to it, and what each
-// costs. A fleet of workers goes through each row.
+// The table in faults_test.go names the faults of a server and of the connections to it, and what
+// each may cost. Three processes share a bucket through each of them.
 //
 // Servers listen on free ports of 127.0.0.1 only. They and their files end with the test, or with
 // its process.

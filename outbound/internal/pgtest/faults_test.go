@@ -30,8 +30,8 @@ type fault struct {
 	does   func(f *faulty)
 	// settings are the server's.
 	settings []string
-	down     int     // of how many workers the store is unavailable
-	denied   bool    // the server's words say that no wait cures it
+	down     int     // of how many processes the store is unavailable
+	denied   bool    // the server's error says that no wait cures it
 	loss     bool    // what was charged last is lost, so that at most a Capacity more is admitted
 	stepped  float64 // seconds by which the server's clock steps ahead, each of which admits Rate more
 	flows    bool    // calls are admitted during the fault too
@@ -40,23 +40,23 @@ type fault struct {
 const (
 	lasting = time.Second     // of each fault, at least
 	soon    = 2 * time.Second // after its end calls are admitted again
-	// A worker that a fault leaves without a store finds that out soon. The others do not take a busy
+	// A process that a fault leaves without a store finds that out soon. The others do not take a busy
 	// machine for an outage.
 	downTimeout, upTimeout = time.Second, 20 * time.Second
 )
 
-// timeout is that of a worker's store.
-func (c *fault) timeout(worker int) time.Duration {
-	if worker < c.down {
+// timeout is that of a process's store.
+func (c *fault) timeout(process int) time.Duration {
+	if process < c.down {
 		return downTimeout
 	}
 	return upTimeout
 }
 
-// matrix is what may happen to a fleet that shares a bucket in PostgreSQL. In each row three workers
+// matrix is what may happen to a fleet that shares a bucket in PostgreSQL. In each row three processes
 // ask all the time. Each call ends within the Timeout and 0.2 s, nothing is charged twice, no more is
 // admitted than the limit and the cost of the fault allow, calls are admitted within 2 s of the
-// fault's end, and each worker's store reports the outage and its end once.
+// fault's end, and each process's store reports the outage and its end once.
 var matrix = []fault{
 	{name: "killed, and started again", down: 3, loss: true, does: func(f *faulty) {
 		f.kill(syscall.SIGQUIT)
@@ -130,7 +130,7 @@ var matrix = []fault{
 		f.must(err)
 		f.must(os.WriteFile(file, append([]byte("host all worker all scram-sha-256\n"), rules...), 0o600))
 		f.exec(f.t, "SELECT pg_reload_conf()")
-		f.worker = url.UserPassword("worker", "right")
+		f.login = url.UserPassword("worker", "right")
 	}, does: func(f *faulty) {
 		f.exec(f.t, "ALTER ROLE worker PASSWORD 'other'")
 		f.during = func() { // repeatedly, because a connection that opens now has no name yet
@@ -159,7 +159,7 @@ var matrix = []fault{
 		f.lasts()
 		f.exec(f.t, "UPDATE fake.skew SET d = interval '-2 s'")
 	}},
-	{name: "one worker is cut off", down: 1, flows: true, does: func(f *faulty) {
+	{name: "one process is cut off", down: 1, flows: true, does: func(f *faulty) {
 		f.lines[0].set(faults{hang: true})
 		f.lasts()
 		f.lines[0].set(faults{})
@@ -169,20 +169,20 @@ var matrix = []fault{
 // replicated are the settings of a server with a replica.
 var replicated = []string{"wal_level=replica", "max_wal_senders=4"}
 
-// faulty is a fleet of three workers that a fault hits.
+// faulty is a fleet of three processes that a fault hits.
 type faulty struct {
 	t *testing.T
 	*tables
-	worker  *url.Userinfo // nil: the superuser
+	login   *url.Userinfo // nil: the superuser
 	lines   [3]*proxy
 	wal     *proxy // to the replica
 	replica *server
-	lasts   func() // until each worker has met the fault
+	lasts   func() // until each process has met the fault
 	during  func() // is called repeatedly while it lasts
 	seen    [3]events
 	busy    stalls
 
-	mu               sync.Mutex           // protects what the workers have found:
+	mu               sync.Mutex           // protects what the processes have found:
 	admitted, failed float64              // calls of the ledger, a limit of which nothing leaks; of failed ones it is unknown whether they were charged
 	successes        [3][]time.Time       // of the ledger
 	slow             [3][][2]time.Time    // calls, from their beginning to their end
@@ -192,7 +192,7 @@ type faulty struct {
 
 func (f *faulty) must(err error) { require.NoError(f.t, err) }
 
-// all sets the faults of all workers' lines.
+// all sets the faults of all processes' lines.
 func (f *faulty) all(is faults) {
 	for _, line := range f.lines {
 		line.set(is)
@@ -266,12 +266,12 @@ func TestFaults_AtEachStep(t *testing.T) {
 	}
 }
 
-// work has a worker call until stop is called.
+// work has a process call until stop is called.
 func (f *faulty) work(c *fault, i int) (stop func()) {
 	f.lines[i] = newProxy(f.t, f.server)
 	through := f.lines[i].in(f.server)
-	if f.worker != nil {
-		through.user = f.worker
+	if f.login != nil {
+		through.user = f.login
 	}
 	db := through.open(f.t, "", url.Values{"application_name": {"worker"}})
 	s := f.over(db, func(d *pgstore.Config) { d.Timeout = c.timeout(i) }, f.seen[i].observe)
@@ -305,7 +305,7 @@ func (f *faulty) work(c *fault, i int) (stop func()) {
 	})
 }
 
-// firstAfter returns when a worker was first admitted after a time, or 0.
+// firstAfter returns when a process was first admitted after a time, or 0.
 func (f *faulty) firstAfter(i int, t time.Time) (at time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -318,9 +318,9 @@ func (f *faulty) firstAfter(i int, t time.Time) (at time.Time) {
 	return at
 }
 
-// admits waits until a worker is admitted after a time.
+// admits waits until a process is admitted after a time.
 func (f *faulty) admits(i int, after time.Time) {
-	require.Eventually(f.t, func() bool { return !f.firstAfter(i, after).IsZero() }, patience, time.Millisecond, "worker %d is admitted nothing", i)
+	require.Eventually(f.t, func() bool { return !f.firstAfter(i, after).IsZero() }, patience, time.Millisecond, "process %d is admitted nothing", i)
 }
 
 func (c *fault) judge(t *testing.T) {
@@ -365,12 +365,12 @@ func (c *fault) judge(t *testing.T) {
 			asked := time.Now()
 			require.NoError(t, pinged.Ping())
 			slowest = max(slowest, time.Since(asked))
-			require.True(t, time.Now().Before(until), "worker %d is admitted nothing", i)
+			require.True(t, time.Now().Before(until), "process %d is admitted nothing", i)
 		}
 	}
 	for i := range stops {
 		at := f.firstAfter(i, back)
-		require.LessOrEqual(t, at.Sub(back), soon+f.busy.between(back, at)+8*slowest, "worker %d", i)
+		require.LessOrEqual(t, at.Sub(back), soon+f.busy.between(back, at)+8*slowest, "process %d", i)
 	}
 	time.Sleep(500 * time.Millisecond) // what comes late, comes
 	for _, stop := range stops {
@@ -380,7 +380,7 @@ func (c *fault) judge(t *testing.T) {
 	watching.Wait()
 	for i, slow := range f.slow {
 		for _, s := range slow {
-			require.LessOrEqual(t, s[1].Sub(s[0]), c.timeout(i)+200*time.Millisecond+f.busy.between(s[0], s[1]), "a call of worker %d", i)
+			require.LessOrEqual(t, s[1].Sub(s[0]), c.timeout(i)+200*time.Millisecond+f.busy.between(s[0], s[1]), "a call of process %d", i)
 		}
 	}
 	level := f.level(t, "ledger")
@@ -401,7 +401,7 @@ func (c *fault) judge(t *testing.T) {
 	for i := range f.seen {
 		e := &f.seen[i]
 		down, up, denied := len(e.of(store.EventDown)), len(e.of(store.EventUp)), len(e.of(store.EventDenied))
-		is := fmt.Sprintf("worker %d: %d times down, %d up, %d denied", i, down, up, denied)
+		is := fmt.Sprintf("process %d: %d times down, %d up, %d denied", i, down, up, denied)
 		require.Equal(t, down, up, is)
 		if f.busy.between(begun, back) > time.Second { // a call may have ended for want of a processor
 			continue

@@ -31,7 +31,7 @@ type proxy struct {
 	mended      chan struct{} // closed when nothing hangs any more
 	connections int           // that were opened
 	lost        int           // replies
-	trips       int           // replies, lost ones included
+	replies     int           // replies, lost ones included
 }
 
 // newProxy starts a proxy in front of a server. It ends with the test.
@@ -88,10 +88,10 @@ func (p *proxy) in(s *server) *server {
 }
 
 // counts returns how many connections were opened, and how many replies have come and were lost.
-func (p *proxy) counts() (connections, trips, lost int) {
+func (p *proxy) counts() (connections, replies, lost int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.connections, p.trips, p.lost
+	return p.connections, p.replies, p.lost
 }
 
 func (p *proxy) serve(client net.Conn) {
@@ -133,7 +133,7 @@ func (p *proxy) pass(to, from net.Conn, replies bool) {
 		ends := replies && n >= 6 && bytes.Equal(buffer[n-6:n-1], ready)
 		cut := false
 		if ends && greeted {
-			p.trips++
+			p.replies++
 			if dice := rand.Float64(); dice < f.lost+f.swallowed {
 				p.lost++
 				silent, cut = true, dice < f.lost

@@ -17,7 +17,7 @@ import (
 )
 
 // Replies are lost, and backends are ended, until many were: nothing is charged twice. An ending
-// follows each ninth round trip, so that connections live for as many trips on any machine.
+// follows each ninth round trip, so that connections live for as many replies on any machine.
 func TestStore_LostReplyIsNotChargedTwice(t *testing.T) {
 	x := newTables(t, theServer(t))
 	line := newProxy(t, x.server)
@@ -25,8 +25,8 @@ func TestStore_LostReplyIsNotChargedTwice(t *testing.T) {
 	db, ended := x.open(t, "", nil), 0
 	stop := busy(1, func(int) { // as an administrator would, again and again
 		time.Sleep(time.Millisecond)
-		if _, trips, _ := line.counts(); trips >= ended+9 {
-			ended = trips
+		if _, replies, _ := line.counts(); replies >= ended+9 {
+			ended = replies
 			_, _ = db.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'victim' ORDER BY random() LIMIT 1")
 		}
 	})
@@ -51,8 +51,8 @@ func TestStore_LostReplyIsNotChargedTwice(t *testing.T) {
 		})
 	})
 	stop()
-	_, trips, lost := line.counts()
-	t.Logf("%d calls admitted in %d trips, of which %d were lost", admitted.Load(), trips, lost)
+	_, replies, lost := line.counts()
+	t.Logf("%d calls admitted in %d replies, of which %d were lost", admitted.Load(), replies, lost)
 	require.GreaterOrEqual(t, lost, most)
 	require.InDelta(t, float64(admitted.Load()), x.level(t, "key"), 0.5)
 }
