@@ -14,12 +14,13 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// failure is an error as the drivers make them.
+// failure is an error as drivers return it.
 type failure string
 
 func (f failure) Error() string    { return "the server says " + string(f) }
 func (f failure) SQLState() string { return string(f) }
 
+// An error matches ErrUnavailable if a wait may cure it, and wraps its cause.
 func TestErrors_ThatAWaitMayCure(t *testing.T) {
 	r := &rows{db: new(sql.DB)}
 	for state, away := range map[failure]bool{
@@ -51,7 +52,7 @@ func (m misspelled) Connect(context.Context) (driver.Conn, error) {
 	return nil, fmt.Errorf("wrapped: %w", err)
 }
 
-// The errors of lib/pq show the whole DSN if it is not a URL.
+// No error shows the DSN. Those of lib/pq show all of it if it is not a URL.
 func TestErrors_HideAURL(t *testing.T) {
 	db := sql.OpenDB(misspelled("postgres://u:p%ss@h/db"))
 	defer db.Close()

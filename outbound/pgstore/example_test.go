@@ -13,8 +13,8 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// newQueue returns the queue of one of four workers. While PostgreSQL is away the worker goes on
-// with a quarter of the limit.
+// newQueue returns the queue of one of four processes. While PostgreSQL is unavailable, the process
+// continues with a quarter of the limit.
 func newQueue(ctx context.Context, db *sql.DB, log *slog.Logger) (*queue.Queue, error) {
 	db.SetMaxOpenConns(6)
 	db.SetMaxIdleConns(6)
@@ -32,7 +32,7 @@ func newQueue(ctx context.Context, db *sql.DB, log *slog.Logger) (*queue.Queue, 
 	return queue.New(bucket, queue.Config{MaxWait: time.Minute}), nil
 }
 
-// A worker of a fleet of four.
+// A process of a fleet of four.
 func Example_fleet() {
 	db, err := sql.Open("pgx", "postgres://localhost/limits") // with github.com/jackc/pgx/v5/stdlib
 	if err != nil {
@@ -42,10 +42,10 @@ func Example_fleet() {
 	defer db.Close()
 	calls, err := newQueue(context.Background(), db, slog.Default())
 	if err != nil {
-		slog.Error("no worker", "error", err)
+		slog.Error("no queue", "error", err)
 		return
 	}
-	_ = calls // every call waits for its turn among those of all four workers
+	_ = calls // all four processes share the limit
 }
 
 // A process that prunes the table once a day, if it has had many more keys than it has now.

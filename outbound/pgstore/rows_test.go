@@ -13,8 +13,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// cut is a driver of a server that cuts each connection instead of a reply. It counts what was
-// asked.
+// cut is a driver of a server that cuts each connection in place of a reply. It counts queries and
+// connections.
 type cut struct {
 	driver.Conn
 	asked, open int
@@ -26,10 +26,10 @@ func (c *cut) Close() error                                 { c.open--; return n
 
 func (c *cut) QueryContext(context.Context, string, []driver.NamedValue) (driver.Rows, error) {
 	c.asked++
-	return nil, driver.ErrBadConn // as lib/pq does, although the server may have carried it out
+	return nil, driver.ErrBadConn // as lib/pq does, although the server may have carried the query out
 }
 
-// The store has to know how often a swap was sent.
+// A swap is sent once if its connection was cut: the store has to know how often it was sent.
 func TestSwap_IsSentOnceIfItsConnectionWasCut(t *testing.T) {
 	server := new(cut)
 	db := sql.OpenDB(server)
@@ -41,7 +41,7 @@ func TestSwap_IsSentOnceIfItsConnectionWasCut(t *testing.T) {
 	require.Zero(t, db.Stats().InUse)
 }
 
-// A call that has no time to ask does not tell that the row is locked.
+// A Lock without time left asks nothing, and does not report the row as locked.
 func TestLock_WithoutTimeLeftSendsNothing(t *testing.T) {
 	server := new(cut)
 	db := sql.OpenDB(server)

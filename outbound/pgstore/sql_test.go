@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// Names of schemas and tables are quoted, whatever is in them.
 func TestSQL_QuotesNames(t *testing.T) {
 	for _, c := range []struct {
 		config Config
@@ -28,7 +29,7 @@ func TestSQL_QuotesNames(t *testing.T) {
 	}
 }
 
-// Nothing is left in a session: it may be another's with the next transaction.
+// Nothing is left in a session: its next transaction may be that of another process.
 func TestSQL_HasNoSessionState(t *testing.T) {
 	text := strings.ToLower(Config{}.SQL())
 	for _, word := range []string{"advisory", "listen", "temp", "\nset ", "false);\n\tend if"} {
@@ -37,12 +38,14 @@ func TestSQL_HasNoSessionState(t *testing.T) {
 	require.Equal(t, strings.Count(text, "set_config("), strings.Count(text, ", true)"), "each setting is of its transaction")
 }
 
+// A time is a setting of PostgreSQL: at least 1 ms, at most an int32.
 func TestSQL_SettingsOfTimes(t *testing.T) {
 	for d, want := range map[time.Duration]string{0: "1", -time.Hour: "1", time.Second: "1000", math.MaxInt64: "2147483647"} {
 		require.Equal(t, want, milliseconds(d))
 	}
 }
 
+// Arrays are texts that PostgreSQL reads.
 func TestSQL_ArraysAsText(t *testing.T) {
 	var a, b array
 	for _, x := range []int64{1, -1, 1 << 62} {

@@ -149,27 +149,6 @@ func TestRows_Errors(t *testing.T) {
 	})
 }
 
-// Copies of a state share the log of a window. A step that was given up leaves nothing in it.
-func TestStore_GivenUpStepLeavesNothingInAWindow(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		l := &line{table: newTable()}
-		s := New(l, Config{})
-		window := store.Limit{Kind: store.Window, Capacity: 10, Rate: 10. / 3600, Window: time.Hour}
-		for range 2 {
-			ask(t, s, window, *calls(1))
-		}
-		l.answers(func(context.Context, []Swap, func() error) error { return errLost })
-		for range 3 {
-			op := &store.Op{Limits: []store.Limit{window}, Base: store.Hash([]store.Limit{window}), Action: store.Book, Costs: []store.Units{{1}}}
-			_, err := s.Update(bg, "key", op)
-			require.ErrorIs(t, err, store.ErrUnavailable)
-			time.Sleep(time.Second)
-		}
-		l.answers(nil)
-		require.Equal(t, 3., ask(t, s, window, *calls(1)).State.Level[0])
-	})
-}
-
 // A store without rows returns an error.
 func TestNew_NilRowsAreAnError(t *testing.T) {
 	s := New(nil, Config{})
