@@ -90,8 +90,8 @@ func (s *Store) serveLocked(k *away, op *store.Op) (store.Reply, error) {
 }
 
 // apply carries an operation out in the share, and counts what it has spent. The refusal of a call
-// that the store has admitted has the store's epoch. The share goes on with it, so that the refusals
-// of one burst count once.
+// that the store has admitted has the store's epoch. The share goes on with it, so that the
+// refusals of one burst count once.
 func (k *away) apply(op *store.Op) store.Reply {
 	t, date := now(), unix()
 	here, rest := *op, store.Op{Limits: k.stored.Limits, Periods: k.calendar.At(date)}
