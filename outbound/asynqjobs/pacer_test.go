@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -89,6 +90,18 @@ func TestPacer_LastTryWaitsInTheWorker(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A task does not wait for a reservation at its deadline or later.
+func TestPacer_ReservationAtDeadlineEndsTheRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		h := (&Pacer{Limiter: only(inTurn(later(time.Second, "x")))}).Middleware(asynq.HandlerFunc(succeeds))
+		if err := h.ProcessTask(ctx, asynq.NewTask("mail", nil)); err == nil || ctx.Err() != nil {
+			t.Errorf("%v, %v", err, ctx.Err())
+		}
+	})
 }
 
 // A task that cannot run is archived on its first try, and the ErrorHandler is called.
