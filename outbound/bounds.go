@@ -63,8 +63,8 @@ func (k *Clock) window(i int, n, most float64) time.Duration {
 // after n waiting calls that cost ahead in all. alike is true if each of them costs as much as this
 // one. If the result is false, the call may still be in time. With several leaky limits and calls
 // of several costs, Surely adds up the waits for each limit. If a window does not have capacity for
-// all calls, Surely counts on half of it at a time, and on all of it if the window is the only limit
-// and all calls cost the same. It ignores limits on calls in flight.
+// all calls, Surely counts on half of it at a time, and on all of it if the window is the only
+// limit and all calls cost the same. It ignores limits on calls in flight.
 func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 	s, law := &k.state, k.limits.law
 	if k.whole.check("", c) != nil || k.core.slots().most() > 0 || s.Speed < 1 && (len(law) != 1 || law[0].Parted()) {

@@ -36,6 +36,9 @@ type Explanation struct {
 	// Corrupt is true if the bucket's stored data was corrupt. Each limit then counted as full, and
 	// [Bucket.Resume] takes out what no call has taken.
 	Corrupt bool
+	// Share is true while the store is unavailable and this process has its share of each limit: see
+	// package fallback. The States then count the shares of other processes as used.
+	Share bool
 	// Booked is how long until the last booked call leaves. If it is zero, no call is booked.
 	Booked time.Duration
 	// Ahead is how many calls wait in the queue that was asked. A bucket reports none.
@@ -64,7 +67,7 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 	}
 	k := b.clock(&r, sent, new(Clock))
 	s := &k.state
-	e := Explanation{Key: b.key, Cost: c, Refusals: max(0, s.Fails+1), Corrupt: s.Corrupt, AsOf: k.at}
+	e := Explanation{Key: b.key, Cost: c, Refusals: max(0, s.Fails+1), Corrupt: s.Corrupt, Share: len(r.Share) > 0, AsOf: k.at}
 	held := max(0, s.Rem)
 	if s.Last > time.Microsecond { // in a hold the time of what has left before it
 		e.Booked = s.Real(s.Last)
@@ -150,6 +153,9 @@ func (e Explanation) String() string {
 	}
 	if e.Corrupt {
 		s.WriteString("\n  its stored data was corrupt, so each limit counted as full: Resume ends this")
+	}
+	if e.Share {
+		s.WriteString("\n  the store is unavailable: this process has its share of each limit")
 	}
 	if clock.Speed < 1 {
 		fmt.Fprintf(&s, "\n  slowed to %s %% after refusals", number(math.Round(1000*clock.Speed)/10))

@@ -16,7 +16,8 @@
 //   - No call leaves for a while, or a limiter is held: wait. Resume only if the pause is known to
 //     be wrong: the API refuses calls again, and each refusal in a row doubles the hold.
 //   - Slowed: the API has refused calls. If that happens again, the configured limits are too high.
-//   - The store does not answer: repair it. Calls fail, or continue on a share by package fallback.
+//   - The store does not answer: repair it. Calls fail, or continue on a share by package fallback,
+//     which is Slowed.
 //   - The stored data was corrupt: Resume opens the limits, except for what calls have taken since.
 //   - Calls wait: the Explanation has the limit, the time, and the calls ahead.
 //
@@ -24,8 +25,9 @@
 //
 // The counts (calls, waits, units, refusals) are those of this process. Prometheus adds the
 // processes up. Levels, holds and speeds of a shared bucket are those of all processes, at AsOf of
-// the Explanation. The counts begin when a limiter is added. A queue or a store that is added again
-// under its name counts from 0; all other counts go on.
+// the Explanation. While a bucket is on a share of package fallback, its levels count the shares of
+// other processes as used. The counts begin when a limiter is added. A queue or a store that is
+// added again under its name counts from 0; all other counts go on.
 //
 // # Metrics
 //
@@ -49,9 +51,10 @@
 //
 // A label is a name from the program, a limit's or a policy's, and never a key, a URL or a host.
 // All keys of a Keyed are one series, without level, queue, hold and speed. While a store is
-// unavailable, its buckets have no level, hold and speed. [Board.Collect] collects the same
-// numbers: package prom brings them into a registry of Prometheus's client, and package otel to
-// OpenTelemetry. For package expvar there is Snapshot, as JSON:
+// unavailable, its buckets have no level, hold and speed. Those on a share have them.
+// [Board.Collect] collects the same numbers: package prom brings them into a registry of
+// Prometheus's client, and package otel to OpenTelemetry. For package expvar there is Snapshot, as
+// JSON:
 //
 //	expvar.Publish("dripfeed", expvar.Func(func() any {
 //		return board.Snapshot(context.Background(), watch.Query{})

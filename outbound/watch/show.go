@@ -142,6 +142,9 @@ func (r *row) judge() {
 	if r.Explain != nil && r.Explain.Corrupt {
 		say(Slowed, "Its stored data was corrupt, so each limit counted as full. Resume takes out what no call has taken.")
 	}
+	if r.Explain != nil && r.Explain.Share && r.Err == "" {
+		say(Slowed, "Its store does not answer: this process has its share of each limit.")
+	}
 	if r.Speed > 0 && r.Speed < 1 {
 		say(Slowed, "Calls leave at %.3g %% of the speed, because the API has refused some.", 100*r.Speed)
 	}

@@ -194,8 +194,8 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 		if is := called(t, b, "direct"); is.Severity != Stopped || !strings.HasPrefix(is.Trouble[0], "Its store does not answer (explain: ") || is.Calls.ByError["store"] != 1 {
 			t.Errorf("%+v", is)
 		}
-		if is := called(t, b, "api"); is.Severity == Stopped || is.Err != "" { // its calls go on
-			t.Errorf("%+v", is)
+		if is := called(t, b, "api"); is.Severity != Slowed || is.Err != "" || !is.Explain.Share || !strings.HasPrefix(is.Trouble[0], "Its store does not answer: this process has its share") || !strings.Contains(is.Explain.String(), "its share of each limit") {
+			t.Errorf("%+v, %v", is, is.Explain)
 		}
 		exports(t, b, `store_unavailable{store="quotas"} 1`, `calls_total{limiter="direct",result="failed",error_type="store"} 1`)
 		s.fail(nil) // calls go to it again some time later
@@ -207,8 +207,8 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 		if is = b.Snapshot(bg, Query{}).Stores[0]; is.Unavailable || is.Err != "" || is.Trouble != nil || is.Fallback.Outages != 1 {
 			t.Errorf("%+v", is)
 		}
-		if is := called(t, b, "direct"); is.Err != "" {
-			t.Errorf("%+v", is)
+		if is := called(t, b, "direct"); is.Err != "" || called(t, b, "api").Explain.Share {
+			t.Errorf("%+v, %v", is, called(t, b, "api").Explain)
 		}
 		exports(t, b, `store_unavailable{store="quotas"} 0`)
 	})

@@ -39,7 +39,7 @@ type Severity uint8
 const (
 	Calm    Severity = iota // calls leave, or there are none
 	Busy                    // calls wait, or were refused within the last minute
-	Slowed                  // calls leave more slowly, after refusals by the API
+	Slowed                  // calls leave more slowly: the API has refused some, or a store is unavailable
 	Stopped                 // no call leaves: a hold, or an unavailable store
 )
 

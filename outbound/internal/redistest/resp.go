@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// readValue reads one whole value of RESP2 or RESP3, a command or a reply, including nested ones. It
-// returns the bytes unchanged.
+// readValue reads one whole value of RESP2 or RESP3, a command or a reply, including nested ones.
+// It returns the bytes unchanged.
 func readValue(r *bufio.Reader) ([]byte, error) {
 	var raw bytes.Buffer
 	for values := 1; values > 0; values-- {
