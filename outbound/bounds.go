@@ -62,8 +62,8 @@ func (k *Clock) window(i int, n, most float64) time.Duration {
 // Surely reports whether a call of this cost certainly leaves by a time, after all reservations and
 // after n waiting calls that cost ahead in all. alike is true if each of them costs as much as this
 // one. If the result is false, the call may still be in time. With several leaky limits and calls
-// of several costs, Surely adds up the waits for each limit. If a window does not have capacity for
-// all calls, Surely counts on half of it at a time, and on all of it if the window is the only
+// of several costs, Surely adds up the waits for each limit. If a window lacks capacity for the
+// calls, Surely counts on half of it at a time. It counts on all of it if the window is the only
 // limit and all calls cost the same. It ignores limits on calls in flight.
 func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 	s, law := &k.state, k.limits.law
