@@ -149,8 +149,8 @@ var troubles = []trouble{
 	}},
 }
 
-// Trouble of a server is a StoreError. It charges nothing, is reported once, and ends by itself once
-// the server is well again.
+// Trouble of a server is a StoreError. It charges nothing, is reported once, and ends by itself
+// once the server is well again.
 func TestStore_TroubleIsAnErrorAndChargesNothing(t *testing.T) {
 	for _, c := range troubles {
 		t.Run(c.why, func(t *testing.T) {
@@ -385,9 +385,9 @@ type answered string
 func (a answered) Error() string { return string(a) }
 func (answered) RedisError()     {}
 
-// A server that fails for three seconds with an error that a wait may cure is down once and up once.
-// One that refuses the program is denied once. The first is asked rarely meanwhile, however many
-// calls come.
+// A server that fails for three seconds with an error that a wait may cure is down once and up
+// once. One that refuses the program is denied once. The first is asked rarely meanwhile, however
+// many calls come.
 func TestStore_ErrorsOfAServerAreReportedOnce(t *testing.T) {
 	script := "ERR Error running script (call to f_1): @user_script:78: @user_script: 78: -" // as Redis 6.2 says it
 	for _, err := range []error{

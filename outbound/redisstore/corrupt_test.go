@@ -26,8 +26,8 @@ type spoiled struct {
 	sure       bool
 }
 
-// spoil returns wrong values instead of was, which has numbers after its head: of other lengths, with
-// other text, with other numbers.
+// spoil returns wrong values instead of was, which has numbers after its head: of other lengths,
+// with other text, with other numbers.
 func spoil(was string, head int) (all []spoiled) {
 	all = append(all, spoiled{"text", strings.Repeat("x", len(was)), true})
 	for n := range len(was) + 20 {

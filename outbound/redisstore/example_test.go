@@ -15,8 +15,8 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// A process of a fleet of four. While Redis is unavailable it goes on with a quarter of the limit. The
-// log says when Redis is unavailable, and when it is available again.
+// A process of a fleet of four. While Redis is unavailable it goes on with a quarter of the limit.
+// The log says when Redis is unavailable, and when it is available again.
 func Example_fleet() {
 	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	defer rdb.Close()

@@ -142,8 +142,9 @@ func TestStore_DataLossIsReportedOnce(t *testing.T) {
 	}
 }
 
-// A server that is killed and starts again serves the same processes. With its data nothing is lost,
-// with older data the charges since, and without data one capacity; each process reports a loss once.
+// A server that is killed and starts again serves the same processes. With its data nothing is
+// lost, with older data the charges since, and without data one capacity; each process reports a
+// loss once.
 func TestStore_ServerRestarts(t *testing.T) {
 	for _, c := range []struct {
 		why, says string

@@ -17,8 +17,8 @@ import (
 
 // Reports from a process whose round trip takes 20 ms come through, one each 20 ms, next to eight
 // near processes that book as fast as they can. A long run says how fast: the script carries the
-// refusals out itself, so that 99 of 100 take at most 100 ms on a machine that is not busy, and the near
-// processes keep nine tenths of their steps. Pauses go by swap.
+// refusals out itself, so that 99 of 100 take at most 100 ms on a machine that is not busy, and the
+// near processes keep nine tenths of their steps. Pauses go by swap.
 func TestStore_ReportsComeThroughNextToFastProcesses(t *testing.T) {
 	long := os.Getenv("DRIPFEED_LONG") != ""
 	reports := 25

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The clock of one server moves both ways, and stays through a restart. Other servers have the machine's.
+// The clock of one server moves both ways, and stays through a restart. Other servers have the
+// machine's.
 func TestClock_MovesBothWays(t *testing.T) {
 	need(t)
 	s := StartWithClock(t)

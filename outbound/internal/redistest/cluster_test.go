@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A slot moves key by key. Meanwhile the master that had it serves the keys that it still has, and the
-// other one the rest.
+// A slot moves key by key. Meanwhile the master that had it serves the keys that it still has, and
+// the other one the rest.
 func TestCluster_SlotMovesStepByStep(t *testing.T) {
 	c := SharedCluster(t)
 	client := c.Client(t)
@@ -76,8 +76,8 @@ func TestCluster_SlotsMoveBothWays(t *testing.T) {
 	}
 }
 
-// The replica of a killed master has its slots and data, and the restarted master is its replica. This
-// test breaks the shared cluster and mends it: a cluster of its own would take seconds.
+// The replica of a killed master has its slots and data, and the restarted master is its replica.
+// This test breaks the shared cluster and mends it: a cluster of its own would take seconds.
 func TestCluster_ReplacesAKilledMaster(t *testing.T) {
 	c := SharedCluster(t)
 	client := c.Client(t)

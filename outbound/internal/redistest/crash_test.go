@@ -118,8 +118,8 @@ func withoutServer(t *testing.T) {
 	}
 }
 
-// Without redis-server a miniredis stands in, and tests that need more are skipped. They all fail if
-// the server is required. A clock needs a compiler, too.
+// Without redis-server a miniredis stands in, and tests that need more are skipped. They all fail
+// if the server is required. A clock needs a compiler, too.
 func TestServer_MissingPrograms(t *testing.T) {
 	need(t)
 	b, err := find()

@@ -93,8 +93,8 @@ func TestProxy_WithoutFaultsChangesNothing(t *testing.T) {
 	}
 }
 
-// A dropped request or reply ends its connection. A swallowed one silences it: a client would take a
-// later reply for the lost one. Handshakes pass unless the faults include them.
+// A dropped request or reply ends its connection. A swallowed one silences it: a client would take
+// a later reply for the lost one. Handshakes pass unless the faults include them.
 func TestProxy_LosesRequestsAndReplies(t *testing.T) {
 	for _, c := range []struct {
 		why     string
@@ -145,8 +145,8 @@ func TestProxy_LosesRequestsAndReplies(t *testing.T) {
 	}
 }
 
-// A reply comes after its delay. A delayed request reaches the server although its client has closed
-// the connection.
+// A reply comes after its delay. A delayed request reaches the server although its client has
+// closed the connection.
 func TestProxy_DelaysRepliesAndRequests(t *testing.T) {
 	s := Start(t)
 	p := NewProxy(t, s.Addr())

@@ -75,8 +75,8 @@ func (p *process) bucket(t testing.TB, key string, limits ...outbound.Limit) *ou
 // call is a call that was admitted between these times.
 type call struct{ sent, arrived time.Time }
 
-// history are the admitted calls of a fleet. A call counts in an interval if all of the time between
-// its request and its reply is in it: it does not matter how long requests take.
+// history are the admitted calls of a fleet. A call counts in an interval if all of the time
+// between its request and its reply is in it: it does not matter how long requests take.
 type history struct {
 	mu   sync.Mutex
 	all  []call
@@ -93,8 +93,8 @@ func (h *history) add(c call, err error) {
 	}
 }
 
-// check fails the test if in any interval that begins at from or later more calls were admitted than
-// capacity and rate allow.
+// check fails the test if in any interval that begins at from or later more calls were admitted
+// than capacity and rate allow.
 func (h *history) check(t testing.TB, what string, from time.Time, capacity, rate float64) {
 	t.Helper()
 	h.mu.Lock()
@@ -145,8 +145,8 @@ func (h *history) calls(all *sync.WaitGroup, b *outbound.Bucket, stop <-chan str
 }
 
 // Beside runs old and new processes with other limits next to each other. At each moment no more
-// leaves than the larger capacity and the higher rate allow, and by the limits of the newest process
-// once it has called.
+// leaves than the larger capacity and the higher rate allow, and by the limits of the newest
+// process once it has called.
 func (f *Fleet) Beside(t *testing.T) {
 	key := f.Prefix + "beside"
 	early, late := outbound.Limit{Capacity: 30, LeakRate: 40}, outbound.Limit{Capacity: 10, LeakRate: 80}

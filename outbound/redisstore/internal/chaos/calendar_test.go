@@ -15,8 +15,8 @@ import (
 )
 
 // The server's clock is set over the ends of hours, ahead and back, while workers call. By that
-// clock each hour has all of its calls and not one more, and none within a second of its end. A step
-// back brings nothing back.
+// clock each hour has all of its calls and not one more, and none within a second of its end. A
+// step back brings nothing back.
 func TestClock_SetOverTheEndOfAPeriod(t *testing.T) {
 	t.Parallel()
 	const n = 40
@@ -81,7 +81,7 @@ func TestClock_SetOverTheEndOfAPeriod(t *testing.T) {
 		require.Zero(t, both, "a call within a second of the end of an hour")
 	}
 	p := promiseOf(t, f.limits[0])
-	f.checkPlaces(t, p, 0)
+	f.checkReservations(t, p, 0)
 	f.checkCalls(f.api.Arrivals(), p, 5*emptied(p)) // so often the clock was set ahead
 }
 

@@ -26,7 +26,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-// orders tell a worker in a process of its own what to do. The environment variable of
+// orders are what a worker in a process of its own does. The environment variable of
 // that name turns this test binary into such a worker.
 type orders struct {
 	Addr      string
@@ -175,7 +175,7 @@ func (c *children) add() *child {
 
 // listen records the lines of a child until it ends. It drops an unfinished line: that
 // call was not made. Places that the child was about to give back when it was killed count
-// as given back: the store may have them, and nobody uses them.
+// as given back: the store may have them, and no call uses them.
 func (c *children) listen(one *child, out io.Reader) {
 	offered := map[spot]int{}
 	r := bufio.NewReader(out)
@@ -264,8 +264,8 @@ func (c *children) pause(one *child, d time.Duration) {
 }
 
 // beyond returns by how many calls a child made more calls after a time than it has
-// places for, within a tolerance. So many calls used places that were due before. A
-// worker books ahead, and further if its trips take longer: a short pause can end
+// reservations for, within a tolerance. So many calls used reservations that were due before. A
+// worker books ahead, and further if its round trips take longer: a short pause can end
 // before its earlier bookings are due.
 func (one *child) beyond(from time.Time, tolerance time.Duration) int {
 	type change struct {
@@ -292,7 +292,7 @@ func (one *child) beyond(from time.Time, tolerance time.Duration) int {
 	return most
 }
 
-// wall strips a time of its monotonic clock, so that it compares with the times of
+// wall sround trips a time of its monotonic clock, so that it compares with the times of
 // other processes.
 func wall(t time.Time) time.Time { return t.Round(0) }
 
@@ -310,7 +310,7 @@ func (c *children) early() func(time.Time) time.Duration {
 	l := &lateness{}
 	c.late.mu.Lock()
 	for _, d := range c.late.all {
-		l.tell(delay{wall(d.from), wall(d.to)})
+		l.add(delay{wall(d.from), wall(d.to)})
 	}
 	c.late.mu.Unlock()
 	for _, one := range c.all {
@@ -320,14 +320,14 @@ func (c *children) early() func(time.Time) time.Duration {
 				paused = paused || d.from.Before(p.to.Add(time.Millisecond)) && d.to.After(p.from)
 			}
 			if !paused {
-				l.tell(d)
+				l.add(d)
 			}
 		}
 	}
 	return func(at time.Time) time.Duration { return c.orders.Tolerance + l.of(at) }
 }
 
-// check ends all children and checks their calls and places, by each of their limits.
+// check ends all children and checks their calls and reservations, by each of their limits.
 func (c *children) check() {
 	c.t.Helper()
 	c.end()
@@ -340,7 +340,7 @@ func (c *children) checkAllowing(slack float64) {
 	early := c.early()
 	for _, l := range c.orders.Limits {
 		p := promiseOf(c.t, l)
-		c.checkPlaces(c.t, p, 0)
+		c.checkReservations(c.t, p, 0)
 		checkCalls(c.t, &c.calls, p, slack, early)
 	}
 }

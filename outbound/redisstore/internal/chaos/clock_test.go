@@ -59,8 +59,8 @@ func (f *fleet) checkGained(most time.Duration) {
 }
 
 // A clock that wobbles by 50 ms to either side steps forward by 100 ms again and again. That counts
-// once, and makes a window shorter by the swing. Steps back by up to an hour free nothing, and calls
-// go on.
+// once, and makes a window shorter by the swing. Steps back by up to an hour free nothing, and
+// calls go on.
 func TestClock_WobbleCostsItsSwingOnce(t *testing.T) {
 	t.Parallel()
 	const swing, steps = 50 * time.Millisecond, 20
@@ -81,11 +81,11 @@ func TestClock_WobbleCostsItsSwingOnce(t *testing.T) {
 		require.Less(t, fs.goesOn(1), 20*time.Second)
 		fs.run(d.between(0, 100*time.Millisecond))
 	}
-	fs[0].checkBoth(nothing, leaked(2*swing+hearing))
+	fs[0].checkBoth(nothing, leaked(2*swing+replyUse))
 	f := fs[1]
 	f.stop()
 	p := promiseOf(t, window)
-	f.checkPlaces(t, p, 0)
+	f.checkReservations(t, p, 0)
 	f.checkCalls(f.api.Arrivals(), promise{units: p.units, window: p.window - 2*swing}, 0)
 	for _, f := range fs {
 		require.Len(t, f.lives(), 1)
@@ -122,8 +122,8 @@ func TestClock_OfANewMaster(t *testing.T) {
 			for _, f := range fs { // each server keeps the limit by itself
 				p, now := promiseOf(t, f.limits[0]), time.Duration(time.Now().UnixNano())
 				here := func(g grant) bool { return (g.at - now).Abs() < time.Hour/2 }
-				f.of(here).checkPlaces(t, p, 0)
-				f.of(func(g grant) bool { return !here(g) }).checkPlaces(t, p, 0)
+				f.of(here).checkReservations(t, p, 0)
+				f.of(func(g grant) bool { return !here(g) }).checkReservations(t, p, 0)
 			}
 		})
 	}

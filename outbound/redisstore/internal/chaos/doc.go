@@ -1,9 +1,9 @@
 // Package chaos has tests only. Workers share a bucket in Redis, while each
-// fault in turn happens to them, to the server or to the network. The table in
+// fault happens to them, to the server or to the network. The table in
 // matrix_test.go names the faults, the tests of each, and its cost.
 //
 // In each test the workers call an API, or write down when they call. Then the
-// test checks two things. First, the places that the store has granted keep the
+// test checks two things. First, the reservations that the store has granted keep the
 // limit in bucket time: to the microsecond, however busy the machine was.
 // Second, the calls keep it by the machine's clock. Calls that are late come
 // closer together. So there the test allows the cost of the fault, the tolerance

@@ -71,8 +71,8 @@ func promoted(t *testing.T, servers ...*redistest.Server) time.Time {
 	return time.Now()
 }
 
-// recovers waits until the fleet has its rate again, which takes less than 10 s. before is the fleet's
-// earlier rate on this machine, which may be busy.
+// recovers waits until the fleet has its rate again, which takes less than 10 s. before is the
+// fleet's earlier rate on this machine, which may be busy.
 func (f *fleet) recovers(promotion time.Time, before float64) {
 	f.t.Helper()
 	after := -time.Second
@@ -84,8 +84,8 @@ func (f *fleet) recovers(promotion time.Time, before float64) {
 	require.Less(f.t, after, 10*time.Second)
 }
 
-// takenOver kills the master, and checks that the rate is back once a replica has taken over. The last
-// charges may not have reached it.
+// takenOver kills the master, and checks that the rate is back once a replica has taken over. The
+// last charges may not have reached it.
 func (f *fleet) takenOver(before float64, d dice, master *redistest.Server, replicas ...*redistest.Server) {
 	f.t.Helper()
 	f.run(d.between(0, 200*time.Millisecond))
@@ -188,7 +188,7 @@ func TestCluster_MasterHangsAndReplicaIsPromoted(t *testing.T) {
 	master := c.Owner(t, key)
 	replica := c.Replica(t, master)
 	for _, client := range clients {
-		eventually(t, "the client has heard of the replica", func() bool {
+		eventually(t, "the client knows the replica", func() bool {
 			client.ReloadState(t.Context())
 			known, err := client.SlaveForKey(t.Context(), key)
 			return err == nil && known.Options().Addr == replica.Addr()
@@ -204,8 +204,8 @@ func TestCluster_MasterHangsAndReplicaIsPromoted(t *testing.T) {
 		goesOn(t, &m.calls, 1)
 		t.Logf("worker %d goes on %v after the promotion", i, time.Since(at).Round(time.Millisecond))
 	}
-	eventually(t, "whoever was told that a server is away is told that it is back", func() bool {
-		return f.heard(store.EventDown) == f.heard(store.EventUp)
+	eventually(t, "each report of an outage is followed by one of its end", func() bool {
+		return f.count(store.EventDown) == f.count(store.EventUp)
 	})
 	for i, m := range f.members {
 		eventually(t, "no server is away", func() bool { return m.store.Stats().Outages == nil })
@@ -219,7 +219,7 @@ func TestCluster_MasterHangsAndReplicaIsPromoted(t *testing.T) {
 	f.check(forgotten)
 }
 
-// The test tells sentinels to promote a replica while the master is well. Until the old master
+// The test has sentinels promote a replica while the master is well. Until the old master
 // is demoted, both masters admit. If a master needs one replica of two to write, only the master
 // that the other replica follows admits.
 func TestFailover_PlannedCostsWhatBothMastersAdmit(t *testing.T) {

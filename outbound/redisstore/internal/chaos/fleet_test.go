@@ -148,10 +148,10 @@ func (fs fleets) check(c cost) {
 	}
 }
 
-func (fs fleets) checkBoth(places, calls cost) {
+func (fs fleets) checkBoth(reservations, calls cost) {
 	for _, f := range fs {
 		f.t.Helper()
-		f.checkBoth(places, calls)
+		f.checkBoth(reservations, calls)
 	}
 }
 
@@ -174,8 +174,8 @@ func (f *fleet) observe(e store.StoreEvent) {
 	f.events[e.Kind]++
 }
 
-// heard returns how often the workers were told an event of this kind.
-func (f *fleet) heard(k store.StoreEventKind) int {
+// count returns how many events of this kind the stores have reported.
+func (f *fleet) count(k store.StoreEventKind) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.events[k]
@@ -227,27 +227,27 @@ func times(h *outboundtest.History) []time.Time {
 	return slices.Clip(all)
 }
 
-// check stops the fleet and checks all its places and calls, by each of its limits. c is what
+// check stops the fleet and checks all its reservations and calls, by each of its limits. c is what
 // the faults may cost.
 func (f *fleet) check(c cost) {
 	f.t.Helper()
 	f.checkBoth(c, c)
 }
 
-// checkBoth is check for faults that cost something else in bucket time (places) than
+// checkBoth is check for faults that cost something else in bucket time (reservations) than
 // by the API's clock (calls).
-func (f *fleet) checkBoth(places, calls cost) {
+func (f *fleet) checkBoth(reservations, calls cost) {
 	f.t.Helper()
 	f.stop()
 	for _, l := range f.limits {
 		p := promiseOf(f.t, l)
-		f.checkPlaces(f.t, p, places(p))
+		f.checkReservations(f.t, p, reservations(p))
 		f.checkCalls(f.api.Arrivals(), p, calls(p))
 	}
 }
 
 // losses is the cost of all lives of the bucket after the first. An interval of a window's length
-// meets those that begin in it, or while workers still use the places of the one before.
+// meets those that begin in it, or while workers still use the reservations of the one before.
 func (f *fleet) losses() cost {
 	var begun outboundtest.History
 	for born := range f.lives() {
@@ -255,7 +255,7 @@ func (f *fleet) losses() cost {
 	}
 	return func(p promise) float64 {
 		if p.window > 0 {
-			return begun.Worst(p.window+hearing).Units * emptied(p)
+			return begun.Worst(p.window+replyUse).Units * emptied(p)
 		}
 		return float64(begun.Len()-1) * emptied(p)
 	}

@@ -102,7 +102,8 @@ func later(a, b time.Time) time.Time {
 }
 
 // A process is stopped for longer than its lease, in the middle of calls. The others have its slots
-// then. When it goes on, only its calls from before come on top, and it gets slots when there are some.
+// then. When it goes on, only its calls from before come on top, and it gets slots when there are
+// some.
 func TestInFlight_AProcessIsStopped(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
@@ -146,7 +147,7 @@ func processesOf(n int, client func() redis.UniversalClient) (stores []store.Sto
 	return stores
 }
 
-// Sentinels promote a replica. The grants that it has not heard of may be made once more. From when each
+// Sentinels promote a replica. The grants that it lacks may be made once more. From when each
 // process has asked it there are never more calls than slots.
 func TestInFlight_SentinelsPromoteAReplica(t *testing.T) {
 	t.Parallel()

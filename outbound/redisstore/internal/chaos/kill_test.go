@@ -15,7 +15,7 @@ import (
 )
 
 // The test kills one of ten worker processes after the other, wherever it is, and
-// starts it anew. Its bookings are lost, and leak away; the others have the rate.
+// starts another one. Its bookings are lost, and leak away; the others have the rate.
 func TestKill_CostsOnlyReservations(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
@@ -48,7 +48,7 @@ func TestKill_CostsOnlyReservations(t *testing.T) {
 }
 
 // One of two workers is paused, as by a debugger or on a suspended machine, for half a
-// second and for five. Meanwhile its places come due, and the other worker has the
+// second and for five. Meanwhile its reservations come due, and the other worker has the
 // rate. The paused worker does not make the missed calls in a bunch afterwards.
 func TestPause_ProcessDoesNotCatchUp(t *testing.T) {
 	t.Parallel()

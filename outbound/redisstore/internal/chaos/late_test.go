@@ -15,8 +15,8 @@ import (
 type delay struct{ from, to time.Time }
 
 // watch measures the lateness of this process until done is closed: how late a goroutine
-// runs that sleeps a millisecond at a time. It tells of delays above 1 ms.
-func watch(done <-chan struct{}, tell func(delay)) {
+// runs that sleeps a millisecond at a time. It reports delays above 1 ms.
+func watch(done <-chan struct{}, report func(delay)) {
 	const nap = time.Millisecond
 	timer := time.NewTimer(nap)
 	defer timer.Stop()
@@ -29,7 +29,7 @@ func watch(done <-chan struct{}, tell func(delay)) {
 			return
 		}
 		if now := time.Now(); now.Sub(due) > time.Millisecond {
-			tell(delay{due, now})
+			report(delay{due, now})
 		}
 	}
 }
@@ -42,7 +42,7 @@ type lateness struct {
 	longest time.Duration
 }
 
-func (l *lateness) tell(d delay) {
+func (l *lateness) add(d delay) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all, l.sorted = append(l.all, d), false
@@ -62,7 +62,7 @@ func measure(t *testing.T) *lateness {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		watch(done, l.tell)
+		watch(done, l.add)
 	}()
 	t.Cleanup(func() {
 		close(done)
@@ -76,8 +76,8 @@ func measure(t *testing.T) *lateness {
 // goroutine that waits for it, and in the API.
 const hops = 4
 
-// nearby is for how long after a delay another may have been as long that nobody has measured: a busy
-// machine stops one thread and not the one that watches.
+// nearby is for how long after a delay another one may have been as long without being measured: a
+// busy machine stops one thread and not the one that watches.
 const nearby = 250 * time.Millisecond
 
 // of returns how late the machine may have made a call that the API saw at a time.
@@ -88,7 +88,7 @@ func (l *lateness) of(at time.Time) time.Duration {
 		slices.SortFunc(l.all, func(a, b delay) int { return a.to.Compare(b.to) })
 		l.sorted = true
 	}
-	worst := time.Millisecond // watch does not tell of delays up to this
+	worst := time.Millisecond // watch reports no shorter delay
 	for {
 		// A worse delay widens the time in which to look for others.
 		from, again := at.Add(-max(nearby, hops*worst)), false
@@ -149,13 +149,13 @@ func TestLateness_ExplainsCallsThatComeTogether(t *testing.T) {
 	at := func(ms int) time.Time { return from.Add(time.Duration(ms) * time.Millisecond) }
 	limit := promise{units: 2, rate: 10}
 	late := &lateness{}
-	late.tell(delay{at(3000), at(3001)})
-	late.tell(delay{at(950), at(1050)})
+	late.add(delay{at(3000), at(3001)})
+	late.add(delay{at(950), at(1050)})
 	early := late.of
 	require.Equal(t, hops*100*time.Millisecond, late.of(at(1052)))
 	require.Equal(t, hops*time.Millisecond, late.of(at(2900)))
-	require.Equal(t, hops*time.Millisecond, late.of(at(3250)), "no delay of a millisecond is told")
-	late.tell(delay{at(4000), at(4020)})
+	require.Equal(t, hops*time.Millisecond, late.of(at(3250)), "no delay of a millisecond is reported")
+	late.add(delay{at(4000), at(4020)})
 	require.Equal(t, hops*20*time.Millisecond, late.of(at(4200)), "nearby")
 	require.Equal(t, hops*time.Millisecond, late.of(at(4300)))
 

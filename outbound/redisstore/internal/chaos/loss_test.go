@@ -125,22 +125,22 @@ func TestFailover_CostsTheChargesThatItLost(t *testing.T) {
 	fs.goesOn(10)
 	p.master.Kill(t)
 	killed := time.Duration(time.Now().UnixNano())
-	var heard []time.Duration
+	var known []time.Duration
 	for _, f := range fs {
-		heard = append(heard, lastChange(t, p.replica, f.members[0].store.Key(f.key)))
+		known = append(known, lastChange(t, p.replica, f.members[0].store.Key(f.key)))
 	}
 	p.promote(t)
 	t.Logf("after the failover the first call went %v later", fs.goesOn(1).Round(time.Millisecond))
 	fs.run(700 * time.Millisecond)
 	for i, f := range fs {
 		f.stop()
-		lost := len(f.of(func(g grant) bool { return heard[i] < g.at && g.at <= killed }).grants)
+		lost := len(f.of(func(g grant) bool { return known[i] < g.at && g.at <= killed }).grants)
 		t.Logf("%d charges are lost", lost)
 		require.NotZero(t, lost)
 		f.check(func(p promise) float64 { return min(float64(lost), forgotten(p)) })
 		p := promiseOf(t, f.limits[0]) // each server keeps it by itself
-		f.of(func(g grant) bool { return g.at <= killed }).checkPlaces(t, p, 0)
-		f.of(func(g grant) bool { return g.at <= heard[i] || g.at > killed }).checkPlaces(t, p, 0)
+		f.of(func(g grant) bool { return g.at <= killed }).checkReservations(t, p, 0)
+		f.of(func(g grant) bool { return g.at <= known[i] || g.at > killed }).checkReservations(t, p, 0)
 		require.Len(t, f.lives(), 1)
 	}
 }

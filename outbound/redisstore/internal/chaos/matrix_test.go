@@ -19,7 +19,7 @@ import (
 // allowed is the cost of the fault: how many units may leave above the limit in any
 // window. Calls that are late by up to the tolerance τ of their queue may add r*τ. C is
 // a capacity, r a leak rate. A bucket that is found empty costs C, and r*25 ms for the
-// places that workers use before they hear of it. Of a window C is its units, r is 0, and so
+// reservations that workers use before they know of it. Of a window C is its units, r is 0, and so
 // much may go in any interval of its length.
 var matrix = []struct {
 	row            int
@@ -36,7 +36,7 @@ var matrix = []struct {
 			"TestInFlight_CrashOfTheServer"},
 	{4, "workers are cut off from the store", "0; with a share s of its own, s*(C + r*W) in W without the store for a worker whom the others do not miss",
 		"TestPartition_OneProcessFails TestPartition_OneProcessUsesItsShare " +
-			"TestStore_OutageForAllExceedsNothing " +
+			"TestStore_OutageForAllExceedsNothing TestStore_OutageForOneExceedsItsShare " +
 			"TestFallback_QueueUsesItsShareAndReturns TestStore_InFlightOfAProcessThatIsCutOff " +
 			"TestInFlight_ProcessThatIsCutOffLosesItsSlots"},
 	{5, "of a cluster there is only a minority", "0",

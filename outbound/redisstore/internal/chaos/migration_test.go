@@ -62,7 +62,8 @@ func TestMigration_ChargesEachCallOnce(t *testing.T) {
 			for range 2 {
 				wg.Go(func() {
 					for ctx.Err() == nil {
-						// On a busy machine an answer may come too late to be used: then the call goes back.
+						// On a busy machine an answer may come too late to be used: then the call
+						// goes back.
 						if err := made[k].acquire(b); err != nil && !strings.Contains(err.Error(), "come too late") {
 							t.Error(err)
 							return

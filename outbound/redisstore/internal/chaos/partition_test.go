@@ -19,7 +19,7 @@ import (
 // blackHole is a network that accepts everything and delivers nothing.
 var blackHole = redistest.Faults{SwallowRequests: 1, SwallowReplies: 1, Handshakes: true}
 
-// busyTimeout is longer than a trip on a busy machine. A worker that took a slow
+// busyTimeout is longer than a round trip on a busy machine. A worker that took a slow
 // store for away, while the others did not, would add its share to the rate.
 const busyTimeout = 5 * time.Second
 
@@ -29,7 +29,7 @@ func behind(t *testing.T, s *redistest.Server, p *redistest.Proxy) *redis.Client
 }
 
 // One worker of four does not reach the store. Its calls fail, the others have the
-// whole rate, and nobody exceeds it.
+// whole rate, and no limit is exceeded.
 func TestPartition_OneProcessFails(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
@@ -57,7 +57,7 @@ func TestPartition_OneProcessFails(t *testing.T) {
 	f.check(nothing)
 }
 
-// The same worker with a share of its own. The others know nothing of that, so its
+// The same worker with a share of its own. The others do not know of that, so its
 // share comes on top while they have the whole rate. When the store is back, the
 // worker charges what it has used.
 func TestPartition_OneProcessUsesItsShare(t *testing.T) {
@@ -88,10 +88,10 @@ func TestPartition_OneProcessUsesItsShare(t *testing.T) {
 	require.Zero(t, n, "with a share nothing fails: %v", err)
 	f.stop()
 	p := promiseOf(t, f.limits[0])
-	f.checkPlaces(t, p, 0)
+	f.checkReservations(t, p, 0)
 	own := share * p.most(apart)
 	t.Logf("it was apart for %v, in which its share is %.1f calls", apart.Round(time.Millisecond), own)
 	// After the switch the worker may use the store's tickets for a while.
-	f.checkCalls(f.api.Arrivals(), p, own+leaked(hearing)(p))
-	require.Positive(t, f.heard(store.EventUp), "nobody was told that the store is back")
+	f.checkCalls(f.api.Arrivals(), p, own+leaked(replyUse)(p))
+	require.Positive(t, f.count(store.EventUp), "no event reports that the store is available")
 }

@@ -42,8 +42,9 @@ func (p promise) String() string {
 	return fmt.Sprintf("%v + %v/s", p.units, p.rate)
 }
 
-// kept is what the places of a limit keep. Those of a window keep 10 ms more than it promises, so
-// that the network may move arrivals closer together. The server counts in microseconds.
+// kept is what the reservations of a limit keep. Those of a window keep 10 ms more than it
+// promises, so that the network may move arrivals closer together. The server counts in
+// microseconds.
 func (p promise) kept() promise {
 	if p.window > 0 {
 		p.window += 10*time.Millisecond - time.Microsecond
@@ -77,18 +78,18 @@ type cost func(promise) float64
 
 func nothing(promise) float64 { return 0 }
 
-// A worker uses a reply for up to 25 ms. It books up to 100 ms ahead, and a trip or
+// A worker uses a reply for up to 25 ms. It books up to 100 ms ahead, and a round trip or
 // two more.
 const (
-	hearing = 25 * time.Millisecond
-	ahead   = 150 * time.Millisecond
+	replyUse = 25 * time.Millisecond
+	ahead    = 150 * time.Millisecond
 )
 
 // emptied is the cost of a bucket that is found empty. Of a leaky limit it is one more capacity,
-// and the places that workers use before they hear of it. Each life of the bucket keeps a window
-// by itself, and so do those places: in an interval that meets two lives at most twice the
-// window's units go.
-func emptied(p promise) float64 { return p.units + p.rate*hearing.Seconds() }
+// and the reservations that workers use before they know of it. Each life of the bucket keeps a
+// window by itself, and so do those reservations: in an interval that meets two lives at most twice
+// the window's units go.
+func emptied(p promise) float64 { return p.units + p.rate*replyUse.Seconds() }
 
 // forgotten is the highest cost of forgetting the last charges: of a leaky limit they are at most
 // a full bucket, and the bookings ahead of it. The calls of the server that is lost keep a window,

@@ -16,7 +16,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// spot is a place in the bucket time of one life of a bucket.
+// spot is a reservation in the bucket time of one life of a bucket.
 type spot struct{ born, place time.Duration }
 
 // grant is a call that the store has admitted.
@@ -27,8 +27,8 @@ type grant struct {
 
 	// Not of a worker in a process of its own: the bucket time of the reply, and between
 	// which moments of this machine that was.
-	dial        time.Duration
-	asked, told time.Time
+	dial            time.Duration
+	asked, answered time.Time
 }
 
 // record holds the grants and returns of a test's workers.
@@ -71,7 +71,7 @@ func (r *record) used() (all []grant) {
 	return all
 }
 
-// lives returns the used places, by the life of the bucket that granted them.
+// lives returns the used reservations, by the life of the bucket that granted them.
 func (r *record) lives() map[time.Duration]*outboundtest.History {
 	lives := map[time.Duration]*outboundtest.History{}
 	for _, g := range r.used() {
@@ -87,7 +87,7 @@ func (r *record) lives() map[time.Duration]*outboundtest.History {
 func (r *record) of(keep func(grant) bool) *record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	part := &record{returned: maps.Clone(r.returned)} // queues may still give places back
+	part := &record{returned: maps.Clone(r.returned)} // queues may still give reservations back
 	for _, g := range r.grants {
 		if keep(g) {
 			part.grants = append(part.grants, g)
@@ -96,7 +96,7 @@ func (r *record) of(keep func(grant) bool) *record {
 	return part
 }
 
-// due returns the server's times at which the used places of all lives are due.
+// due returns the server's times at which the used reservations of all lives are due.
 func (r *record) due() *outboundtest.History {
 	h := &outboundtest.History{}
 	for _, g := range r.used() {
@@ -115,7 +115,7 @@ func (r *record) gained() (most time.Duration) {
 		if i == 0 {
 			least = g.dial - g.asked.Sub(r.grants[0].asked)
 		}
-		most = max(most, g.dial-g.told.Sub(r.grants[0].asked)-least)
+		most = max(most, g.dial-g.answered.Sub(r.grants[0].asked)-least)
 		least = min(least, g.dial-g.asked.Sub(r.grants[0].asked))
 	}
 	return most
@@ -124,9 +124,9 @@ func (r *record) gained() (most time.Duration) {
 // rounding is the cost, in units, of the microseconds in a server's times.
 const rounding = 1e-2
 
-// checkPlaces fails the test if the places of one life of the bucket break a promise by
+// checkReservations fails the test if the reservations of one life of the bucket break a promise by
 // more than slack.
-func (r *record) checkPlaces(t *testing.T, p promise, slack float64) {
+func (r *record) checkReservations(t *testing.T, p promise, slack float64) {
 	t.Helper()
 	worst, calls := 0., 0
 	lives := r.lives()
@@ -134,7 +134,7 @@ func (r *record) checkPlaces(t *testing.T, p promise, slack float64) {
 		worst = max(worst, p.kept().excess(h))
 		calls += h.Len()
 	}
-	t.Logf("places: %d, in %d lives of the bucket; %.3f above %v, %.3f allowed", calls, len(lives), worst, p, slack)
+	t.Logf("reservations: %d, in %d lives of the bucket; %.3f above %v, %.3f allowed", calls, len(lives), worst, p, slack)
 	require.NotZero(t, calls, "nothing was granted")
 	require.LessOrEqual(t, worst, slack+rounding, "the store has granted too much")
 }
@@ -142,9 +142,9 @@ func (r *record) checkPlaces(t *testing.T, p promise, slack float64) {
 // ledger records what becomes of calls.
 type ledger interface {
 	grant(grant)
-	offer(spot) // a trip begins that is to give the place back
+	offer(spot) // a round trip begins that is to give the reservation back
 	giveBack(spot)
-	keep(spot) // the trip has not given it back
+	keep(spot) // the round trip has not given it back
 }
 
 // witness is a store around another one. It records what that store grants under one
@@ -171,7 +171,7 @@ func (w witness) Update(ctx context.Context, key string, op *store.Op) (store.Re
 	}
 	asked := time.Now()
 	r, err := w.Store.Update(ctx, key, op)
-	told := time.Now()
+	answered := time.Now()
 	n := len(op.Unused) // given back
 	if op.Move != nil && len(r.Charges) > 0 {
 		n++
@@ -188,7 +188,7 @@ func (w witness) Update(ctx context.Context, key string, op *store.Op) (store.Re
 	}
 	for _, c := range r.Charges {
 		in, late := r.State.Due(c.Place)
-		w.ledger.grant(grant{spot{c.Born, c.Place}, r.State.At, r.State.At + in - late, r.State.Dial(), asked, told})
+		w.ledger.grant(grant{spot{c.Born, c.Place}, r.State.At, r.State.At + in - late, r.State.Dial(), asked, answered})
 	}
 	return r, err
 }

@@ -150,7 +150,7 @@ func distant(t *testing.T, s *redistest.Server, trip time.Duration, change ...fu
 	})...)
 }
 
-// Workers far from the server make their calls at their places, as those near to it
+// Workers far from the server make their calls at their reservations, as those near to it
 // do, from the first call on.
 func TestFarServer_LimitIsKept(t *testing.T) {
 	t.Parallel()
