@@ -25,8 +25,6 @@ type Fleet struct {
 	For time.Duration
 	// Tenants is how many keys each process of [Fleet.Keyed] uses.
 	Tenants int
-	// Prefix is what the keys begin with.
-	Prefix string
 
 	mu      sync.Mutex
 	changes map[string]int // of limits, by key and process
@@ -148,38 +146,33 @@ func (h *history) calls(all *sync.WaitGroup, b *outbound.Bucket, stop <-chan str
 // leaves than the larger capacity and the higher rate allow, and by the limits of the newest
 // process once it has called.
 func (f *Fleet) Beside(t *testing.T) {
-	key := f.Prefix + "beside"
+	const key = "beside"
 	early, late := outbound.Limit{Capacity: 30, LeakRate: 40}, outbound.Limit{Capacity: 10, LeakRate: 80}
 	var h history
 	var all sync.WaitGroup
-	stopped := false
-	ofOld, ofNew := make(chan struct{}), make(chan struct{})
-	stop := func() {
-		if !stopped {
-			close(ofOld)
-			close(ofNew)
-			all.Wait()
-			stopped = true
-		}
-	}
+	done := make(chan struct{})
+	stop := sync.OnceFunc(func() {
+		close(done)
+		all.Wait()
+	})
 	defer stop()
-	run := func(name string, limit outbound.Limit, stop chan struct{}) (b *outbound.Bucket, first time.Time) {
+	run := func(name string, limit outbound.Limit) (b *outbound.Bucket, first time.Time) {
 		b = f.start(t, name).bucket(t, key, limit)
 		sent := time.Now()
 		_, err := b.Acquire(t.Context(), outbound.Cost{1})
 		first = time.Now()
 		h.add(call{sent, first}, err)
-		h.calls(&all, b, stop)
+		h.calls(&all, b, done)
 		return b, first
 	}
 	olds := []*outbound.Bucket{}
 	for range 2 {
-		b, _ := run("old", early, ofOld)
+		b, _ := run("old", early)
 		olds = append(olds, b)
 	}
 	time.Sleep(f.For / 4)
-	_, first := run("new", late, ofNew)
-	run("new", late, ofNew)
+	_, first := run("new", late)
+	run("new", late)
 	time.Sleep(max(f.For/4, 1100*time.Millisecond))
 	for _, b := range olds {
 		if got := b.Limits(); len(got) != 1 || got[0].Capacity != late.Capacity || got[0].LeakRate != late.LeakRate {
@@ -187,13 +180,10 @@ func (f *Fleet) Beside(t *testing.T) {
 		}
 	}
 	h.check(t, "the new limits", first, late.Capacity, late.LeakRate)
-	run("old that starts late", early, ofOld) // wins until the next new one starts
+	run("old that starts late", early) // wins until the next new one starts
 	time.Sleep(f.For / 4)
-	_, again := run("newer", late, ofNew)
+	_, again := run("newer", late)
 	time.Sleep(max(f.For/4, 1100*time.Millisecond))
-	close(ofOld)
-	ofOld = make(chan struct{})
-	time.Sleep(f.For / 8)
 	stop()
 	h.check(t, "the new limits again", again, late.Capacity, late.LeakRate)
 	h.check(t, "both", time.Time{}, early.Capacity, late.LeakRate)
@@ -222,7 +212,7 @@ func (f *Fleet) once(t testing.TB, prefix string, most int) {
 // Restarts checks that limits which an operator has set hold through restarts of the same program,
 // and not through another release, and that an event reports each change.
 func (f *Fleet) Restarts(t *testing.T) {
-	key := f.Prefix + "restarts"
+	const key = "restarts"
 	ten, five, seven := outbound.PerSecond(10), outbound.PerSecond(5), outbound.PerSecond(7)
 	start := func(name string, limit outbound.Limit) *outbound.Bucket {
 		return f.start(t, name).bucket(t, key, limit)
@@ -265,24 +255,18 @@ func (f *Fleet) Restarts(t *testing.T) {
 	is(start("1.0 again, with limits of its own", ten), ten)
 	is(watcher, ten)
 	want := []string{"limits: 10 per 1s -> 7 per 1s", "limits: 7 per 1s -> 5 per 1s", "limits: 5 per 1s -> 10 per 1s"}
-	for until := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	await(t, fmt.Sprintf("the events are %q", want), func() bool {
 		mu.Lock()
-		done := slices.Equal(events, want)
-		mu.Unlock()
-		if done {
-			break
-		}
-		if time.Now().After(until) {
-			t.Fatalf("events %q, want %q", events, want)
-		}
-	}
+		defer mu.Unlock()
+		return slices.Equal(events, want)
+	})
 	f.once(t, key, 3)
 }
 
 // Keyed checks that processes of two releases, which forget tenants and make their buckets again,
 // change the limits of a tenant at most once each, and no more often than a newer release starts.
 func (f *Fleet) Keyed(t *testing.T) {
-	prefix := f.Prefix + "tenant "
+	const prefix = "tenant "
 	run := func(all *sync.WaitGroup, name string, limit outbound.Limit) {
 		p := f.start(t, name)
 		k := &outbound.Keyed[int]{Max: max(1, f.Tenants/5), New: func(tenant int) (outbound.Limiter, error) {
