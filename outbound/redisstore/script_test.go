@@ -488,7 +488,7 @@ func TestScript_DoesWhatApplyDoes(t *testing.T) {
 	}
 	t.Logf("hot %d, swapped %d, booked %d, slowed %d, held %d, trusted %d, at most %d slots, declined by the script %d, levels differ by at most %g of the capacity",
 		sum.hot, sum.swapped, sum.booked, sum.slow, sum.held, sum.trusted, sum.slots, sum.worn, sum.worst)
-	require.Greater(t, sum.hot, steps/2)
+	require.Greater(t, sum.hot, steps*9/10, "the script makes all steps but pauses, changes of limits and the like")
 	require.Greater(t, min(sum.slow, sum.held, sum.booked), steps/50)
 	require.True(t, sum.trusted > 0 || steps < 100_000, "a row of refusals that says nothing is rare")
 }
