@@ -65,6 +65,33 @@ func TestLock_FarProcessHasItsShare(t *testing.T) {
 	}
 }
 
+// A locked row delays no other, and is no outage.
+func TestLock_DelaysNoOtherRow(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rows := newTable()
+		var seen events
+		s := New(rows, Config{Observe: seen.observe})
+		each(40, func(i int) { require.NoError(t, one(s, fmt.Sprint(i))) })
+		free := rows.hold("0")
+		start := time.Now()
+		each(40, func(i int) {
+			err := one(s, fmt.Sprint(i))
+			if i > 0 {
+				require.NoError(t, err)
+				require.Zero(t, time.Since(start))
+				return
+			}
+			require.ErrorContains(t, err, "keeps the row locked")
+			require.NotErrorIs(t, err, store.ErrUnavailable)
+			require.Equal(t, time.Second, time.Since(start))
+		})
+		free()
+		require.NoError(t, one(s, "0"))
+		require.Empty(t, seen.kinds())
+		require.InDelta(t, 2, rows.level(t, "0"), 0.1)
+	})
+}
+
 // Keys that wait for locked rows do not delay a key that many processes write by locks.
 func TestLock_DelaysNoBusyRow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
