@@ -20,8 +20,8 @@ import (
 // other, such as one report an hour and ten rows a second, need two buckets.
 //
 // A Bucket is safe for concurrent use. A decision in memory by one leaky limit allocates only while
-// calls are booked. testdata/peers/README.md has the times of all kinds of decisions. A bucket has
-// no goroutine. Every call of a nil or zero Bucket returns [ErrInvalid].
+// calls are booked. The program in testdata/peers measures all kinds of decisions. A bucket has no
+// goroutine. Every call of a nil or zero Bucket returns [ErrInvalid].
 type Bucket struct{ core }
 
 // NewBucket returns a bucket in the memory of this process, or a [*LimitError]. The key names it in

@@ -72,8 +72,8 @@
 // Use [errors.Is] and [errors.As], also on the *url.Error of an http.Client:
 //
 //   - [*ThrottledError] is [ErrThrottled]: over the limit, nothing charged. Retry after RetryAfter;
-//     0 means unknown. It also matches [context.DeadlineExceeded], queue.ErrFull or [ErrFull] if
-//     that is the cause.
+//     0 means unknown. It also matches [context.DeadlineExceeded], queue.ErrFull, queue.ErrFar or
+//     [ErrFull] if that is the cause.
 //   - [ErrTooLarge]: the cost exceeds the capacity of a limit. Do not retry.
 //   - [ErrInvalid]: a mistake in the program, such as a negative cost.
 //   - [*StoreError]: the store failed. The call was not admitted, but may have been charged.

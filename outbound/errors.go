@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -29,6 +30,17 @@ const (
 // ThrottledError is a call over the limit, or one whose deadline has passed. Nothing was charged.
 // This does not cover a deadline that has ended a request to a store: what that may have charged
 // leaks. It is [ErrThrottled], and wraps Err.
+//
+// Its text begins with "outbound: rate limited" and the key, and has the cause:
+//
+//   - is over the limit "10 per 1s": the limit has no capacity. In a queue the call would wait.
+//   - is on hold: an operator has asked for a pause, or the API without a reason.
+//   - is on hold after the API asked for a pause (rate): the API has refused a call.
+//   - is on hold until the API's quota resets: nothing remains of it.
+//   - 3 calls in progress, the oldest for 15s: an [InFlight] is full.
+//   - the call cannot meet the deadline: it would leave after that.
+//
+// Then it has the time until the retry.
 type ThrottledError struct {
 	// Key is the key of the bucket, or its label: see [Keyed].
 	Key string
@@ -36,9 +48,10 @@ type ThrottledError struct {
 	// such as "10 per 1s". [State.Label], events and metrics have the same. It is empty if the call
 	// waits for a hold or for booked calls alone, or if a Keyed is full.
 	Limit string
-	// RetryAfter is how long until the same call would be admitted if no other call comes before. It
-	// is 0 if it is unknown: the limit is one on calls in flight, a Keyed is full, or the call's
-	// deadline has passed. If all processes share the calls in flight, it is when to ask again.
+	// RetryAfter is how long until the same call would be admitted if no other call comes before.
+	// It is 0 if it is unknown: the limit is one on calls in flight, a Keyed is full, or the call's
+	// deadline has passed. From a queue it may be a lower bound: see package queue. If all
+	// processes share the calls in flight, it is when to ask again.
 	RetryAfter time.Duration
 	// Held is true during a hold: the API or an operator has asked for a pause.
 	Held bool
@@ -90,7 +103,7 @@ func (e *ThrottledError) Error() string {
 		s += ": the call cannot meet the deadline"
 	}
 	if e.Err != nil {
-		s += ": " + e.Err.Error()
+		s += ": " + strings.TrimPrefix(e.Err.Error(), "outbound: ")
 	}
 	return s
 }
@@ -182,7 +195,7 @@ func (e *LimitError) RetryableError() bool { return false }
 // [store.ErrUnavailable], and later calls fail without a wait until it answers again. Package
 // fallback admits calls meanwhile.
 type StoreError struct {
-	// Op is the operation: "book", "fillup", "hold", …
+	// Op is the operation: a call does "book". Others are "fillup", "hold", …
 	Op string
 	// Key is the key of the bucket.
 	Key string

@@ -83,7 +83,7 @@ func TestKeyed_FullRefusesOrOverflows(t *testing.T) {
 	defer mustAcquire(t, k.For("a")).Done()
 	defer mustAcquire(t, k.For("b")).Done()
 	full := refused(t, k.For("c"), Cost{1})
-	if !errors.Is(full, ErrFull) || full.RetryAfter != 0 || full.Error() != "outbound: rate limited: outbound: too many keys: 2 are in use" {
+	if !errors.Is(full, ErrFull) || full.RetryAfter != 0 || full.Error() != "outbound: rate limited: too many keys: 2 are in use" {
 		t.Errorf("without Overflow: %v", full)
 	}
 	k.Overflow = Must(NewBucket("overflow", PerHour(1)))

@@ -123,7 +123,7 @@ func TestEarlyRefusal_NotByAStepWithoutARequest(t *testing.T) {
 		come(bg, q, 1)
 		pass(100 * ms)
 		q.mu.Lock()
-		in := q.early(time.Now()) + q.trips.lowMark()
+		in := q.early(time.Now()) + q.requests.lowMark()
 		q.mu.Unlock()
 		pass(in - 75*ms)
 		go used[0].Settle(outbound.Cost{4.999})

@@ -14,7 +14,7 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// loud is a limiter that tells before a call waits for long, and why.
+// loud is a limiter that reports before a call waits for long, and why.
 type loud struct{ queue *queue.Queue }
 
 func (l loud) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
@@ -24,7 +24,7 @@ func (l loud) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, er
 	return l.queue.Acquire(ctx, c)
 }
 
-// An event comes after the wait. Whoever wants to know before it asks first.
+// An event comes after the wait. Explain reports before it.
 func ExampleQueue_Explain() {
 	ctx := context.Background()
 	bucket := outbound.Must(outbound.NewBucket("shop", outbound.Limit{Capacity: 40, LeakRate: 2}))
@@ -53,9 +53,10 @@ func TestReadme_ShowsWhatAQueueExplains(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if p.Done(); i == 1199 {
-				p.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: 90 * time.Second, Reason: "rate"})
+			if i == 1199 {
+				p.Answered(outbound.Answer{Kind: outbound.AnswerRemaining, Wait: 90 * time.Second}) // nothing remains until the reset
 			}
+			p.Done()
 		}
 		for range 3 {
 			go func() { _, _ = q.Acquire(ctx, outbound.Cost{1}) }()

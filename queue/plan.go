@@ -73,7 +73,7 @@ func (q *Queue) firstIn(now time.Time) time.Duration {
 // is, or if there is no reservation.
 func (q *Queue) early(now time.Time) (in time.Duration) {
 	if n := len(q.line.tickets); n > 0 {
-		in = q.dueIn(q.line.tickets[n-1], now) - q.trips.lowMark()
+		in = q.dueIn(q.line.tickets[n-1], now) - q.requests.lowMark()
 	}
 	return in
 }
@@ -90,21 +90,21 @@ func (q *Queue) toBook(now time.Time) (first *waiter) {
 		first, k.Move = l.end.next, l.tickets[0]
 		k.Costs = append(k.Costs, first.cost)
 	// If there is a request now anyway, the next may be too late.
-	case l.unbooked == &l.end, now.Before(q.bookAt(now)), early > q.trips.wayBack, early > 0 && q.dueNext(now) > 0:
+	case l.unbooked == &l.end, now.Before(q.bookAt(now)), early > q.requests.wayBack, early > 0 && q.dueNext(now) > 0:
 		return nil
 	default:
 		first = l.unbooked
 		most := min(maxBatch, 16+q.granted)
-		if q.shared && q.trips.mean == 0 {
+		if q.shared && q.requests.mean == 0 {
 			most = 1 // the store may be far away, and the reservation lost for that
 		}
 		for w := first; w != &l.end && len(k.Costs) < most; w = w.next {
 			k.Costs = append(k.Costs, w.cost)
 		}
 	}
-	k.Wait, k.Horizon, k.After = within(q.expires(first), now), q.trips.lowMark()+span+q.trips.wayBack, q.trips.wayBack
+	k.Wait, k.Horizon, k.After = within(q.expires(first), now), q.requests.lowMark()+span+q.requests.wayBack, q.requests.wayBack
 	if q.wasted > 1 && q.shared { // the store reports too short a latency; a whole request is longer
-		k.After = max(k.After, q.trips.mean)
+		k.After = max(k.After, q.requests.mean)
 	}
 	// By Claim, processes with a backlog have equal shares. Without it those close to the store
 	// would have most of a busy bucket. One call is no backlog.
@@ -133,10 +133,10 @@ func (q *Queue) dueNext(now time.Time) time.Duration {
 	}
 	in := q.dueIn(t[0], now)
 	if i := sort.Search(len(t), func(i int) bool { return q.clock.Stale(t[i]) }); i < len(t) {
-		in = min(in, max(q.dueIn(t[i], now)-q.trips.lowMark(), q.pause.Sub(now)))
+		in = min(in, max(q.dueIn(t[i], now)-q.requests.lowMark(), q.pause.Sub(now)))
 	}
 	if q.shared {
-		in = min(in, q.trips.ended.Add(newsCheck).Sub(now))
+		in = min(in, q.requests.ended.Add(newsCheck).Sub(now))
 	}
 	return in
 }
@@ -241,10 +241,10 @@ func (q *Queue) earliest(c *outbound.Cost) (at time.Time, err error) {
 // wait for capacity and not the store's distance. A shorter one counts as two requests and the
 // latency of a reply, because the first request may only measure the distance.
 func (q *Queue) expires(w *waiter) time.Time {
-	if q.trips.wayBack == 0 || w.err == context.DeadlineExceeded {
+	if q.requests.wayBack == 0 || w.err == context.DeadlineExceeded {
 		return w.deadline
 	}
-	return latest(w.deadline, start.Add(w.came+2*q.trips.lowMark()+q.trips.wayBack))
+	return latest(w.deadline, start.Add(w.came+2*q.requests.lowMark()+q.requests.wayBack))
 }
 
 // latest returns the latest of the times.
@@ -257,7 +257,7 @@ func (q *Queue) throttled(w *waiter, earliest, now time.Time) *outbound.Throttle
 		e.RetryAfter = max(0, earliest.Sub(now))
 	}
 	if full := q.head.full; full != nil { // still true: the bucket reports when a call ends
-		e.Limit, e.InProgress, e.Oldest = full.Limit, full.InProgress, full.Oldest+now.Sub(q.trips.ended)
+		e.Limit, e.InProgress, e.Oldest = full.Limit, full.InProgress, full.Oldest+now.Sub(q.requests.ended)
 	} else if q.known() {
 		e.Held, e.Reason = q.clock.Held(now)
 		_, e.Limit, _ = q.clock.Earliest(&w.cost, &q.line.sure)
@@ -265,8 +265,8 @@ func (q *Queue) throttled(w *waiter, earliest, now time.Time) *outbound.Throttle
 	return e
 }
 
-// requests is what the queue knows of its requests to the bucket.
-type trips struct {
+// requestTimes is what the queue knows of its requests to the bucket.
+type requestTimes struct {
 	mean, deviation time.Duration // of the time that a request takes, or 0
 	ended           time.Time     // when the last one ended
 	// wayBack is how long a reply normally takes to arrive. A reservation that is due sooner has
@@ -277,7 +277,7 @@ type trips struct {
 // measure takes a request into account, as TCP does its round trips. A request that takes far too
 // long counts less, or reservations would be booked too far ahead for a while. The first, which may
 // open a connection, counts less as soon as there is another.
-func (t *trips) measure(took, wayBack, tolerance time.Duration) {
+func (t *requestTimes) measure(took, wayBack, tolerance time.Duration) {
 	t.wayBack = wayBack
 	if wayBack <= tolerance/2 {
 		t.wayBack = 0
@@ -292,4 +292,4 @@ func (t *trips) measure(took, wayBack, tolerance time.Duration) {
 }
 
 // lowMark is how far ahead the last reservation is due at least, while calls wait for more.
-func (t *trips) lowMark() time.Duration { return low + t.mean + 4*t.deviation }
+func (t *requestTimes) lowMark() time.Duration { return low + t.mean + 4*t.deviation }

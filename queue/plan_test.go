@@ -44,7 +44,7 @@ func TestPlan_ToBook(t *testing.T) {
 			}
 			q.clock = k.Clock
 			if c.wayBack > 0 {
-				q.trips.mean, q.trips.wayBack = 1, c.wayBack
+				q.requests.mean, q.requests.wayBack = 1, c.wayBack
 			}
 			q.giveLocked(k.Tickets)
 			time.Sleep(c.after)
@@ -52,7 +52,7 @@ func TestPlan_ToBook(t *testing.T) {
 			if err := b.Book(bg, &now); err != nil {
 				t.Fatal(err)
 			}
-			q.clock, q.trips.ended = now.Clock, time.Now()
+			q.clock, q.requests.ended = now.Clock, time.Now()
 			first := q.toBook(time.Now())
 			if n := len(q.booking.Costs); n != c.books || (first == nil) != (n == 0) {
 				t.Errorf("%s: books %d, want %d", c.name, n, c.books)
@@ -65,26 +65,26 @@ func TestPlan_ToBook(t *testing.T) {
 func TestPlan_MeasuresRequests(t *testing.T) {
 	for _, c := range []struct {
 		name                     string
-		was                      trips
+		was                      requestTimes
 		took, wayBack, tolerance time.Duration
-		want                     trips
+		want                     requestTimes
 	}{
-		{"the first", trips{}, 8 * ms, 4 * ms, 5 * ms, trips{mean: 8 * ms, deviation: ms * 3 / 4, wayBack: 4 * ms}},
-		{"in this process", trips{}, 0, 0, 5 * ms, trips{mean: 1}},
-		{"as usual", trips{mean: 8 * ms, deviation: ms}, 8 * ms, 2 * ms, 5 * ms, trips{mean: 8 * ms, deviation: ms * 3 / 4}},
-		{"longer", trips{mean: 8 * ms, deviation: ms}, 16 * ms, 0, 5 * ms, trips{mean: 9 * ms, deviation: ms * 11 / 4}},
-		{"shorter", trips{mean: 8 * ms, deviation: 4 * ms}, 4 * ms, 0, 5 * ms, trips{mean: 8*ms - ms/2, deviation: 4 * ms}},
-		{"far too long", trips{mean: 8 * ms, deviation: ms}, time.Second, 0, 5 * ms, trips{mean: 8*ms + 10*ms/8, deviation: ms + 9*ms/4}},
-		{"less than half, as after one that opened a connection", trips{mean: 80 * ms, deviation: ms}, 8 * ms, 0, 5 * ms, trips{mean: 8 * ms, deviation: ms * 3 / 4}},
-		{"after an outage that ended immediately", trips{mean: ms, deviation: ms}, 80 * ms, 40 * ms, 5 * ms, trips{mean: 41*ms + ms/4, deviation: ms + 9*ms/4, wayBack: 40 * ms}},
-		{"the latency of a reply is half the tolerance", trips{mean: 8 * ms, wayBack: 4 * ms}, 8 * ms, 4 * ms, 8 * ms, trips{mean: 8 * ms}},
+		{"the first", requestTimes{}, 8 * ms, 4 * ms, 5 * ms, requestTimes{mean: 8 * ms, deviation: ms * 3 / 4, wayBack: 4 * ms}},
+		{"in this process", requestTimes{}, 0, 0, 5 * ms, requestTimes{mean: 1}},
+		{"as usual", requestTimes{mean: 8 * ms, deviation: ms}, 8 * ms, 2 * ms, 5 * ms, requestTimes{mean: 8 * ms, deviation: ms * 3 / 4}},
+		{"longer", requestTimes{mean: 8 * ms, deviation: ms}, 16 * ms, 0, 5 * ms, requestTimes{mean: 9 * ms, deviation: ms * 11 / 4}},
+		{"shorter", requestTimes{mean: 8 * ms, deviation: 4 * ms}, 4 * ms, 0, 5 * ms, requestTimes{mean: 8*ms - ms/2, deviation: 4 * ms}},
+		{"far too long", requestTimes{mean: 8 * ms, deviation: ms}, time.Second, 0, 5 * ms, requestTimes{mean: 8*ms + 10*ms/8, deviation: ms + 9*ms/4}},
+		{"less than half, as after one that opened a connection", requestTimes{mean: 80 * ms, deviation: ms}, 8 * ms, 0, 5 * ms, requestTimes{mean: 8 * ms, deviation: ms * 3 / 4}},
+		{"after an outage that ended immediately", requestTimes{mean: ms, deviation: ms}, 80 * ms, 40 * ms, 5 * ms, requestTimes{mean: 41*ms + ms/4, deviation: ms + 9*ms/4, wayBack: 40 * ms}},
+		{"the latency of a reply is half the tolerance", requestTimes{mean: 8 * ms, wayBack: 4 * ms}, 8 * ms, 4 * ms, 8 * ms, requestTimes{mean: 8 * ms}},
 	} {
 		c.was.measure(c.took, c.wayBack, c.tolerance)
 		if c.was != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, c.was, c.want)
 		}
 	}
-	if got := (&trips{mean: 8 * ms, deviation: 2 * ms}).lowMark(); got != 21*ms {
+	if got := (&requestTimes{mean: 8 * ms, deviation: 2 * ms}).lowMark(); got != 21*ms {
 		t.Errorf("low mark %v", got)
 	}
 }

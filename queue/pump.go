@@ -130,9 +130,9 @@ func (q *Queue) tripLocked(now time.Time) error {
 	clear(k.Unused)
 	q.mu.Lock()
 	k.Move = outbound.Ticket{}
-	q.clock, q.news, q.trips.ended = k.Clock, q.news-news, ended
+	q.clock, q.news, q.requests.ended = k.Clock, q.news-news, ended
 	if err == nil { // after an error there may have been no request
-		q.trips.measure(ended.Sub(sent), k.Clock.Latency(), q.tolerance())
+		q.requests.measure(ended.Sub(sent), k.Clock.Latency(), q.tolerance())
 	}
 	if noticed && q.clock.Known() && !q.clock.Changed() {
 		q.news = 0 // only the request itself has changed something, and its reply counts that

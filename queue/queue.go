@@ -20,25 +20,25 @@ type Queue struct {
 	err    error // what is wrong with the Config
 	shared bool  // the bucket is in a store
 
-	mu      sync.Mutex // protects what follows; it is free during a request to a store
-	line    waiters
-	stats   Stats
-	clock   outbound.Clock       // at the last request
-	trips   trips                // how long they take
-	head    head                 // what the first call without a reservation waits for
-	wasted  int                  // requests that brought no reservation in time, since the last call went
-	pause   time.Time            // book nothing before, because of those
-	news    int                  // what was returned, or has changed, since the last request that has ended began
-	credit  int                  // how many calls may be looked at again
-	granted int                  // three times as many as the reservations that the last bookings got
-	booking outbound.BookRequest // what a request carries; it belongs to the goroutine that is pumping
-	pumping bool                 // a goroutine is in pump: only one makes requests
-	called  bool                 // a goroutine that runs pump has been started
-	timer   *time.Timer          // of the next thing to do, or nil
-	ignore  func()               // unregisters from the bucket, or nil if no call waits
-	closed  bool                 // to newcomers
-	empty   chan struct{}        // closed when the last call has left; nil before Shutdown
-	inJobs  *Queue               // where further requests of jobs wait, or nil
+	mu       sync.Mutex // protects what follows; it is free during a request to a store
+	line     waiters
+	stats    Stats
+	clock    outbound.Clock       // at the last request
+	requests requestTimes         // how long they take
+	head     head                 // what the first call without a reservation waits for
+	wasted   int                  // requests that brought no reservation in time, since the last call went
+	pause    time.Time            // book nothing before, because of those
+	news     int                  // what was returned, or has changed, since the last request that has ended began
+	credit   int                  // how many calls may be looked at again
+	granted  int                  // three times as many as the reservations that the last bookings got
+	booking  outbound.BookRequest // what a request carries; it belongs to the goroutine that is pumping
+	pumping  bool                 // a goroutine is in pump: only one makes requests
+	called   bool                 // a goroutine that runs pump has been started
+	timer    *time.Timer          // of the next thing to do, or nil
+	ignore   func()               // unregisters from the bucket, or nil if no call waits
+	closed   bool                 // to newcomers
+	empty    chan struct{}        // closed when the last call has left; nil before Shutdown
+	inJobs   *Queue               // where further requests of jobs wait, or nil
 
 	next behind // queues that are behind this one
 }
@@ -54,7 +54,7 @@ type Stats struct {
 	NextIn    time.Duration
 	Admitted  uint64 // immediately or after a wait
 	Waited    uint64 // of the admitted calls, those that had to wait
-	Refused   uint64 // because of MaxLen, MaxWait, a deadline, an invalid cost or an error of the store
+	Refused   uint64 // by MaxLen, MaxWait, a deadline, an invalid cost, an error of the store, or Close
 	Cancelled uint64 // by their callers, while they waited
 	// Late counts reservations that went back because the process used them, or the store's reply
 	// arrived, later than Config.Tolerance. Each costs up to a unit's time of throughput. If Late

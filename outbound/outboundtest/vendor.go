@@ -66,7 +66,7 @@ func upTo(d, unit time.Duration) time.Duration {
 	return d
 }
 
-// inFlightCount reports whether a count is one of calls in progress.
+// inFlight reports whether a count is one of calls in progress.
 func (c *Count) inFlight() bool { return c.Window == 0 }
 
 // pathIs returns a key that is name for matching paths, and "" otherwise.

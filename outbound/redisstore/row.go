@@ -66,7 +66,7 @@ func (r *row) readFixed(v string) bool {
 	return true
 }
 
-// made returns v of a key that begins at born.
+// madeAt returns v of a key that begins at born.
 func madeAt(born, made time.Duration, fixed string) string {
 	return string(integers(nil, int64(born/1000), int64(made/1000))) + fixed
 }
