@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"log/slog"
+	"math"
 	"reflect"
 	"slices"
 	"sync"
@@ -33,7 +34,7 @@ func describe(e *outbound.Event) (level slog.Level, words string, numbers []slog
 		k.words = e.Kind
 	}
 	return k.level, k.words, slices.DeleteFunc([]slog.Attr{
-		slog.Duration("for", e.Hold), slog.String("reason", e.Reason), slog.Float64("speed", e.Speed), slog.Int("calls", e.Calls),
+		slog.Duration("for", e.Hold), slog.String("reason", e.Reason), slog.Float64("speed", math.Round(1000*e.Speed)/1000), slog.Int("calls", e.Calls),
 		slog.Duration("late", e.Late), slog.String("before", e.Before), slog.String("limits", e.Limits),
 	}, func(a slog.Attr) bool { return reflect.ValueOf(a.Value.Any()).IsZero() })
 }

@@ -188,7 +188,7 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		take(t, l)
 		is := b.Snapshot(bg, Query{}).Stores[0]
-		if !is.Unavailable || is.UnavailableFor < 30*time.Second || is.Fallback.Keys != 1 || is.Fallback.Outages != 1 || !strings.Contains(is.Err, "unavailable") || len(is.Trouble) != 2 || !strings.Contains(is.Trouble[1], "1 key alone") {
+		if !is.Unavailable || is.UnavailableFor < 30*time.Second || is.Fallback.Keys != 1 || is.Fallback.Outages != 1 || !strings.Contains(is.Err, "unavailable") || len(is.Trouble) != 2 || !strings.Contains(is.Trouble[1], "1 key is on shares") {
 			t.Errorf("%+v", is)
 		}
 		if is := called(t, b, "direct"); is.Severity != Stopped || !strings.HasPrefix(is.Trouble[0], "Its store does not answer (explain: ") || is.Calls.ByError["store"] != 1 {

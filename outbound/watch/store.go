@@ -83,7 +83,7 @@ func (s *boardStore) show() Store {
 		is.Trouble = append(is.Trouble, fmt.Sprintf("%s has not answered for %s%s.", server, brief(away), why))
 	}
 	if f := is.Fallback; f != nil && f.Unavailable {
-		is.Trouble = append(is.Trouble, fmt.Sprintf("Calls do without it: this process has used %s alone.", count(uint64(f.Keys), "key", "keys")))
+		is.Trouble = append(is.Trouble, fmt.Sprintf("Calls do without it: %s on shares of this process.", count(uint64(f.Keys), "key is", "keys are")))
 	}
 	return is
 }
