@@ -206,6 +206,23 @@ func TestPacer_EndAdjustsTheBucket(t *testing.T) {
 	}
 }
 
+// A call without an answer is no success, so a refusal after it does not slow the bucket.
+func TestPacer_CallWithoutAnswerIsNoSuccess(t *testing.T) {
+	for code, success := range map[codes.Code]bool{codes.Unavailable: false, codes.DeadlineExceeded: false, codes.Canceled: false, codes.NotFound: true} {
+		for kind, call := range calls {
+			h, b := &health{}, bucket(outbound.PerSecond(1e6))
+			c := dialed(t, h, &pace.Pacer{Limiter: b})
+			for _, end := range []codes.Code{code, codes.ResourceExhausted} {
+				h.end.Store(status.Error(end, "no"))
+				require.Equal(t, end, status.Code(call(t.Context(), c)), kind)
+			}
+			state, err := b.State(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, success, state.Speed < 1, "%s, %v", kind, code)
+		}
+	}
+}
+
 // gRPC itself returns ResourceExhausted for a message that is too large, which is no refusal.
 func TestPacer_TooLargeMessageIsNoRefusal(t *testing.T) {
 	for want, limit := range map[string]grpc.CallOption{
