@@ -120,8 +120,8 @@ func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (decided bool, 
 		return true, b.late(err)
 	}
 	if b.unit != 0 && c.positive() {
-		// The clock first: then little time is left between looking at the bucket and changing it, in
-		// which another processor could take its cache line.
+		// The clock comes first, so that little time is left between looking at the bucket and
+		// changing it, in which another processor could take its cache line.
 		wait, ok, known := b.take(c, int64(now()), &p.fill)
 		if ok {
 			if p.core = &b.core; known {

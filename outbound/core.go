@@ -127,7 +127,7 @@ func (b *core) inForce() *inForce {
 	return b.ofCell()
 }
 
-// ofCell returns the limit by which the cell counts.
+// ofCell returns the limit of the cell.
 func (b *core) ofCell() *inForce {
 	first := b.first()
 	one := &struct { // in one allocation
@@ -411,7 +411,7 @@ func (b *core) report(own ...report) {
 	_ = b.do(context.Background(), "report", &step{reports: own}, new(reply))
 }
 
-// succeededAt notes that a call has succeeded for which the word was charged at time t.
+// succeededAt notes the success of a call that was charged at time t.
 func (b *core) succeededAt(t int64) {
 	if p := b.slow.Load(); p != nil {
 		p.local.succeed(&b.cell, t)

@@ -145,7 +145,7 @@ func (l *localState) life(t int64) (born time.Duration, epoch int64) {
 	return born, epoch
 }
 
-// succeed notes that a call has succeeded for which the word was charged at time t.
+// succeed notes the success of a call that was charged at time t.
 func (l *localState) succeed(c *cell, t int64) {
 	l.mu.Lock() // or a new life might begin before it is noted
 	defer l.mu.Unlock()

@@ -86,6 +86,7 @@ func (s strict) run(t *testing.T, windows int) *outboundtest.API {
 	return api
 }
 
+// An API with the same limit refuses no call of a queue.
 func TestStrictAPI_RefusesNoCallOfTheSameLimit(t *testing.T) {
 	const n, w, s = 20, 10 * time.Second, time.Second
 	berlin, err := time.LoadLocation("Europe/Berlin")

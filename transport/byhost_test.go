@@ -120,6 +120,7 @@ func TestByHost_NilFunctionRefusesAll(t *testing.T) {
 	}
 }
 
+// Upper and lower case of a host have one key, and no URL makes ByRoute panic.
 func FuzzHostsAndRoutes(f *testing.F) {
 	byRoute, err := transport.ByRoute(map[string]outbound.Limiter{"GET api.example.com/search/": nil, "/{a}/{b...}": outbound.Unlimited{}})
 	if err != nil {

@@ -60,6 +60,7 @@ func Example() {
 	}
 }
 
+// README.md shows the program of the example.
 func TestReadme_ShowsTheExample(t *testing.T) { jobtest.Readme(t) }
 
 // Each tenant has its own quota, and its tasks wait for no other tenant.

@@ -78,7 +78,7 @@ func (s *Store) serveLocked(k *away, op *store.Op) (store.Reply, error) {
 		if !s.Unlimited {
 			r.Share = share
 		}
-		// The bucket sees levels of the whole limit, in which the shares of other processes are full.
+		// The bucket sees levels of the whole limit: the shares of other processes are full.
 		for i := range share {
 			r.State.Level[i] = max(0, r.State.Level[i]+k.look.Limits[i].Capacity-share[i].Capacity)
 		}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// growth is the rate per second at which a slow clock speeds up: 10 % a minute.
+// growth is how much a slow clock speeds up per second: 10 % a minute.
 var growth = math.Log(1.1) / 60
 
 // dialOf returns how far the dial advances in real time x from speed v, and the speed after

@@ -37,6 +37,7 @@ func exactDial(v float64, x time.Duration) float64 {
 	return sum + x.Seconds() - t
 }
 
+// The dial shows the integral of the speed.
 func TestDial_IsTheIntegralOfItsSpeed(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 0))
 	for range 2000 {
@@ -49,6 +50,7 @@ func TestDial_IsTheIntegralOfItsSpeed(t *testing.T) {
 	}
 }
 
+// The dial runs neither faster than real time nor back.
 func TestDial_NeverRunsFasterOrBack(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 1))
 	for range 200_000 {
@@ -85,6 +87,7 @@ func TestDial_IgnoresHowOftenItIsRead(t *testing.T) {
 	}
 }
 
+// realOf is the inverse of dialOf, and rounds up.
 func TestDial_RealTimeIsItsInverse(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	for range 200_000 {
@@ -106,6 +109,7 @@ func TestDial_RealTimeIsItsInverse(t *testing.T) {
 	}
 }
 
+// A slow clock has its full speed after the recovery, and not before.
 func TestDial_RecoversToFullSpeed(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 50_000 {

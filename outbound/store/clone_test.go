@@ -71,6 +71,7 @@ func filled(t *testing.T) *Op {
 	return op
 }
 
+// A clone shares only what never changes.
 func TestClone_SharesNothingThatChanges(t *testing.T) {
 	op, want := filled(t), filled(t)
 	want.Into = nil
@@ -100,6 +101,7 @@ func TestClone_OfLittleIsLittle(t *testing.T) {
 	}
 }
 
+// Clone allocates once for each kind of content.
 func TestClone_TakesFiveAllocationsAtMost(t *testing.T) {
 	var clone *Op
 	for _, c := range []struct {

@@ -30,7 +30,7 @@ func (fixed) sure(s *State, p *Part) bool {
 	return d <= steady && d >= -steady
 }
 
-// end returns the time of the dial at which the window is over.
+// end returns when the window is over, as a time of the dial.
 func (law fixed) end(s *State, l *Limit, p *Part) time.Duration {
 	if law.sure(s, p) {
 		return add(p.Begin, l.Window)

@@ -214,6 +214,7 @@ func (w *hours) check() (wrong string, full bool) {
 	return "", full
 }
 
+// No hour of random calls breaks a promise of the law.
 func TestSearch_NoHourBreaksAPromise(t *testing.T) {
 	rounds := [...]int{2, 0, 20, 500}[deeper()+2]
 	var passed time.Duration

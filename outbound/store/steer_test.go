@@ -65,6 +65,7 @@ func TestSteer_FindsALimitThatIsTooHigh(t *testing.T) {
 	}
 }
 
+// When an API stops shedding calls, the whole rate returns.
 func TestSteer_RateReturnsWhenSheddingEnds(t *testing.T) {
 	seeds := 20
 	if raced || testing.Short() {
@@ -92,6 +93,7 @@ func TestSteer_RateReturnsWhenSheddingEnds(t *testing.T) {
 	}
 }
 
+// An API that refuses every call gets fewer than one call a minute.
 func TestSteer_RefusingAPIIsHardlyCalled(t *testing.T) {
 	a := &api{noise: 1, r: seeded(1)}
 	f := newFleet(20, Limit{Capacity: 1, Rate: 25}, a.answer)
@@ -144,6 +146,7 @@ func TestSteer_NoHistoryBreaksTheLimit(t *testing.T) {
 	}
 }
 
+// The refusals of a series count for an hour.
 func TestSteer_RowIsForgottenAfterAnHour(t *testing.T) {
 	limits := one(10, 10)
 	s := New(0, 1)
@@ -203,6 +206,7 @@ func TestSteer_RowSlowsToHalfAtMost(t *testing.T) {
 	}
 }
 
+// If refusals do not become fewer at a lower speed, the clock stops slowing down.
 func TestSteer_UselessSlowDownEnds(t *testing.T) {
 	limits := one(10, 10)
 	s := New(0, 1)

@@ -24,6 +24,7 @@ func TestUndo_LeavesEachLimitAsItWas(t *testing.T) {
 	l.book(Units{0, 100}, 0)
 }
 
+// Bookings that are undone in reverse order leave the state as it was.
 func TestUndo_AllInReverseOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	for _, limit := range []Limit{{Capacity: 1, Rate: 3}, {Capacity: 1, Rate: 200}, {Capacity: 7, Rate: 1. / 3}, {Capacity: 1, Rate: 1e5}, {Capacity: 1000, Rate: 1e6}, perSecond(10, 1), perSecond(7, 3600)} {

@@ -65,4 +65,5 @@ func ExampleNewInterceptor_tenants() {
 	_ = temporaljobs.NewInterceptor(limiter, nil)
 }
 
+// README.md shows the program of the example.
 func TestReadme_ShowsTheExample(t *testing.T) { jobtest.Readme(t) }

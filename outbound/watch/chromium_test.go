@@ -124,6 +124,7 @@ func buttonOf(name, button string) string {
 	return fmt.Sprintf("[...%s.querySelectorAll('button')].find(e => e.textContent.startsWith(%q))", cardOf(name), button)
 }
 
+// The page shows and does in a browser what the board says.
 func TestPage_InChromium(t *testing.T) {
 	c, s := newChromium(t), newSite(t)
 	address := s.URL + "/debug/dripfeed"

@@ -33,7 +33,7 @@ type meter struct {
 	mu sync.Mutex // protects what follows
 	Calls
 	marks   [keptSeconds]mark
-	last    int64  // the latest second in which the meter has counted
+	last    int64  // the latest second that the meter has counted
 	failed  string // why the latest call has failed
 	budgets []budget
 	held    time.Duration // how long the holds have lasted that are over

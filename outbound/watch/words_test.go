@@ -14,6 +14,7 @@ var durations = map[time.Duration]string{
 	24*time.Hour - time.Second: "1 d", 50*time.Hour + 29*time.Minute: "2 d 2 h", 700 * 24 * time.Hour: "700 d", 800 * 24 * time.Hour: "2 years", math.MaxInt64: "292 years",
 }
 
+// Each duration has the words that an operator reads.
 func TestWords_Durations(t *testing.T) {
 	for d, want := range durations {
 		if got := brief(d); got != want {

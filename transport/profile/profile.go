@@ -28,8 +28,8 @@ type Profile struct {
 	// nor a reset. It does not apply to a 503. It is 0 for none.
 	Penalty time.Duration
 	// Bodies are the responses whose body is read: at most 8 KiB of it, if its media type is
-	// JSON, or one of Types, and it is not compressed otherwise than by gzip. Reading delays
-	// the caller until the body ends, by up to 2 s, so do not list one that streams.
+	// JSON, or one of Types, and it is not compressed otherwise than by gzip. Do not list
+	// one that streams: the caller waits for its end, up to 2 s.
 	Bodies []Body
 	// Types are media types, in addition to JSON, whose bodies are read, in lower case, such as
 	// "text/xml".

@@ -146,7 +146,7 @@ func within(path string, folders []string) bool {
 	return false
 }
 
-// codeLines counts the lines on which a token stands.
+// codeLines counts the lines with a token.
 func codeLines(text []byte) int {
 	files := token.NewFileSet()
 	file := files.AddFile("", files.Base(), len(text))

@@ -21,6 +21,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// The example runs all its tasks.
 func TestFleet_RunsAllTasks(t *testing.T) {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		if os.Getenv("DRIPFEED_REQUIRE_REDIS") == "1" {
@@ -43,6 +44,7 @@ func TestFleet_RunsAllTasks(t *testing.T) {
 	}
 }
 
+// A wrong argument is an error.
 func TestArguments_WrongOnesAreErrors(t *testing.T) {
 	jobtest.Arguments(t, run, "go run -C outbound/asynqjobs ./example", "more", "-workers 0", "-tasks -1", "-unknown", "-redis 127.0.0.1/secret")
 }

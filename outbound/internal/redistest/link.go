@@ -19,7 +19,7 @@ type link struct {
 	pieces bool   // true for a replica's connection: it has no more requests and replies
 }
 
-// parcel is data for the other side, and the time at which to send it.
+// parcel is data for the other side, and when to send it.
 type parcel struct {
 	due  time.Time
 	data []byte
@@ -177,7 +177,7 @@ func (l *link) replies(to chan<- parcel) {
 	}
 }
 
-// pass sends bytes on in the pieces in which they arrive.
+// pass sends bytes on in pieces, as they arrive.
 func (l *link) pass(r *bufio.Reader, to chan<- parcel, next func() fate) {
 	deaf := false
 	for {

@@ -143,6 +143,7 @@ func unexplained(calls []time.Time, p promise, early func(time.Time) time.Durati
 	return over
 }
 
+// Calls that come together late are explained by their lateness, others are not.
 func TestLateness_ExplainsCallsThatComeTogether(t *testing.T) {
 	t.Parallel()
 	from := time.Now()

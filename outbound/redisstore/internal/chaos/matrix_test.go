@@ -109,6 +109,7 @@ var matrix = []struct {
 			"TestConformance"},
 }
 
+// Each test that the matrix names exists.
 func TestMatrix_NamesTestsThatExist(t *testing.T) {
 	t.Parallel()
 	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
