@@ -288,8 +288,8 @@ func (s *State) Alone(limits []Limit, i int, n float64) time.Duration {
 
 // Earliest returns a lower bound of the real time until a call of n could leave, after all
 // reservations and calls that take ahead in all. It also returns the limit that the call waits for,
-// or -1 for reservations only. It is exact with one limit that is not a calendar's, and without void
-// reservations.
+// or -1 for reservations only. It is exact with one leaky limit. It is exact with one window, too,
+// unless that counts void reservations.
 func (s *State) Earliest(limits []Limit, ahead, n *Units) (real time.Duration, which int) {
 	last := max(0, s.Last)
 	w, which := last, -1
