@@ -169,8 +169,12 @@ func (b *batch) take(todo []Attempt, sent, arrived time.Time) {
 				sh.counts.trips.Add(a.Arrived.Sub(t.began))
 				if v != Requeue || !t.unserved { // else the server answers, but may only read
 					q.cause = nil
+					proof := sent
+					if v == Requeue { // what the carrier knows of the key may be from before an outage; a second time it is newer
+						proof, q.requeued = q.requeued, sent
+					}
 					if sh.pipe(q) == p {
-						sh.answered(q, v, a.Err, sent)
+						sh.answered(q, v, a.Err, proof)
 					}
 				}
 			}

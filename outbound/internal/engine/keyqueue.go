@@ -20,6 +20,8 @@ type keyQueue struct {
 	caused  time.Time
 	until   time.Time // when the next trip has failed, if the server could not serve the one before, or zero
 	used    time.Time
+	// requeued is when the latest trip with the verdict Requeue was sent.
+	requeued time.Time
 
 	refusal refusal
 	offset  clockOffset

@@ -86,6 +86,34 @@ func TestOutage_ServerThatOnlyReadsIsDown(t *testing.T) {
 	})
 }
 
+// A step that finds the key written does not end an outage: the other process may have written it
+// before. The second one in the outage does.
+func TestOutage_KeyWrittenBeforeEndsNone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		errReading := errors.New("the server only reads")
+		var down, contended atomic.Bool
+		var asked atomic.Int64
+		c := newCarrier().answers(func(int, *engine.Attempt) error {
+			if contended.Load() || down.Load() && asked.Add(1)%2 == 1 {
+				return errRace
+			}
+			return errReading
+		})
+		e := c.start(time.Second)
+		require.ErrorIs(t, try(e, "key"), errReading)
+		down.Store(true)
+		for range 100 {
+			require.ErrorIs(t, try(e, "key"), store.ErrUnavailable)
+			time.Sleep(100 * time.Millisecond)
+		}
+		require.Equal(t, []store.StoreEventKind{store.EventDown}, c.reported())
+		contended.Store(true) // the server writes again, and other processes are always first
+		time.Sleep(time.Second)
+		require.ErrorIs(t, try(e, "key"), errRace)
+		require.Equal(t, []store.StoreEventKind{store.EventDown, store.EventUp}, c.reported())
+	})
+}
+
 // Only an attempt that has asked the server ends an outage.
 func TestOutage_AttemptThatAsksNoServerEndsNone(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -72,9 +72,14 @@ func short(c *pgstore.Config) { c.Timeout = time.Second }
 // durable makes a store wait for the disk.
 func durable(c *pgstore.Config) { c.Durable = true }
 
+// granting is held while a role gets its rights: PostgreSQL fails one of two GRANTs at the same time.
+var granting sync.Mutex
+
 // role makes a role that may do no more than a process needs, with settings, and returns its part of the URL.
 func (x *tables) role(t testing.TB, settings ...string) *url.Userinfo {
 	t.Helper()
+	granting.Lock()
+	defer granting.Unlock()
 	name := fmt.Sprintf("worker_%x", rand.Uint64())
 	x.exec(t, "CREATE ROLE "+name+" LOGIN")
 	x.exec(t, "GRANT USAGE ON SCHEMA "+x.config.Schema+" TO "+name)
