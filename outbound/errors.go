@@ -40,7 +40,8 @@ const (
 //   - 3 calls in progress, the oldest for 15s: an [InFlight] is full.
 //   - the call cannot meet the deadline: it would leave after that.
 //
-// Then it has the time until the retry.
+// Then it has the time until the retry. If the deadline had passed before the call, the text says
+// that alone.
 type ThrottledError struct {
 	// Key is the key of the bucket, or its label: see [Keyed].
 	Key string

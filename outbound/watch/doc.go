@@ -31,23 +31,31 @@
 //
 // # Metrics
 //
-//	dripfeed_calls_total{limiter, result, error_type}    calls: admitted, refused, failed, cancelled
-//	dripfeed_calls_over_limit_total{limiter, limit}      refused calls, by limit
-//	dripfeed_call_wait_time_seconds{limiter}             histogram of the waits of admitted calls
-//	dripfeed_calls_waiting, _oldest_wait_seconds         {limiter}: of a queue, now
-//	dripfeed_units_total{limiter, unit}                  units of admitted calls, before they settle
-//	dripfeed_limit_level, _capacity, _leak_rate          {limiter, limit}; capacity 1 for Per
-//	dripfeed_refusals_total{limiter, reason}             calls that the API has refused
-//	dripfeed_hold_remaining_seconds{limiter, reason}     for how long no call leaves
-//	dripfeed_hold_time_seconds_total, dripfeed_speed     {limiter}
-//	dripfeed_keys{limiter}                               limiters of an outbound.Keyed
-//	dripfeed_api_limit, _remaining, _reset_seconds       {limiter, policy, unit}: the API's report
-//	dripfeed_api_others_ratio                            the part that other clients use, about
-//	dripfeed_queue_late_total{limiter}                   reservations that were used too late
-//	dripfeed_store_unavailable, _requests_total          {store}
-//	dripfeed_store_request_time_seconds{store}           histogram
-//	dripfeed_store_operations_total{store}               they share requests
-//	dripfeed_store_repeats_total, _failures_total        {store}
+//	dripfeed_calls_total{limiter, result, error_type}  calls: admitted, refused, failed, cancelled
+//	dripfeed_calls_over_limit_total{limiter, limit}    refused calls, by limit
+//	dripfeed_call_wait_time_seconds{limiter}           histogram of the waits of admitted calls
+//	dripfeed_calls_waiting{limiter}                    in a queue, now
+//	dripfeed_calls_oldest_wait_seconds{limiter}        of the first call in a queue
+//	dripfeed_units_total{limiter, unit}                units of admitted calls, before they settle
+//	dripfeed_limit_level{limiter, limit}               units that count, those of booked calls too
+//	dripfeed_limit_capacity{limiter, limit}            1 for Per
+//	dripfeed_limit_leak_rate{limiter, limit}           units per second
+//	dripfeed_refusals_total{limiter, reason}           calls that the API has refused
+//	dripfeed_hold_remaining_seconds{limiter, reason}   for how long no call leaves
+//	dripfeed_hold_time_seconds_total{limiter}          of all holds
+//	dripfeed_speed{limiter}                            1, or less after refusals
+//	dripfeed_keys{limiter}                             limiters of an outbound.Keyed
+//	dripfeed_api_limit{limiter, policy, unit}          the API's report
+//	dripfeed_api_remaining{limiter, policy, unit}      likewise
+//	dripfeed_api_reset_seconds{limiter, policy, unit}  likewise
+//	dripfeed_api_others_ratio{limiter, policy, unit}   the part that other clients use, about
+//	dripfeed_queue_late_total{limiter}                 reservations that were used too late
+//	dripfeed_store_unavailable{store}                  1, or 0
+//	dripfeed_store_requests_total{store}
+//	dripfeed_store_request_time_seconds{store}         histogram
+//	dripfeed_store_operations_total{store}             several share a request
+//	dripfeed_store_repeats_total{store}                requests that were sent once more
+//	dripfeed_store_failures_total{store}               operations that ended with an error
 //
 // A label is a name from the program, a limit's or a policy's, and never a key, a URL or a host.
 // All keys of a Keyed are one series, without level, queue, hold and speed. While a store is

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -15,6 +16,23 @@ import (
 
 // sampleLine is a line of Prometheus text.
 var sampleLine = regexp.MustCompile(`^([a-z_]+)(\{([a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*\})? (\S+)$`)
+
+// The table in the package's documentation has each metric with its labels.
+func TestMetrics_DocHasEachMetric(t *testing.T) {
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, want := regexp.MustCompile(`(?m)^//\t(dripfeed_\S+\{[a-z_, ]+\})`).FindAllStringSubmatch(string(doc), -1), AllMetrics()
+	for i := range max(len(got), len(want)) {
+		if i >= min(len(got), len(want)) {
+			t.Fatalf("%d metrics are documented, and there are %d", len(got), len(want))
+		}
+		if name, labels := want[i].Prometheus(); got[i][1] != name+"{"+strings.Join(labels, ", ")+"}" {
+			t.Errorf("documented: %s, made: %s%v", got[i][1], name, labels)
+		}
+	}
+}
 
 // Names that break careless texts, or that look alike when they are cut or mended, have valid series of their own: a scrape
 // with one twice is lost.

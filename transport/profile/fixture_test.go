@@ -9,6 +9,7 @@ import (
 	"math"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -55,6 +56,10 @@ func readFixtures(t testing.TB, path string) (all []fixture) {
 		d.DisallowUnknownFields()
 		if err := d.Decode(&c); err != nil {
 			t.Fatalf("%s:%d: %v", path, n, err)
+		}
+		// The API's documentation, another text, a response that was seen, or one that was made.
+		if !slices.Contains([]string{"primary", "secondary", "wild", "synthetic"}, c.Evidence) {
+			t.Fatalf("%s:%d: evidence %q is not primary, secondary, wild or synthetic", path, n, c.Evidence)
 		}
 		c.Case = fmt.Sprintf("%d %s: %s", n, c.Vendor, c.Case)
 		all = append(all, c)
