@@ -44,9 +44,8 @@
 //
 // # Late and cancelled calls
 //
-// If the process was paused, or is short of CPU, a reservation later than [Config].Tolerance
-// returns to the bucket, and its call reserves again as the first in line. [Stats].Late counts
-// these.
+// If the process was paused, or lacks CPU, a reservation later than [Config].Tolerance returns to
+// the bucket, and its call reserves again as the first in line. [Stats].Late counts these.
 //
 // The reservation of a cancelled call goes to the next call, or else back to the bucket, and frees
 // its units if no later reservation exists. A process that crashes loses its reservations: one or
@@ -87,9 +86,8 @@
 // their own, never behind a call that waits for their job. MaxLen counts in each line. Stats, Len,
 // Close and Shutdown cover both.
 //
-// Put a limit of calls in flight outside and a limit per time inside, next to the call: then a call
-// leaves when its inner queue admits it. If both count the same calls, one bucket with both limits
-// is simpler. Two limits per time belong in one bucket.
+// Put a limit of calls in flight outside and a limit per time inside, next to the call, which then
+// leaves when the inner queue admits it. If both count the same calls, one bucket is simpler.
 package queue
 
 // How it works. The queue books a reservation, as package outbound calls it, for its first call
