@@ -196,7 +196,7 @@ func (e *LimitError) RetryableError() bool { return false }
 // [store.ErrUnavailable], and later calls fail without a wait until it answers again. Package
 // fallback admits calls meanwhile.
 type StoreError struct {
-	// Op is the operation: a call does "book". Others are "fillup", "hold", …
+	// Op is the operation: a call does "book". It may be "fillup" or "hold", …
 	Op string
 	// Key is the key of the bucket.
 	Key string

@@ -36,8 +36,8 @@ type Explanation struct {
 	// Corrupt is true if the bucket's stored data was corrupt. Each limit then counted as full, and
 	// [Bucket.Resume] takes out what no call has taken.
 	Corrupt bool
-	// Share is true while the store is unavailable and this process has its share of each limit: see
-	// package fallback. The States then count the shares of other processes as used.
+	// Share is true while the store is unavailable and package fallback decides by a part of each
+	// limit. The States then count the rest of each limit as used.
 	Share bool
 	// Booked is how long until the last booked call leaves. If it is zero, no call is booked.
 	Booked time.Duration

@@ -43,7 +43,7 @@
 // With a Share each key has a bucket in this process. It begins full, so that the switch causes no
 // burst. If a limit has a capacity of 40 and 20 units per second, each of four processes with a
 // Share of 0.25 has 10 and 5. A call of 11 units then fails with the store's error. A refusal by
-// the share names the whole limit. The Share of an [outbound.Explanation] is then true.
+// the share names the whole limit. An [outbound.Explanation] says which of both decides.
 // Reservations that were made in the store are void. A hold or a slow-down that was in force goes
 // on. Units that a call from before does not need are lost. Units that it needs beyond its cost are
 // charged here.

@@ -25,9 +25,9 @@
 //
 // The counts (calls, waits, units, refusals) are those of this process. Prometheus adds the
 // processes up. Levels, holds and speeds of a shared bucket are those of all processes, at AsOf of
-// the Explanation. While a bucket is on a share of package fallback, its levels count the shares of
-// other processes as used. The counts begin when a limiter is added. A queue or a store that is
-// added again under its name counts from 0; all other counts go on.
+// the Explanation. While package fallback decides by a part of each limit, the levels count the
+// rest as used. The counts begin when a limiter is added. A queue or a store that is added again
+// under its name counts from 0; all other counts go on.
 //
 // # Metrics
 //

@@ -263,8 +263,9 @@ func (f *Fleet) Restarts(t *testing.T) {
 	f.once(t, key, 3)
 }
 
-// Keyed checks that processes of two releases, which forget tenants and make their buckets again,
-// change the limits of a tenant at most once each, and no more often than a newer release starts.
+// Keyed checks how often processes of two releases change the limits of a tenant. They forget
+// tenants, and make their buckets again. Each changes the limits at most once. All together change
+// them no more often than a newer release starts.
 func (f *Fleet) Keyed(t *testing.T) {
 	const prefix = "tenant "
 	run := func(all *sync.WaitGroup, name string, limit outbound.Limit) {

@@ -20,9 +20,10 @@ func TestKill_CostsOnlyReservations(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	server := redistest.Start(t)
+	limit := outbound.Limit{Capacity: 4, LeakRate: 200}
 	c := newChildren(t, orders{
 		Addr: server.Addr(), Key: "chaos " + crand.Text(), Callers: 2, Tolerance: 20 * time.Millisecond,
-		Limits: []outbound.Limit{{Capacity: 4, LeakRate: 200}, outbound.Window(36, 200*time.Millisecond)}, // calls go for 160 ms, and then wait
+		Limits: []outbound.Limit{limit, outbound.Window(36, 200*time.Millisecond)}, // calls go for 160 ms, and then wait
 	})
 	for range 10 {
 		c.add()
@@ -31,6 +32,7 @@ func TestKill_CostsOnlyReservations(t *testing.T) {
 		goesOn(t, &one.calls, 3)
 	}
 	time.Sleep(d.between(0, 200*time.Millisecond))
+	var kills []time.Time
 	var victims []*child
 	for range 12 {
 		victim := c.all[d.IntN(len(c.all))]
@@ -38,6 +40,7 @@ func TestKill_CostsOnlyReservations(t *testing.T) {
 			victim = c.all[d.IntN(len(c.all))]
 		}
 		victims = append(victims, victim)
+		kills = append(kills, wall(time.Now()))
 		victim.kill()
 		goesOn(t, &c.calls, 20)
 		c.add()
@@ -45,6 +48,11 @@ func TestKill_CostsOnlyReservations(t *testing.T) {
 	}
 	goesOn(t, &c.calls, 50)
 	c.check()
+	all := times(&c.calls)
+	require.True(t, slices.ContainsFunc(kills, func(at time.Time) bool {
+		back := recovery(all, at, 100*time.Millisecond, 0.95*limit.LeakRate)
+		return back >= 0 && back < 5*time.Second
+	}), "the rate is back within 5 s after no kill")
 }
 
 // One of two workers is paused, as by a debugger or on a suspended machine, for half a
