@@ -38,7 +38,7 @@ func (p *Plugin) InsertMany(ctx context.Context, params []*rivertype.JobInsertPa
 	if p.AtInsert && p.Limiter != nil { // Work reports a nil Limiter
 		for b, all := range p.batches(params) {
 			runs, _ := b.Book(ctx, all.costs...) // none after an error
-			for i, run := range runs {
+			for i, run := range runs[:min(len(runs), len(all.jobs))] {
 				schedule(all.jobs[i], run)
 			}
 		}

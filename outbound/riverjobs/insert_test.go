@@ -17,9 +17,10 @@ import (
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
-// booker is a limiter that books reservations at its times.
+// booker is a limiter that books reservations at its times, and a surplus.
 type booker struct {
 	outbound.Unlimited
+	surplus  []jobs.Run
 	times    []time.Time
 	booked   []outbound.Cost
 	requests int
@@ -36,7 +37,7 @@ func (b *booker) Book(_ context.Context, costs ...outbound.Cost) (runs []jobs.Ru
 		runs = append(runs, jobs.Run{At: b.times[n], Ticket: fmt.Sprint(c, n)})
 		b.booked = append(b.booked, c)
 	}
-	return runs, nil
+	return append(runs, b.surplus...), nil
 }
 
 func insertParams(kind string) *rivertype.JobInsertParams {
@@ -57,7 +58,7 @@ func insert(t *testing.T, p *riverjobs.Plugin, jobs ...*rivertype.JobInsertParam
 func TestInsertMany_SchedulesJobsAtTheirReservations(t *testing.T) {
 	now := time.Now()
 	times := []time.Time{now.Add(-time.Second), now.Add(4 * time.Second), now.Add(time.Minute), now.Add(time.Hour)}
-	bookers := map[string]*booker{"a": {times: times}, "b": {times: times}}
+	bookers := map[string]*booker{"a": {times: times}, "b": {times: times, surplus: make([]jobs.Run, 1)}}
 	p := &riverjobs.Plugin{AtInsert: true, Limiter: func(kind, _ string, _ []byte) (outbound.Limiter, outbound.Cost) {
 		if b := bookers[kind]; b != nil {
 			return outbound.Observe(b, kind, func(context.Context, outbound.Event) {}), outbound.Cost{float64(kind[0])}
