@@ -33,6 +33,21 @@ func TestCalendar_DayBeginsAtMidnightOfItsZone(t *testing.T) {
 	})
 }
 
+// A month from the day of billing on, and a week from Sunday, in memory, in a store, and with other
+// limits: the 31st of January, the last of February, the 31st of March.
+func TestCalendar_BeginsOnTheDayOfFrom(t *testing.T) {
+	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
+		must(t, mine.SetLimits(ctx, Monthly(20, time.UTC).From(31), Weekly(10, time.UTC).From(7)))
+		until(t, "2000-01-29T12:00:00Z") // a Saturday
+		for i, want := range []string{0: "01-29T12:00:00Z", 9: "01-29T12:00:00Z", 10: "01-30T00:00:01Z", 19: "01-30T00:00:01Z",
+			20: "02-06T00:00:01Z", 30: "02-13T00:00:01Z", 39: "02-13T00:00:01Z", 40: "02-29T00:00:01Z", 50: "03-05T00:00:01Z", 60: "03-31T00:00:01Z"} {
+			if at := went(t, []*Bucket{mine, other}[i%2], 1)[0].UTC().Format("01-02T15:04:05Z"); want != "" && at != want {
+				t.Errorf("call %d leaves at %v, want %v", i, at, want)
+			}
+		}
+	})
+}
+
 // EmptyIn of a calendar is the reset, also where nothing is used, and where calls around it
 // count in the next period as well.
 func TestCalendar_StateHasTheReset(t *testing.T) {

@@ -21,12 +21,12 @@
 //	HubSpot: 100 in 10 s, 250,000 a day       Window(100, 10*time.Second), Daily(250_000, zone)
 //	Shopify: a bucket of 40, refilled at 2/s  Limit{Capacity: 40, LeakRate: 2}
 //	OpenAI: 30,000 tokens a minute            Window(30_000, time.Minute).Of(1, "tokens")
-//	a monthly budget                          Monthly(1_000, zone)
+//	a monthly budget, from the 15th on        Monthly(1_000, zone).From(15)
 //	5 concurrent requests                     InFlight(5)
 //
 // [Per], [PerSecond], [PerMinute] and [PerHour] space calls evenly; use them when in doubt.
-// [Window] lets up to n calls leave together and uses nearly all of the quota. [Hourly], [Daily]
-// and [Monthly] follow the calendar, and admit no call within a second of a period's end.
+// [Window] lets up to n calls leave together and uses nearly all of the quota. [Hourly], [Daily],
+// [Weekly] and [Monthly] follow the calendar, and admit no call within a second of a period's end.
 // [FixedWindow] is only for an API whose window begins with the first call. A [Limit] literal is a
 // leaky bucket of that size; make it smaller than the API's by what leaks in 10 ms.
 //

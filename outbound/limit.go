@@ -20,8 +20,8 @@ const (
 )
 
 // Limit is one limit of a bucket: a leaky bucket, unless [Window], [FixedWindow], [Hourly],
-// [Daily], [Monthly] or [InFlight] has made it. In any interval of length W at most Capacity +
-// LeakRate*W units leave.
+// [Daily], [Weekly], [Monthly] or [InFlight] has made it. In any interval of length W at most
+// Capacity + LeakRate*W units leave.
 //
 // A literal is for APIs that publish a bucket of their own, such as Limit{Capacity: 40, LeakRate:
 // 2}. For "n calls per window" use [Window], or [Per], [PerSecond], [PerMinute] or [PerHour] to
@@ -274,10 +274,25 @@ func Hourly(n float64) Limit { return calendarOf(store.Hourly, "Hourly", n, time
 // n is above 0 and at most 1e12.
 func Daily(n float64, zone *time.Location) Limit { return calendarOf(store.Daily, "Daily", n, zone) }
 
-// Monthly returns a limit of n units in each month of a time zone: a budget. The rules of [Daily]
-// apply.
+// Weekly returns a limit of n units in each week of a time zone, from Monday on unless [Limit.From]
+// says otherwise. The rules of [Daily] apply.
+func Weekly(n float64, zone *time.Location) Limit { return calendarOf(store.Weekly, "Weekly", n, zone) }
+
+// Monthly returns a limit of n units in each month of a time zone: a budget. Months begin on the
+// first unless [Limit.From] says otherwise. The rules of [Daily] apply.
 func Monthly(n float64, zone *time.Location) Limit {
 	return calendarOf(store.Monthly, "Monthly", n, zone)
+}
+
+// From returns a limit of [Monthly] whose months begin on this day, 1 to 31, such as the day of
+// billing: Monthly(10_000, time.UTC).From(15). A month without that day begins on its last one. The
+// weeks of [Weekly] begin on day 1, Monday, to 7, Sunday. Any other limit or day makes the limit
+// invalid.
+func (l Limit) From(day int) Limit {
+	if l.flaw == "" {
+		l.zone, l.flaw = calendar.Anchor(l.kind, l.zone, day)
+	}
+	return l
 }
 
 func calendarOf(kind store.Kind, name string, n float64, zone *time.Location) Limit {
@@ -353,6 +368,8 @@ func (l *Limit) period() string {
 		return " per hour UTC"
 	case store.Daily:
 		return " per day " + l.zone
+	case store.Weekly:
+		return " per week " + l.zone
 	}
 	return " per month " + l.zone
 }
@@ -399,7 +416,7 @@ func (l *Limit) check() string {
 	case l.inFlight || l.kind == store.Hourly:
 		return ""
 	case l.kind.Calendar():
-		_, flaw := calendar.Zone(l.zone)
+		_, _, flaw := calendar.Parse(l.kind, l.zone)
 		return flaw
 	case l.kind == store.Leaky && l.Capacity/l.LeakRate > maxDrain:
 		return "it drains in more than 100 years"

@@ -27,6 +27,7 @@ func TestLimit_Label(t *testing.T) {
 		"1000000 per hour UTC":             Hourly(1_000_000),
 		"10000 per day UTC":                Daily(10_000, time.UTC),
 		"30 per month America/Los_Angeles": Monthly(30, pacific),
+		"30 per week UTC from day 7":       Weekly(30, time.UTC).From(7),
 	} {
 		limits := []Limit{Limit{Capacity: 1, LeakRate: 1}.Of(3, "other"), l}
 		if s := states(t, Must(NewBucket("k", limits...)))[1]; s.Label() != label || s.Limit.Name != l.Name {

@@ -20,7 +20,8 @@ import (
 //	40 burst, 2/s                 Limit{Capacity: 40, LeakRate: 2}; also "/m" and "/h"
 //	100 in any 1m                 Window(100, time.Minute)
 //	30 in 1m from the first       FixedWindow(30, time.Minute)
-//	10000 per day Europe/Berlin   Daily; also "per hour UTC", "per month UTC"
+//	10000 per day Europe/Berlin   Daily; also "per hour UTC", "per week UTC", "per month UTC"
+//	900 per month UTC from day 15 Monthly(900, time.UTC).From(15); also "per week"
 //	5 in flight                   InFlight(5)
 //	5 in flight, 1m lease         InFlight(5).Lease(time.Minute)
 //	64 in flight, adaptive        InFlight(64).Adaptive()
@@ -167,13 +168,15 @@ func limitOfWords(n float64, words []string, burst float64) (l Limit, flaw strin
 		}
 	case is("per", "hour", "UTC"):
 		l = Hourly(n)
-	case is("per", "day", ""), is("per", "month", ""):
-		l = Limit{Capacity: n, kind: store.Daily, zone: words[2]}
-		if words[1] == "month" {
-			l.kind = store.Monthly
+	case len(words) > 2 && words[0] == "per" && calendarUnits[words[1]] != 0:
+		l = Limit{Capacity: n, kind: calendarUnits[words[1]], zone: words[2]}.intact()
+		if is("per", "", "", "from", "day", "") {
+			day, _ := strconv.Atoi(words[5])
+			l = l.From(day)
+		} else if len(words) > 3 {
+			flaw = noForm
 		}
-		l = l.intact()
-	case is("per", "day"), is("per", "month"):
+	case is("per", "") && calendarUnits[words[1]] != 0:
 		return l, "a " + words[1] + ` needs its time zone, as in "10000 per ` + words[1] + ` Europe/Berlin"`
 	case is("per", ""):
 		if d, flaw = parseTime(words[1]); flaw != "" {
@@ -197,11 +200,15 @@ func limitOfWords(n float64, words []string, burst float64) (l Limit, flaw strin
 	return l, flaw
 }
 
+// calendarUnits has the calendars that need a time zone, by the name of their period.
+var calendarUnits = map[string]store.Kind{"day": store.Daily, "week": store.Weekly, "month": store.Monthly}
+
 // limitObject is a limit as a JSON object.
 type limitObject struct {
 	N           float64 `json:"n"`
 	Per         string  `json:"per"`
 	Zone        string  `json:"zone"`
+	FromDay     int     `json:"from_day"`
 	Window      string  `json:"window"`
 	FixedWindow string  `json:"fixed_window"`
 	InFlight    float64 `json:"in_flight"`
@@ -225,7 +232,8 @@ func (o *limitObject) text() (text, flaw string) {
 	}
 	n := digits(o.N)
 	add(o.Per != "" && o.Zone == "", true, "%s per %s", n, o.Per)
-	add(o.Zone != "", true, "%s per %s %s", n, o.Per, o.Zone)
+	add(o.Zone != "" && o.FromDay == 0, true, "%s per %s %s", n, o.Per, o.Zone)
+	add(o.FromDay != 0, true, "%s per %s %s from day %d", n, o.Per, o.Zone, o.FromDay)
 	add(o.Window != "", true, "%s in any %s", n, o.Window)
 	add(o.FixedWindow != "", true, "%s in %s from the first", n, o.FixedWindow)
 	add(o.InFlight != 0 && o.Lease == "", false, "%s in flight", digits(o.InFlight))
@@ -273,7 +281,8 @@ func (l *Limit) UnmarshalText(text []byte) error {
 //
 //	{"n":30000,"per":"1m","burst":3000,"unit":1,"name":"tokens"}
 //	{"n":100,"window":"1m"}, or "fixed_window"
-//	{"n":10000,"per":"day","zone":"Europe/Berlin"}, or "month", or "hour" with "UTC"
+//	{"n":10000,"per":"day","zone":"Europe/Berlin"}, or "week", "month", or "hour" with "UTC"
+//	{"n":900,"per":"month","zone":"UTC","from_day":15}
 //	{"capacity":40,"leak_rate":2}
 //	{"in_flight":5}
 //

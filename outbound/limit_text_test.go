@@ -19,6 +19,7 @@ var someLimits = []Limit{
 	Window(100, 10*time.Second), Window(5_000, time.Hour).Of(1, "tokens"), Window(1./3, time.Millisecond), Window(1e12, maxWindow), FixedWindow(30, 7*time.Second),
 	InFlight(50).Lease(90*time.Second).Of(0, "calls"), InFlight(64).Adaptive().Of(1, "calls"),
 	Hourly(1e12), Daily(10_000, time.UTC), Daily(10_000, pacific).Of(2, "units"), Monthly(1e-9, pacific),
+	Weekly(7, time.UTC), Weekly(7, pacific).From(7), Monthly(9, pacific).From(31).Of(1, "tokens"),
 }
 
 var pacific = zone("America/Los_Angeles")
@@ -96,6 +97,10 @@ func TestParseLimit_ReadsWhatPeopleWrite(t *testing.T) {
 		{"30 in 7s from the first", FixedWindow(30, 7*time.Second), ""},
 		{"10000 per day Europe/Berlin", Daily(10_000, berlin), ""},
 		{"7 per month UTC", Monthly(7, time.UTC), ""},
+		{"900 per month UTC from day 15", Monthly(900, time.UTC).From(15), ""},
+		{"900 per month UTC from day 1", Monthly(900, time.UTC), "900 per month UTC"},
+		{"20 per week UTC", Weekly(20, time.UTC).From(3).From(1), ""},
+		{"20 per week Europe/Berlin  from day 7", Weekly(20, berlin).From(7), "20 per week Europe/Berlin from day 7"},
 		{"5 per hour UTC", Hourly(5), ""},
 		{"5 in flight", InFlight(5), ""},
 		{"5 in flight, 30s lease", InFlight(5), "5 in flight"},
@@ -120,19 +125,21 @@ func TestParseLimit_ReadsWhatPeopleWrite(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]Limit{
-		`{"n":10,"per":"1s"}`:                           PerSecond(10),
-		`{"n":60,"per":"minute","burst":5}`:             PerMinute(60).Burst(5),
-		`{"n":2,"per":"1s","burst":40}`:                 {Capacity: 40, LeakRate: 2},
-		`{"capacity":40,"leak_rate":2,"name":"shop"}`:   {Capacity: 40, LeakRate: 2, Name: "shop"},
-		`{"n":100,"window":"1m","unit":1}`:              Window(100, time.Minute).Of(1, ""),
-		`{"n":30,"fixed_window":"7s"}`:                  FixedWindow(30, 7*time.Second),
-		`{"n":10000,"per":"day","zone":"UTC"}`:          Daily(10_000, time.UTC),
-		`{"n":1,"per":"month","zone":"Europe/Berlin"}`:  Monthly(1, berlin),
-		`{"in_flight":5}`:                               InFlight(5),
-		`{"in_flight": 7, "lease": "1m"}`:               InFlight(7).Lease(time.Minute),
-		`{"in_flight":64,"adaptive":true,"name":"x"}`:   InFlight(64).Adaptive().Of(0, "x"),
-		` "in\u0070ut (unit 1): 5 in flight" `:          InFlight(5).Of(1, "input"),
-		`{"n":5,"per":"hour","zone":"UTC","name":"\""}`: Hourly(5).Of(0, `"`),
+		`{"n":10,"per":"1s"}`:                              PerSecond(10),
+		`{"n":60,"per":"minute","burst":5}`:                PerMinute(60).Burst(5),
+		`{"n":2,"per":"1s","burst":40}`:                    {Capacity: 40, LeakRate: 2},
+		`{"capacity":40,"leak_rate":2,"name":"shop"}`:      {Capacity: 40, LeakRate: 2, Name: "shop"},
+		`{"n":100,"window":"1m","unit":1}`:                 Window(100, time.Minute).Of(1, ""),
+		`{"n":30,"fixed_window":"7s"}`:                     FixedWindow(30, 7*time.Second),
+		`{"n":10000,"per":"day","zone":"UTC"}`:             Daily(10_000, time.UTC),
+		`{"n":1,"per":"month","zone":"Europe/Berlin"}`:     Monthly(1, berlin),
+		`{"in_flight":5}`:                                  InFlight(5),
+		`{"n":9,"per":"month","zone":"UTC","from_day":31}`: Monthly(9, time.UTC).From(31),
+		`{"n":9,"per":"week","zone":"UTC"}`:                Weekly(9, time.UTC),
+		`{"in_flight": 7, "lease": "1m"}`:                  InFlight(7).Lease(time.Minute),
+		`{"in_flight":64,"adaptive":true,"name":"x"}`:      InFlight(64).Adaptive().Of(0, "x"),
+		` "in\u0070ut (unit 1): 5 in flight" `:             InFlight(5).Of(1, "input"),
+		`{"n":5,"per":"hour","zone":"UTC","name":"\""}`:    Hourly(5).Of(0, `"`),
 	} {
 		var l Limit
 		if err := json.Unmarshal([]byte(text), &l); err != nil || l != want {
@@ -180,7 +187,8 @@ func TestParseLimit_SaysWhatIsWrong(t *testing.T) {
 		"10 in any 1s, 5 burst": "Burst", "5 in flight, 2 burst": "Burst", "10 in any 1us": "1 ms", "NaN in any 1s": "Window needs", "1e13 in any 1s": "1e12", "10 in 1s": "not like",
 		"0.5 in flight": "whole", "2.5 in flight": "whole", "0x1p3 per 1s": "not a number", "0X10 in flight": "not a number", "0 in flight": "capacity", "1e19 in flight": "capacity", "NaN in flight": "NaN",
 		"10 per day": `"10000 per day Europe/Berlin"`, "10 per month": "per month Europe/Berlin", "10 per day Mars/Olympus": "cannot be loaded", "10 per day Local": "time.Local", "10 per hour Europe/Berlin": "not like",
-		"10 per day ../../etc/passwd": "cannot be loaded", "10 per day Europe//Berlin": "no name of a time zone", "0 per day UTC": "capacity", "10 per week UTC": "not like", "10 per day UTC, 2 burst": "Burst",
+		"10 per day ../../etc/passwd": "cannot be loaded", "10 per day Europe//Berlin": "no name of a time zone", "0 per day UTC": "capacity", "10 per week": "per week Europe/Berlin", "10 per month UTC from day 32": "1 to 31", "10 per week UTC from day x": "1 to 7", "10 per day UTC from day 2": "Weekly and Monthly",
+		"10 per month UTC from 3": "not like", "10 per month UTC from day 3 4": "not like", "10 per month UTC from day -3": "1 to 31", "10 per day UTC, 2 burst": "Burst",
 		"x (unit 4): 5 in flight": "unit 4", "x (unit -1): 5 in flight": "unit -1", "x (unit one): 5 in flight": "(unit 1)", "\xff: 5 in flight": "UTF-8", `"x" y: 5 in flight`: "follows", `"x" 5 in flight`: "colon",
 		strings.Repeat("9", 1e5) + " per 1s": "number", "10 per day " + strings.Repeat("x", 1e5): "time zone", strings.Repeat("x", 1e5): "number", "1 per " + strings.Repeat("1d", 1e5): "duration",
 	} {
@@ -190,7 +198,7 @@ func TestParseLimit_SaysWhatIsWrong(t *testing.T) {
 		}
 	}
 	for _, data := range []string{`{}`, `[]`, `1`, `true`, `"`, `"x"`, `{"n":10}`, `{"per":"1s"}`, `{"n":0,"per":"1s"}`, `{"n":1e400,"per":"1s"}`, `{"n":10,"per":1}`, `{"n":10,"per":"1s","window":"1s"}`,
-		`{"n":10,"per":"1s","brust":5}`, `{"n":10,"per":"1s","zone":"UTC"}`, `{"n":10,"per":"day"}`, `{"n":10,"zone":"UTC"}`, `{"n":10,"per":"day","zone":"Mars/Olympus"}`, `{"n":10,"per":"1s","burst":-1}`,
+		`{"n":10,"per":"1s","brust":5}`, `{"n":10,"per":"1s","zone":"UTC"}`, `{"n":10,"per":"day"}`, `{"n":10,"zone":"UTC"}`, `{"n":10,"from_day":3}`, `{"n":10,"per":"month","zone":"UTC","from_day":-1}`, `{"n":10,"per":"1s","from_day":3}`, `{"n":10,"per":"day","zone":"Mars/Olympus"}`, `{"n":10,"per":"1s","burst":-1}`,
 		`{"n":1,"in_flight":5}`, `{"in_flight":0.5}`, `{"in_flight":-1}`, `{"in_flight":5,"burst":2}`, `{"capacity":1}`, `{"leak_rate":1}`, `{"capacity":-1,"leak_rate":1}`, `{"capacity":1e13,"leak_rate":1}`,
 		`{"capacity":1,"leak_rate":1,"n":1}`, `{"capacity":1,"leak_rate":1,"burst":1}`, `{"capacity":1,"leak_rate":1,"in_flight":1}`, `{"capacity":1,"leak_rate":1,"unit":4}`, `{"capacity":1,"leak_rate":1,"unit":0.5}`,
 		`{"n":10,"window":"1s 2s"}`, `{"n":10,"window":"1us"}`, `{"n":10,"fixed_window":"x"}`, `{"n":10,"window":"1s","burst":2}`, `{"n":1,"per":"1s","name":5}`} {

@@ -182,6 +182,8 @@ func TestWindow_InvalidErrorSaysWhatWorks(t *testing.T) {
 		{Daily(1, time.FixedZone("Europe//Berlin", 0)), "is no name"}, {Daily(1, time.FixedZone("../etc/passwd", 0)), "cannot be loaded"},
 		{Window(5_000, time.Hour).Burst(10), "Burst is for limits that space calls evenly: all of 5000 in any 1h may leave in one burst without it"},
 		{Daily(10, time.UTC).Burst(2), "all of 10 per day UTC may leave in one burst"}, {Window(0, time.Hour).Burst(2), "Window needs a number"},
+		{Daily(1, time.UTC).From(2), "From is for Weekly and Monthly"}, {PerSecond(1).From(1), "From is for"}, {Weekly(1, time.UTC).From(8), "from 1 to 7, not 8"},
+		{Monthly(1, time.UTC).From(0), "from 1 to 31, not 0"}, {Monthly(1, time.Local).From(3), "name the zone"}, {Weekly(-1, time.UTC).From(9), "Weekly needs"},
 		{Window(1, time.Hour).Of(4, ""), "unit 4"}, {Hourly(1).Of(0, "\xff"), "UTF-8"},
 	} {
 		_, err := NewBucket("k", c.limit)

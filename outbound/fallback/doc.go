@@ -53,9 +53,9 @@
 // admitted until a window after the switch. In shorter outages calls wait for that, or are refused
 // with that time. If calls should continue meanwhile, use a leaky limit.
 //
-// A share of an hour, a day or a month is that of what was left of it by the store's last reply. If
-// there was no reply, or if the limits have changed since, the share is empty until the next one.
-// It counts by this machine's time of day. A process remembers this, holds and slow-downs of 10_000
+// A share of a calendar quota is that of what was left of it by the store's last reply. If there
+// was no reply, or if the limits have changed since, the share is empty until the next one. It
+// counts by this machine's time of day. A process remembers this, holds and slow-downs of 10_000
 // keys.
 //
 // A share of less than a unit is a whole unit, as seldom as the Share allows. With a Window of 5

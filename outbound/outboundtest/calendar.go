@@ -14,22 +14,23 @@ const (
 	Hour  Period = iota + 1 // until the clock shows the next full hour, or is set
 	Day                     // until the clock shows the next date
 	Month                   // until the clock shows the next month
+	Week                    // until the clock shows the next Monday
 )
 
-var periods = [...]string{Hour: "hour", Day: "day", Month: "month"}
+var periods = [...]string{Hour: "hour", Day: "day", Month: "month", Week: "week"}
 
 // String returns the period's name in lower case: "day".
 func (p Period) String() string {
-	if p < Hour || p > Month {
+	if p < Hour || p > Week {
 		return fmt.Sprintf("period %d", int(p))
 	}
 	return periods[p]
 }
 
-// CalendarWindow admits up to n units in each hour, day or month of the zone's calendar. Up to 2n
-// units may follow each other closely where two periods meet. The API goes by its own clock, which
-// [API.Skew] sets: with one second it begins a period a second early. n must be above 0 and finite,
-// the period one of the three, and the zone not nil; otherwise it panics.
+// CalendarWindow admits up to n units in each hour, day, week or month of the zone's calendar. Up
+// to 2n units may follow each other closely where two periods meet. The API goes by its own clock,
+// which [API.Skew] sets: with one second it begins a period a second early. n must be above 0 and
+// finite, the period one of the four, and the zone not nil; otherwise it panics.
 func CalendarWindow(n float64, period Period, zone *time.Location) Rule {
 	needPositive("limit of a period", n)
 	needPeriod(period, zone)
@@ -39,7 +40,7 @@ func CalendarWindow(n float64, period Period, zone *time.Location) Rule {
 }
 
 func needPeriod(p Period, zone *time.Location) {
-	need(p >= Hour && p <= Month, "%v: must be Hour, Day or Month", p)
+	need(p >= Hour && p <= Week, "%v: must be Hour, Day, Month or Week", p)
 	need(zone != nil, "a %v in no zone: give one, such as time.UTC", p)
 }
 
@@ -52,7 +53,11 @@ func (p Period) around(t time.Time, zone *time.Location) (begin, end time.Time) 
 	year, month, day := local.Date()
 	for {
 		civil, next := time.Date(year, month, day, 0, 0, 0, 0, time.UTC), time.Date(year, month, day+1, 0, 0, 0, 0, time.UTC)
-		if p == Month {
+		switch p {
+		case Week:
+			civil = civil.AddDate(0, 0, -(int(civil.Weekday())+6)%7)
+			next = civil.AddDate(0, 0, 7)
+		case Month:
 			civil, next = time.Date(year, month, 1, 0, 0, 0, 0, time.UTC), time.Date(year, month+1, 1, 0, 0, 0, 0, time.UTC)
 		}
 		if begin, end = turn(civil, zone), turn(next, zone); t.Before(end) {

@@ -49,6 +49,8 @@ func TestCalendarWindow_LastsAsLongAsThePeriod(t *testing.T) {
 		{Month, "UTC", "1900-02-01T00:00:00Z", []time.Duration{28 * 24 * h, 31 * 24 * h}},
 		{Month, "UTC", "2026-11-01T00:00:00Z", []time.Duration{30 * 24 * h, 31 * 24 * h, 31 * 24 * h, 28 * 24 * h}},
 		{Month, "Europe/Berlin", "2026-03-01T00:00:00+01:00", []time.Duration{31*24*h - h, 30 * 24 * h}},
+		{Week, "UTC", "2026-11-30T00:00:00Z", []time.Duration{7 * 24 * h, 7 * 24 * h}},
+		{Week, "Europe/Berlin", "2026-03-23T00:00:00+01:00", []time.Duration{7*24*h - h, 7 * 24 * h}},
 		{Hour, "UTC", "2026-12-31T23:00:00Z", []time.Duration{h, h}},
 		{Hour, "Asia/Kathmandu", "2026-07-01T10:00:00+05:45", []time.Duration{h, h}},
 		{Hour, "Europe/Berlin", "2026-10-25T02:00:00+02:00", []time.Duration{h, h, h}},                                // comes twice
@@ -311,6 +313,6 @@ func TestHistory_CheckWindowPanicsOnInvalidNumbers(t *testing.T) {
 	for _, bad := range []time.Duration{-1, time.Hour + 1, math.MaxInt64, math.MinInt64} {
 		wantPanic(t, "a skew of", func() { _ = h.CheckCalendar(1, Day, time.UTC, bad) })
 	}
-	wantPanic(t, "must be Hour, Day or Month", func() { _ = h.CheckCalendar(1, 4, time.UTC, 0) })
+	wantPanic(t, "must be Hour, Day, Month or Week", func() { _ = h.CheckCalendar(1, 5, time.UTC, 0) })
 	wantPanic(t, "a month in no zone", func() { _ = h.CheckCalendar(1, Month, nil, 0) })
 }

@@ -38,7 +38,7 @@
 // [History] checks a limiter without an API. Add each departure. [History.Check] then returns an
 // error if more than capacity + leakRate*W units left in any interval of length W.
 // [History.CheckWindow] checks for at most n units in any window of one length, and
-// [History.CheckCalendar] for at most n in each hour, day or month. [History.Worst] finds the
+// [History.CheckCalendar] for at most n in each hour, day, week or month. [History.Worst] finds the
 // fullest window of a length, and [History.Use] the share of the limit that was used. An API keeps
 // such histories of its arrivals and of the calls that it admitted.
 //

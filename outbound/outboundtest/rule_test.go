@@ -349,8 +349,8 @@ func TestRule_PanicsOnInvalidNumbers(t *testing.T) {
 		wantPanic(t, "limit of a window", func() { SlidingLog(bad, time.Second) })
 		wantPanic(t, "limit of a period", func() { CalendarWindow(bad, Day, time.UTC) })
 	}
-	for _, bad := range []Period{0, -1, Month + 1, math.MaxInt} {
-		wantPanic(t, "must be Hour, Day or Month", func() { CalendarWindow(1, bad, time.UTC) })
+	for _, bad := range []Period{0, -1, Week + 1, math.MaxInt} {
+		wantPanic(t, "must be Hour, Day, Month or Week", func() { CalendarWindow(1, bad, time.UTC) })
 	}
 	wantPanic(t, "a day in no zone", func() { CalendarWindow(1, Day, nil) })
 	for _, bad := range []time.Duration{0, -1, math.MinInt64, math.MaxInt64} {

@@ -60,7 +60,7 @@ func (w *twin) limits() []store.Limit {
 		case 3:
 			l.Kind, l.Window = store.Fixed, time.Duration([]float64{1, 10}[w.IntN(2)]*1e9)
 		case 4:
-			l.Kind, l.Rate = store.Hourly+store.Kind(w.IntN(3)), 0
+			l.Kind, l.Rate = store.Hourly+store.Kind(w.IntN(4)), 0
 			if l.Kind > store.Hourly {
 				l.Zone = []string{"UTC", "Europe/Berlin", "America/St_Johns"}[w.IntN(3)]
 			}

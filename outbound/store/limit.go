@@ -29,6 +29,7 @@ const (
 	Hourly              // at most Capacity units in each hour of UTC
 	Daily               // in each day of Zone
 	Monthly             // in each month of Zone
+	Weekly              // in each week of Zone
 )
 
 // Calendar reports whether a limit of the kind counts in periods of a calendar, so that an [Op]
@@ -44,7 +45,8 @@ type Limit struct {
 	// Name, Unit and Kind identify the limit. When the limits of a key change, a limit keeps its
 	// level if these three stay.
 	Name string
-	// Zone is the name of a calendar's time zone. Only the user understands it.
+	// Zone names a calendar: its time zone, and the first day of its weeks or months. Only the user
+	// understands it.
 	Zone     string  `json:",omitzero"`
 	Capacity float64 // units
 	// Rate is in units per second. The rate of a window is Capacity / Window. The rate of a
@@ -144,7 +146,7 @@ func Equal(a, b []Limit) bool {
 // Sound reports whether a key can have been used with this limit. A store may read back
 // anything.
 func (l *Limit) Sound() bool {
-	return l.Capacity > 0 && l.Capacity <= maxCapacity && l.Unit >= 0 && l.Unit <= MaxUnit && l.Window >= 0 && l.Kind <= Monthly &&
+	return l.Capacity > 0 && l.Capacity <= maxCapacity && l.Unit >= 0 && l.Unit <= MaxUnit && l.Window >= 0 && l.Kind <= Weekly &&
 		(l.N == 0 || l.Kind == Leaky && l.Window > 0 && l.N > 0 && l.N <= math.MaxFloat64) && l.law().shaped(l)
 }
 

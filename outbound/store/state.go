@@ -150,7 +150,7 @@ type law interface {
 	empty(s *State, l *Limit, i int) (dial, real time.Duration)
 }
 
-var laws = [...]law{Leaky: leaky{}, Window: window{}, Fixed: fixed{}, Hourly: period{}, Daily: period{}, Monthly: period{}}
+var laws = [...]law{Leaky: leaky{}, Window: window{}, Fixed: fixed{}, Hourly: period{}, Daily: period{}, Monthly: period{}, Weekly: period{}}
 
 func (l *Limit) law() law { return laws[l.Kind] }
 

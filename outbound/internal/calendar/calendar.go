@@ -6,6 +6,8 @@ import (
 	"math"
 	"path"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,11 +61,58 @@ func Name(zone *time.Location) (name, flaw string) {
 	return name, ""
 }
 
+// from is between the time zone and the first day of weeks or months, in a store.Limit's Zone.
+const from = " from day "
+
+// Anchor returns the Zone of a limit whose weeks or months begin on a day, and what is wrong with
+// the day, or "". A Zone without a day has day 1.
+func Anchor(kind store.Kind, zone string, day int) (spec, flaw string) {
+	most := 31
+	switch kind {
+	case store.Weekly:
+		most = 7
+	case store.Monthly:
+	default:
+		return zone, "From is for Weekly and Monthly"
+	}
+	if zone, _, _ = strings.Cut(zone, from); day > 1 && day <= most {
+		return zone + from + strconv.Itoa(day), ""
+	} else if day != 1 {
+		flaw = fmt.Sprintf("From needs a day from 1 to %d, not %d", most, day)
+	}
+	return zone, flaw
+}
+
+// Parse returns the time zone of a limit's Zone, the first day of its weeks or months, and what is
+// wrong with it, or "".
+func Parse(kind store.Kind, spec string) (zone *time.Location, day int, flaw string) {
+	name, text, ok := strings.Cut(spec, from)
+	day = 1
+	if ok {
+		day, _ = strconv.Atoi(text)
+		var again string
+		if again, flaw = Anchor(kind, name, day); flaw == "" && again != spec {
+			flaw = fmt.Sprintf("%.64q is not like \"UTC from day 15\"", spec)
+		}
+		if flaw != "" {
+			return nil, 0, flaw
+		}
+	}
+	zone, flaw = Zone(name)
+	return zone, day, flaw
+}
+
 // Calendar finds the periods of a bucket's limits at a time.
 type Calendar struct {
-	kinds []store.Kind
-	zones []*time.Location // nil if the limit does not count by the calendar, or counts by UTC's hours
-	last  atomic.Pointer[span]
+	limits []rule
+	last   atomic.Pointer[span]
+}
+
+// rule is how a limit counts.
+type rule struct {
+	kind store.Kind
+	zone *time.Location // nil if the limit does not count by the calendar, or counts by UTC's hours
+	day  int            // the first of a month, or of a week, where Monday is 1
 }
 
 // span is a part of a calendar, in Unix seconds. It never changes.
@@ -77,10 +126,11 @@ func New(limits []store.Limit) *Calendar {
 	if !slices.ContainsFunc(limits, func(l store.Limit) bool { return l.Kind.Calendar() }) {
 		return nil
 	}
-	c := &Calendar{kinds: make([]store.Kind, len(limits)), zones: make([]*time.Location, len(limits))}
-	for i := range limits {
-		if c.kinds[i] = limits[i].Kind; c.kinds[i] > store.Hourly {
-			c.zones[i], _ = Zone(limits[i].Zone)
+	c := &Calendar{limits: make([]rule, len(limits))}
+	for i, l := range limits {
+		r := &c.limits[i]
+		if r.kind = l.Kind; r.kind > store.Hourly {
+			r.zone, r.day, _ = Parse(l.Kind, l.Zone)
 		}
 	}
 	return c
@@ -106,33 +156,40 @@ func (c *Calendar) At(unix time.Duration) []store.Period {
 
 // span computes the calendar at a Unix time.
 func (c *Calendar) span(sec int64) *span {
-	m := &span{from: math.MinInt64, until: math.MaxInt64, periods: make([]store.Period, len(c.kinds))}
-	for i, kind := range c.kinds {
-		if !kind.Calendar() {
+	m := &span{from: math.MinInt64, until: math.MaxInt64, periods: make([]store.Period, len(c.limits))}
+	for i, r := range c.limits {
+		if !r.kind.Calendar() {
 			continue
 		}
-		p := period(kind, c.zones[i], sec)
+		p := r.period(sec)
 		m.periods[i] = p
 		m.from, m.until = max(m.from, p.Begin), min(m.until, p.End)
 	}
 	return m
 }
 
-// period returns the period of a kind that a Unix time is in. The periods follow each other
-// without a gap, whatever the zone's clocks do.
-func period(kind store.Kind, zone *time.Location, sec int64) store.Period {
-	if kind == store.Hourly {
+// period returns the period that a Unix time is in. The periods follow each other without a gap,
+// whatever the zone's clocks do. A month without its first day begins on its last one, as the
+// billing cycles of Stripe do (docs.stripe.com/billing/subscriptions/billing-cycle).
+func (r rule) period(sec int64) store.Period {
+	if r.kind == store.Hourly {
 		begin := sec - (sec%3600+3600)%3600
 		return store.Period{Begin: begin, End: begin + 3600, Next: begin + 7200}
 	}
-	year, month, day := time.Unix(sec, 0).In(zone).Date()
+	local := time.Unix(sec, 0).In(r.zone)
+	year, month, day := local.Date()
 	begins := func(i int) int64 {
-		if kind == store.Monthly {
-			return dayBegins(zone, year, month+time.Month(i), 1)
+		switch r.kind {
+		case store.Monthly:
+			last := time.Date(year, month+time.Month(i)+1, 0, 0, 0, 0, 0, time.UTC).Day()
+			return dayBegins(r.zone, year, month+time.Month(i), min(r.day, last))
+		case store.Weekly:
+			since := (int(local.Weekday()) + 7 - r.day) % 7
+			return dayBegins(r.zone, year, month, day-since+7*i)
 		}
-		return dayBegins(zone, year, month, day+i)
+		return dayBegins(r.zone, year, month, day+i)
 	}
-	i, times := 0, [3]int64{}
+	i, times := -1, [3]int64{}
 	for begins(i+1) <= sec { // clocks that go back over midnight show the day before once more
 		i++
 	}

@@ -9,6 +9,11 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
+// periodAt returns the period of a limit with this Zone.
+func periodAt(kind store.Kind, spec string, sec int64) store.Period {
+	return New([]store.Limit{{Kind: kind, Zone: spec}}).At(time.Duration(sec) * time.Second)[0]
+}
+
 func zone(name string) *time.Location {
 	z, err := time.LoadLocation(name)
 	if err != nil {
@@ -50,10 +55,20 @@ func TestCalendar_FollowsTheClocksOfItsZone(t *testing.T) {
 		{store.Monthly, "UTC", "2024-12-31T23:59:59Z", "2024-12-01T00:00:00Z", [2]time.Duration{31 * day, 31 * day}},
 		{store.Monthly, "Europe/Berlin", "2024-02-29T23:30:00Z", "2024-02-29T23:00:00Z", [2]time.Duration{31*day - time.Hour, 30 * day}},
 		{store.Monthly, "Pacific/Kiritimati", "2024-01-31T10:00:00Z", "2024-01-31T10:00:00Z", [2]time.Duration{29 * day, 31 * day}},
+		// Days of billing that a month lacks: docs.stripe.com/billing/subscriptions/billing-cycle, "the
+		// 31st … the last day of the month".
+		{store.Monthly, "UTC from day 31", "2026-01-31T00:00:00Z", "2026-01-31T00:00:00Z", [2]time.Duration{28 * day, 31 * day}},
+		{store.Monthly, "UTC from day 31", "2026-01-30T23:59:59Z", "2025-12-31T00:00:00Z", [2]time.Duration{31 * day, 28 * day}},
+		{store.Monthly, "UTC from day 29", "2024-03-01T00:00:00Z", "2024-02-29T00:00:00Z", [2]time.Duration{29 * day, 31 * day}},
+		{store.Monthly, "Europe/Berlin from day 15", "2026-03-14T22:59:59Z", "2026-02-14T23:00:00Z", [2]time.Duration{28 * day, 31*day - time.Hour}},
+		{store.Weekly, "UTC", "2026-11-29T12:00:00Z", "2026-11-23T00:00:00Z", [2]time.Duration{7 * day, 7 * day}},
+		{store.Weekly, "UTC", "2026-11-30T00:00:00Z", "2026-11-30T00:00:00Z", [2]time.Duration{7 * day, 7 * day}},
+		{store.Weekly, "UTC from day 7", "2026-11-28T23:59:59Z", "2026-11-22T00:00:00Z", [2]time.Duration{7 * day, 7 * day}},
+		{store.Weekly, "Europe/Berlin from day 7", "2026-03-23T00:00:00Z", "2026-03-21T23:00:00Z", [2]time.Duration{7 * day, 7*day - time.Hour}},
 		{store.Hourly, "UTC", "2024-03-10T09:59:59Z", "2024-03-10T09:00:00Z", [2]time.Duration{time.Hour, time.Hour}},
 		{store.Hourly, "UTC", "1969-12-31T23:59:59Z", "1969-12-31T23:00:00Z", [2]time.Duration{time.Hour, time.Hour}},
 	} {
-		p := period(c.kind, zone(c.zone), instant(t, c.at))
+		p := periodAt(c.kind, c.zone, instant(t, c.at))
 		begin := instant(t, c.begin)
 		want := store.Period{Begin: begin}
 		for i, end := range []*int64{&want.End, &want.Next} {
@@ -82,23 +97,23 @@ func TestCalendar_HasNoGaps(t *testing.T) {
 	const week = 7 * 24 * 60 * 60
 	for _, name := range []string{"UTC", "America/Los_Angeles", "America/Havana", "America/St_Johns", "America/Sao_Paulo", "Pacific/Apia", "Pacific/Kwajalein",
 		"Africa/Cairo", "Africa/Casablanca", "Antarctica/Troll", "Asia/Manila", "America/Juneau", "Asia/Gaza", "Europe/Dublin"} {
-		for _, kind := range []store.Kind{store.Daily, store.Monthly} {
-			z := zone(name)
+		for _, r := range []rule{{store.Daily, nil, 1}, {store.Monthly, nil, 1}, {store.Monthly, nil, 31}, {store.Weekly, nil, 1}, {store.Weekly, nil, 7}} {
+			r.zone = zone(name)
 			at := time.Date(1867, 1, 1, 0, 0, 0, 0, time.UTC).Unix() // and Alaska's and Samoa's change of the date line
 			last := time.Date(2040, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
-			p := period(kind, z, at)
+			p := r.period(at)
 			for p.Begin < last {
-				q := period(kind, z, p.End)
-				if q.Begin != p.End || q.End != p.Next || period(kind, z, p.End-1) != p || p.End <= p.Begin {
-					t.Fatalf("%s: %+v is followed by %+v, and its last second is in %+v", name, p, q, period(kind, z, p.End-1))
+				q := r.period(p.End)
+				if q.Begin != p.End || q.End != p.Next || r.period(p.End-1) != p || p.End <= p.Begin {
+					t.Fatalf("%s: %+v is followed by %+v, and its last second is in %+v", name, p, q, r.period(p.End-1))
 				}
-				if _, _, d := time.Unix(p.Begin, 0).In(z).Date(); kind == store.Monthly && d > 2 {
+				if _, _, d := time.Unix(p.Begin, 0).In(r.zone).Date(); r.kind == store.Monthly && r.day == 1 && d > 2 {
 					t.Fatalf("%s: a month begins on day %d", name, d)
 				}
 				p = q
-				begin, change := time.Unix(p.Begin, 0).In(z).ZoneBounds()
-				if near := change.Unix() - week; kind == store.Daily && !change.IsZero() && p.Begin > begin.Unix()+week && p.End < near {
-					p = period(kind, z, near)
+				begin, change := time.Unix(p.Begin, 0).In(r.zone).ZoneBounds()
+				if near := change.Unix() - week; r.kind == store.Daily && !change.IsZero() && p.Begin > begin.Unix()+week && p.End < near {
+					p = r.period(near)
 				}
 			}
 		}
@@ -112,7 +127,7 @@ func TestCalendar_AllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { c.At(at) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
-	if p := c.At(at); p[0] != (store.Period{}) || p[1] != period(store.Daily, zone("America/Los_Angeles"), int64((at-store.Slack)/time.Second)) {
+	if p := c.At(at); p[0] != (store.Period{}) || p[1] != periodAt(store.Daily, "America/Los_Angeles", int64((at-store.Slack)/time.Second)) {
 		t.Errorf("%+v", p)
 	}
 }
