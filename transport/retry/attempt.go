@@ -16,7 +16,7 @@ import (
 // response's Request or in an Error: CheckRetry and Backoff get nothing else.
 type attempt struct {
 	req     *http.Request
-	waited  time.Duration // in the limiter
+	waited  time.Duration // for the limiter, except in it if MaxWait is zero
 	refused error         // by the limiter, or nil
 	signal  signal        // of the response
 	judged  bool          // the transport has read the signal

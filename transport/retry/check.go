@@ -82,7 +82,7 @@ func (p *policy) check(ctx context.Context, resp *http.Response, err error) (boo
 func (p *policy) plan(ctx context.Context, a *attempt, what outcome) bool {
 	most, _ := longest(ctx, p.MaxWait, a.waited)
 	if what == failed { // this is no wait for the limits
-		most, _ = longest(ctx, 0, 0)
+		most, _ = longest(ctx, -1, 0)
 	}
 	if wait := a.signal.wait; wait > 0 {
 		a.pause = asked(wait, most)

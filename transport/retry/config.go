@@ -17,8 +17,10 @@ import (
 type Config struct {
 	// MaxWait is the longest that an attempt waits for its limiter, such as a queue, and then for the
 	// time that the API asks for. A queue's own MaxWait adds nothing to it. If the wait would be
-	// longer, the response or the limiter's error is returned immediately. If MaxWait is zero, only
-	// the request's context bounds the wait, or a day where the context has no deadline.
+	// longer, the response or the limiter's error is returned immediately. If MaxWait is zero, the
+	// request's context bounds the wait. Where the context has no deadline, a queue then waits as its
+	// Config says, and a time that the API or the limiter asks for is at most 2 min. If MaxWait is
+	// negative, that bound is a day.
 	MaxWait time.Duration
 	// Safe reports whether the client may send a request again although the API may have carried it
 	// out. It is called for methods that are not idempotent, such as POST, without an
@@ -81,6 +83,11 @@ func (p *policy) spend(n outcome) bool {
 	return true
 }
 
+// patience is the longest pause where neither MaxWait nor a deadline says otherwise: enough for
+// all limits by the minute, and too short to look like a hang. It is 2 min because APIs that count
+// by the minute ask for up to 120 s.
+const patience = 2 * time.Minute
+
 // longest returns the longest wait of a request that has waited so long, and whether the context's
 // deadline is what bounds it.
 func longest(ctx context.Context, maxWait, waited time.Duration) (most time.Duration, byCtx bool) {
@@ -88,7 +95,9 @@ func longest(ctx context.Context, maxWait, waited time.Duration) (most time.Dura
 	left := time.Until(end)
 	most = maxWait - waited
 	switch {
-	case maxWait <= 0 && !bounded:
+	case maxWait == 0 && !bounded:
+		return patience - waited, false
+	case maxWait < 0 && !bounded:
 		return farthest - waited, false
 	case bounded && (maxWait <= 0 || left <= most):
 		return left, true

@@ -25,8 +25,8 @@
 //
 // The client's RetryMax, 4, bounds refusals by the API and failures together. [Config.Budget]
 // bounds the retries of all requests together. [Config.MaxWait] and the context's deadline bound
-// the waits.
-// The client does not begin a wait that could end later.
+// the waits. Without both, the client waits for at most 2 min if the API or the limiter asks for a
+// time. The client does not begin a wait that could end later.
 //
 // The client repeats a POST, a PATCH or another non-idempotent method only if the API cannot have
 // carried it out. That is after a 429, an error of dialing, or a store's error. With an

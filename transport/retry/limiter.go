@@ -52,22 +52,25 @@ func (l *limiter) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit
 	if a == nil {
 		return l.Limiter.Acquire(ctx, c)
 	}
-	began := time.Now()
 	permit, err := l.wait(ctx, a, c)
 	a.refused = err
-	a.waited += time.Since(began)
 	return permit, err
 }
 
 // wait asks until the limiter admits the call, or would do so only when MaxWait or ctx is over.
 func (l *limiter) wait(ctx context.Context, a *attempt, c outbound.Cost) (outbound.Permit, error) {
-	most, byCtx := longest(ctx, l.policy.MaxWait, a.waited)
-	end := time.Now().Add(most)
 	for n := 0; ; n++ {
-		within, cancel := context.WithTimeout(ctx, max(grace, time.Until(end)))
+		within, cancel, began := ctx, func() {}, time.Now()
+		if l.policy.MaxWait != 0 {
+			most, _ := longest(ctx, l.policy.MaxWait, a.waited)
+			within, cancel = context.WithTimeout(ctx, max(grace, most))
+		}
 		permit, err := l.Limiter.Acquire(within, c)
 		over := within.Err()
 		cancel()
+		if l.policy.MaxWait != 0 {
+			a.waited += time.Since(began)
+		}
 		full, ok := errors.AsType[*outbound.ThrottledError](err)
 		if !ok {
 			if err != nil && err == over && ctx.Err() == nil { // of a limiter that just waits
@@ -80,11 +83,13 @@ func (l *limiter) wait(ctx context.Context, a *attempt, c outbound.Cost) (outbou
 			pause = unasked(10*time.Millisecond, time.Second, n)
 			more = pause / 2
 		}
-		left := time.Until(end)
+		left, byCtx := longest(ctx, l.policy.MaxWait, a.waited)
 		if pause > left || ctx.Err() != nil {
 			return permit, bounded(err, full, byCtx)
 		}
-		timer := time.NewTimer(jitter(pause, more, left))
+		pause = jitter(pause, more, left)
+		a.waited += pause
+		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
 		case <-ctx.Done(): // the limiter says what that means

@@ -136,7 +136,8 @@ func TestMaxWait_BoundsTheLimitersWait(t *testing.T) {
 		wait     time.Duration
 		late     bool // the error names the deadline
 	}{
-		{name: "a day without a deadline", wait: 24*time.Hour + 1},
+		{name: "two minutes without a deadline", wait: 2*time.Minute + 1},
+		{name: "a day", config: Config{MaxWait: -1}, wait: 24*time.Hour + 1},
 		{name: "MaxWait", config: Config{MaxWait: time.Minute}, wait: time.Minute + 1},
 		{name: "deadline", deadline: 10 * time.Second, wait: 10*time.Second + 1, late: true},
 		{name: "a deadline beyond 30 s", deadline: time.Hour, wait: time.Hour + 1, late: true},
@@ -170,6 +171,29 @@ func TestMaxWait_BoundsTheLimitersWait(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Without a MaxWait and a deadline a Retry-After of hours is no hang, as users of other clients report
+// it (go-retryablehttp#247 and #295, spotipy#766): the 429 comes back. A queue waits as it is told to.
+func TestMaxWait_ZeroBoundsPausesAndNoQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for after, attempts := range map[string]int{"72000": 1, "121": 1, "120": 5} {
+			api := play(status(429, "Retry-After", after))
+			resp, err := get(t, NewClient(&transport.Transport{Base: api, Limiter: outbound.Unlimited{}}))
+			require.NoError(t, err)
+			require.Equal(t, 429, resp.StatusCode)
+			require.Len(t, api.went(), attempts, after)
+		}
+		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1. / 600})
+		for range 2 { // the second waits for 10 min, and then for what the API asks for
+			api := play(status(429, "Retry-After", "1"), status(200))
+			resp, err := get(t, NewClient(&transport.Transport{Base: api, Limiter: queue.New(b, queue.Config{})}))
+			require.NoError(t, err)
+			require.Equal(t, 200, resp.StatusCode)
+		}
+		_, err := get(t, NewClient(&transport.Transport{Base: play(status(200)), Limiter: b}))
+		require.Greater(t, throttled(t, err).RetryAfter, 2*time.Minute)
+	})
 }
 
 // The waits of one attempt add up.
