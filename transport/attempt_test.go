@@ -160,7 +160,7 @@ func TestOnResponse_GoesFirst(t *testing.T) {
 		"refused for longer":  {func(p *outbound.Permit) { p.Refused(time.Second) }, "refused 1s, done"},
 		"holds only":          {func(p *outbound.Permit) { p.Hold(time.Second) }, "hold 1s, done"},
 		"takes for a success": {(*outbound.Permit).Done, "done"}, // a lock that has nothing to do with the quota
-		"is bounded":          {func(p *outbound.Permit) { p.Refused(9 * time.Hour); p.Hold(9 * time.Hour) }, "refused 1h0m0s, hold 1h0m0s, done"},
+		"is bounded":          {func(p *outbound.Permit) { p.Refused(99 * time.Hour); p.Hold(99 * time.Hour) }, "refused 24h0m0s, hold 24h0m0s, done"},
 	} {
 		r := new(recorder)
 		trip(t, &transport.Transport{Base: answer(429, newBody("x"), "Retry-After", "10"), Limiter: r, OnResponse: func(_ *http.Response, p *outbound.Permit) { c.say(p) }})

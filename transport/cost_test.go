@@ -40,8 +40,8 @@ func TestWithCost_IsTheLastAttempts(t *testing.T) {
 	ctx, permit := transport.WithCost(outer, outbound.Cost{3})
 	use := func() {
 		permit.Settle(outbound.Cost{1})
-		permit.Refused(3 * time.Hour)
-		permit.Hold(3 * time.Hour)
+		permit.Refused(33 * time.Hour)
+		permit.Hold(33 * time.Hour)
 		permit.Done()
 	}
 	use()
@@ -57,7 +57,7 @@ func TestWithCost_IsTheLastAttempts(t *testing.T) {
 	if got := first.take(); got != "acquire 3, refused 0s, done" {
 		t.Errorf("the first attempt recorded %q", got)
 	}
-	if got := second.take(); got != "acquire 3, refused 0s, done, settle 1, refused 1h0m0s, hold 1h0m0s" {
+	if got := second.take(); got != "acquire 3, refused 0s, done, settle 1, refused 24h0m0s, hold 24h0m0s" {
 		t.Errorf("the second attempt recorded %q", got)
 	}
 	finish(open(t, ctx, &transport.Transport{Base: answer(200, newBody("x"))}))

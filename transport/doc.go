@@ -28,8 +28,8 @@
 //   - Other refusals, such as a lock or an overload, other statuses from 500 on, cached responses,
 //     and what [Transport.OnSignal] sets to the zero Signal change nothing.
 //
-// No response holds a bucket for longer than [Transport.MaxHold], or makes calls faster than the
-// configured limits. With [Adopt], lower limits that the API reports replace the configured ones.
+// No response holds a bucket for longer than [Transport.MaxHold], a day by default, or makes calls
+// faster than the configured limits. With [Adopt], lower limits that the API reports replace the configured ones.
 // Impossible values, such as NaN or a time in the past, count as missing. If the
 // body of a refusal comes more than 10 ms after its headers, the transport applies the headers
 // first. It waits for the body for up to 2 s after them, and the body can only lengthen the hold.
@@ -45,7 +45,8 @@
 //   - Without any hint they used 93 %. It refused 0.4 % at 5 calls per second, and 2 % at 1.
 //   - When the API doubled its limit, they used 85 % of it after 7 minutes.
 //   - With an hourly quota and its headers they used all of it, and it refused nothing.
-//   - An API that refuses everything gets one call per MaxHold, or per hour if that is less.
+//   - An API that refuses everything gets one call in the time that it asks for, up to MaxHold. If
+//     it asks for none, it gets one an hour, or one per MaxHold if that is less.
 //     After [outbound.Bucket.Resume], the speed is back within a second.
 //
 // # When a call ends

@@ -90,8 +90,9 @@ func TestSignal_HoldsAndSlowsTheBucket(t *testing.T) {
 		"out of a cache":           {status: 200, header: []string{"Age", "7", "X-RateLimit-Limit", "9", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "60"}, speed: 1},
 		"a time by a slow clock":   {status: 429, header: []string{"Date", "Fri, 01 Jan 1999 00:00:00 GMT", "Retry-After", "Fri, 01 Jan 1999 00:00:30 GMT"}, held: 31 * time.Second, reason: "rate", speed: slower}, // the API cuts times to seconds
 		"a time by a fast clock":   {status: 429, header: []string{"Date", "Fri, 01 Jan 2027 00:00:00 GMT", "Retry-After", "Fri, 01 Jan 2027 00:00:30 GMT"}, held: 31 * time.Second, reason: "rate", speed: slower},
-		"429 for 2 h":              {status: 429, header: []string{"Retry-After", "7200"}, held: time.Hour, reason: "rate", speed: slower},
-		"429 for 2 h, negative":    {rt: transport.Transport{MaxHold: -time.Second}, status: 429, header: []string{"Retry-After", "7200"}, held: time.Hour, reason: "rate", speed: slower},
+		"429 for 20 h":             {status: 429, header: []string{"Retry-After", "72000"}, held: 20 * time.Hour, reason: "rate", speed: slower}, // spotipy#766
+		"429 for 30 h":             {status: 429, header: []string{"Retry-After", "108000"}, held: 24 * time.Hour, reason: "rate", speed: slower},
+		"429 for 30 h, negative":   {rt: transport.Transport{MaxHold: -time.Second}, status: 429, header: []string{"Retry-After", "108000"}, held: 24 * time.Hour, reason: "rate", speed: slower},
 		"429 for 2 h, MaxHold 1 m": {rt: transport.Transport{MaxHold: time.Minute}, status: 429, header: []string{"Retry-After", "7200"}, held: time.Minute, reason: "rate", speed: slower},
 		"429 for 2 h, MaxHold 3 h": {rt: transport.Transport{MaxHold: 3 * time.Hour}, status: 429, header: []string{"Retry-After", "7200"}, held: 2 * time.Hour, reason: "rate", speed: slower},
 		"a hint for polling":       {status: 200, header: []string{"Retry-After", "10"}, speed: 1},

@@ -54,10 +54,10 @@ type Transport struct {
 	// [AtEnd]. If Used is nil, the transport settles no call.
 	Used func(*http.Response) (outbound.Cost, bool)
 	// MaxHold is the longest hold that one response may cause, so that a wrong or malicious
-	// Retry-After cannot stop all calls for days. It also bounds each of several refusals in a row:
+	// Retry-After cannot stop all calls for years. It also bounds each of several refusals in a row:
 	// their doubled holds end there, and at 1 h. It binds the permits that OnResponse and [WithCost]
 	// hand out as well. With 2 s or less, a success that reports an exhausted quota does not hold. If
-	// it is zero or less, it is 1 h.
+	// it is zero or less, it is 24 h, because bans and quotas of a day grow with each call in them.
 	MaxHold time.Duration
 	// Timeout bounds the time from a request's admission to the end of its response's body, so that
 	// the wait for the limiter does not count. After it the request, or the Read of the body, fails
@@ -275,7 +275,7 @@ func (t *Transport) base() http.RoundTripper {
 
 func (t *Transport) maxHold() time.Duration {
 	if t.MaxHold <= 0 {
-		return time.Hour
+		return 24 * time.Hour
 	}
 	return t.MaxHold
 }
