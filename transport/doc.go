@@ -29,8 +29,8 @@
 //     and what [Transport.OnSignal] sets to the zero Signal change nothing.
 //
 // No response holds a bucket for longer than [Transport.MaxHold], a day by default, or makes calls
-// faster than the configured limits. With [Adopt], lower limits that the API reports replace the configured ones.
-// Impossible values, such as NaN or a time in the past, count as missing. If the
+// faster than the configured limits. With [Adopt], lower limits that the API reports replace the
+// configured ones. Impossible values, such as NaN or a time in the past, count as missing. If the
 // body of a refusal comes more than 10 ms after its headers, the transport applies the headers
 // first. It waits for the body for up to 2 s after them, and the body can only lengthen the hold.
 //

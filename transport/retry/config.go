@@ -83,9 +83,8 @@ func (p *policy) spend(n outcome) bool {
 	return true
 }
 
-// patience is the longest pause where neither MaxWait nor a deadline says otherwise: enough for
-// all limits by the minute, and too short to look like a hang. It is 2 min because APIs that count
-// by the minute ask for up to 120 s.
+// patience is the longest pause without a MaxWait and a deadline. APIs that count by the minute ask
+// for up to 120 s. Longer pauses look like a hang.
 const patience = 2 * time.Minute
 
 // longest returns the longest wait of a request that has waited so long, and whether the context's
