@@ -1,6 +1,7 @@
 package transport_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"net/http/httputil"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -63,6 +65,28 @@ func TestTooManyRequests_HasTimeToRetry(t *testing.T) {
 			t.Errorf("%v: %v, %v", reason, resp, err)
 		}
 	}
+}
+
+// If the context ends before the time to retry, the response rules a retry out: else SDKs
+// sleep until the context ends, and report that instead of the 429. If it is over, the error is
+// returned, because discordgo would ask for ever.
+func TestTooManyRequests_MindsTheContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		req := newRequest(t, nil).WithContext(ctx)
+		for wait, want := range map[time.Duration]string{0: "", time.Minute: "", time.Minute + 1: "false"} {
+			resp, err := transport.TooManyRequests(req, &outbound.ThrottledError{RetryAfter: wait})
+			if err != nil || resp.Header.Get("X-Should-Retry") != want {
+				t.Errorf("%v: %v, %v, want X-Should-Retry %q", wait, resp, err, want)
+			}
+		}
+		<-ctx.Done()
+		over := &outbound.ThrottledError{RetryAfter: time.Second}
+		if resp, err := transport.TooManyRequests(req, over); resp != nil || err != error(over) {
+			t.Errorf("after the context: %v, %v", resp, err)
+		}
+	})
 }
 
 // OnRefusal decides what a request that was not admitted returns.
