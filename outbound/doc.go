@@ -16,13 +16,16 @@
 //
 // # Choosing a limit
 //
-//	Stripe: 100 a second                      PerSecond(100)
-//	GitHub: 5,000 an hour                     Window(5_000, time.Hour)
-//	HubSpot: 100 in 10 s, 250,000 a day       Window(100, 10*time.Second), Daily(250_000, zone)
-//	Shopify: a bucket of 40, refilled at 2/s  Limit{Capacity: 40, LeakRate: 2}
-//	OpenAI: 30,000 tokens a minute            Window(30_000, time.Minute).Of(1, "tokens")
-//	a monthly budget, from the 15th on        Monthly(1_000, zone).From(15)
-//	5 concurrent requests                     InFlight(5)
+//	Stripe: 25 a second at each endpoint PerSecond(25)
+//	GitHub: 5,000 an hour, 900 a minute  Window(5_000, time.Hour), PerMinute(900), InFlight(100)
+//	HubSpot: 100 in 10 s, 250,000 a day  Window(100, 10*time.Second), Daily(250_000, zone)
+//	Shopify: 40, refilled at 2 a second  Limit{Capacity: 39, LeakRate: 2}
+//	OpenAI: 500 and 30,000 tokens/min    PerMinute(500), Window(30_000, time.Minute).Of(1, "tokens")
+//	a monthly budget, from the 15th on   Monthly(1_000, zone).From(15)
+//	5 concurrent requests                InFlight(5)
+//
+// A write at GitHub costs 5 of the 900. Stripe allows 100 a second in all: [Within] puts a limiter
+// for each endpoint, such as PerSecond(20) and InFlight(5), around a total.
 //
 // [Per], [PerSecond], [PerMinute] and [PerHour] space calls evenly; use them when in doubt.
 // [Window] lets up to n calls leave together and uses nearly all of the quota. [Hourly], [Daily],

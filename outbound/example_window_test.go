@@ -16,7 +16,7 @@ import (
 
 // Calls leave in one burst, until 5,000 have left within an hour.
 func ExampleWindow() {
-	bucket := outbound.Must(outbound.NewBucket("github", outbound.Window(5_000, time.Hour).Of(0, "hour")))
+	bucket := outbound.Must(outbound.NewBucket("reports", outbound.Window(5_000, time.Hour).Of(0, "hour")))
 
 	for _, calls := range []float64{1_000, 4_000, 1} {
 		_, err := bucket.Acquire(context.Background(), outbound.Cost{calls})

@@ -3,19 +3,20 @@
 //
 // # Limits of a language model
 //
-// These limits fit the APIs of OpenAI, Anthropic and those that are like them:
+// The APIs of OpenAI and those that are like it count input and output together, and Anthropic's
+// counts them separately:
 //
-//	outbound.PerMinute(500)                                          // requests
-//	outbound.Window(30_000, time.Minute).Of(1, "input tokens")       // known before the call
-//	outbound.Window(0.95*8_000, time.Minute).Of(2, "output tokens")  // known afterwards
+//	OpenAI:    PerMinute(500), Window(0.95*30_000, time.Minute).Of(1, "tokens")
+//	Anthropic: PerMinute(50), Window(30_000, time.Minute).Of(1, "input tokens"),
+//	           Window(0.95*8_000, time.Minute).Of(2, "output tokens")
 //
-// Space requests evenly: an API may enforce the limit of a minute within a second. One that counts
-// tenths of the minute refused 38 of 82 calls under a Window of requests, and none of PerMinute.
-// Tokens are counted in buckets that refill steadily, or by the minute. A window of a minute
-// exceeds neither, and a call may take all of it. PerMinute would need a Burst of the largest call,
-// and lose as much of each minute. Leave 5 % where the tokens are known afterwards, because some
-// calls use more than their estimate. A quota of a day is an [outbound.Daily] if it is reset at a
-// known midnight, and a Window otherwise.
+// The numbers depend on the model and the account. Space requests evenly: an API may enforce the
+// limit of a minute within a second. One that counts tenths of the minute refused 38 of 82 calls
+// under a Window of requests, and none of PerMinute. Tokens are counted in buckets that refill
+// steadily, or by the minute. A window of a minute exceeds neither, and a call may take all of it.
+// PerMinute would need a Burst of the largest call, and lose as much of each minute. Leave 5 %
+// where the tokens are known afterwards, because some calls use more than their estimate. A quota
+// of a day is an [outbound.Daily] if it is reset at a known midnight, and a Window otherwise.
 package estimate
 
 import (

@@ -10,16 +10,16 @@ import (
 )
 
 // RateLimitFields returns an API with the RateLimit and RateLimit-Policy fields of
-// draft-ietf-httpapi-ratelimit-headers-10. Without rules it has "burst", 10 calls in any second,
+// draft-ietf-httpapi-ratelimit-headers-11. Without rules it has "burst", 10 calls in any second,
 // and "hourly", 1000 in an hour from the first on.
 //
-// Each rule that counts a call is a policy. Its unit names it, with a number from the
-// second rule of a unit on: "calls" and "calls-2"; Rule.Of gives better names.
-// RateLimit-Policy has the quota q and the window w. RateLimit has what remains, r, and
-// the seconds t until all of the quota is there again. Windows and resets are rounded
-// up to seconds, all else is cut. A policy of InFlight has the unit
-// qu="concurrent-requests" and no time. A rule by key has a partition key pk, a hash of
-// the key. A refusal is 429 with a Retry-After, if the time is known, and a problem of
+// Each rule that counts a call is a policy. Its unit names it, with a number from the second rule
+// of a unit on: "calls" and "calls-2"; Rule.Of gives better names. RateLimit-Policy has the quota q
+// and the window w. RateLimit has what remains, r, and the effective window t. That ends when all
+// of the quota is there again, or with the Retry-After of a policy that refuses. Both windows are
+// rounded up to seconds, all else is cut. A policy of
+// InFlight has the unit qu="concurrent-requests" and no time. A rule by key has a partition key pk,
+// a hash of the key. A refusal is 429 with a Retry-After, if the time is known, and a problem of
 // the type quota-exceeded that names the violated policies.
 func RateLimitFields(rules ...Rule) *API {
 	return vendorAPI(answerRateLimitFields, rules,
@@ -44,7 +44,11 @@ func answerRateLimitFields(w http.ResponseWriter, r *http.Request, d *Decision, 
 			policy += `;qu="concurrent-requests"`
 		} else {
 			policy += ";w=" + wholeSeconds(c.Window)
-			limit += ";t=" + wholeSeconds(c.Reset)
+			t := c.Reset
+			if c.Broken && c.RetryAfter > 0 {
+				t = c.RetryAfter // it must not be earlier than the end of t
+			}
+			limit += ";t=" + wholeSeconds(t)
 		}
 		if c.Key != "" {
 			hash := fnv.New64a() // not the key itself, which may be a credential

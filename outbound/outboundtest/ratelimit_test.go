@@ -21,12 +21,12 @@ func TestRateLimitFields_HaveEveryPolicy(t *testing.T) {
 		const policy = `RateLimit-Policy: "burst";q=2;w=2, "hourly";q=4;w=3600`
 		call(0, 200, policy, `RateLimit: "burst";r=1;t=2, "hourly";r=3;t=3600`, "Retry-After", "body: {}")
 		call(time.Second, 200, policy, `RateLimit: "burst";r=0;t=2, "hourly";r=2;t=3599`)
-		call(time.Second/4, 429, policy, `RateLimit: "burst";r=0;t=2, "hourly";r=2;t=3599`, "Retry-After: 1", "Content-Type: application/problem+json",
+		call(time.Second/4, 429, policy, `RateLimit: "burst";r=0;t=1, "hourly";r=2;t=3599`, "Retry-After: 1", "Content-Type: application/problem+json",
 			`body: "type":"https://iana.org/assignments/http-problem-types#quota-exceeded","violated-policies":["burst"]`)
-		call(time.Second/4-1, 429, `RateLimit: "burst";r=0;t=2, "hourly";r=2;t=3599`, "Retry-After: 1")
+		call(time.Second/4-1, 429, `RateLimit: "burst";r=0;t=1, "hourly";r=2;t=3599`, "Retry-After: 1")
 		call(1, 200, `RateLimit: "burst";r=0;t=2, "hourly";r=1;t=3599`)
 		call(time.Second, 200, `RateLimit: "burst";r=0;t=2, "hourly";r=0;t=3598`)
-		call(0, 429, `RateLimit: "burst";r=0;t=2, "hourly";r=0;t=3598`, "Retry-After: 3598", `body: ["burst","hourly"]`)
+		call(0, 429, `RateLimit: "burst";r=0;t=1, "hourly";r=0;t=3598`, "Retry-After: 3598", `body: ["burst","hourly"]`)
 		api.SetRules(FirstCallWindow(8, time.Hour).Of("hourly", nil))
 		call(0, 200, `RateLimit-Policy: "hourly";q=8;w=3600`, `RateLimit: "hourly";r=3;t=3598`)
 		call(3597500*time.Millisecond, 200, `RateLimit: "hourly";r=7;t=3600`)

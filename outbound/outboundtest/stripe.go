@@ -8,8 +8,9 @@ import (
 
 // Stripe returns an API that behaves as Stripe does towards one account in live mode (its
 // documentation as of 2026), or with other rules if some are given. Its own are 100 calls in any
-// second, and 25 in any second to each endpoint, which is the first two parts of the path:
-// /v1/charges. Its limits on calls in flight are not published.
+// second, and 25 in any second to each endpoint. An endpoint is a method and a path without its
+// ids, the parts with a digit or a capital letter. Stripe has stricter limits for some endpoints
+// and objects, and does not publish its limits on calls in flight.
 //
 // While calls keep the limits, no header mentions them. A refusal is 429 without a Retry-After.
 // Stripe-Rate-Limited-Reason names the first broken rule: global-rate or global-concurrency
@@ -22,8 +23,13 @@ import (
 // Stripe-Should-Retry and no reason.
 func Stripe(rules ...Rule) *API {
 	endpoint := func(r *http.Request) string {
-		parts := strings.SplitN(r.URL.Path, "/", 4) // "", "v1", "charges", the rest
-		return strings.Join(parts[:min(3, len(parts))], "/")
+		parts := strings.Split(r.URL.Path, "/") // "", "v1", "charges", "ch_3Mm"
+		for i := 2; i < len(parts); i++ {
+			if strings.ContainsAny(parts[i], "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") {
+				parts[i] = "{id}"
+			}
+		}
+		return r.Method + strings.Join(parts, "/")
 	}
 	return vendorAPI(answerStripe, rules, SlidingLog(100, time.Second), SlidingLog(25, time.Second).By(endpoint))
 }

@@ -1,6 +1,7 @@
 package outboundtest_test
 
 import (
+	"fmt"
 	"net/http"
 	"sync"
 	"testing"
@@ -61,10 +62,11 @@ func TestStripe_LimitsEachEndpoint(t *testing.T) {
 		}
 		tell(t, api, "GET", "/v1/charges/ch_1", 0).want(t, 429, "Stripe-Rate-Limited-Reason: global-rate")
 		time.Sleep(time.Second)
-		for range 25 {
-			tell(t, api, "POST", "/v1/charges", 0).want(t, 200)
+		for i := range 25 {
+			tell(t, api, "GET", fmt.Sprintf("/v1/charges/ch_%d", i), 0).want(t, 200)
 		}
-		tell(t, api, "GET", "/v1/charges/ch_1", 0).want(t, 429, "Stripe-Rate-Limited-Reason: endpoint-rate")
-		tell(t, api, "GET", "/v1/refunds", 0).want(t, 200)
+		tell(t, api, "GET", "/v1/charges/ch_3MmL", 0).want(t, 429, "Stripe-Rate-Limited-Reason: endpoint-rate")
+		tell(t, api, "POST", "/v1/charges/ch_1", 0).want(t, 200) // another operation
+		tell(t, api, "GET", "/v1/charges/search", 0).want(t, 200)
 	})
 }

@@ -4,7 +4,7 @@
 //	db := stdlib.OpenDBFromPool(pool) // of pgx; or any *sql.DB
 //	err := pgstore.Migrate(ctx, db, pgstore.Config{})
 //	store := pgstore.New(db, pgstore.Config{})
-//	bucket, err := outbound.NewSharedBucket(store, "shopify:"+shop, outbound.Limit{Capacity: 40, LeakRate: 2})
+//	bucket, err := outbound.NewSharedBucket(store, "shopify:"+shop, outbound.Limit{Capacity: 39, LeakRate: 2})
 //
 // It imports the standard library only. Any driver of database/sql for PostgreSQL works: pgx with
 // its package stdlib, and lib/pq. Prefer pgx: lib/pq ignores the context while it waits for a

@@ -2,7 +2,7 @@
 //
 //	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 //	store := redisstore.New(rdb, redisstore.Config{})
-//	bucket, err := outbound.NewSharedBucket(store, "shopify:"+shop, outbound.Limit{Capacity: 40, LeakRate: 2})
+//	bucket, err := outbound.NewSharedBucket(store, "shopify:"+shop, outbound.Limit{Capacity: 39, LeakRate: 2})
 //
 // Everything else stays as it is in one process: queues, transports, settling, holds. The package
 // works with any client of github.com/redis/go-redis/v9, of 9.19.0 or newer: one server, Sentinel

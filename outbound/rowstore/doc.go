@@ -2,7 +2,7 @@
 // author of a store writes [Rows], which is one method:
 //
 //	store := rowstore.New(myRows, rowstore.Config{})
-//	bucket, err := outbound.NewSharedBucket(store, "shopify:"+shop, outbound.Limit{Capacity: 40, LeakRate: 2})
+//	bucket, err := outbound.NewSharedBucket(store, "shopify:"+shop, outbound.Limit{Capacity: 39, LeakRate: 2})
 //
 // Package pgstore does so for PostgreSQL, in SQL. The example has the rows of a map.
 //

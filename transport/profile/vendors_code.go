@@ -18,9 +18,11 @@ import (
 //
 // Each resource has a limit of its own. Behind one limiter for all, a search that leaves
 // nothing of its 30 a minute holds every call until the reset: give each resource a limiter,
-// by transport.Discovered and the header X-RateLimit-Resource, or by transport.ByRoute. Leave
-// the hourly limit to the headers, and let the limiter keep the secondary ones, such as 900
-// points a minute: see "Limits to configure".
+// by transport.Discovered and the header X-RateLimit-Resource, or by transport.ByRoute. The headers
+// report the hourly limit, so a limiter need not count it. It must keep the secondary limits, which
+// count a write as 5 points:
+//
+//	GitHub: 900 points a minute, 100 in flight   PerMinute(900), InFlight(100)
 var GitHub *Profile = gitHub
 
 var gitHub = add(Profile{
