@@ -16,11 +16,39 @@ import (
 // with a violation for each of some quotas, has about 3 KiB.
 const maxPeek = 8 << 10
 
-// peeks reports whether the profile lists the response.
-func (p *Profile) peeks(resp *http.Response) bool {
-	return slices.ContainsFunc(p.Bodies, func(k Body) bool {
-		return k.Status == resp.StatusCode && (k.Header == "" || strings.EqualFold(resp.Header.Get(k.Header), k.Value))
-	})
+// peeks reports whether the profile lists the response, whose headers have said s, and whether it
+// does so for their silence.
+func (p *Profile) peeks(resp *http.Response, s *Signal) (listed, silent bool) {
+	for i := range p.Bodies {
+		k := &p.Bodies[i]
+		if k.Status == resp.StatusCode && k.lists(resp.Header) && (!k.Silent || s.silent()) {
+			return true, k.Silent
+		}
+	}
+	return false, false
+}
+
+// lists reports whether the header has the line that the body must have.
+func (k *Body) lists(h http.Header) bool {
+	if k.Header == "" {
+		return true
+	}
+	v := ""
+	if all := h[canonical(k.Header)]; len(all) > 0 {
+		v, _, _ = strings.Cut(all[0], ";")
+		v = trim(v)
+	}
+	return v != "" && (k.Value == "" || strings.EqualFold(v, k.Value))
+}
+
+// silent reports whether the headers lack a wait, or a limit if the response is a success.
+func (s *Signal) silent() bool {
+	if !s.Throttled {
+		return s.n == 0
+	}
+	read := *s
+	read.computeWait(0)
+	return read.Wait == 0
 }
 
 // readable reports whether the body is of a type that the profile looks at. A body that is also a
@@ -66,13 +94,17 @@ const (
 	bodyTimeout = 2 * time.Second
 )
 
-// lookAt begins to look at the response's body, which reads as before.
-func lookAt(resp *http.Response) *body {
+// lookAt begins to look at the response's body, which reads as before. hasty is true for one that
+// may be a stream.
+func lookAt(resp *http.Response, hasty bool) *body {
 	size := int64(4 << 10)
 	if resp.ContentLength > 0 { // one byte more, to meet the end without growing
 		size = min(resp.ContentLength, maxPeek) + 1
 	}
 	b := &body{old: resp.Body, gzip: gzipped(resp), seen: make([]byte, 0, size), done: make(chan struct{})}
+	if hasty {
+		b.begun = make(chan struct{})
+	}
 	resp.Body = b
 	go b.readAhead()
 	return b
@@ -85,12 +117,16 @@ type body struct {
 	old  io.ReadCloser
 	gzip bool
 	done chan struct{} // closed when the goroutine has ended
+	// begun is closed when a body that may be a stream has more than blanks, which keep connections
+	// alive. It is nil for other bodies.
+	begun chan struct{}
 
 	stopped atomic.Bool // the reading ahead ends with the next bytes
 
 	mu     sync.Mutex // protects what follows
 	seen   []byte     // what was read ahead
 	off    int        // how much of it the program has read
+	text   bool       // begun is closed
 	err    error      // how the reading ahead ended, if it did
 	broken any        // what the reader panicked with
 }
@@ -137,7 +173,25 @@ func (b *body) buffer() []byte {
 func (b *body) added(n int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.seen, b.err = b.seen[:len(b.seen)+n], err
+	before := len(b.seen)
+	b.seen, b.err = b.seen[:before+n], err
+	if b.begun != nil && !b.text && len(bytes.TrimSpace(b.seen[before:])) > 0 {
+		b.text = true
+		close(b.begun)
+	}
+}
+
+// waitBegun is wait for what may be a stream: until promptTimeout after its beginning, and until
+// bodyTimeout without one.
+func (b *body) waitBegun() {
+	t := time.NewTimer(bodyTimeout)
+	defer t.Stop()
+	select {
+	case <-b.done:
+	case <-t.C:
+	case <-b.begun:
+		b.wait(promptTimeout)
+	}
 }
 
 // wait waits until all that is looked at is there, for at most d, and reports whether it is.

@@ -27,12 +27,21 @@
 // of milliseconds from now counts as seconds, unless Retry-After says the same in seconds or a
 // profile gives the unit.
 //
+// If the headers of a 429 lack a wait, [Generic] and the profiles of language models read its JSON:
+// retry_after and retry_after_ms, at the top or within "error". They also know the bodies of
+// Telegram, Close, Google and OpenRouter.
+//
 // # Refusals
 //
 // The statuses 429 and 529 are refusals. 503 is one if the package understands its Retry-After.
-// A profile adds other statuses, such as GitHub's 403 or the 200 of a GraphQL API. The [Reason] of
-// a 429 is [Rate], unless the profile or an exhausted policy of a day or longer says otherwise.
-// The Reason of a 503 is [Unknown], and that of a 529 is [Overload].
+// A profile adds other statuses, such as GitHub's 403 or the 200 of a GraphQL API. Generic has 420,
+// a 402 that reports an exhausted policy and its reset, and codes of Mashery, Lark and Bybit. The
+// [Reason] of a 429 is [Rate], unless the profile or an exhausted policy of a day or longer says
+// otherwise. The Reason of a 503 is [Unknown], and that of a 529 is [Overload].
+//
+// A refusal is about the account unless the response names something narrower with a limit of its
+// own: an endpoint, an object, or a set of names. Then its Reason is [Lock], which holds no further
+// call, and Scope says what it is. The loss: the next calls of that scope are refused as well.
 //
 // # Wait
 //
@@ -75,6 +84,7 @@
 // and 1,024 values of a body. Reading takes at most 20 µs for headers and 30 µs more for a body, or
 // 1 ms if gzip is made to be slow. Each call of [Response.JSON] is a search of its own.
 //
-// Read waits for a body only if the profile looks at it, and for at most 2 s. [Profile.ReadEarly]
-// reports a refusal before that.
+// Read waits for a body only if the profile looks at it, and for at most 2 s. A success that may be
+// a stream waits until 10 ms after its first bytes. [Profile.ReadEarly] reports a refusal before
+// that.
 package profile

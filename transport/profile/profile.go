@@ -17,7 +17,7 @@ type Profile struct {
 	// elsewhere. A header that is listed is read only as listed.
 	Fields []Field
 	// Refusals are the statuses that are refusals because of a limit, in addition to 429, 529, and
-	// 503 with a Retry-After.
+	// 503 with a Retry-After. Rules have those that are refusals sometimes.
 	Refusals []int
 	// Reason is why this API refuses with 429 and Refusals, unless the response says
 	// otherwise. Unknown: [Rate]. It does not apply to a 503 or 529, which is about the API's
@@ -27,6 +27,16 @@ type Profile struct {
 	// becomes the RetryAfter of a refusal for the reason Rate that has neither a Retry-After above 0
 	// nor a reset. It does not apply to a 503. It is 0 for none.
 	Penalty time.Duration
+	// Rules are what words in responses mean: of headers, of bodies, and of further statuses.
+	Rules []Rule
+	// Members are values in the JSON of bodies, as Fields are those of headers. Their Header is the
+	// path, with slashes before and between the names: "/error/retry_after". In an array each element
+	// counts. A wait may also be a duration as Go writes it, and counts for refusals whose headers have
+	// none. A reset in milliseconds since 1970 is exact. Members do not cover asterisks, IsName, lists
+	// and structured fields.
+	Members []Field
+	// Free are the statuses of responses that cost nothing, such as a 304: see [Signal.Free].
+	Free []int
 	// Bodies are the responses whose body is read: at most 8 KiB of it, if its media type is
 	// JSON, or one of Types, and it is not compressed otherwise than by gzip. Do not list
 	// one that streams: the caller waits for its end, up to 2 s.
@@ -34,10 +44,10 @@ type Profile struct {
 	// Types are media types, in addition to JSON, whose bodies are read, in lower case, such as
 	// "text/xml".
 	Types []string
-	// Judge looks at what the data above cannot express. It is called for refusals, for responses
-	// that Bodies lists, and for those with a header that Fields lists as [IsCustom], when everything
-	// else has been read and before Wait is computed. It may change the Signal, and must not keep it
-	// or the Response. With a status of 500 and more it must leave the Reason, unless the API itself
+	// Judge looks at what the data above cannot express. It is called for refusals, for responses that
+	// Free or Bodies lists, and for those with a header that Fields lists as [IsCustom]. Everything
+	// else has been read then, and Wait follows. It may change the Signal, and must not keep it or the
+	// Response. With a status of 500 and more it must leave the Reason, unless the API itself
 	// names a limit there. A Reason other than Unknown and Overload, with a Detail, means that the
 	// API certainly did not carry out the call. If the body is late, ReadEarly calls Judge twice,
 	// first with what there is of it. It may be nil.
@@ -107,14 +117,32 @@ const (
 type Body struct {
 	Status int
 	// Header and Value narrow that to responses with that header line, compared without regard to
-	// case. If it is empty, all with the Status.
+	// case. If Value is empty, any line counts. If both are empty, all responses with the Status do.
 	Header, Value string
+	// Silent narrows that to refusals whose headers lack a wait, and to other responses whose headers
+	// lack a limit. Such a success may be a stream: the caller waits until 10 ms after the first bytes
+	// of its body.
+	Silent bool
 }
 
 // Generic reads what needs no knowledge of a vendor.
 var Generic *Profile = generic
 
-var generic = add(Profile{Name: "generic", also: `
+var generic = add(Profile{
+	Name: "generic", Refusals: []int{420},
+	Bodies: []Body{{Status: 429, Silent: true}, {Status: 429, Header: "Content-Type", Value: "application/problem+json"},
+		{Status: 400, Header: "X-Ogw-Ratelimit-Reset"}, {Status: 200, Header: "X-Bapi-Limit-Status", Value: "0"}},
+	Members: waits,
+	Rules: []Rule{
+		{Status: 402, Spent: true}, // Toggl: engineering.toggl.com/docs
+		{Status: 403, In: "X-Mashery-Error-Code", Words: "*over_qps"},
+		{Status: 403, In: "X-Mashery-Error-Code", Words: "*over_rate", Reason: Quota},
+		{Status: 400, In: "/code", Words: "99991400"},       // Lark: open.larksuite.com, "Frequency control"
+		{Status: 200, In: "/retCode", Words: "10006|10018"}, // Bybit: bybit-exchange.github.io/docs/v5/rate-limit
+		// Let's Encrypt: github.com/letsencrypt/boulder, ratelimits/limiter.go
+		{Status: 429, In: "/detail", Words: "too many certificates*already issued for|too many failed authorizations*for", Reason: Lock, Scope: "identifiers"},
+	},
+	also: `
 	agentai azurecosmos bitbucket braze cloudflare cosmos cosmosdb docker dockerhub ebay envoy
 	expressratelimit gitlab gravitee ietf intercom klaviyo lemlist mailerlite oracleapigateway
 	persona resend sendgrid spotify vimeo zep`})
@@ -147,7 +175,7 @@ func (p *Profile) ReadEarly(resp *http.Response, now time.Time, early func(Signa
 	}
 	seen := scan(resp.Header)
 	// Age alone has no meaning. Date is not among the headers that scan sees.
-	if seen&^(1<<hAge) != 0 || p.mayRead(resp.StatusCode) {
+	if seen&^(1<<hAge) != 0 || p.mayRead(resp.StatusCode, resp.Header) {
 		return p.read(resp, now, seen, early)
 	}
 	return s
@@ -155,9 +183,11 @@ func (p *Profile) ReadEarly(resp *http.Response, now time.Time, early func(Signa
 
 // mayRead reports whether a response can say something although it has no header that is
 // generally known.
-func (p *Profile) mayRead(status int) bool {
+func (p *Profile) mayRead(status int, h http.Header) bool {
 	return isRefusal(status) || len(p.Fields) > 0 || slices.Contains(p.Refusals, status) ||
-		slices.ContainsFunc(p.Bodies, func(k Body) bool { return k.Status == status })
+		slices.Contains(p.Free, status) ||
+		slices.ContainsFunc(p.Bodies, func(k Body) bool { return k.Status == status && k.lists(h) }) ||
+		p.ruled(status)
 }
 
 // isRefusal reports whether a status is a refusal for every API.
@@ -202,32 +232,41 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early fu
 	case status == http.StatusServiceUnavailable && s.HasRetryAfter:
 		s.Throttled = true
 	}
-	listed := p.peeks(resp)
-	if p.Judge != nil && (custom || listed || s.Throttled) {
-		if !listed || !p.readable(resp) {
-			r.judge(p, status, nil)
-		} else {
-			b := lookAt(resp)
-			if !b.wait(promptTimeout) {
-				if early != nil {
-					first := r
-					first.judge(p, status, b.look())
-					if first.finish(p); first.s.Throttled {
-						early(first.s)
-					}
+	s.Free = !s.Throttled && slices.Contains(p.Free, status)
+	listed, silent := p.peeks(resp, s)
+	if !listed || !p.readable(resp) {
+		r.judge(p, status, nil, listed && !silent, custom)
+	} else {
+		hasty := silent && !s.Throttled
+		b := lookAt(resp, hasty)
+		if hasty {
+			b.waitBegun()
+		} else if !b.wait(promptTimeout) {
+			if early != nil {
+				first := r
+				first.judge(p, status, b.look(), true, custom)
+				if first.finish(p); first.s.Throttled {
+					early(first.s)
 				}
-				b.wait(bodyTimeout - promptTimeout)
 			}
-			b.stopped.Store(true)
-			r.judge(p, status, b.look())
+			b.wait(bodyTimeout - promptTimeout)
 		}
+		b.stopped.Store(true)
+		r.judge(p, status, b.look(), true, custom)
 	}
 	r.finish(p)
 	return r.s
 }
 
-// judge lets the profile's function look at what there is.
-func (r *reader) judge(p *Profile, status int, body []byte) {
+// judge lets the profile's rules and its function look at what there is. listed and custom are why
+// the function looks at a response that is no refusal.
+func (r *reader) judge(p *Profile, status int, body []byte, listed, custom bool) {
+	if r.s.Throttled || listed || p.ruled(status) {
+		r.words(p, status, body, listed)
+	}
+	if p.Judge == nil || !listed && !custom && !r.s.Throttled && !r.s.Free {
+		return
+	}
 	resp := &Response{Status: status, Header: r.header, Body: body, clock: r.clock(), left: maxRead}
 	judged := r.s // Judge's argument escapes, so only here the Signal costs an allocation
 	p.Judge(resp, &judged)

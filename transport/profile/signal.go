@@ -24,8 +24,9 @@ const (
 	Concurrency
 	// Overload: the API has troubles of its own, for every caller.
 	Overload
-	// Lock: something narrower than the quota, such as one object that another call holds or
-	// that has a limit of its own. The rest of the account is as free as before.
+	// Lock: something narrower than the account's limits, such as one object that another call holds,
+	// or an endpoint or a set of names with a limit of its own. Scope says which, if the API does. The
+	// rest of the account is as free as before.
 	Lock
 )
 
@@ -142,8 +143,14 @@ type Signal struct {
 	// Cached says that the response came out of a cache. It is not about the API's present state, and
 	// all else is zero.
 	Cached bool
+	// Free says that the call cost nothing, by the profile's Free: a transport returns what it was
+	// charged.
+	Free bool
 	// Reason is why the API refused the call.
 	Reason Reason
+	// TooLarge says that the call asks for more than the API ever admits at a time, so that no wait
+	// helps. The Reason is a Lock.
+	TooLarge bool
 	// Detail is the API's own word for the reason, such as "endpoint-concurrency", bounded as the
 	// name of a [Policy] is, or empty.
 	Detail string
@@ -317,6 +324,7 @@ func (s *Signal) computeWait(penalty time.Duration) {
 	switch {
 	case !s.Throttled:
 		s.Wait = longest
+	case s.TooLarge:
 	case s.RetryAfter > 0:
 		s.Wait = s.RetryAfter
 		if s.Absolute {

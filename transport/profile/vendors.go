@@ -68,6 +68,16 @@ var meanings = map[string]Meaning{
 	"ratelimit": IsRateLimit, "policy": IsRateLimitPolicy,
 }
 
+// waits are the waits in errors of Discord, Dropbox, Google and more APIs. Telegram has them by
+// core.telegram.org/bots/api, ResponseParameters. Close has them by developer.close.com, "Rate
+// limits", and Matrix by spec.matrix.org, M_LIMIT_EXCEEDED. OpenRouter puts headers into the body.
+var waits = append(headers(Field{In: time.Millisecond}, "wait /retry_after_ms wait /error/retry_after_ms"),
+	headers(Field{}, `wait /retry_after wait /error/retry_after wait /parameters/retry_after
+		wait /error/rate_reset wait /error/details/retryDelay
+		limit /error/metadata/headers/X-RateLimit-Limit
+		remaining /error/metadata/headers/X-RateLimit-Remaining
+		reset /error/metadata/headers/X-RateLimit-Reset`)...)
+
 // refuse marks the response as a refusal.
 func (s *Signal) refuse(why Reason) {
 	s.Throttled, s.Reason = true, why

@@ -1,44 +1,42 @@
 package profile
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // OpenAI is the API of OpenAI and of its imitators: Azure OpenAI, Groq, Together and others
 // (platform.openai.com, "Rate limits", 2026). Policies are named "requests", "tokens" and so on.
 // Their resets, mostly as Go writes a duration, are when the bucket will be full again, so a
 // success that uses up a limit does not hold the bucket. A Quota says that the credit or a day's
-// budget is used up. Azure refuses a stream inside a 200, in which less than nothing remains and a
-// Retry-After stands; without that it has answered the call. Package outbound/estimate has the
-// limits to configure.
+// budget is used up. A call that asks for more tokens than the limit of a minute is a Lock, and
+// TooLarge. Azure refuses a stream inside a 200, in which less than nothing remains and a
+// Retry-After stands; without that it has answered the call. OpenRouter refuses inside a 200 whose
+// body has the code 429. Package outbound/estimate has the limits to configure.
 var OpenAI *Profile = openAI
 
 var openAI = add(Profile{
-	Name: "openai", also: "azureopenai groq openaiazure openailike openaistyle together togetherai",
+	Name: "openai", also: "azureopenai groq openaiazure openailike openaistyle openrouter together togetherai",
 	Fields: headers(Field{Kind: Bucket}, `limit X-Ratelimit-Limit-* remaining X-Ratelimit-Remaining-*
 		reset X-Ratelimit-Reset-* custom X-Ratelimit-Remaining-*`),
-	Bodies: []Body{{Status: 429}},
+	Bodies: []Body{{Status: 429}, {Status: 200, Silent: true}}, Members: waits,
+	Rules: append([]Rule{{Status: 200, In: "/error/code /choices/error/code", Words: "429"}}, modelRules...),
 	Judge: func(r *Response, s *Signal) {
-		if r.Status == 200 {
-			if s.HasRetryAfter && overdrawn(r) {
-				s.refuse(Rate)
-			}
-			return
-		}
-		for v := find(r.Body, "error/code", "error/type", "error/message"); v.next(); {
-			switch v.path() {
-			case "error/code", "error/type":
-				if contains(v.value, "insufficient_quota", "billing_hard_limit", "billing_not_active") {
-					s.Reason, s.Detail = Quota, v.value
-				}
-			case "error/message":
-				// Only the message says of which time a budget is: "on requests per day
-				// (RPD)".
-				if contains(v.value, "requests per day", "tokens per day") && s.Reason != Quota {
-					s.Reason, s.Detail = Quota, "per-day"
-				}
-			}
+		if r.Status == 200 && s.HasRetryAfter && overdrawn(r) {
+			s.refuse(Rate)
 		}
 	},
 })
+
+// modelRules are those of language models. Some vendors answer in the form of another: Gemini where
+// it is compatible with OpenAI, and Claude at Google and Amazon.
+var modelRules = slices.Concat([]Rule{
+	{In: "/error/code /error/type", Words: "*insufficient_quota*|*billing_hard_limit*|*billing_not_active*", Reason: Quota},
+	// github.com/Aider-AI/aider/issues/1880; Azure asks for a day, which says never.
+	{Status: 429, In: "/error/message", Words: "request too large*|exceeded token rate limit*after 86400 seconds", TooLarge: true, Detail: "too-large"},
+	// Only the message says of which time a budget is: "on requests per day (RPD)".
+	{Status: 429, In: "/error/message /message", Words: "requests per day|tokens per day|free-models-per-day", Reason: Quota, Detail: "per-day"},
+}, googleRules)
 
 // overdrawn reports whether less than nothing remains of one of OpenAI's limits. Some of its
 // imitators say -1 where there is no limit.
@@ -68,11 +66,9 @@ var anthropic = add(Profile{
 	Fields: append(limitFields("Anthropic-Ratelimit-Unified-", Field{Policy: "unified"}),
 		headers(Field{Kind: Bucket}, `limit Anthropic-Ratelimit-*-Limit remaining Anthropic-Ratelimit-*-Remaining
 			reset Anthropic-Ratelimit-*-Reset custom Anthropic-Ratelimit-Unified-Status`)...),
-	Bodies: []Body{{Status: 429}, {Status: 529}, {Status: 503}, {Status: 500}},
+	Bodies: []Body{{Status: 429}, {Status: 529}, {Status: 503}, {Status: 500}}, Members: waits,
+	Rules: append([]Rule{{In: "/error/type", Words: "overloaded_error", Reason: Overload}}, modelRules...),
 	Judge: func(r *Response, s *Signal) {
-		if r.JSON("error/type") == "overloaded_error" {
-			s.refuse(Overload)
-		}
 		if r.Get("Anthropic-Ratelimit-Unified-Status") != "rejected" {
 			return
 		}

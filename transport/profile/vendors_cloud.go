@@ -2,7 +2,6 @@ package profile
 
 import (
 	"bytes"
-	"cmp"
 	"strings"
 	"time"
 )
@@ -13,38 +12,19 @@ var AWS *Profile = aws
 
 var aws = add(Profile{
 	Name: "aws", also: "amazonwebservices awsapis", Types: []string{"text/xml", "application/xml"},
-	Fields: []Field{{Header: "X-Amzn-Errortype", Is: IsCustom}},
 	Bodies: []Body{{Status: 400}, {Status: 403}, {Status: 429}, {Status: 503}, {Status: 509}},
-	Judge: func(r *Response, s *Signal) {
-		code, inFlight := r.Get("X-Amzn-Errortype"), false
-		for v := find(r.Body, "__type", "code", "Code", "Error/Code", "Reason"); v.next(); {
-			if v.path() == "Reason" { // Lambda has it
-				inFlight = contains(v.value, "concurrent")
-			} else {
-				code = cmp.Or(code, v.value)
-			}
-		}
-		// com.amazonaws.dynamodb.v20120810#ThrottlingException:http://…
-		code, _, _ = strings.Cut(cmp.Or(code, inner(r.Body, "<Code>", "</Code>")), ":")
-		code = code[strings.LastIndexByte(code, '#')+1:]
-		switch code {
-		case "ProvisionedThroughputExceededException", "Throttling", "ThrottlingException", "ThrottledException",
-			"RequestThrottledException", "TooManyRequestsException", "EC2ThrottledException", "RequestLimitExceeded",
-			"BandwidthLimitExceeded", "RequestThrottled", "SlowDown":
-			s.refuse(Rate)
-		case "LimitExceededException":
-			s.refuse(Quota)
-		case "TransactionInProgressException", "PriorRequestNotComplete":
-			s.refuse(Lock)
-		}
-		if s.Throttled {
-			s.Detail = code
-		}
-		if inFlight && s.Reason == Rate {
-			s.Reason = Concurrency
-		}
+	Rules: []Rule{
+		{Status: 429, In: "/Reason", Words: "*concurrent*", Reason: Concurrency}, // Lambda
+		// Bedrock: github.com/openclaw/openclaw/issues/40403
+		{Status: 429, In: "/message", Words: "too many tokens per day", Reason: Quota, Detail: "per-day"},
+		{In: awsCodes, Words: "provisionedthroughputexceededexception|throttling|throttlingexception|throttledexception|requestthrottledexception|toomanyrequestsexception|ec2throttledexception|requestlimitexceeded|bandwidthlimitexceeded|requestthrottled|slowdown", Reason: Rate},
+		{In: awsCodes, Words: "limitexceededexception", Reason: Quota},
+		{In: awsCodes, Words: "transactioninprogressexception|priorrequestnotcomplete", Reason: Lock},
 	},
 })
+
+// awsCodes are the headers and paths of an error, such as com.amazonaws.kms#ThrottlingException.
+const awsCodes = "X-Amzn-Errortype /__type /code /Code /Error/Code <Code>"
 
 // inner returns the text between two marks.
 func inner(b []byte, from, to string) string {
@@ -67,13 +47,11 @@ var azureARM = add(Profile{
 	Name: "azure-arm", also: "arm azure azurecompute azureresourcemanager",
 	Fields: headers(Field{Kind: Bucket}, `custom X-Ms-Ratelimit-Remaining-Resource
 		remaining X-Ms-Ratelimit-Remaining-* wait X-Ms-Ratelimit-*-Retry-After`),
-	Bodies: []Body{{Status: 429}},
+	Bodies:  []Body{{Status: 429}},
+	Members: headers(Field{}, "detail /code detail /error/code detail /error/details/code detail /error/innererror/code"),
+	Rules: []Rule{{Status: 429, In: "/code /error/code /error/details/code /error/innererror/code",
+		Words: "*anotheroperation*", Reason: Lock}},
 	Judge: func(r *Response, s *Signal) {
-		for v := find(r.Body, "code", "error/code", "error/details/code", "error/innererror/code"); v.next(); {
-			if s.Detail = cmp.Or(s.Detail, v.value); contains(v.value, "anotheroperation") {
-				s.Reason, s.Detail = Lock, v.value
-			}
-		}
 		for line := range r.Lines("X-Ms-Ratelimit-Remaining-Resource") {
 			for one := range items(line, ",") {
 				name, remaining, _ := strings.Cut(one, ";")
@@ -114,51 +92,21 @@ var Google *Profile = google
 var google = add(Profile{
 	Name: "google", also: "gemini googleapi googleapis googlecloud googlegemini",
 	Bodies: []Body{{Status: 403}, {Status: 429}, {Status: 503}},
-	Judge: func(r *Response, s *Signal) {
-		var reasons [Lock + 1]string // there may be several errors or violations
-		daily, exhausted, delay := false, false, ""
-		for v := find(r.Body, "error/status", "error/errors/reason", "error/details/reason",
-			"error/details/violations/quotaId", "error/details/metadata/quota_limit",
-			"error/details/metadata/quota_unit", "error/details/retryDelay"); v.next(); {
-			switch v.path() {
-			case "error/status":
-				exhausted = v.value == "RESOURCE_EXHAUSTED"
-			case "error/errors/reason", "error/details/reason":
-				switch {
-				case contains(v.value, "dailylimit", "daily_limit"):
-					daily = true
-				case contains(v.value, "concurrent"):
-					reasons[Concurrency] = v.value
-				case contains(v.value, "ratelimit", "rate_limit"):
-					reasons[Rate] = v.value
-				case contains(v.value, "quotaexceeded", "quota_exceeded"):
-					reasons[Quota] = v.value
-				}
-			case "error/details/retryDelay":
-				delay = v.value
-			default: // a quota per day, or 1/d/{project}
-				daily = daily || contains(v.value, "perday", "/d/")
-			}
-		}
-		switch {
-		case daily:
-			s.refuse(Quota)
-			s.Detail = "daily-quota"
-		case reasons[Concurrency] != "":
-			s.refuse(Concurrency)
-		case reasons[Rate] != "", exhausted:
-			s.refuse(Rate)
-		case reasons[Quota] != "":
-			s.refuse(Quota)
-		}
-		if s.Throttled {
-			if !daily {
-				s.Detail = reasons[s.Reason]
-			}
-			s.askText(delay)
-		}
-	},
+	Rules:  modelRules, Members: waits,
 })
+
+// googleRules read what Google names as reasons; there may be several errors or violations. A quota
+// is of the day as PerDay or 1/d/{project}.
+var googleRules = []Rule{
+	{In: googleReasons + " /error/details/violations/quotaId /error/details/metadata/quota_limit /error/details/metadata/quota_unit",
+		Words: "*dailylimit*|*daily_limit*|*perday*|*/d/*", Reason: Quota, Detail: "daily-quota"},
+	{In: googleReasons, Words: "*concurrent*", Reason: Concurrency},
+	{In: googleReasons, Words: "*ratelimit*|*rate_limit*", Reason: Rate},
+	{In: "/error/status", Words: "resource_exhausted", Reason: Rate},
+	{In: googleReasons, Words: "*quotaexceeded*|*quota_exceeded*", Reason: Quota},
+}
+
+const googleReasons = "/error/errors/reason /error/details/reason"
 
 // Okta is the API of Okta (developer.okta.com, "Rate limits", 2026). A limit of 0 means too
 // many calls in flight; its reset is a suggestion only.
@@ -224,9 +172,9 @@ var Twilio *Profile = twilio
 
 var twilio = add(Profile{
 	Name: "twilio", Bodies: []Body{{Status: 429}},
-	Judge: func(r *Response, s *Signal) {
-		if code := r.JSON("code"); code == "20429" || code == "" && r.Status == 429 && r.Get("Twilio-Concurrent-Requests") != "" {
-			s.Reason = Concurrency
-		}
+	Rules: []Rule{
+		{In: "/code", Words: "20429", Reason: Concurrency},
+		{In: "/code", Words: "*", Reason: Rate},
+		{In: "Twilio-Concurrent-Requests", Words: "*", Reason: Concurrency},
 	},
 })

@@ -30,7 +30,13 @@ var gitHub = add(Profile{
 	Fields: append(limitFields("X-Ratelimit-", Field{}),
 		headers(Field{}, "used X-Ratelimit-Used name X-Ratelimit-Resource")...),
 	Bodies: []Body{{Status: 403}, {Status: 429}, {Status: 200, Header: "X-Ratelimit-Resource", Value: "graphql"}},
+	Free:   []int{304},
 	Judge: func(r *Response, s *Signal) {
+		if s.Free { // only with a token: other callers have 60 calls an hour
+			p := s.Binding()
+			s.Free = p == nil || p.Limit > 60
+			return
+		}
 		primary, secondary, mute := false, false, true
 		if page := bytes.TrimLeft(r.Body, " \t\r\n"); r.Status != 200 && bytes.HasPrefix(page, []byte("<")) {
 			secondary = contains(string(page), "secondary rate limit", "abuse detection", "<title>rate limit")
@@ -75,17 +81,12 @@ var Linear *Profile = linear
 
 var linear = add(Profile{
 	Name: "linear", Bodies: []Body{{Status: 400}},
+	Rules: []Rule{{In: "/errors/extensions/code", Words: "ratelimited"}},
 	Fields: slices.Concat(
 		limitFields("X-Ratelimit-Requests-", Field{Policy: "requests", Kind: Bucket}),
 		limitFields("X-Ratelimit-Complexity-", Field{Policy: "complexity", Unit: "points", Kind: Bucket}),
 		limitFields("X-Ratelimit-Endpoint-Requests-", Field{Policy: "endpoint-requests", Kind: Bucket})),
 	Judge: func(r *Response, s *Signal) {
-		for v := find(r.Body, "errors/extensions/code"); v.next(); {
-			code := v.value
-			if code == "RATELIMITED" {
-				s.refuse(Rate)
-			}
-		}
 		if !s.Throttled || r.Status >= 500 {
 			return
 		}
@@ -127,15 +128,8 @@ var Notion *Profile = notion
 
 var notion = add(Profile{
 	Name: "notion", Bodies: []Body{{Status: 429}, {Status: 529}},
-	Judge: func(r *Response, s *Signal) {
-		for v := find(r.Body, "additional_data/rate_limit_reason", "code"); v.next(); {
-			if v.path() != "code" {
-				s.Detail = v.value
-			} else if v.value == "service_overload" {
-				s.Reason = Overload
-			}
-		}
-	},
+	Members: headers(Field{}, "detail /additional_data/rate_limit_reason"),
+	Rules:   []Rule{{In: "/code", Words: "service_overload", Reason: Overload}},
 })
 
 // Airtable is the Web API of Airtable (support.airtable.com, "Managing API call limits", 2026).
@@ -144,14 +138,7 @@ var Airtable *Profile = airtable
 
 var airtable = add(Profile{
 	Name: "airtable", Penalty: 30 * time.Second, Bodies: []Body{{Status: 429}},
-	Judge: func(r *Response, s *Signal) {
-		for v := find(r.Body, "errors/error", "error/type"); v.next(); {
-			code := v.value
-			if contains(code, "billing_limit") {
-				s.Reason, s.Detail = Quota, code
-			}
-		}
-	},
+	Rules: []Rule{{In: "/errors/error /error/type", Words: "*billing_limit*", Reason: Quota}},
 })
 
 // Monday is the GraphQL API of monday.com (developer.monday.com, "Rate limits", 2026). It has
@@ -206,7 +193,7 @@ var monday = add(Profile{
 			s.refuse(reason)
 			s.Detail = counted
 		case never != "" && s.Throttled && r.Status < 500:
-			s.Reason, s.Detail = Lock, never
+			s.Reason, s.Detail, s.TooLarge = Lock, never, true
 		case s.Throttled && s.Detail == "":
 			s.Detail = other
 		}
@@ -225,11 +212,7 @@ var zoom = add(Profile{
 	Name: "zoom", Bodies: []Body{{Status: 429}},
 	Fields: append(limitFields("X-Ratelimit-", Field{}),
 		headers(Field{}, "name X-Ratelimit-Category detail X-Ratelimit-Type")...),
-	Judge: func(r *Response, s *Signal) {
-		if r.Status == 429 && (contains(s.Detail, "daily") || s.Detail == "" && contains(r.JSON("message"), "daily")) {
-			s.Reason = Quota
-		}
-	},
+	Rules: []Rule{{Status: 429, In: "X-Ratelimit-Type /message", Words: "*daily*", Reason: Quota}},
 })
 
 // Basecamp is the API of Basecamp (github.com/basecamp/bcx-api, 2016): the whole policy in

@@ -19,23 +19,10 @@ var discord = add(Profile{
 	Fields: append(headers(Field{In: time.Second}, "reset X-Ratelimit-Reset-After"),
 		headers(Field{}, `limit X-Ratelimit-Limit remaining X-Ratelimit-Remaining reset X-Ratelimit-Reset
 			name X-Ratelimit-Bucket scope X-Ratelimit-Scope`)...),
-	Judge: func(r *Response, s *Signal) {
-		if !s.Throttled {
-			return
-		}
-		if strings.EqualFold(r.Get("X-Ratelimit-Global"), "true") {
-			s.Scope = "global"
-		}
-		for v := find(r.Body, "global", "retry_after"); v.next(); {
-			if v.path() == "retry_after" {
-				s.askText(v.value)
-			} else if v.value == "true" {
-				s.Scope = "global"
-			}
-		}
-		if s.Scope == "shared" {
-			s.Reason = Lock
-		}
+	Members: headers(Field{}, "wait /retry_after"),
+	Rules: []Rule{
+		{In: "X-Ratelimit-Global /global", Words: "true", Scope: "global", Detail: "global"},
+		{In: "X-Ratelimit-Scope", Words: "shared", Reason: Lock},
 	},
 })
 
@@ -74,17 +61,14 @@ var meta = add(Profile{
 	Fields: headers(Field{}, `custom X-App-Usage custom X-Ad-Account-Usage
 		custom X-Fb-Ads-Insights-Throttle custom X-Business-Use-Case-Usage`),
 	Bodies: []Body{{Status: 400}, {Status: 403}, {Status: 429}},
+	Rules: []Rule{
+		{In: "/error/code", Words: "131056", Reason: Lock}, // one recipient gets too many messages
+		{In: "/error/code", Words: "4|17|32|613|130429|800*", Reason: Rate},
+	},
 })
 
 func judgeMeta(r *Response, s *Signal) {
 	code := r.JSON("error/code")
-	switch {
-	case code == "131056": // one recipient gets too many messages
-		s.refuse(Lock)
-	case code == "4", code == "17", code == "32", code == "613", code == "130429",
-		len(code) == 5 && strings.HasPrefix(code, "800"):
-		s.refuse(Rate)
-	}
 	for _, f := range [...][2]string{{"X-App-Usage", "app"}, {"X-Ad-Account-Usage", "ad-account"}, {"X-Fb-Ads-Insights-Throttle", "ads-insights"}} {
 		for line := range r.Lines(f[0]) {
 			use([]byte(line), f[1], s)
@@ -186,10 +170,8 @@ var Riot *Profile = riot
 var riot = add(Profile{
 	Name: "riot", also: "riotgames",
 	Fields: headers(Field{}, "custom X-App-Rate-Limit custom X-Method-Rate-Limit scope X-Rate-Limit-Type"),
+	Rules:  []Rule{{In: "X-Rate-Limit-Type", Words: "service", Reason: Overload}},
 	Judge: func(r *Response, s *Signal) {
-		if s.Throttled && s.Scope == "service" {
-			s.Reason = Overload
-		}
 		for _, f := range [...]struct{ header, name string }{{"X-App-Rate-Limit", "app:"}, {"X-Method-Rate-Limit", "method:"}} {
 			counts := r.list(f.header + "-Count")
 			for one := range items(r.list(f.header), ",") {
@@ -218,15 +200,8 @@ var Dropbox *Profile = dropbox
 
 var dropbox = add(Profile{
 	Name: "dropbox", Bodies: []Body{{Status: 429}},
-	Judge: func(r *Response, s *Signal) {
-		for v := find(r.Body, "error/retry_after", "error/reason/.tag"); v.next(); {
-			if v.path() == "error/retry_after" {
-				s.askText(v.value)
-			} else if s.Detail = v.value; v.value == "too_many_write_operations" {
-				s.Reason = Lock
-			}
-		}
-	},
+	Members: headers(Field{}, "wait /error/retry_after detail /error/reason/.tag"),
+	Rules:   []Rule{{In: "/error/reason/.tag", Words: "too_many_write_operations", Reason: Lock}},
 })
 
 // Binance is the Spot API of Binance (developers.binance.com, "Limits", 2026), which reports

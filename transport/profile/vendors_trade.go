@@ -65,16 +65,13 @@ var Stripe *Profile = stripe
 var stripe = add(Profile{
 	Name: "stripe", Fields: []Field{{Header: "Stripe-Rate-Limited-Reason", Is: IsDetail}},
 	Bodies: []Body{{Status: 429}},
-	Judge: func(r *Response, s *Signal) {
-		switch {
-		case r.Status != 429:
-		case s.Detail == "" && r.JSON("error/code") == "lock_timeout":
-			s.Reason, s.Detail = Lock, "lock_timeout"
-		case strings.HasSuffix(s.Detail, "-concurrency"):
-			s.Reason = Concurrency
-		case s.Detail == "resource-specific":
-			s.Reason = Lock // one object gets too many calls
-		}
+	Rules: []Rule{
+		{Status: 429, In: "Stripe-Rate-Limited-Reason", Words: "*-concurrency", Reason: Concurrency},
+		{Status: 429, In: "Stripe-Rate-Limited-Reason", Words: "resource-specific", Reason: Lock}, // one object gets too many calls
+		{Status: 429, In: "Stripe-Rate-Limited-Reason", Words: "*"},
+		{Status: 429, In: "/error/code", Words: "lock_timeout", Reason: Lock},
+	},
+	Judge: func(_ *Response, s *Signal) {
 		if scope, _, ok := strings.Cut(s.Detail, "-"); ok {
 			s.Scope = scope
 		}
@@ -157,7 +154,10 @@ var hubSpot = add(Profile{
 		remaining X-Hubspot-Ratelimit-Remaining window X-Hubspot-Ratelimit-Interval-Milliseconds`),
 		headers(Field{Policy: "daily", Window: day},
 			"limit X-Hubspot-Ratelimit-Daily remaining X-Hubspot-Ratelimit-Daily-Remaining")...),
-	Refusals: []int{423, 477}, // 477: HubSpot is moving the account
+	Rules: []Rule{
+		{Status: 423, Reason: Lock, Wait: 2 * time.Second},
+		{Status: 477, Reason: Overload}, // HubSpot is moving the account
+	},
 	Judge: func(r *Response, s *Signal) {
 		s.Detail = r.JSON("policyName")
 		limit := cmp.Or(s.Detail, r.JSON("message")) // "You have reached your daily limit."
@@ -170,10 +170,6 @@ var hubSpot = add(Profile{
 		}
 		p, spent := s.spent()
 		switch {
-		case r.Status == 423:
-			s.Reason, s.Wait = Lock, 2*time.Second
-		case r.Status == 477:
-			s.Reason = Overload
 		case r.Status != 429:
 		case contains(limit, "daily"), window == 0 && s.Detail == "" && spent && p.Name == "daily":
 			s.Reason, s.Scope = Quota, "daily"
@@ -195,6 +191,7 @@ var salesforce = add(Profile{
 	Name: "salesforce", Fields: []Field{{Header: "Sforce-Limit-Info", Is: IsCustom}},
 	Bodies: []Body{{Status: 403}, {Status: 503}},
 	Types:  []string{"text/xml", "application/xml"},
+	Rules:  []Rule{{In: "/errorCode <errorCode>", Words: "request_limit_exceeded", Reason: Quota}},
 	Judge: func(r *Response, s *Signal) {
 		for line := range r.Lines("Sforce-Limit-Info") {
 			for one := range items(line, ";,") {
@@ -205,16 +202,12 @@ var salesforce = add(Profile{
 				}
 			}
 		}
-		const code = "REQUEST_LIMIT_EXCEEDED"
-		limited := inner(r.Body, "<errorCode>", "</errorCode>") == code
-		concurrent := contains(inner(r.Body, "<message>", "</message>"), "concurrent")
-		for v := find(r.Body, "errorCode", "message"); v.next(); {
-			limited = limited || v.path() == "errorCode" && v.value == code
-			concurrent = concurrent || v.path() == "message" && contains(v.value, "concurrent")
-		}
-		if limited {
-			s.refuse(Quota)
-			if s.Detail = code; concurrent {
+		if s.Reason == Quota { // by the code of one error, and perhaps the text of another
+			concurrent := contains(inner(r.Body, "<message>", "</message>"), "concurrent")
+			for v := find(r.Body, "message"); v.next(); {
+				concurrent = concurrent || contains(v.value, "concurrent")
+			}
+			if concurrent {
 				s.Reason = Concurrency
 			}
 		}
@@ -294,15 +287,11 @@ var xero = add(Profile{
 		{Header: "X-Daylimit-Remaining", Is: IsRemaining, Policy: "day", Window: day},
 		{Header: "X-Appminlimit-Remaining", Is: IsRemaining, Policy: "appminute", Window: time.Minute},
 		{Header: "X-Rate-Limit-Problem", Is: IsScope},
+		{Header: "X-Rate-Limit-Problem", Is: IsDetail},
 	},
-	Judge: func(r *Response, s *Signal) {
-		switch s.Detail = s.Scope; {
-		case r.Status != 429:
-		case contains(s.Scope, "concurrent"):
-			s.Reason = Concurrency
-		case contains(s.Scope, "day"):
-			s.Reason = Quota
-		}
+	Rules: []Rule{
+		{Status: 429, In: "X-Rate-Limit-Problem", Words: "*concurrent*", Reason: Concurrency},
+		{Status: 429, In: "X-Rate-Limit-Problem", Words: "*day*", Reason: Quota},
 	},
 })
 
