@@ -129,9 +129,10 @@ func (p *Permit) Answered(a Answer) {
 }
 
 // Listen calls l with each answer to the call, before the answer has its effect, for metrics. l
-// must not block: the caller of Answered waits for it, and may hold locks. A listener leaves
-// Pending as it is, and the first one allocates nothing. A second listener is called after the
-// first. Listen ignores a nil l.
+// must not block: the caller of Answered waits for it, and may hold locks. If l has a method
+// Done(), the permit's Done calls it, and Pending is true until then. Otherwise a listener leaves
+// Pending as it is. The first listener allocates nothing. A second one is called after the first.
+// Listen ignores a nil l.
 func (p *Permit) Listen(l interface{ Answered(Answer) }) {
 	if p == nil || l == nil {
 		return
@@ -143,7 +144,7 @@ func (p *Permit) Listen(l interface{ Answered(Answer) }) {
 		return
 	}
 	if p.listener != nil {
-		l = both{p.listener, l}
+		l = listeners(p.listener, l)
 	}
 	p.listener = l
 }
@@ -154,6 +155,29 @@ type both [2]interface{ Answered(Answer) }
 func (b both) Answered(a Answer) {
 	b[0].Answered(a)
 	b[1].Answered(a)
+}
+
+// ender is a listener that is called at the end of its call, too.
+type ender interface{ Done() }
+
+// bothEnd are two listeners, and one of them at least is an ender.
+type bothEnd struct{ both }
+
+// listeners returns two listeners as one.
+func listeners(a, b interface{ Answered(Answer) }) interface{ Answered(Answer) } {
+	_, first := a.(ender)
+	if _, second := b.(ender); first || second {
+		return bothEnd{both{a, b}}
+	}
+	return both{a, b}
+}
+
+func (b bothEnd) Done() {
+	for _, l := range b.both {
+		if l, ok := l.(ender); ok {
+			l.Done()
+		}
+	}
 }
 
 // Refused reports that the API has refused the call, as with 429, and has asked to wait d. The
@@ -205,6 +229,9 @@ func (p *Permit) Done() {
 		return
 	}
 	p.flags |= flagDone
+	if l, ok := p.listener.(ender); ok {
+		l.Done()
+	}
 	switch {
 	case p.call != nil:
 		p.call.Done()
@@ -230,10 +257,13 @@ func (p *Permit) Pending() bool {
 	if p == nil || p.flags&flagDone != 0 {
 		return false
 	}
-	if k, ok := p.call.(interface{ pending() bool }); ok {
-		return p.pin != nil || k.pending()
+	if _, ok := p.listener.(ender); ok || p.pin != nil {
+		return true
 	}
-	return p.pin != nil || p.call != nil
+	if k, ok := p.call.(interface{ pending() bool }); ok {
+		return k.pending()
+	}
+	return p.call != nil
 }
 
 // TakesAnswers reports whether answers have an effect: on a bucket, or on a [Call] of your own,

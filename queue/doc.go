@@ -20,11 +20,12 @@
 //
 // # Refused early
 //
-// A call that cannot leave before the deadline of its ctx, or within MaxWait, is refused
-// immediately, with the time until it could leave. Without both a call waits for a day at most. A
-// refused call is uncharged. The queue refuses no call that could leave in time. This does not
-// cover later returns of units: by cancelled calls, by calls that cost less than acquired, by
-// higher limits, and by a Resume.
+// A call that cannot leave within MaxWait, or in time for an answer before its ctx's deadline, is
+// refused immediately, with the time until it could leave. The queue learns how long answers take:
+// see [Config].CallTime. Without MaxWait and deadline a call waits for a day at most. A refused
+// call is uncharged. The queue refuses no call that could leave in time. This does not cover later
+// returns of units, by cancelled calls, calls that cost less than acquired, higher limits and a
+// Resume, and answers that become faster.
 //
 // The time is exact in these cases:
 //

@@ -241,7 +241,10 @@ func (q *Queue) earliest(c *outbound.Cost) (at time.Time, err error) {
 // wait for capacity and not the store's distance. A shorter one counts as two requests and the
 // latency of a reply, because the first request may only measure the distance.
 func (q *Queue) expires(w *waiter) time.Time {
-	if q.requests.wayBack == 0 || w.err == context.DeadlineExceeded {
+	switch {
+	case w.err == context.DeadlineExceeded:
+		return w.deadline.Add(-q.needs(w.deadline.Sub(start) - w.came))
+	case q.requests.wayBack == 0:
 		return w.deadline
 	}
 	return latest(w.deadline, start.Add(w.came+2*q.requests.lowMark()+q.requests.wayBack))

@@ -40,6 +40,8 @@ type Queue struct {
 	empty    chan struct{}        // closed when the last call has left; nil before Shutdown
 	inJobs   *Queue               // where further requests of jobs wait, or nil
 
+	callTime callTime
+
 	next behind // queues that are behind this one
 }
 
@@ -56,6 +58,9 @@ type Stats struct {
 	Waited    uint64 // of the admitted calls, those that had to wait
 	Refused   uint64 // by MaxLen, MaxWait, a deadline, an invalid cost, an error of the store, or Close
 	Cancelled uint64 // by their callers, while they waited
+	// Unanswered counts admitted calls whose ctx deadline passed before they ended: those of the
+	// Waited, and a sample of the other calls.
+	Unanswered uint64
 	// Late counts reservations that went back because the process used them, or the store's reply
 	// arrived, later than Config.Tolerance. Each costs up to a unit's time of throughput. If Late
 	// keeps growing, the process is short of CPU and needs a larger Tolerance, or replies of the store
@@ -117,14 +122,15 @@ func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit
 	case <-ctx.Done():
 		q.leave(ctx, w)
 	}
-	err = w.result(&p)
+	err = q.result(ctx, w, &p)
 	return
 }
 
 // result returns the result of a call, when it is ready.
-func (w *waiter) result(p *outbound.Permit) error {
+func (q *Queue) result(ctx context.Context, w *waiter, p *outbound.Permit) error {
 	if <-w.ready; w.err == nil {
 		*p = w.ticket.Permit()
+		q.measure(ctx, p, true)
 	}
 	return w.err
 }
@@ -177,10 +183,14 @@ func (q *Queue) ask(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (
 func (q *Queue) askLocked(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (done bool, err error) {
 	if *p, err = q.bucket.Acquire(context.Background(), *c); err == nil {
 		q.stats.Admitted++
+		q.measure(ctx, p, false)
 		return true, nil
 	}
 	now := time.Now()
 	by, why := q.deadline(ctx, now)
+	if why == context.DeadlineExceeded {
+		by = by.Add(-q.needs(by.Sub(now)))
+	}
 	full, throttled := errors.AsType[*outbound.ThrottledError](err)
 	if throttled && full.RetryAfter <= within(by, now) {
 		return false, nil
@@ -269,6 +279,7 @@ func (q *Queue) Len() int { return q.Stats().Waiting }
 func (q *Queue) Stats() Stats {
 	q.mu.Lock()
 	s, inJobs := q.stats, q.inJobs
+	s.Unanswered = q.callTime.unanswered.Load()
 	s.Waiting = q.line.n
 	if w := q.line.end.next; w != &q.line.end {
 		s.Oldest = time.Since(start) - w.came
@@ -291,6 +302,7 @@ func (s *Stats) add(in Stats) {
 	s.Waited += in.Waited
 	s.Refused += in.Refused
 	s.Cancelled += in.Cancelled
+	s.Unanswered += in.Unanswered
 	s.Late += in.Late
 }
 

@@ -32,6 +32,7 @@
 //	dripfeed.api.remaining           gauge      {unit}         limiter, policy, unit *
 //	dripfeed.api.reset               gauge      s              limiter, policy, unit *
 //	dripfeed.api.others              gauge      1              limiter, policy, unit *
+//	dripfeed.calls.unanswered        counter    {call}         limiter
 //	dripfeed.queue.late              counter    {reservation}  limiter
 //	dripfeed.store.unavailable       gauge      -              store
 //	dripfeed.store.requests          counter    {request}      store

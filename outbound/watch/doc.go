@@ -49,6 +49,7 @@
 //	dripfeed_api_remaining{limiter, policy, unit}      likewise
 //	dripfeed_api_reset_seconds{limiter, policy, unit}  likewise
 //	dripfeed_api_others_ratio{limiter, policy, unit}   the part that other clients use, about
+//	dripfeed_calls_unanswered_total{limiter}           calls that had no answer in time
 //	dripfeed_queue_late_total{limiter}                 reservations that were used too late
 //	dripfeed_store_unavailable{store}                  1, or 0
 //	dripfeed_store_requests_total{store}

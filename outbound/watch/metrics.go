@@ -119,6 +119,7 @@ var families = []family{
 	apiMetric("api.remaining", "{unit}", "What is left of the API's quota, as it reports.", func(x *Budget) float64 { return x.Remaining }),
 	apiMetric("api.reset", "s", "How long until the API's quota is whole again.", func(x *Budget) float64 { return x.Reset.Seconds() }),
 	apiMetric("api.others", "1", "The part of the API's quota that others have used, about.", func(x *Budget) float64 { return x.OtherClients }),
+	queueMetric(Counter, "calls.unanswered", "{call}", "Calls that left a queue and got no answer before their deadline.", func(q *queue.Stats) float64 { return float64(q.Unanswered) }),
 	queueMetric(Counter, "queue.late", "{reservation}", "Reservations that were lost because the process was late.", func(q *queue.Stats) float64 { return float64(q.Late) }),
 	storeMetric(Gauge, "store.unavailable", "", "Whether the store is unavailable: 1, or 0.", func(x *Store, s *samples) {
 		away := 0.0

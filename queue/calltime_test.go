@@ -1,0 +1,260 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/store"
+	"github.com/dripfeed/dripfeed/queue"
+	"github.com/dripfeed/dripfeed/transport"
+)
+
+const ms = time.Millisecond
+
+// load is what comes to a limit, and how long the API takes.
+type load struct {
+	perSecond, seconds int
+	budget             func(*rand.Rand) time.Duration                // of a call's ctx
+	takes              func(*rand.Rand, time.Duration) time.Duration // so long after the start
+	limits             []outbound.Limit
+	config             queue.Config
+	processes          int  // on one store, or 0 for none
+	endless            bool // every third call has no deadline, and is not counted
+}
+
+// outcome is what became of the calls.
+type outcome struct {
+	answered, refused int
+	died              int // sent, and without an answer at their deadline
+	unanswered        uint64
+}
+
+// run returns the outcomes of the calls.
+func (l load) run(t *testing.T) (o outcome) {
+	synctest.Test(t, func(t *testing.T) {
+		r, begin := rand.New(rand.NewPCG(1, 2)), time.Now()
+		var mu sync.Mutex
+		api := roundTripper(func(req *http.Request) (*http.Response, error) {
+			mu.Lock()
+			d := l.takes(r, time.Since(begin))
+			mu.Unlock()
+			select {
+			case <-time.After(d):
+				return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader("ok")), Request: req, Header: http.Header{}}, nil
+			case <-req.Context().Done():
+				return nil, req.Context().Err()
+			}
+		})
+		var clients []*http.Client
+		var queues []*queue.Queue
+		memory := store.NewMemory()
+		for range max(1, l.processes) {
+			b := outbound.Must(outbound.NewBucket("api", l.limits...))
+			if l.processes > 0 {
+				b = outbound.Must(outbound.NewSharedBucket(memory, "api", l.limits...))
+			}
+			queues = append(queues, queue.New(b, l.config))
+			clients = append(clients, &http.Client{Transport: &transport.Transport{Base: api, Limiter: queues[len(queues)-1]}})
+		}
+		var wg sync.WaitGroup
+		for i := range l.perSecond * l.seconds {
+			budget := l.budget(r)
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), budget)
+				defer cancel()
+				endless := l.endless && i%3 == 0
+				if endless {
+					ctx = t.Context()
+				}
+				req, _ := http.NewRequestWithContext(ctx, "GET", "http://api.test/", nil)
+				resp, err := clients[i%len(clients)].Do(req)
+				if err == nil {
+					resp.Body.Close()
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case endless:
+				case err == nil:
+					o.answered++
+				case errors.Is(err, outbound.ErrThrottled):
+					o.refused++
+				default:
+					o.died++
+				}
+			})
+			time.Sleep(time.Second / time.Duration(l.perSecond))
+		}
+		wg.Wait()
+		for _, q := range queues {
+			o.unanswered += q.Stats().Unanswered
+		}
+	})
+	return o
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func always(d time.Duration) func(*rand.Rand) time.Duration {
+	return func(*rand.Rand) time.Duration { return d }
+}
+
+func steady(d time.Duration) func(*rand.Rand, time.Duration) time.Duration {
+	return func(*rand.Rand, time.Duration) time.Duration { return d }
+}
+
+// tailed takes times whose 99th percentile is ten times their median.
+func tailed(median time.Duration) func(*rand.Rand, time.Duration) time.Duration {
+	return func(r *rand.Rand, _ time.Duration) time.Duration {
+		return time.Duration(float64(median) * math.Exp(r.NormFloat64()*math.Log(10)/2.326))
+	}
+}
+
+// changing is 60 ms and 300 ms by turns of 10 s.
+func changing(_ *rand.Rand, at time.Duration) time.Duration {
+	if at/(10*time.Second)%2 == 0 {
+		return 60 * ms
+	}
+	return 300 * ms
+}
+
+// In overload a queue that was told nothing answers at least 95 % of what it does with the best
+// MaxWait. If calls may leave until their deadlines, few are answered: 50 of 900 and 574 of 9,000.
+func TestCallTime_AnswersAsManyAsTheBestMaxWait(t *testing.T) {
+	ten, hundred := []outbound.Limit{outbound.PerSecond(10)}, []outbound.Limit{outbound.PerSecond(100)}
+	usual := load{perSecond: 15, seconds: 60, budget: always(2 * time.Second), takes: steady(300 * ms), limits: ten}
+	inFlight, window, fleet, mixed, turns, tail, short := usual, usual, usual, usual, usual, usual, usual
+	inFlight.limits = append(inFlight.limits, outbound.InFlight(10))
+	window.limits = append(window.limits, outbound.Window(5_000, time.Hour))
+	fleet.processes = 4
+	mixed.endless = true
+	turns.takes = changing
+	tail.takes, tail.seconds = tailed(300*ms), 120
+	short.budget, short.takes = always(400*ms), steady(100*ms)
+	fast := load{perSecond: 150, seconds: 60, budget: always(2 * time.Second), takes: steady(30 * ms), limits: hundred}
+	fastTail := fast
+	fastTail.takes = tailed(30 * ms)
+	for name, c := range map[string]struct {
+		load
+		most time.Duration // the best MaxWait of 0.2 s to 1.97 s
+		want int
+	}{
+		"300 ms":              {usual, 1700 * ms, 600},
+		"and calls in flight": {inFlight, 1700 * ms, 600},
+		"and a window":        {window, 1700 * ms, 600},
+		"four processes":      {fleet, 1700 * ms, 600},
+		"a third endless":     {mixed, 0, 290}, // they take a third of the rate
+		"by turns":            {turns, 1700 * ms, 580},
+		"a long tail":         {tail, 200 * ms, 1120},
+		"a short budget":      {short, 300 * ms, 590},
+		"100 a second":        {fast, 1970 * ms, 5800},
+		"with a tail":         {fastTail, 1400 * ms, 5800},
+	} {
+		got, best := c.run(t), c.load
+		best.config = queue.Config{MaxWait: c.most, CallTime: -1}
+		if c.most == 0 {
+			best.config.CallTime = 300 * ms
+		}
+		if with := best.run(t); got.answered < with.answered*95/100 || got.answered < c.want {
+			t.Errorf("%s: %+v, and with the best MaxWait %+v; want %d answered", name, got, with, c.want)
+		}
+		if got.unanswered != uint64(got.died) && !c.endless {
+			t.Errorf("%s: Stats has %d unanswered, %d died", name, got.unanswered, got.died)
+		}
+	}
+	leaveBy := usual
+	leaveBy.config.CallTime = -1
+	if got := leaveBy.run(t); got.answered > 100 || got.died < 500 || got.unanswered != uint64(got.died) {
+		t.Errorf("a negative CallTime: %+v, want calls that leave until their deadlines", got)
+	}
+}
+
+// 70 calls a second with budgets of 0.5 s to 3 s come to 40 a second: nearly all that leave are
+// answered, although the API becomes five times as slow and back each 10 s.
+func TestCallTime_FollowsTheAPI(t *testing.T) {
+	l := load{perSecond: 70, seconds: 60, limits: []outbound.Limit{outbound.PerSecond(40)}, takes: changing,
+		budget: func(r *rand.Rand) time.Duration { return 500*ms + rand.N(2500*ms) }}
+	if got := l.run(t); got.answered < 2300 {
+		t.Errorf("%+v, want 2,300 answered", got)
+	}
+}
+
+// A limit at half load refuses nothing, even if the API takes most of each budget.
+func TestCallTime_RefusesNothingAtHalfLoad(t *testing.T) {
+	for _, budget := range []time.Duration{310 * ms, 500 * ms, 2 * time.Second} {
+		l := load{perSecond: 5, seconds: 60, budget: always(budget), takes: steady(300 * ms), limits: []outbound.Limit{outbound.PerSecond(10)}}
+		if got := l.run(t); got != (outcome{answered: 300}) {
+			t.Errorf("%v: %+v", budget, got)
+		}
+	}
+}
+
+// What is learnt: nothing from refusals, failures and cancelled calls, and it is forgotten after a
+// minute. A call that could leave immediately is never refused for it.
+func TestCallTime_IsThatOfAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := queue.New(outbound.Must(outbound.NewBucket("api", outbound.PerSecond(10))), queue.Config{})
+		call := func(within, takes time.Duration, end func(*outbound.Permit)) error {
+			ctx, cancel := context.WithTimeout(t.Context(), within)
+			defer cancel()
+			p, err := q.Acquire(ctx, outbound.Cost{1})
+			if err == nil {
+				time.Sleep(takes)
+				end(&p)
+			}
+			return err
+		}
+		refused := func(within time.Duration) bool {
+			t.Helper()
+			time.Sleep(time.Second)
+			if err := call(within, 0, (*outbound.Permit).Failed); err != nil {
+				t.Errorf("with capacity: %v", err)
+			}
+			return errors.Is(call(within, 0, (*outbound.Permit).Failed), outbound.ErrThrottled)
+		}
+		if refused(110 * ms) {
+			t.Error("refused before a call has ended")
+		}
+		time.Sleep(time.Second)
+		if err := call(time.Minute, 300*ms, (*outbound.Permit).Done); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if !refused(500*ms) || refused(900*ms) {
+				t.Error("300 ms were not learnt")
+			}
+			for range 400 { // fast, and no answers
+				_ = call(time.Hour, 0, (*outbound.Permit).Failed)
+				_ = call(time.Hour, 0, func(p *outbound.Permit) { p.Answered(outbound.Answer{Kind: outbound.AnswerRefused}); p.Failed() })
+				if err := q.Bucket().Resume(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				if p, err := q.Acquire(ctx, outbound.Cost{1}); err == nil {
+					cancel()
+					p.Done()
+				}
+				cancel()
+			}
+			if err := call(time.Hour, 300*ms, (*outbound.Permit).Done); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute + time.Second)
+		if refused(110 * ms) {
+			t.Error("refused after a minute without a call")
+		}
+	})
+}
