@@ -5,54 +5,116 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 )
 
-// profile reads the fields that a profile lists. It reports whether there is one for Judge.
-func (r *reader) profile(p *Profile) (custom bool) {
+// headers reads the headers of policies: those that the profile lists, those that mean the same
+// everywhere, and the rest by their names. It reports whether there is one for Judge.
+func (r *reader) headers(more bool) (custom bool) {
+	p := r.p
 	var limits, policies []string
-	wildcards := false
-	for i := range p.Fields {
-		switch f := &p.Fields[i]; f.Is {
-		case IsRateLimit:
-			limits = f.lines(r.header)
-		case IsRateLimitPolicy:
-			policies = f.lines(r.header)
-		}
-	}
-	r.structured(limits, policies)
-	from := r.s.n
+	var ietf *Field
 	for i := range p.Fields {
 		f := &p.Fields[i]
 		if strings.IndexByte(f.Header, '*') >= 0 {
-			wildcards = true
+			more = true
 			continue
 		}
-		switch f.Is {
-		case IsRateLimit, IsRateLimitPolicy, IsName:
-			continue
-		}
-		if v := f.lines(r.header); len(v) == 0 {
-		} else if f.Is == IsCustom {
+		switch v := f.lines(r.header); {
+		case len(v) == 0:
+		case f.Is == IsRateLimit:
+			limits, ietf = v, f
+		case f.Is == IsRateLimitPolicy:
+			policies, ietf = v, f
+		case f.Is == IsCustom:
 			custom = true
-		} else {
-			r.field(f, f.Policy, v, from)
+		default:
+			r.headerLines(f.label(f.Policy, i), v)
 		}
 	}
-	if wildcards && len(r.header) <= maxNames {
-		custom = r.wildcards(p, from) || custom
+	from := r.s.n
+	r.structured(limits, policies)
+	for i := from; i < r.s.n; i++ {
+		q := &r.s.Policies()[i]
+		q.Kind, q.Unit = max(q.Kind, ietf.Kind), cmp.Or(q.Unit, ietf.Unit)
 	}
-	for i := r.s.n - 1; i >= from; i-- {
-		if !r.s.Policies()[i].normalize() {
-			r.s.drop(i)
+	for n := hLimit; n < hNone; n++ {
+		if v := r.known(n); v != nil {
+			r.headerLines(&labels[n], v)
 		}
 	}
-	r.names(p, from)
+	if more && len(r.header) <= maxNames {
+		for name, v := range r.header {
+			if slot(name) == hNone && len(v) > 0 && !p.lists(name) {
+				custom = r.unknown(name, v[:min(len(v), maxLines)]) || custom
+			}
+		}
+	}
+	r.finishGroups()
 	return custom
 }
 
-// lines returns the lines of the field's header.
-func (f *Field) lines(h http.Header) []string { return lines(h, canonical(f.Header)) }
+// lines returns the lines of the field's header, or the value that the field takes.
+func (f *Field) lines(h http.Header) []string {
+	v := lines(h, canonical(f.Header))
+	if f.Item <= 0 || len(v) == 0 {
+		return v
+	}
+	all := strings.SplitN(strings.Join(v, ","), ",", maxLines+1)
+	if f.Item > min(len(all), maxLines) {
+		return nil
+	}
+	return all[f.Item-1 : f.Item]
+}
+
+// label is that of the field's header. Of several resets the one that is listed first counts.
+func (f *Field) label(policy string, i int) *label {
+	return &label{is: f.Is, key: policy, policy: policy, in: f.In, rank: int8(min(i, 100)), field: f}
+}
+
+// unknown reads a header that is missing in the profile and in the table of known ones. It reports
+// whether the header is for Judge.
+func (r *reader) unknown(name string, v []string) (custom bool) {
+	read := false
+	for i := range r.p.Fields {
+		f := &r.p.Fields[i]
+		before, after, star := strings.Cut(f.Header, "*")
+		if !star || len(name) <= len(f.Header)-1 || !strings.EqualFold(name[:len(before)], before) ||
+			!strings.EqualFold(name[len(name)-len(after):], after) {
+			continue
+		}
+		if f.Is == IsCustom {
+			custom = true
+		} else if !read {
+			read = true
+			r.headerLines(f.label(name[len(before):len(name)-len(after)], i), v)
+		}
+	}
+	if read || strings.IndexByte(name, 'm') < 0 { // as in limit, remaining
+		return custom
+	}
+	if f := everywhere[name]; f != nil {
+		r.headerLines(f.label(f.Policy, 0), v)
+	} else if l, ok := labelOf(name); ok {
+		r.headerLines(&l, v)
+		if l.weak && l.is == IsRemaining {
+			r.siblings(&l)
+		}
+	}
+	return custom
+}
+
+// siblings reads the limit and the reset of what may be a quota, because a header has its rest.
+func (r *reader) siblings(l *label) {
+	for _, end := range [...]string{"-Limit", "-Reset", "-Resets-In"} {
+		if v := lines(r.header, l.stem+end); len(v) > 0 {
+			more := *l
+			if more.is = IsReset; end == "-Limit" {
+				more.is = IsLimit
+			}
+			r.headerLines(&more, v)
+		}
+	}
+}
 
 // canonical is http.CanonicalHeaderKey, but quicker for a name that is canonical already.
 func canonical(name string) string {
@@ -65,79 +127,6 @@ func canonical(name string) string {
 		start = c == '-'
 	}
 	return name
-}
-
-// field reads the lines of one header into the policy that it belongs to.
-func (r *reader) field(f *Field, policy string, lines []string, from int) {
-	switch f.Is {
-	case IsRetryAfter:
-		for v := range r.each(lines) {
-			r.delays(v, f.In)
-		}
-		return
-	case IsScope, IsDetail:
-		to := &r.s.Scope
-		if f.Is == IsDetail {
-			to = &r.s.Detail
-		}
-		for v := range r.each(lines) {
-			*to = cmp.Or(*to, clean(v))
-		}
-		return
-	}
-	p := r.group(f, policy, from)
-	if p == nil {
-		return
-	}
-	switch f.Is {
-	case IsLimit:
-		r.limit(p, lines)
-	case IsRemaining:
-		r.remaining(p, lines)
-	case IsReset:
-		if p.Reset < 0 {
-			r.reset(p, lines, f.In)
-		}
-	case IsWindow:
-		r.window(p, lines, f.In)
-	case IsUsed, IsUsedOfLimit:
-		r.used(p, lines, f.Is == IsUsedOfLimit)
-	}
-}
-
-// group returns the profile's policy of that name.
-func (r *reader) group(f *Field, name string, from int) *Policy {
-	all := r.s.Policies()
-	for i := from; i < len(all); i++ {
-		if strings.EqualFold(all[i].Name, name) {
-			return &all[i]
-		}
-	}
-	if f.Policy != name {
-		name = lower(clean(name))
-	}
-	p := NewPolicy(name)
-	p.Kind, p.Window = f.Kind, f.Window
-	p.Unit = cmp.Or(f.Unit, unitOf(name))
-	return r.s.push(p)
-}
-
-// unitOf returns the unit that the name of a policy says.
-func unitOf(name string) string {
-	for _, unit := range [...]string{"tokens", "requests"} {
-		if strings.HasSuffix(name, unit) {
-			return unit
-		}
-	}
-	return ""
-}
-
-func (r *reader) window(p *Policy, lines []string, unit time.Duration) {
-	for v := range r.each(lines) {
-		if d, ok := span(v, cmp.Or(unit, time.Second)); ok {
-			p.Window = max(p.Window, d)
-		}
-	}
 }
 
 func (r *reader) used(p *Policy, lines []string, ofLimit bool) {
@@ -158,66 +147,9 @@ func (r *reader) used(p *Policy, lines []string, ofLimit bool) {
 	}
 }
 
-// wildcards reads the headers with a name in them.
-func (r *reader) wildcards(p *Profile, from int) (custom bool) {
-	type pattern struct {
-		f              *Field
-		prefix, suffix string
-	}
-	var all [16]pattern
-	n := 0
-	for i := range p.Fields {
-		header := p.Fields[i].Header
-		if star := strings.IndexByte(header, '*'); star >= 0 && n < len(all) {
-			header = canonical(header)
-			all[n] = pattern{&p.Fields[i], header[:star], header[star+1:]}
-			n++
-		}
-	}
-	for name := range r.header {
-		read := false
-		for i := range all[:n] {
-			w := &all[i]
-			if len(name) <= len(w.prefix)+len(w.suffix) || !strings.HasPrefix(name, w.prefix) || !strings.HasSuffix(name, w.suffix) {
-				continue
-			}
-			if slot(name) != hNone || p.lists(name) {
-				break
-			}
-			switch {
-			case w.f.Is == IsCustom:
-				custom = true
-			case !read && r.left > 0:
-				read = true
-				r.field(w.f, name[len(w.prefix):len(name)-len(w.suffix)], lines(r.header, name), from)
-			}
-		}
-	}
-	return custom
-}
-
 // lists reports whether a field without an asterisk lists a header, which takes precedence.
 func (p *Profile) lists(name string) bool {
 	return slices.ContainsFunc(p.Fields, func(f Field) bool { return strings.EqualFold(f.Header, name) })
-}
-
-// names gives the policies the names that the API sends in separate headers.
-func (r *reader) names(p *Profile, from int) {
-	for i := range p.Fields {
-		f := &p.Fields[i]
-		if f.Is != IsName {
-			continue
-		}
-		for v := range r.each(lines(r.header, canonical(f.Header))) {
-			for j := from; j < r.s.n; j++ {
-				if q := &r.s.Policies()[j]; q.Name == f.Policy {
-					q.Name = clean(v)
-					break
-				}
-			}
-			break
-		}
-	}
 }
 
 const maxName = 128

@@ -38,6 +38,8 @@ type fixture struct {
 	Expect  map[string]any
 }
 
+var fixtures = []string{"../../testdata/headers.jsonl", "../../testdata/headers_more.jsonl", "../../testdata/headers_world.jsonl"}
+
 func readFixtures(t testing.TB, path string) (all []fixture) {
 	t.Helper()
 	f, err := os.Open(path)
@@ -199,7 +201,7 @@ next:
 // Every response of the files is read as the files expect. DRIPFEED_HEADERS names further
 // files of the same form.
 func TestRead_RecordedResponses(t *testing.T) {
-	files := []string{"../../testdata/headers.jsonl", "../../testdata/headers_more.jsonl"}
+	files := slices.Clone(fixtures)
 	if more := os.Getenv("DRIPFEED_HEADERS"); more != "" {
 		files = append(files, more)
 	}

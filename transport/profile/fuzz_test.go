@@ -38,7 +38,7 @@ func FuzzRead(f *testing.F) {
 	for i, name := range names {
 		index[name] = i
 	}
-	for _, file := range []string{"../../testdata/headers.jsonl", "../../testdata/headers_more.jsonl"} {
+	for _, file := range fixtures {
 		for _, c := range readFixtures(f, file) {
 			var head strings.Builder
 			for name, lines := range c.Headers {

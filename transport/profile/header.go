@@ -76,27 +76,39 @@ func slot(name string) int {
 	return hNone
 }
 
-// scan returns the set of the known headers that are there. Ranging over a response's few
-// headers is cheaper than looking up the many that are known, but not over a flood of them.
-func scan(h http.Header) (seen uint32) {
+// scan returns the set of the known headers that are there, and whether there are more about
+// limits. Ranging over a response's few headers is cheaper than looking up the many that are known,
+// but not over a flood of them.
+func scan(h http.Header) (seen uint32, more bool) {
 	if len(h) > maxNames {
 		for n, name := range known {
 			if len(h[name]) > 0 {
 				seen |= 1 << n
 			}
 		}
-		return seen
+		return seen, false
 	}
 	for name := range h {
 		if n := slot(name); n != hNone {
 			seen |= 1 << n
+		} else if strings.IndexByte(name, 'm') >= 0 { // which few names have, except limit and remaining
+			more = more || strings.Contains(name, "imit") || strings.HasSuffix(name, "emaining")
 		}
 	}
-	return seen
+	return seen, more
 }
+
+// labels are those of the known headers of a policy.
+var labels = func() (all [hNone]label) {
+	for n := hLimit; n < hNone; n++ {
+		all[n], _ = labelOf(known[n])
+	}
+	return all
+}()
 
 // reader reads one response into a Signal.
 type reader struct {
+	p        *Profile
 	header   http.Header
 	seen     uint32 // the known headers that are there
 	left     int    // bytes that may still be read
@@ -106,6 +118,7 @@ type reader struct {
 	dateRead bool   // the header Date has been looked at
 	s        Signal // by value: a pointer to it would cost an allocation
 
+	groups  groups
 	quotas  [8]quota // RateLimit-Policy of the drafts 04 to 07
 	nQuotas int
 }

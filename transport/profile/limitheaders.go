@@ -1,35 +1,9 @@
 package profile
 
 import (
-	"cmp"
 	"strings"
 	"time"
 )
-
-// limitHeaders reads a limit, what remains of it and its reset, as they stand in three headers. If
-// there are several resets, the first one counts.
-func (r *reader) limitHeaders(limit, remaining int, resets ...int) {
-	p := NewPolicy("")
-	r.limit(&p, r.known(limit))
-	r.remaining(&p, r.known(remaining))
-	for _, n := range resets {
-		unit := time.Duration(0)
-		if n == hXResetAfter { // a time from now needs no clock
-			unit = time.Second
-		}
-		if p.Reset < 0 {
-			r.reset(&p, r.known(n), unit)
-		}
-	}
-	if limit == hLimit {
-		for v := range r.each(r.known(hName)) {
-			p.Name = cmp.Or(p.Name, clean(v))
-		}
-	}
-	if p.normalize() {
-		r.s.push(p)
-	}
-}
 
 // quota is what the drafts 00 to 07 say of a limit: how much in how long.
 type quota struct {
@@ -53,30 +27,57 @@ func seconds(b bare) (time.Duration, bool) {
 // quotas follow it.
 func (r *reader) limit(p *Policy, lines []string) {
 	for v := range r.each(lines) {
-		if n, ok := number(v); ok {
-			p.least(&p.Limit, n)
-			continue
-		}
-		r.list(v, func(it *item) {
-			switch window, ok := seconds(it.w); {
-			case it.value.n < 0:
-			case p.Limit < 0 && ok && window > 0: // one with its own window
-				p.Limit, p.Window = float64(it.value.n), window
-			case it.w.kind != none:
-				r.quota(it.value.n, it.w)
-			default:
-				p.least(&p.Limit, float64(it.value.n))
-			}
-		})
+		r.limitOf(p, v)
 	}
+}
+
+// limitOf reads one line of a limit.
+func (r *reader) limitOf(p *Policy, v string) {
+	if n, ok := number(v); ok {
+		p.least(&p.Limit, n)
+		return
+	}
+	if n, window, ok := rate(v); ok {
+		p.least(&p.Limit, n)
+		p.Window = max(p.Window, window)
+		return
+	}
+	r.list(v, func(it *item) {
+		switch window, ok := seconds(it.w); {
+		case it.value.n < 0:
+		case p.Limit < 0 && ok && window > 0: // one with its own window
+			p.Limit, p.Window = float64(it.value.n), window
+		case it.w.kind != none:
+			r.quota(it.value.n, it.w)
+		default:
+			p.least(&p.Limit, float64(it.value.n))
+		}
+	})
+}
+
+// rate reads a limit with its window: 150/15m, 60r/m, 100 per 1 minute.
+func rate(v string) (n float64, window time.Duration, ok bool) {
+	amount, per, found := strings.Cut(v, "/")
+	if !found {
+		amount, per, found = strings.Cut(v, " per ")
+	}
+	if !found {
+		return 0, 0, false
+	}
+	n, ok = number(strings.TrimRight(amount, "r "))
+	window, timed := span(trim(per), time.Second)
+	return n, window, ok && timed && window > 0
 }
 
 // remaining reads what remains. If there are several, the least counts.
 func (r *reader) remaining(p *Policy, lines []string) {
 	for v := range r.each(lines) {
-		if _, ok := p.remains(v); !ok {
+		if n, ok := p.remains(v); ok {
+			r.s.overdrawn = r.s.overdrawn || n < -1
+		} else {
 			r.list(v, func(it *item) {
 				if it.value.n < 0 {
+					r.s.overdrawn = r.s.overdrawn || it.value.n < -1
 					p.below(float64(-it.value.n))
 				} else {
 					p.least(&p.Remaining, float64(it.value.n))

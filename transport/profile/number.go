@@ -53,13 +53,46 @@ func duration(n float64, unit time.Duration) time.Duration {
 	return max(0, time.Duration(d))
 }
 
-// span reads a number in the given unit, or a duration as Go writes it.
+// span reads a number in the given unit, a duration as Go writes it, or a word: minute, 1 hour, 7d.
 func span(v string, unit time.Duration) (time.Duration, bool) {
 	if n, ok := number(v); ok {
 		return duration(n, unit), true
 	}
-	return goDuration(v)
+	if d, ok := goDuration(v); ok {
+		return d, true
+	}
+	d := windowOf(v)
+	return d, d > 0
 }
+
+// windowOf returns the time that a word says, such as second, Daily, perhour and 3Min, or 0.
+func windowOf(word string) time.Duration {
+	name := strings.TrimLeft(word, "0123456789.")
+	n, counted := number(word[:len(word)-len(name)])
+	if name = strings.TrimPrefix(name, " "); !counted {
+		n, name = 1, strings.TrimPrefix(strings.TrimPrefix(name, "Per"), "per")
+		if len(name) == 1 {
+			return 0
+		}
+	} else if n != 1 && len(name) > 1 {
+		name = strings.TrimSuffix(name, "s")
+	}
+	return duration(n, windows[name])
+}
+
+// windows are the words for windows, with and without a capital.
+var windows = func() map[string]time.Duration {
+	all := map[string]time.Duration{}
+	for unit, names := range map[time.Duration]string{
+		time.Second: "s sec second secondly", time.Minute: "m min minute minutely", time.Hour: "h hour hourly",
+		day: "d day daily", 7 * day: "w week weekly", 30 * day: "month monthly", 365 * day: "year yearly",
+	} {
+		for name := range strings.FieldsSeq(names) {
+			all[name], all[strings.ToUpper(name[:1])+name[1:]] = unit, unit
+		}
+	}
+	return all
+}()
 
 // goDuration reads a duration as Go writes it: 6m0s, 12ms, 2m59.56s.
 func goDuration(v string) (time.Duration, bool) {

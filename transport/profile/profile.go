@@ -23,6 +23,9 @@ type Profile struct {
 	// otherwise. Unknown: [Rate]. It does not apply to a 503 or 529, which is about the API's
 	// own troubles.
 	Reason Reason
+	// Kind and In are those of a [Field], for the headers of policies that Fields does not list.
+	Kind Kind
+	In   time.Duration
 	// Penalty is how long the API's documentation asks to wait after a refusal that does not say. It
 	// becomes the RetryAfter of a refusal for the reason Rate that has neither a Retry-After above 0
 	// nor a reset. It does not apply to a 503. It is 0 for none.
@@ -76,6 +79,12 @@ type Field struct {
 	// In is the unit of a number of IsReset, IsWindow and IsRetryAfter. If it is 0, the unit is a
 	// second; a number of IsReset or IsRetryAfter that is as large as a time since 1970 is one.
 	In time.Duration
+	// Item is which value the field takes of a header that has a list of numbers, from 1 on. 0 is for
+	// the whole header.
+	Item int
+	// Aligned says that the windows begin at multiples of Window since midnight, UTC. If the policy
+	// is exhausted and the API reports no reset, that is the end of the window.
+	Aligned bool
 }
 
 // Meaning is what the value of a header says.
@@ -143,9 +152,13 @@ var generic = add(Profile{
 		{Status: 429, In: "/detail", Words: "too many certificates*already issued for|too many failed authorizations*for", Reason: Lock, Scope: "identifiers"},
 	},
 	also: `
-	agentai azurecosmos bitbucket braze cloudflare cosmos cosmosdb docker dockerhub ebay envoy
-	expressratelimit gitlab gravitee ietf intercom klaviyo lemlist mailerlite oracleapigateway
-	persona resend sendgrid spotify vimeo zep`})
+	agentai aircall airly akamai amazonspapi azurecosmos basecamp bigcommerce bitbucket bluesky braze
+	bybit cloudflare companieshouse confluencedatacenter confluencedc contentful cosmos cosmosdb crossref
+	datadog discogs docker dockerhub ebay envoy etsy eventbrite expressratelimit fastly fitbit front gate
+	gateio gitlab gravitee hey huggingface ietf imgur intercom jiradatacenter jiradc klaviyo kong kucoin
+	launchdarkly lemlist mailerlite mapbox mastodon ns1 oracleapigateway persona resend ringcentral
+	sellingpartnerapi sendgrid sentry spapi spotify toggl trakt trello tumblr turnio urlscan vercel vimeo
+	xweather yelp zep`})
 
 // Read returns what a response says. now is the time at which its headers came. It counts only
 // where the response has a point in time but no Date to measure it by, and is best corrected by the
@@ -173,10 +186,10 @@ func (p *Profile) ReadEarly(resp *http.Response, now time.Time, early func(Signa
 	if p == nil {
 		p = Generic
 	}
-	seen := scan(resp.Header)
+	seen, more := scan(resp.Header)
 	// Age alone has no meaning. Date is not among the headers that scan sees.
-	if seen&^(1<<hAge) != 0 || p.mayRead(resp.StatusCode, resp.Header) {
-		return p.read(resp, now, seen, early)
+	if seen&^(1<<hAge) != 0 || more || p.mayRead(resp.StatusCode, resp.Header) {
+		return p.read(resp, now, seen, more, early)
 	}
 	return s
 }
@@ -199,11 +212,11 @@ func isRefusal(status int) bool {
 const statusOverloaded = 529
 
 // read is Read for a response that may have something to read.
-func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early func(Signal)) Signal {
+func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, more bool, early func(Signal)) Signal {
 	if now.IsZero() {
 		now = time.Now()
 	}
-	r := reader{header: resp.Header, seen: seen, left: maxRead, now: now}
+	r := reader{p: p, header: resp.Header, seen: seen, left: maxRead, now: now}
 	s := &r.s
 	if r.cached() {
 		return Signal{Cached: true}
@@ -217,10 +230,7 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, early fu
 	}
 	r.retryAfter()
 	r.structured(r.known(hRateLimit), r.known(hPolicy))
-	r.limitHeaders(hLimit, hRemaining, hReset, hResetTime)
-	custom := r.profile(p)
-	r.limitHeaders(hXLimit, hXRemaining, hXResetAfter, hXReset)
-	r.limitHeaders(hYLimit, hYRemaining, hYReset)
+	custom := r.headers(more) || r.s.overdrawn && r.s.HasRetryAfter
 	r.mergePolicies()
 
 	status := resp.StatusCode

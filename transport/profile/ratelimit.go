@@ -1,6 +1,9 @@
 package profile
 
 import (
+	"math"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -38,6 +41,11 @@ type members struct {
 func (r *reader) members(lines []string, dict bool) members {
 	m := members{fields: fields{dict: dict}}
 	for i, v := range lines {
+		if strings.Contains(v, `";"`) {
+			lines = slices.Clone(lines)
+			lines[i] = lastNames(v)
+			v = lines[i]
+		}
 		if v, ok := r.take(v); ok && !wellFormed(v, dict) {
 			return members{}
 		} else if ok || r.left > 0 {
@@ -45,6 +53,20 @@ func (r *reader) members(lines []string, dict bool) members {
 		}
 	}
 	return m
+}
+
+// lastNames leaves the last of several names that an item has, as Hugging Face sends them:
+// "fixed window";"api";q=500;w=300.
+func lastNames(v string) string {
+	for len(v) <= maxValue {
+		i := strings.Index(v, `";"`)
+		from := strings.LastIndexByte(v[:max(i, 0)], '"')
+		if from < 0 {
+			break
+		}
+		v = v[:from] + v[i+2:]
+	}
+	return v
 }
 
 func (m *members) next(it *item) bool {
@@ -81,7 +103,7 @@ func isDictionary(lines []string) bool {
 	return false
 }
 
-// member reads a member of draft 07's dictionary. It reports whether the value is an integer of 0
+// member reads a member of draft 07's dictionary. It reports whether the value is a number of 0
 // or more. If a key comes twice, RFC 9651 takes the last value. Here the one counts by which fewer
 // calls go, as with all other headers, because each line may come from another server.
 func (p *Policy) member(it *item) bool {
@@ -92,7 +114,12 @@ func (p *Policy) member(it *item) bool {
 	case "remaining":
 		p.least(&p.Remaining, float64(it.value.n))
 	case "reset":
-		if d <= maxReset {
+		if it.value.kind == decimal { // Close sends 5.5
+			var n float64
+			n, ok = number(it.value.text)
+			d = duration(n, time.Second)
+		}
+		if ok && d <= maxReset {
 			p.Reset = max(p.Reset, d)
 		}
 	default:
@@ -175,6 +202,11 @@ func (r *reader) named(it *item, from int) *Policy {
 func (r *reader) mergePolicies() {
 	r.merge()
 	all := r.s.Policies()
+	for i := range all {
+		if all[i].leaks() {
+			all[i].Kind = Bucket
+		}
+	}
 	n := len(all)
 	for i, q := range r.quotas[:r.nQuotas] {
 		if p := windowless(all[:n], q.limit); p != nil {
@@ -196,6 +228,23 @@ func (r *reader) mergePolicies() {
 		p.Limit, p.Window = q.limit, q.window
 		r.s.push(p)
 	}
+	r.witness()
+}
+
+// witness recognizes a Retry-After in milliseconds by a reset of about a thousandth of it. A number
+// of whole minutes is in seconds.
+func (r *reader) witness() {
+	s := &r.s
+	ms := s.RetryAfter.Seconds()
+	if s.Absolute || ms < 500 || math.Mod(ms, 60) == 0 {
+		return
+	}
+	for i := range s.Policies() {
+		if reset := s.Policies()[i].Reset.Seconds(); reset > 0 && ms >= 500*reset && ms <= 1050*reset {
+			s.RetryAfter = duration(ms, time.Millisecond)
+			return
+		}
+	}
 }
 
 func windowless(all []Policy, limit float64) *Policy {
@@ -216,8 +265,19 @@ func (r *reader) merge() {
 			if all[i].same(&all[j]) {
 				r.s.drop(j)
 				j--
+			} else {
+				all[i].twin(&all[j])
+				all[j].twin(&all[i])
 			}
 		}
+	}
+}
+
+// twin takes the reset of a policy that has the same numbers and no window.
+func (p *Policy) twin(q *Policy) {
+	if p.Reset < 0 && q.Reset >= 0 && q.Reset <= p.Window && q.Window == 0 && q.Name == "" &&
+		p.Limit >= 0 && p.Limit == q.Limit && p.Remaining == q.Remaining {
+		p.Reset, p.Absolute = q.Reset, q.Absolute
 	}
 }
 

@@ -2,6 +2,7 @@ package profile
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -80,6 +81,7 @@ type Policy struct {
 	Absolute bool
 
 	minusOne bool // Remaining was -1, which may stand for 0 or for unknown
+	beta     bool // for information: it does not refuse
 
 	// Window is the time that Limit is for, or 0 if unknown.
 	Window time.Duration
@@ -95,21 +97,38 @@ func NewPolicy(name string) Policy {
 }
 
 // Wait returns how long it is until the reset. It adds a second where the reset came as a point in
-// time: API and header round, and the API refuses a call that comes a second early. It is 0 if it
-// is unknown, or if the reset is over.
+// time: API and header round, and the API refuses a call that comes a second early. For a [Bucket]
+// of requests it is how long until one of them is free, and a second at least.
+// Wait is 0 if the reset is unknown or over.
 func (p *Policy) Wait() time.Duration {
-	switch {
-	case p.Absolute && p.Reset >= 0:
-		return p.Reset + time.Second
-	case p.Reset > 0:
-		return p.Reset
+	d := max(0, p.Reset)
+	if p.Absolute && p.Reset >= 0 {
+		d += time.Second
 	}
-	return 0
+	if p.Kind == Bucket && p.Remaining >= 0 && p.Limit-p.Remaining > 1 && (p.Unit == "" || p.Unit == "requests") {
+		d = min(d, max(time.Second, duration(1/(p.Limit-p.Remaining), d)))
+	}
+	return d
+}
+
+// refused returns how long a refusal by the policy lasts, or 0 if that is unknown.
+func (p *Policy) refused() time.Duration {
+	if p.Reset < 0 && (p.Kind == Bucket || p.Window <= time.Minute) {
+		return p.Window // at most
+	}
+	return p.Wait()
+}
+
+// leaks recognizes a leaky bucket of one unit a second: its reset has as many seconds as units
+// are used.
+func (p *Policy) leaks() bool {
+	used := p.Limit - p.Remaining
+	return p.Kind == Window && p.Remaining >= 0 && used >= 600 && math.Abs(p.Reset.Seconds()-used) <= 1
 }
 
 // exhausted reports whether nothing remains for further calls.
 func (p *Policy) exhausted() bool {
-	return p.Remaining == 0 && p.Kind != InFlight && p.Kind != PerSecond
+	return p.Remaining == 0 && p.Kind != InFlight && p.Kind != PerSecond && !p.beta
 }
 
 // normalize brings the policy into the shape that its fields promise. It reports whether the
@@ -123,6 +142,9 @@ func (p *Policy) normalize() bool {
 	}
 	if p.Remaining < 0 && p.Limit >= 0 && p.used >= 0 {
 		p.Remaining = max(0, p.Limit-p.used)
+	}
+	if p.Limit < 0 && p.Remaining >= 0 && p.used >= 0 {
+		p.Limit = p.Remaining + p.used
 	}
 	if p.Limit >= 0 && p.Kind != PerSecond {
 		p.Remaining = min(p.Remaining, p.Limit)
@@ -176,9 +198,10 @@ type Signal struct {
 	// which has whole seconds; 0 without Date.
 	Skew time.Duration
 
-	few  [inlined]Policy
-	n    int
-	many []Policy // all of them, once they are more than few
+	overdrawn bool // less than nothing remains of a policy. -1 may stand for no limit
+	few       [inlined]Policy
+	n         int
+	many      []Policy // all of them, once they are more than few
 }
 
 // Policies returns the policies seen, at most 32, in an order that means nothing. No two are
@@ -305,14 +328,20 @@ func (s *Signal) computeWait(penalty time.Duration) {
 	busy := false // too many calls in flight
 	for i := range all {
 		p := &all[i]
-		if p.exhausted() && (s.Throttled || p.Kind == Window) {
+		switch {
+		case !p.exhausted():
+		case s.Throttled:
+			longest = max(longest, p.refused())
+		case p.Kind == Window:
 			longest = max(longest, p.Wait())
 		}
 		// This excludes a policy with a limit only, and one with a rest while another is spent or the
 		// API has troubles of its own.
 		if (p.Remaining >= 0 || p.Reset >= 0) && !((s.Reason == Quota || s.Reason == Unknown) && p.Remaining > 0) {
-			only = p.Wait()
 			counted++
+			if only = p.Wait(); p.Remaining >= 1 && p.Reset > time.Minute {
+				only = 0 // another limit has refused. But a short window may be counted late
+			}
 		}
 		busy = busy || p.Kind == InFlight && p.Remaining == 0
 	}

@@ -11,7 +11,7 @@ import (
 type bare struct {
 	kind byte   // none, or one of those below
 	n    int64  // of an integer
-	text string // of a string, token or byte sequence, as it stands in the field
+	text string // of a string, token, byte sequence or decimal, as it stands in the field
 }
 
 const (
@@ -202,7 +202,7 @@ func (f *fields) params(it *item) bool {
 			it.q = value
 		case "qu":
 			it.qu = value
-		case "w":
+		case "w", "window":
 			it.w = value
 		case "pk":
 			it.pk = value
@@ -255,11 +255,13 @@ func (f *fields) bare(b *bare) bool {
 
 // number reads an integer of up to 15 digits, or a decimal of up to 12 and 3.
 func (f *fields) number(b *bare) bool {
+	from := f.i
 	negative := f.take('-')
 	whole := f.run(isNumeral)
 	if f.take('.') {
 		b.kind = decimal
 		part := f.run(isNumeral)
+		b.text = f.s[from:f.i]
 		return whole != "" && len(whole) <= 12 && part != "" && len(part) <= 3 || f.fail()
 	}
 	for i := range len(whole) {

@@ -63,7 +63,7 @@ func headers(f Field, list string) (all []Field) {
 }
 
 var meanings = map[string]Meaning{
-	"custom": IsCustom, "limit": IsLimit, "remaining": IsRemaining, "used": IsUsed, "reset": IsReset,
+	"custom": IsCustom, "limit": IsLimit, "remaining": IsRemaining, "used": IsUsed, "part": IsUsedOfLimit, "reset": IsReset,
 	"window": IsWindow, "wait": IsRetryAfter, "name": IsName, "scope": IsScope, "detail": IsDetail,
 	"ratelimit": IsRateLimit, "policy": IsRateLimitPolicy,
 }

@@ -16,13 +16,11 @@ import (
 var OpenAI *Profile = openAI
 
 var openAI = add(Profile{
-	Name: "openai", also: "azureopenai groq openaiazure openailike openaistyle openrouter together togetherai",
-	Fields: headers(Field{Kind: Bucket}, `limit X-Ratelimit-Limit-* remaining X-Ratelimit-Remaining-*
-		reset X-Ratelimit-Reset-* custom X-Ratelimit-Remaining-*`),
+	Name: "openai", also: "azureopenai cerebras githubmodels groq mistral openaiazure openailike openaistyle openrouter together togetherai xai",
 	Bodies: []Body{{Status: 429}, {Status: 200, Silent: true}}, Members: waits,
 	Rules: append([]Rule{{Status: 200, In: "/error/code /choices/error/code", Words: "429"}}, modelRules...),
 	Judge: func(r *Response, s *Signal) {
-		if r.Status == 200 && s.HasRetryAfter && overdrawn(r) {
+		if r.Status == 200 && s.HasRetryAfter && s.overdrawn {
 			s.refuse(Rate)
 		}
 	},
@@ -38,22 +36,6 @@ var modelRules = slices.Concat([]Rule{
 	{Status: 429, In: "/error/message /message", Words: "requests per day|tokens per day|free-models-per-day", Reason: Quota, Detail: "per-day"},
 }, googleRules)
 
-// overdrawn reports whether less than nothing remains of one of OpenAI's limits. Some of its
-// imitators say -1 where there is no limit.
-func overdrawn(r *Response) bool {
-	if len(r.Header) > maxNames {
-		return false
-	}
-	for name := range r.Header {
-		if strings.HasPrefix(name, "X-Ratelimit-Remaining-") {
-			if less, ok := strings.CutPrefix(r.Get(name), "-"); ok && allDigits(less) && less != "1" {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // Anthropic is the API of Anthropic (platform.claude.com, "Rate limits", 2026). Policies are named
 // "requests", "tokens", "input-tokens" and "output-tokens", and "unified" for the windows of
 // subscriptions. The resets are when the bucket will be full again. If paid overage admits a call
@@ -63,9 +45,7 @@ var Anthropic *Profile = anthropic
 
 var anthropic = add(Profile{
 	Name: "anthropic", also: "claude",
-	Fields: append(limitFields("Anthropic-Ratelimit-Unified-", Field{Policy: "unified"}),
-		headers(Field{Kind: Bucket}, `limit Anthropic-Ratelimit-*-Limit remaining Anthropic-Ratelimit-*-Remaining
-			reset Anthropic-Ratelimit-*-Reset custom Anthropic-Ratelimit-Unified-Status`)...),
+	Fields: headers(Field{}, "custom Anthropic-Ratelimit-Unified-Status"),
 	Bodies: []Body{{Status: 429}, {Status: 529}, {Status: 503}, {Status: 500}}, Members: waits,
 	Rules: append([]Rule{{In: "/error/type", Words: "overloaded_error", Reason: Overload}}, modelRules...),
 	Judge: func(r *Response, s *Signal) {

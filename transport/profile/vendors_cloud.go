@@ -45,8 +45,7 @@ var AzureARM *Profile = azureARM
 
 var azureARM = add(Profile{
 	Name: "azure-arm", also: "arm azure azurecompute azureresourcemanager",
-	Fields: headers(Field{Kind: Bucket}, `custom X-Ms-Ratelimit-Remaining-Resource
-		remaining X-Ms-Ratelimit-Remaining-* wait X-Ms-Ratelimit-*-Retry-After`),
+	Kind: Bucket, Fields: headers(Field{}, "custom X-Ms-Ratelimit-Remaining-Resource"),
 	Bodies:  []Body{{Status: 429}},
 	Members: headers(Field{}, "detail /code detail /error/code detail /error/details/code detail /error/innererror/code"),
 	Rules: []Rule{{Status: 429, In: "/code /error/code /error/details/code /error/innererror/code",
@@ -57,20 +56,13 @@ var azureARM = add(Profile{
 				name, remaining, _ := strings.Cut(one, ";")
 				p := NewPolicy(name)
 				p.remains(strings.TrimLeft(remaining, " \t"))
-				p.Window = windowOf(name)
+				digits := strings.TrimRight(name, "SecMinHourDay") // the window: 3Min, 30Min
+				p.Window = windowOf(name[len(strings.TrimRight(digits, "0123456789")):])
 				s.Add(p)
 			}
 		}
 	},
 })
-
-// windowOf reads the window at the end of a name: 3Min, 30Min, 1Hour. It is 0 for none.
-func windowOf(name string) time.Duration {
-	units := map[string]time.Duration{"Sec": time.Second, "Min": time.Minute, "Hour": time.Hour, "Day": day}
-	digits := strings.TrimRight(name, "SecMinHourDay")
-	n, _ := number(digits[len(strings.TrimRight(digits, "0123456789")):])
-	return duration(n, units[name[len(digits):]])
-}
 
 // Graph is Microsoft Graph, and SharePoint (learn.microsoft.com, "Microsoft Graph throttling
 // guidance", 2026): Retry-After, and the IETF's headers where a workload sends them. Some
@@ -113,7 +105,7 @@ const googleReasons = "/error/errors/reason /error/details/reason"
 var Okta *Profile = okta
 
 var okta = add(Profile{
-	Name: "okta", Fields: limitFields("X-Rate-Limit-", Field{}),
+	Name: "okta",
 	Judge: func(r *Response, s *Signal) {
 		if p := s.Binding(); r.Status == 429 && p != nil && p.Limit == 0 {
 			s.Reason = Concurrency
@@ -130,25 +122,16 @@ var RapidAPI *Profile = rapidAPI
 
 var rapidAPI = add(Profile{
 	Name: "rapidapi",
-	Fields: headers(Field{Kind: Bucket, In: time.Second},
-		"limit X-Ratelimit-*-Limit remaining X-Ratelimit-*-Remaining reset X-Ratelimit-*-Reset"),
 	Judge: func(r *Response, s *Signal) {
-		for _, p := range s.Policies() {
-			if r.Status == 429 && p.Kind == Window && p.exhausted() {
+		for i := range s.Policies() {
+			switch p := &s.Policies()[i]; {
+			case p.Name != "":
+				p.Kind = Window // a success has no Judge
+			case r.Status == 429 && p.exhausted():
 				s.ask(p.Wait(), p.Wait() > 0)
 			}
 		}
 	},
-})
-
-// Akamai are the APIs of Akamai (techdocs.akamai.com, "Rate limiting", 2026), which report when
-// the next call may go.
-var Akamai *Profile = akamai
-
-var akamai = add(Profile{
-	Name: "akamai",
-	Fields: headers(Field{},
-		"limit X-Ratelimit-Limit remaining X-Ratelimit-Remaining reset X-Ratelimit-Next"),
 })
 
 // OracleAccessGovernance is the API of Oracle Access Governance

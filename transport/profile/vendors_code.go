@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"math"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -27,8 +26,6 @@ var GitHub *Profile = gitHub
 
 var gitHub = add(Profile{
 	Name: "github", also: "githubgraphql githubrest", Types: []string{"text/html"},
-	Fields: append(limitFields("X-Ratelimit-", Field{}),
-		headers(Field{}, "used X-Ratelimit-Used name X-Ratelimit-Resource")...),
 	Bodies: []Body{{Status: 403}, {Status: 429}, {Status: 200, Header: "X-Ratelimit-Resource", Value: "graphql"}},
 	Free:   []int{304},
 	Judge: func(r *Response, s *Signal) {
@@ -54,7 +51,7 @@ var gitHub = add(Profile{
 				primary = primary || contains(v.value, "rate_limit")
 			}
 		}
-		_, spent := s.spent()
+		p, spent := s.spent()
 		switch {
 		case r.Status >= 500: // the API has troubles of its own
 			return
@@ -62,7 +59,9 @@ var gitHub = add(Profile{
 			s.Scope = "secondary"
 			s.ask(time.Minute, !spent)
 		case primary, s.Throttled, r.Status != 200 && spent && mute:
-			s.Scope = "primary"
+			if s.Scope = "primary"; p != nil {
+				s.Wait = p.Wait() // even if some remain: the call may cost more
+			}
 		default:
 			return // forbidden for other reasons
 		}
@@ -80,12 +79,8 @@ var gitHub = add(Profile{
 var Linear *Profile = linear
 
 var linear = add(Profile{
-	Name: "linear", Bodies: []Body{{Status: 400}},
+	Name: "linear", Bodies: []Body{{Status: 400}}, Kind: Bucket,
 	Rules: []Rule{{In: "/errors/extensions/code", Words: "ratelimited"}},
-	Fields: slices.Concat(
-		limitFields("X-Ratelimit-Requests-", Field{Policy: "requests", Kind: Bucket}),
-		limitFields("X-Ratelimit-Complexity-", Field{Policy: "complexity", Unit: "points", Kind: Bucket}),
-		limitFields("X-Ratelimit-Endpoint-Requests-", Field{Policy: "endpoint-requests", Kind: Bucket})),
 	Judge: func(r *Response, s *Signal) {
 		if !s.Throttled || r.Status >= 500 {
 			return
@@ -215,38 +210,6 @@ var zoom = add(Profile{
 	Rules: []Rule{{Status: 429, In: "X-Ratelimit-Type /message", Words: "*daily*", Reason: Quota}},
 })
 
-// Basecamp is the API of Basecamp (github.com/basecamp/bcx-api, 2016): the whole policy in
-// the JSON of one header.
-var Basecamp *Profile = basecamp
-
-var basecamp = add(Profile{
-	Name: "basecamp", Fields: []Field{{Header: "X-Ratelimit", Is: IsCustom}},
-	Judge: func(r *Response, s *Signal) {
-		for line := range r.Lines("X-Ratelimit") {
-			p := NewPolicy("")
-			for v := find([]byte(line), "name", "limit", "remaining", "period", "until"); v.next(); {
-				switch v.path() {
-				case "name":
-					p.Name = v.value
-				case "limit":
-					p.Limit, _ = count(v.value)
-				case "remaining":
-					p.remains(v.value)
-				case "period":
-					if period, ok := number(v.value); ok {
-						p.Window = duration(period, time.Second)
-					}
-				case "until":
-					if d, ok := r.Until(v.value); ok {
-						p.Reset, p.Absolute = d, d > 0
-					}
-				}
-			}
-			s.Add(p)
-		}
-	},
-})
-
 // count is number, or None.
 func count(v string) (float64, bool) {
 	n, ok := number(v)
@@ -265,9 +228,14 @@ func count(v string) (float64, bool) {
 var Jira *Profile = jira
 
 var jira = add(Profile{
-	Name: "jira", also: "atlassian jiracloud",
-	Fields: headers(Field{}, "ratelimit Beta-Ratelimit policy Beta-Ratelimit-Policy detail Ratelimit-Reason"),
+	Name: "jira", also: "atlassian confluence confluencecloud jiracloud",
+	Fields: append(headers(Field{Kind: Bucket, Unit: "points"}, "ratelimit Beta-Ratelimit policy Beta-Ratelimit-Policy"),
+		headers(Field{}, "detail Ratelimit-Reason")...),
 	Judge: func(r *Response, s *Signal) {
+		for i := range s.Policies() {
+			p := &s.Policies()[i]
+			p.beta = p.beta || p.Kind == Bucket
+		}
 		switch {
 		case r.Status != 429:
 		case contains(s.Detail, "quota"):
@@ -276,36 +244,9 @@ var jira = add(Profile{
 			s.Reason = Lock // one issue gets too many writes
 		case contains(s.Detail, "burst"):
 			// developer.atlassian.com/cloud/jira/platform/build-an-app-that-respects-rate-limits
-			if !slices.ContainsFunc(s.Policies(), func(p Policy) bool { return p.Name != "" && p.exhausted() }) {
+			if !slices.ContainsFunc(s.Policies(), func(p Policy) bool { return p.Name != "" && p.Remaining == 0 }) {
 				s.Reason, s.Scope = Lock, "endpoint"
 			}
 		}
 	},
 })
-
-// Confluence is Confluence Data Center
-// (confluence.atlassian.com/conf87/_ratelimiting_httpheaders-1333822054.html, 2023): a bucket that
-// an administrator has set, reported as a capacity, a fill rate and its interval. The Window of its
-// policy is that interval. It frees the units of the fill rate, not all of Limit. It sends
-// Retry-After: 0 with every success.
-var Confluence *Profile = confluence
-
-var confluence = add(Profile{
-	Name: "confluence-dc", also: "confluence confluencedatacenter",
-	Fields: append(limitFields("X-Ratelimit-", Field{Kind: Bucket}),
-		Field{Header: "X-Ratelimit-Interval-Seconds", Is: IsWindow, Kind: Bucket}),
-})
-
-// Kong is the rate limiting of the Kong gateway (developer.konghq.com, 2026), which reports several windows, each in headers with its name.
-var Kong *Profile = kong
-
-var kong = add(Profile{
-	Name: "kong", Fields: slices.Concat(
-		kongFields("Second", time.Second), kongFields("Minute", time.Minute), kongFields("Hour", time.Hour),
-		kongFields("Day", day), kongFields("Month", 30*day), kongFields("Year", 365*day)),
-})
-
-func kongFields(name string, window time.Duration) []Field {
-	const list = "limit X-Ratelimit-Limit-* remaining X-Ratelimit-Remaining-* reset X-Ratelimit-Reset-*"
-	return headers(Field{Policy: strings.ToLower(name), Window: window}, strings.ReplaceAll(list, "*", name))
-}

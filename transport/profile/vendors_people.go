@@ -15,22 +15,12 @@ var Discord *Profile = discord
 
 var discord = add(Profile{
 	Name: "discord", Bodies: []Body{{Status: 429}},
-	// Reset has been wrong where Reset-After was right.
-	Fields: append(headers(Field{In: time.Second}, "reset X-Ratelimit-Reset-After"),
-		headers(Field{}, `limit X-Ratelimit-Limit remaining X-Ratelimit-Remaining reset X-Ratelimit-Reset
-			name X-Ratelimit-Bucket scope X-Ratelimit-Scope`)...),
+	Fields:  headers(Field{}, "scope X-Ratelimit-Scope"),
 	Members: headers(Field{}, "wait /retry_after"),
 	Rules: []Rule{
 		{In: "X-Ratelimit-Global /global", Words: "true", Scope: "global", Detail: "global"},
 		{In: "X-Ratelimit-Scope", Words: "shared", Reason: Lock},
 	},
-})
-
-// The API of Turn.io (whatsapp.turn.io, "Rate Limiting", 2026). The bucket names
-// the policy: "general", "text" or "media".
-var _ = add(Profile{
-	Name:   "turnio",
-	Fields: append(limitFields("X-Ratelimit-", Field{}), Field{Header: "X-Ratelimit-Bucket", Is: IsName}),
 })
 
 // Twitter is the API of X (docs.x.com, "Rate limits", 2026): windows of 15 minutes for each
@@ -39,16 +29,13 @@ var Twitter *Profile = twitter
 
 var twitter = add(Profile{
 	Name: "twitter", also: "twitterx x xtwitter",
-	Fields: slices.Concat(limitFields("X-Rate-Limit-", Field{}),
-		limitFields("X-App-Limit-24hour-", Field{Policy: "app-24hour", Window: day}),
-		limitFields("X-User-Limit-24hour-", Field{Policy: "user-24hour", Window: day})),
 })
 
 // Reddit is the Data API of Reddit (PRAW's reading of its headers, 2026): what remains, in
 // fractions, and a reset in seconds from now, without a limit.
 var Reddit *Profile = reddit
 
-var reddit = add(Profile{Name: "reddit", Fields: limitFields("X-Ratelimit-", Field{In: time.Second})})
+var reddit = add(Profile{Name: "reddit", In: time.Second})
 
 // Meta is the Graph API of Meta (developers.facebook.com/docs/graph-api/overview/rate-limiting,
 // 2026). Policies are the parts, in percent, of an hourly budget, as JSON in headers, with the
@@ -134,23 +121,17 @@ func use(object []byte, name string, s *Signal) (wait time.Duration, refused boo
 }
 
 // Strava is the API of Strava (developers.strava.com, "Rate limits", 2026): the limits of a quarter
-// of an hour and of a day, and more for reading.
+// of an hour and of a day, and more for reading. No header says that they end with quarters
+// of an hour and at midnight, UTC.
 var Strava *Profile = strava
 
-var strava = add(Profile{
-	Name:   "strava",
-	Fields: headers(Field{}, "custom X-Ratelimit-Limit custom X-Ratelimit-Usage custom X-Readratelimit-Limit"),
-	Judge: func(r *Response, s *Signal) {
-		for _, f := range [...]struct{ prefix, name string }{{"X-Ratelimit-", ""}, {"X-Readratelimit-", "read-"}} {
-			quarter, daily, ok := strings.Cut(r.list(f.prefix+"Limit"), ",")
-			usedQuarter, usedDaily, used := strings.Cut(r.list(f.prefix+"Usage"), ",")
-			if ok && used {
-				s.Add(usage(f.name+"15min", usedQuarter, quarter, 15*time.Minute))
-				s.Add(usage(f.name+"day", usedDaily, daily, day))
-			}
-		}
-	},
-})
+var strava = add(Profile{Name: "strava", Fields: slices.Concat(stravaFields("", "X-Ratelimit-"), stravaFields("read-", "X-Readratelimit-"))})
+
+func stravaFields(name, prefix string) []Field {
+	list := "limit " + prefix + "Limit used " + prefix + "Usage"
+	return append(headers(Field{Policy: name + "15min", Window: 15 * time.Minute, Item: 1, Aligned: true}, list),
+		headers(Field{Policy: name + "day", Window: day, Item: 2, Aligned: true}, list)...)
+}
 
 // usage returns a policy that reports its use and its limit.
 func usage(name, used, limit string, window time.Duration) Policy {

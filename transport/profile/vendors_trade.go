@@ -14,7 +14,6 @@ var Shopify *Profile = shopify
 
 var shopify = add(Profile{
 	Name: "shopify-rest", also: "shopify",
-	Fields: []Field{{Header: "X-Shopify-Shop-Api-Call-Limit", Is: IsUsedOfLimit, Policy: "shop-api-call", Kind: Bucket}},
 })
 
 // ShopifyGraphQL is the GraphQL Admin API of Shopify (shopify.dev, "GraphQL Admin API rate
@@ -78,26 +77,6 @@ var stripe = add(Profile{
 	},
 })
 
-// SPAPI is the Selling Partner API of Amazon (developer-docs.amazon.com, "Usage plans and
-// rate limits", 2026), which reports the rate, in requests per second, and not the burst.
-var SPAPI *Profile = spapi
-
-var spapi = add(Profile{
-	Name: "spapi", also: "amazonspapi sellingpartnerapi",
-	Fields: []Field{{Header: "X-Amzn-Ratelimit-Limit", Is: IsLimit, Policy: "rate", Kind: PerSecond, Window: time.Second}},
-})
-
-// BigCommerce is the REST API of BigCommerce (developer.bigcommerce.com, "API rate limits",
-// 2026), which counts in milliseconds throughout.
-var BigCommerce *Profile = bigCommerce
-
-var bigCommerce = add(Profile{
-	Name: "bigcommerce",
-	Fields: headers(Field{In: time.Millisecond}, `
-		limit X-Rate-Limit-Requests-Quota remaining X-Rate-Limit-Requests-Left
-		reset X-Rate-Limit-Time-Reset-Ms window X-Rate-Limit-Time-Window-Ms`),
-})
-
 // Tiendanube is the API of Tiendanube and Nuvemshop
 // (dev.nuvemshop.com.br/en/docs/erp-guide/api-usage, 2026): a leaky bucket whose reset is in
 // milliseconds from now, and when it will be empty. A refusal waits until one request fits, and a
@@ -105,16 +84,7 @@ var bigCommerce = add(Profile{
 var Tiendanube *Profile = tiendanube
 
 var tiendanube = add(Profile{
-	Name: "tiendanube", also: "nuvemshop",
-	Fields: limitFields("X-Rate-Limit-", Field{Kind: Bucket, In: time.Millisecond}),
-	Judge: func(r *Response, s *Signal) {
-		p := s.Binding()
-		if r.Status != 429 || p == nil || p.Reset <= 0 || p.Limit <= p.Remaining || p.Remaining < 0 {
-			return
-		}
-		leak := math.Ceil(float64(p.Reset) / (p.Limit - p.Remaining)) // for one request
-		s.ask(max(time.Second, time.Duration(leak)), true)
-	},
+	Name: "tiendanube", also: "nuvemshop", Kind: Bucket, In: time.Millisecond,
 })
 
 // Prisjakt is the API of Prisjakt (developer.prisjakt.nu, "Rate limits", 2026), whose reset
@@ -122,25 +92,11 @@ var tiendanube = add(Profile{
 var Prisjakt *Profile = prisjakt
 
 var prisjakt = add(Profile{
-	Name: "prisjakt", Fields: limitFields("X-Rate-Limit-", Field{In: time.Millisecond}),
+	Name: "prisjakt", In: time.Millisecond,
 })
 
 // The API of SkuVault, whose reset is in milliseconds from now.
-var _ = add(Profile{
-	Name: "skuvault", Fields: limitFields("X-Ratelimit-", Field{In: time.Millisecond}),
-})
-
-// Etsy is the Open API of Etsy (developers.etsy.com, "Rate limits", 2026): the limits of a
-// second and a day, without resets.
-var Etsy *Profile = etsy
-
-var etsy = add(Profile{
-	Name: "etsy",
-	// Etsy has sent X-Remaining-This-Secon.
-	Fields: append(headers(Field{Policy: "second", Window: time.Second},
-		"limit X-Limit-Per-Second remaining X-Remaining-This-Second remaining X-Remaining-This-Secon"),
-		headers(Field{Policy: "day", Window: day}, "limit X-Limit-Per-Day remaining X-Remaining-Today")...),
-})
+var _ = add(Profile{Name: "skuvault", In: time.Millisecond})
 
 // HubSpot is the API of HubSpot (developers.hubspot.com, "API usage guidelines", 2026): the limits
 // of ten seconds and a day, without resets. A refusal by the limit of ten seconds waits for as long
@@ -150,10 +106,8 @@ var HubSpot *Profile = hubSpot
 
 var hubSpot = add(Profile{
 	Name: "hubspot", Bodies: []Body{{Status: 429}},
-	Fields: append(headers(Field{Policy: "interval", In: time.Millisecond}, `limit X-Hubspot-Ratelimit-Max
+	Fields: headers(Field{Policy: "interval", In: time.Millisecond}, `limit X-Hubspot-Ratelimit-Max
 		remaining X-Hubspot-Ratelimit-Remaining window X-Hubspot-Ratelimit-Interval-Milliseconds`),
-		headers(Field{Policy: "daily", Window: day},
-			"limit X-Hubspot-Ratelimit-Daily remaining X-Hubspot-Ratelimit-Daily-Remaining")...),
 	Rules: []Rule{
 		{Status: 423, Reason: Lock, Wait: 2 * time.Second},
 		{Status: 477, Reason: Overload}, // HubSpot is moving the account
@@ -219,10 +173,9 @@ var salesforce = add(Profile{
 var Pipedrive *Profile = pipedrive
 
 var pipedrive = add(Profile{
-	Name: "pipedrive", Fields: append(limitFields("X-Ratelimit-", Field{}),
-		append(headers(Field{Policy: "daily-requests", Window: day}, "remaining X-Daily-Requests-Left"),
-			headers(Field{Policy: "daily-tokens", Window: day},
-				"limit X-Daily-Ratelimit-Token-Limit remaining X-Daily-Ratelimit-Token-Remaining")...)...),
+	Name: "pipedrive", Fields: append(headers(Field{Policy: "daily-requests", Window: day}, "remaining X-Daily-Requests-Left"),
+		headers(Field{Policy: "daily-tokens", Window: day},
+			"limit X-Daily-Ratelimit-Token-Limit remaining X-Daily-Ratelimit-Token-Remaining")...),
 })
 
 // Zendesk is the API of Zendesk (developer.zendesk.com, "Rate limits" and "List Tickets
@@ -234,37 +187,11 @@ var pipedrive = add(Profile{
 var Zendesk *Profile = zendesk
 
 var zendesk = add(Profile{
-	Name: "zendesk",
-	Fields: headers(Field{}, `limit X-Rate-Limit remaining X-Rate-Limit-Remaining
-		reset X-Rate-Limit-Reset custom Zendesk-Ratelimit-*`),
+	Name: "zendesk", Fields: headers(Field{}, "limit X-Rate-Limit remaining X-Rate-Limit-Remaining reset X-Rate-Limit-Reset"),
 	Judge: func(r *Response, s *Signal) {
-		_, spent := s.spent()
-		endpoint := NewPolicy("")
-		for header := range r.Header {
-			name, ok := strings.CutPrefix(header, "Zendesk-Ratelimit-")
-			if !ok || name == "" || len(r.Header) > maxNames {
-				continue
-			}
-			p := NewPolicy(strings.ToLower(clean(name)))
-			p.Unit = "endpoint"
-			for one := range items(r.Get(header), ";") { // total=100; remaining=99; resets=41
-				key, value, _ := strings.Cut(one, "=")
-				switch n, ok := number(value); {
-				case !ok:
-				case key == "total":
-					p.Limit = n
-				case key == "remaining":
-					p.Remaining = n
-				case key == "resets":
-					p.Reset = duration(n, time.Second)
-				}
-			}
-			if s.Add(p); p.Remaining == 0 && p.binds(&endpoint) {
-				endpoint = p
-			}
-		}
-		if r.Status == 429 && !spent && endpoint.Remaining == 0 {
-			s.Reason, s.Scope, s.Detail, s.Wait = Lock, "endpoint", endpoint.Name, endpoint.Wait()
+		own := s.policy("") // the account's
+		if p, spent := s.spent(); r.Status == 429 && spent && p.Unit == "endpoint" && (own == nil || own.Remaining != 0) {
+			s.Reason, s.Scope, s.Detail, s.Wait = Lock, "endpoint", p.Name, p.Wait()
 		}
 	},
 })
@@ -281,14 +208,7 @@ var mailchimp = add(Profile{Name: "mailchimp", Reason: Concurrency})
 var Xero *Profile = xero
 
 var xero = add(Profile{
-	Name: "xero",
-	Fields: []Field{
-		{Header: "X-Minlimit-Remaining", Is: IsRemaining, Policy: "minute", Window: time.Minute},
-		{Header: "X-Daylimit-Remaining", Is: IsRemaining, Policy: "day", Window: day},
-		{Header: "X-Appminlimit-Remaining", Is: IsRemaining, Policy: "appminute", Window: time.Minute},
-		{Header: "X-Rate-Limit-Problem", Is: IsScope},
-		{Header: "X-Rate-Limit-Problem", Is: IsDetail},
-	},
+	Name: "xero", Fields: headers(Field{}, "scope X-Rate-Limit-Problem detail X-Rate-Limit-Problem"),
 	Rules: []Rule{
 		{Status: 429, In: "X-Rate-Limit-Problem", Words: "*concurrent*", Reason: Concurrency},
 		{Status: 429, In: "X-Rate-Limit-Problem", Words: "*day*", Reason: Quota},
