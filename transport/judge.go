@@ -4,9 +4,22 @@ import (
 	"context"
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
 )
+
+// Report judges a response that RoundTrip has not sent, and ends its permit. It is for the
+// handshake of a WebSocket or the end of a call of gRPC. It uses the transport's Profile, Units,
+// Used, MaxHold and OnSignal. A nil response stands for a call without an answer.
+func (t *Transport) Report(resp *http.Response, permit *outbound.Permit) {
+	defer permit.Done()
+	if resp == nil {
+		permit.Answered(outbound.Answer{})
+		return
+	}
+	t.apply(resp, t.Profile.Read(resp, time.Time{}), false, reported{}, permit)
+}
 
 // Judge selects which of several nested transports reports a response to its limiter. They are
 // nested if one is the Base of the other, or Base has a method Unwrap() http.RoundTripper that

@@ -252,3 +252,36 @@ func TestNested_RefusalInsideReturnsPermitsAround(t *testing.T) {
 		})
 	})
 }
+
+// Report adjusts the bucket of a call that another client has sent, such as one of WebSockets, and ends the call.
+func TestReport_JudgesAsRoundTripDoes(t *testing.T) {
+	for name, c := range map[string]struct {
+		resp *http.Response
+		held time.Duration
+		used float64
+	}{
+		"refused":   {&http.Response{StatusCode: 429, Header: http.Header{"Retry-After": {"700"}}}, 700 * time.Second, 8}, // and no burst after it
+		"cost":      {&http.Response{StatusCode: 101}, 0, 3},
+		"no answer": {nil, 0, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := bucket(outbound.Limit{Capacity: 9, LeakRate: 1}, outbound.InFlight(1))
+				permit, err := b.Acquire(t.Context(), outbound.Cost{1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				(&transport.Transport{Used: func(r *http.Response) (outbound.Cost, bool) {
+					return outbound.Cost{3}, r.StatusCode == 101
+				}}).Report(c.resp, &permit)
+				states, err := b.States(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if states[0].HeldFor != c.held || states[0].Level != c.used || states[1].Level != 0 {
+					t.Errorf("held for %v, level %v, in flight %v", states[0].HeldFor, states[0].Level, states[1].Level)
+				}
+			})
+		})
+	}
+}

@@ -7,21 +7,32 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	pace "github.com/dripfeed/dripfeed/outbound/grpc"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// connect is the code of the README.
+// begin of the README
+
+const retries = `{"methodConfig": [
+	{"name": [{}], "retryPolicy": {"maxAttempts": 5, "initialBackoff": "1s", "maxBackoff": "30s",
+		"backoffMultiplier": 2, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}},
+	{"name": [{"service": "speech.Speech", "method": "Get"}], "retryPolicy": {"maxAttempts": 5,
+		"initialBackoff": "1s", "maxBackoff": "30s", "backoffMultiplier": 2,
+		"retryableStatusCodes": ["RESOURCE_EXHAUSTED", "UNAVAILABLE"]}}
+]}`
+
 func connect(target string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
-	// begin of the README
 	bucket, err := outbound.NewBucket("speech", outbound.PerMinute(900), outbound.InFlight(20))
 	if err != nil {
 		return nil, err
@@ -35,9 +46,11 @@ func connect(target string, options ...grpc.DialOption) (*grpc.ClientConn, error
 			return outbound.Cost{1}
 		},
 	}
-	return grpc.NewClient(target, append(options, pacer.DialOptions()...)...)
-	// end
+	options = append(options, grpc.WithDefaultServiceConfig(retries))
+	return grpc.NewClient(target, append(pacer.DialOptions(), options...)...)
 }
+
+// end
 
 // The code of the README is compiled, and runs.
 func TestReadme_ShowsWhatIsCompiled(t *testing.T) {
@@ -52,8 +65,33 @@ func TestReadme_ShowsWhatIsCompiled(t *testing.T) {
 		require.True(t, found, file)
 		return strings.TrimSpace(before)
 	}
-	compiled := strings.ReplaceAll(read("example_test.go", "// begin of the README\n", "// end\n"), "\n\t", "\n")
-	require.Equal(t, compiled, read("README.md", "```go\n", "```"))
+	require.Equal(t, read("example_test.go", "// begin of the README\n", "// end\n"), read("README.md", "```go\n", "```"))
+	require.Equal(t, strings.Fields(retries), strings.Fields(strings.ReplaceAll(read("doc.go", "unavailable:\n", "// List"), "//", "")))
+}
+
+// The service config of the README repeats refusals, and what is unavailable only for the method that is idempotent.
+func TestReadme_RepeatsWhatIsSafe(t *testing.T) {
+	for method, repeats := range map[string]map[codes.Code]bool{
+		"/speech.Speech/Get":       {codes.ResourceExhausted: true, codes.Unavailable: true, codes.Internal: false},
+		"/speech.Speech/Recognize": {codes.ResourceExhausted: true, codes.Unavailable: false, codes.Internal: false},
+	} {
+		for code, repeated := range repeats {
+			synctest.Test(t, func(t *testing.T) {
+				options, stop := server(func(_ grpc.ServerStream, n int64) error {
+					if n == 1 {
+						return status.Error(code, "no")
+					}
+					return nil
+				}).serve()
+				defer stop()
+				conn, err := connect("passthrough:///speech", options...)
+				require.NoError(t, err)
+				defer conn.Close()
+				err = conn.Invoke(t.Context(), method, &grpc_health_v1.HealthCheckRequest{}, new(grpc_health_v1.HealthCheckResponse))
+				require.Equal(t, repeated, err == nil, "%s, %v: %v", method, code, err)
+			})
+		}
+	}
 }
 
 // A client that may make two calls an hour.
@@ -61,7 +99,7 @@ func ExamplePacer() {
 	options, stop := new(health).serve()
 	defer stop()
 	pacer := &pace.Pacer{Limiter: outbound.Must(outbound.NewBucket("api", outbound.Window(2, time.Hour)))}
-	conn, err := grpc.NewClient("passthrough:///api", append(options, pacer.DialOptions()...)...)
+	conn, err := grpc.NewClient("passthrough:///api", append(pacer.DialOptions(), options...)...)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -79,4 +117,30 @@ func ExamplePacer() {
 	// answered
 	// answered
 	// retry in 1h0m0s
+}
+
+// A call that the API refuses is sent again when the API asks for it. gRPC repeats it, and the queue waits.
+func ExamplePacer_DialOptions() {
+	options, stop := server(func(_ grpc.ServerStream, n int64) error {
+		if n == 1 {
+			return exhausted(50 * time.Millisecond)
+		}
+		return nil
+	}).serve()
+	defer stop()
+	bucket := outbound.Must(outbound.NewBucket("api", outbound.PerSecond(100)))
+	pacer := &pace.Pacer{Limiter: queue.New(bucket, queue.Config{})}
+	options = append(options, grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {
+		"maxAttempts": 5, "initialBackoff": "0.01s", "maxBackoff": "30s", "backoffMultiplier": 2,
+		"retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`))
+	conn, err := grpc.NewClient("passthrough:///api", append(pacer.DialOptions(), options...)...)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer conn.Close()
+	began := time.Now()
+	_, err = grpc_health_v1.NewHealthClient(conn).Check(context.Background(), &grpc_health_v1.HealthCheckRequest{})
+	fmt.Println(err, time.Since(began) >= 50*time.Millisecond)
+	// Output: <nil> true
 }

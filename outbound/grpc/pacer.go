@@ -3,8 +3,6 @@ package grpc
 import (
 	"context"
 	"errors"
-	"strings"
-	"sync"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -16,9 +14,11 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
+	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// Pacer asks a limiter before each call of a client. Do not change its fields once it is in use.
+// Pacer asks a limiter before each attempt of a client's calls. Do not change its fields once it is
+// in use.
 type Pacer struct {
 	// Limiter admits the calls and streams.
 	Limiter outbound.Limiter
@@ -28,98 +28,80 @@ type Pacer struct {
 	// Cost returns what a call costs. The request is that of a unary call, and nil for a stream. If
 	// Cost is nil, each call costs outbound.Cost{1}.
 	Cost func(method string, request any) outbound.Cost
-	// MaxHold is the longest hold that one answer may cause. If it is zero or less, it is 1 h.
+	// MaxHold is the longest hold that one answer may cause. If it is zero or less, it is that of
+	// [transport.Transport].
 	MaxHold time.Duration
+	// Profile reads the limits that the API reports in its metadata, as from headers of HTTP. It is
+	// [profile.Generic] if it is nil.
+	Profile *profile.Profile
 }
 
-// DialOptions returns the options for a client whose calls and streams the Pacer paces. They
-// disable gRPC's own retries.
+// DialOptions returns the options for a client whose calls and streams the Pacer paces. They come
+// before the other options, so that a call waits before other interceptors and credentials see it.
 func (p *Pacer) DialOptions() []grpc.DialOption {
-	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(p.Unary), grpc.WithChainStreamInterceptor(p.Stream), grpc.WithDisableRetry()}
+	return []grpc.DialOption{
+		grpc.WithChainUnaryInterceptor(p.unary), grpc.WithChainStreamInterceptor(p.stream),
+		grpc.WithStatsHandler(attempts{p}), grpc.WithPerRPCCredentials(attempts{p}),
+	}
 }
 
-// Unary is a [grpc.UnaryClientInterceptor].
-func (p *Pacer) Unary(ctx context.Context, method string, request, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	var permit outbound.Permit
-	if err := p.acquire(ctx, &permit, method, request); err != nil {
+// unary is a [grpc.UnaryClientInterceptor].
+func (p *Pacer) unary(ctx context.Context, method string, request, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	c, err := p.begin(ctx, method, request)
+	if err != nil {
 		return err
 	}
-	defer permit.Done() // also after a panic
-	err := invoke(ctx, method, request, reply, cc, opts...)
-	p.report(&permit, err)
-	return err
+	defer func() { c.end(err) }() // also after a panic
+	err = invoke(c.within(ctx), method, request, reply, cc, opts...)
+	return c.result(err)
 }
 
-// Stream is a [grpc.StreamClientInterceptor]. It learns of the stream's end by [grpc.OnFinish],
-// which gRPC calls experimental.
-func (p *Pacer) Stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, stream grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	permit := new(outbound.Permit)
-	if err := p.acquire(ctx, permit, method, nil); err != nil {
+// stream is a [grpc.StreamClientInterceptor].
+func (p *Pacer) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	c, err := p.begin(ctx, method, nil)
+	if err != nil {
 		return nil, err
 	}
-	var once sync.Once
-	end := func(err error) { once.Do(func() { p.report(permit, err) }) }
-	s, err := stream(ctx, desc, cc, method, append(opts[:len(opts):len(opts)], grpc.OnFinish(end))...)
+	opts = append(opts[:len(opts):len(opts)], grpc.OnFinish(c.end))
+	s, err := open(c.within(ctx), desc, cc, method, opts...)
 	if err != nil {
-		end(err)
+		c.end(err)
+		return nil, c.result(err)
 	}
-	return s, err
+	if desc.ClientStreams {
+		// gRPC would repeat an attempt that has failed in SendMsg before its end is known, and report
+		// its end as a success. It repeats no stream whose context is known.
+		s.Context()
+	}
+	return &stream{s, c}, nil
 }
 
-func (p *Pacer) acquire(ctx context.Context, permit *outbound.Permit, method string, request any) error {
-	limiter, cost := p.Limiter, outbound.Cost{1}
+// begin admits the first attempt of a call.
+func (p *Pacer) begin(ctx context.Context, method string, request any) (*call, error) {
+	c := &call{pacer: p, limiter: p.Limiter, cost: outbound.Cost{1}}
 	if p.For != nil {
 		if l := p.For(method); l != nil {
-			limiter = l
+			c.limiter = l
 		}
 	}
 	if p.Cost != nil {
-		cost = p.Cost(method, request)
+		c.cost = p.Cost(method, request)
 	}
-	if err := permit.AcquireIn(ctx, limiter, cost); err != nil {
-		return refusal{err}
+	var err error
+	if c.unsent, err = c.admit(ctx); err != nil {
+		return nil, refusal{err}
 	}
-	return nil
+	return c, nil
 }
 
-// report reports how a call has ended, and ends it.
-func (p *Pacer) report(permit *outbound.Permit, err error) {
-	defer permit.Done()
-	most := p.MaxHold
-	if most <= 0 {
-		most = time.Hour
-	}
-	s := status.Convert(err)
-	wait := min(retryIn(s), most)
-	switch s.Code() {
-	case codes.ResourceExhausted:
-		if wait <= 0 && isLocal(s.Message()) {
-			permit.Failed()
-			return
-		}
-		permit.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: wait, MaxWait: most, Reason: "rate"})
-	case codes.Unavailable:
-		permit.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: wait})
-		permit.Failed()
-	case codes.DeadlineExceeded, codes.Canceled:
-		permit.Failed()
-	}
+// stream is a stream that may end with an error of the limiter.
+type stream struct {
+	grpc.ClientStream
+	call *call
 }
 
-// isLocal reports whether gRPC itself has refused a message because of its size.
-func isLocal(text string) bool {
-	return strings.Contains(text, "larger than max") || strings.Contains(text, "message too large")
-}
-
-// retryIn returns the wait that the API asks for, or 0.
-func retryIn(s *status.Status) time.Duration {
-	for _, detail := range s.Details() {
-		if info, ok := detail.(*errdetails.RetryInfo); ok {
-			return info.GetRetryDelay().AsDuration()
-		}
-	}
-	return 0
-}
+func (s *stream) SendMsg(m any) error { return s.call.result(s.ClientStream.SendMsg(m)) }
+func (s *stream) RecvMsg(m any) error { return s.call.result(s.ClientStream.RecvMsg(m)) }
 
 // refusal is a limiter's error with a status.
 type refusal struct{ error }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -51,26 +52,43 @@ func (h *health) Watch(_ *grpc_health_v1.HealthCheckRequest, s grpc.ServerStream
 	return h.ends()
 }
 
-// serve starts the API, and returns the options of its clients.
+// serve starts the API, and returns the options of its clients. Any other method is a stream of
+// the client's, which ends at once.
 func (h *health) serve() (options []grpc.DialOption, stop func()) {
-	listener := bufconn.Listen(1 << 16)
-	s := grpc.NewServer()
+	s := grpc.NewServer(grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return h.ends() }))
 	grpc_health_v1.RegisterHealthServer(s, h)
-	go func() { _ = s.Serve(listener) }()
+	return serving(s.Serve), s.Stop
+}
+
+// serving starts a server, and returns the options of its clients.
+func serving(serve func(net.Listener) error) []grpc.DialOption {
+	listener := bufconn.Listen(1 << 16)
+	go func() { _ = serve(listener) }()
 	return []grpc.DialOption{
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-	}, s.Stop
+	}
+}
+
+// api is a server of a test.
+type api interface {
+	serve() (options []grpc.DialOption, stop func())
+}
+
+// client is a client of an api.
+type client struct {
+	grpc_health_v1.HealthClient
+	conn *grpc.ClientConn
 }
 
 // dialed returns a client of the API, paced by p.
-func dialed(t *testing.T, h *health, p *pace.Pacer, more ...grpc.DialOption) grpc_health_v1.HealthClient {
-	options, stop := h.serve()
+func dialed(t *testing.T, to api, p *pace.Pacer, more ...grpc.DialOption) client {
+	options, stop := to.serve()
 	t.Cleanup(stop)
-	conn, err := grpc.NewClient("passthrough:///api", append(append(options, p.DialOptions()...), more...)...)
+	conn, err := grpc.NewClient("passthrough:///api", slices.Concat(p.DialOptions(), options, more)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	return grpc_health_v1.NewHealthClient(conn)
+	return client{grpc_health_v1.NewHealthClient(conn), conn}
 }
 
 func bucket(limits ...outbound.Limit) *outbound.Bucket {
@@ -78,13 +96,13 @@ func bucket(limits ...outbound.Limit) *outbound.Bucket {
 }
 
 // check makes a unary call.
-func check(ctx context.Context, c grpc_health_v1.HealthClient) error {
+func check(ctx context.Context, c client) error {
 	_, err := c.Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 	return err
 }
 
 // watch reads a stream to its end.
-func watch(ctx context.Context, c grpc_health_v1.HealthClient) error {
+func watch(ctx context.Context, c client) error {
 	s, err := c.Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
 	for err == nil {
 		_, err = s.Recv()
@@ -95,7 +113,29 @@ func watch(ctx context.Context, c grpc_health_v1.HealthClient) error {
 	return err
 }
 
-var calls = map[string]func(context.Context, grpc_health_v1.HealthClient) error{"unary": check, "stream": watch}
+// send sends a stream of messages, as long as the API takes them.
+func send(ctx context.Context, c client) error {
+	s, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/test.Test/Send")
+	if err != nil {
+		return err
+	}
+	for range 3 {
+		if err = s.SendMsg(&grpc_health_v1.HealthCheckRequest{}); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = s.CloseSend()
+	}
+	for err == nil || err == io.EOF {
+		if err = s.RecvMsg(new(grpc_health_v1.HealthCheckResponse)); err == io.EOF {
+			return nil
+		}
+	}
+	return err
+}
+
+var calls = map[string]func(context.Context, client) error{"unary": check, "stream": watch, "client's stream": send}
 
 // away is a store that is unavailable.
 type away struct{}
@@ -166,8 +206,8 @@ func TestPacer_EndAdjustsTheBucket(t *testing.T) {
 		slower  bool
 	}{
 		"refusal":                    {codes.ResourceExhausted, 20 * time.Minute, 0, 20 * time.Minute, true},
-		"refusal, too long":          {codes.ResourceExhausted, 300 * time.Hour, 0, time.Hour, true},
-		"refusal, overflow":          {codes.ResourceExhausted, math.MaxInt64, 0, time.Hour, true},
+		"refusal, too long":          {codes.ResourceExhausted, 300 * time.Hour, 0, 24 * time.Hour, true},
+		"refusal, overflow":          {codes.ResourceExhausted, math.MaxInt64, 0, 24 * time.Hour, true},
 		"refusal, MaxHold":           {codes.ResourceExhausted, time.Hour, time.Minute, time.Minute, true},
 		"refusal, negative":          {codes.ResourceExhausted, -time.Hour, 0, time.Second, true},
 		"refusal without RetryInfo":  {codes.ResourceExhausted, none, 0, time.Second, true},
@@ -303,16 +343,4 @@ func TestPacer_JobPaysForItsFirstCall(t *testing.T) {
 		return check(ctx, c)
 	}))
 	require.ErrorIs(t, check(t.Context(), c), outbound.ErrThrottled)
-}
-
-// gRPC's own retries ask no limiter, so they are disabled.
-func TestPacer_DisablesRetriesOfGRPC(t *testing.T) {
-	const retries = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 4, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1, "retryableStatusCodes": ["INTERNAL"]}}]}`
-	for name, call := range calls {
-		h := &health{}
-		h.end.Store(status.Error(codes.Internal, "broken"))
-		c := dialed(t, h, &pace.Pacer{Limiter: bucket(outbound.Window(2, time.Hour))}, grpc.WithDefaultServiceConfig(retries))
-		require.Equal(t, codes.Internal, status.Code(call(t.Context(), c)), name)
-		require.EqualValues(t, 1, h.calls.Load(), name)
-	}
 }
