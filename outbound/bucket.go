@@ -98,26 +98,26 @@ func (b *Bucket) Shared() bool {
 
 // Acquire admits a call of this cost if it fits under every limit now, and charges it. Otherwise
 // nothing is charged. The error is a [*ThrottledError] with the time to retry, or a [*CostError] if
-// a retry cannot help. The error is ctx's own if ctx is cancelled. If ctx's deadline has passed, it
-// is a [*ThrottledError] that is [context.DeadlineExceeded]. It is a [*StoreError] if the store
-// failed, or replied too late. If a reply is more than 100 ms later than normal, Acquire returns
-// the cost and asks again, at least once, and until a second has passed. If the store cannot return
-// the cost, it stays charged, once, until it leaks. A call leaves when the reply arrives, later
-// than its time in the store by the latency of the reply. So processes at different distances
-// exceed a leaky limit by up to the longest latency times LeakRate, and late bursts exceed a window
-// by more. A queue waits for the booked time instead.
+// a retry cannot help. It is ctx's own if ctx has ended, or ends before the store replies: what
+// that request may have charged leaks. It is a [*StoreError] if the store failed, or replied too
+// late. If a reply is more than 100 ms later than normal, Acquire returns the cost and asks again,
+// at least once, and until a second has passed. If the store cannot return the cost, it stays
+// charged, once, until it leaks. A call leaves when the reply arrives, later than its time in the
+// store by the latency of the reply. So processes at different distances exceed a leaky limit by up
+// to the longest latency times LeakRate, and late bursts exceed a window by more. A queue waits for
+// the booked time instead.
 func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 	if decided, err := b.decide(ctx, &c, &p); decided {
 		return p, err
 	}
 	p.call, err = b.acquire(ctx, c)
-	return p, b.late(err)
+	return p, err
 }
 
 // decide is the part of Acquire without a lock and a request. It reports whether it has decided.
 func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (decided bool, err error) {
 	if err := b.ready(ctx); err != nil {
-		return true, b.late(err)
+		return true, err
 	}
 	if b.unit != 0 && c.positive() {
 		// The clock comes first, so that little time is left between looking at the bucket and
@@ -134,14 +134,6 @@ func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (decided bool, 
 		}
 	}
 	return false, nil
-}
-
-// late makes a refusal of the error of a ctx whose deadline has passed.
-func (b *Bucket) late(err error) error {
-	if err == context.DeadlineExceeded { // as ctx returns it, and not within the error of a store
-		return &ThrottledError{Key: b.key, Err: err}
-	}
-	return err
 }
 
 // Fillup adds any finite cost to the level, at most up to the capacity of each limit, and never

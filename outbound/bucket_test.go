@@ -159,11 +159,19 @@ func TestBucket_ZeroValueIsAnError(t *testing.T) {
 	}
 }
 
-// The text of an early refusal says that the deadline is the cause, although it has not passed.
-func TestThrottledError_NamesTheDeadlineOfAnEarlyRefusal(t *testing.T) {
-	e := &ThrottledError{Key: "weather", Limit: "10 per 1s", RetryAfter: time.Second, Err: context.DeadlineExceeded}
-	want := `outbound: rate limited: "weather" is over the limit "10 per 1s", retry in 1s: the call cannot meet the deadline: context deadline exceeded`
-	if e.Error() != want {
-		t.Errorf("%v, want %s", e, want)
+// The text of an early refusal, or of a wait until the deadline, says how near that was when the call
+// came, and how long its job had run.
+func TestThrottledError_NamesTheDeadline(t *testing.T) {
+	const s = time.Second
+	for want, e := range map[string]ThrottledError{
+		`, retry in 1s: the call cannot meet the deadline`:                                {RetryAfter: s},
+		`, retry in 1s: the call cannot meet the deadline in 11ms`:                        {RetryAfter: s, Left: 10001 * time.Microsecond},
+		`: the call cannot meet the deadline in 10s`:                                      {Left: 10 * s}, // after a wait
+		`, retry in 1s: the call cannot meet the deadline in 2s after the job ran for 3s`: {RetryAfter: s, Left: 2 * s, Ran: 3 * s},
+	} {
+		e.Key, e.Limit, e.Err = "weather", "10 per 1s", context.DeadlineExceeded
+		if want = `outbound: rate limited: "weather" is over the limit "10 per 1s"` + want + ": context deadline exceeded"; e.Error() != want {
+			t.Errorf("%v, want %s", &e, want)
+		}
 	}
 }

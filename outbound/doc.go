@@ -80,7 +80,8 @@
 //   - [ErrTooLarge]: the cost exceeds the capacity of a limit. Do not retry.
 //   - [ErrInvalid]: a mistake in the program, such as a negative cost.
 //   - [*StoreError]: the store failed. The call was not admitted, but may have been charged.
-//   - The context's error, or queue.ErrClosed: the call stopped waiting and was not charged.
+//   - The context's error, or queue.ErrClosed: the call came too late or stopped waiting. It was
+//     not charged.
 //
 // # Observing
 //

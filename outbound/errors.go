@@ -27,9 +27,9 @@ const (
 	ErrFull = store.Sentinel("outbound: too many keys")
 )
 
-// ThrottledError is a call over the limit, or one whose deadline has passed. Nothing was charged.
-// This does not cover a deadline that has ended a request to a store: what that may have charged
-// leaks. It is [ErrThrottled], and wraps Err.
+// ThrottledError is a call over the limit. Nothing was charged. It is [ErrThrottled], and wraps
+// Err. A call whose ctx had ended when it came, or ended during a request to a store, gets the
+// ctx's own error instead: the limiter may have had capacity.
 //
 // Its text begins with "outbound: rate limited" and the key, and has the cause:
 //
@@ -38,10 +38,10 @@ const (
 //   - is on hold after the API asked for a pause (rate): the API has refused a call.
 //   - is on hold until the API's quota resets: nothing remains of it.
 //   - 3 calls in progress, the oldest for 15s: an [InFlight] is full.
-//   - the call cannot meet the deadline: it would leave after that.
+//   - the call cannot meet the deadline: it would leave after that, or the deadline came while it
+//     waited.
 //
-// Then it has the time until the retry. If the deadline had passed before the call, the text says
-// that alone.
+// It also has the time until the retry.
 type ThrottledError struct {
 	// Key is the key of the bucket, or its label: see [Keyed].
 	Key string
@@ -50,8 +50,8 @@ type ThrottledError struct {
 	// waits for a hold or for booked calls alone, or if a Keyed is full.
 	Limit string
 	// RetryAfter is how long until the same call would be admitted if no other call comes before.
-	// It is 0 if it is unknown: the limit is one on calls in flight, a Keyed is full, or the call's
-	// deadline has passed. From a queue it may be a lower bound: see package queue. If all
+	// It is 0 if it is unknown: the limit is one on calls in flight, a Keyed is full, or the call
+	// waited until its deadline. From a queue it may be a lower bound: see package queue. If all
 	// processes share the calls in flight, it is when to ask again.
 	RetryAfter time.Duration
 	// Held is true during a hold: the API or an operator has asked for a pause.
@@ -66,6 +66,21 @@ type ThrottledError struct {
 	// Err is why a call that could wait does not: [context.DeadlineExceeded] for an early refusal, or
 	// a queue's reason. It is nil if the caller did not want to wait, or not as long.
 	Err error
+	// Left is how long before its deadline the call came, if Err is context.DeadlineExceeded, and Ran
+	// how long the job of its ctx had run by then. If Ran is longer than Left, the job's own work has
+	// taken most of the time, and the limiter is not the cause. Ran is 0 outside of [Do], [Wrap] and
+	// [Each].
+	Left, Ran time.Duration
+}
+
+// Late sets Err, Left and Ran for a call that came at this time, and cannot meet the deadline of
+// ctx. It is for limiters that wait.
+func (e *ThrottledError) Late(ctx context.Context, came time.Time) {
+	end, ok := ctx.Deadline()
+	e.Err, e.Left, e.Ran = context.DeadlineExceeded, 0, ran(ctx, end, came.Sub(start))
+	if ok {
+		e.Left = max(0, end.Sub(came))
+	}
 }
 
 func (e *ThrottledError) Error() string {
@@ -74,8 +89,6 @@ func (e *ThrottledError) Error() string {
 		s += ": " + quote(e.Key)
 	}
 	switch {
-	case e.Err == context.DeadlineExceeded && e.Limit == "" && e.RetryAfter == 0 && !e.Held && e.InProgress == 0:
-		return "outbound: " + quote(e.Key) + ": the deadline had passed before the call: " + e.Err.Error()
 	case e.Held:
 		s += " is on hold"
 		switch e.Reason {
@@ -95,18 +108,29 @@ func (e *ThrottledError) Error() string {
 		s += " over the limit " + quote(e.Limit)
 	}
 	if e.RetryAfter > 0 {
-		s += ", retry in " + ((e.RetryAfter + time.Millisecond - 1) / time.Millisecond * time.Millisecond).String()
+		s += ", retry in " + inMillis(e.RetryAfter)
 	}
 	if e.InProgress > 0 {
 		s += ", " + progress(e.InProgress, e.Oldest)
 	}
 	if e.Err == context.DeadlineExceeded {
 		s += ": the call cannot meet the deadline"
+		if e.Left > 0 {
+			s += " in " + inMillis(e.Left)
+		}
+		if e.Ran > 0 {
+			s += " after the job ran for " + inMillis(e.Ran)
+		}
 	}
 	if e.Err != nil {
 		s += ": " + strings.TrimPrefix(e.Err.Error(), "outbound: ")
 	}
 	return s
+}
+
+// inMillis returns d in whole milliseconds, rounded up.
+func inMillis(d time.Duration) string {
+	return ((d + time.Millisecond - 1) / time.Millisecond * time.Millisecond).String()
 }
 
 // progress describes calls in progress: "3 calls in progress, the oldest for 15s".

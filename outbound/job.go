@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"time"
 )
 
 // Do acquires a permit for a job of this cost, runs the job, and ends the permit when the job
@@ -31,7 +32,7 @@ func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error)
 	if err != nil {
 		return err
 	}
-	j := &jobContext{Context: ctx, limiter: l, cost: c, job: shared{guarded: guarded{permit: permit}}}
+	j := &jobContext{Context: ctx, limiter: l, cost: c, began: now(), job: shared{guarded: guarded{permit: permit}}}
 	defer j.job.Done()
 	return job(j)
 }
@@ -172,8 +173,27 @@ type jobContext struct {
 	context.Context
 	limiter Limiter
 	cost    Cost
+	began   time.Duration
 	job     shared
 }
+
+// ran returns how long the job of a ctx had run at this time. Among jobs within jobs, it takes the
+// one that has set the deadline, or else the outermost.
+func ran(ctx context.Context, deadline time.Time, at time.Duration) (d time.Duration) {
+	for {
+		j, ok := ctx.Value(permitKey{}).(*jobContext)
+		if !ok {
+			return d
+		}
+		d, ctx = max(0, at-j.began), j.Context
+		if outer, ok := ctx.Deadline(); !ok || !outer.Equal(deadline) {
+			return d
+		}
+	}
+}
+
+// String names the ctx as those of package context do.
+func (j *jobContext) String() string { return fmt.Sprint(j.Context) + ".WithPermit" }
 
 func (j *jobContext) Value(key any) any {
 	if _, ok := key.(permitKey); ok {

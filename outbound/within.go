@@ -3,6 +3,7 @@ package outbound
 import (
 	"context"
 	"fmt"
+	"time"
 )
 
 // Within returns a limiter that admits a call when both limiters do: first own, as the limit of a
@@ -42,9 +43,10 @@ func (w *nested) Acquire(ctx context.Context, c Cost) (Permit, error) {
 	if w.own == nil || w.total == nil {
 		return Permit{}, fmt.Errorf("%w: nil own or total Limiter of Within", ErrInvalid)
 	}
+	came := time.Now()
 	own, err := w.own.Acquire(ctx, c)
 	if err != nil {
-		return Permit{}, longer(ctx, err, w.total, c)
+		return Permit{}, longer(ctx, err, w.total, c, came)
 	}
 	total, admitted := Permit{}, false
 	defer func() {
@@ -54,27 +56,29 @@ func (w *nested) Acquire(ctx context.Context, c Cost) (Permit, error) {
 		}
 	}()
 	if total, err = w.total.Acquire(ctx, c); err != nil {
-		return Permit{}, longer(ctx, err, w.own, c)
+		return Permit{}, longer(ctx, err, w.own, c, came)
 	}
 	admitted = true
 	return NewPermit(&nestedCall{guarded: guarded{permit: own}, total: guarded{permit: total}}), nil
 }
 
 // longer returns the error of a limiter that has refused the call, with the time at which the other
-// admits it, too. It changes a copy, because another goroutine may have the error. An error that a
-// limiter has wrapped stays as it is.
-func longer(ctx context.Context, err error, other Limiter, c Cost) error {
+// admits it, too. The call came before it waited for own. longer changes a copy, because another
+// goroutine may have the error. An error that a limiter has wrapped stays as it is.
+func longer(ctx context.Context, err error, other Limiter, c Cost, came time.Time) error {
 	full, ok := err.(*ThrottledError)
-	x, explains := other.(explainer)
-	if !ok || !explains || full.RetryAfter <= 0 {
-		return err
-	}
-	e, failed := x.Explain(ctx, c)
-	if failed != nil {
+	if !ok {
 		return err
 	}
 	later := *full
-	later.RetryAfter = max(full.RetryAfter, e.Wait)
+	if later.Err == context.DeadlineExceeded {
+		later.Late(ctx, came)
+	}
+	if x, explains := other.(explainer); explains && full.RetryAfter > 0 {
+		if e, failed := x.Explain(ctx, c); failed == nil {
+			later.RetryAfter = max(full.RetryAfter, e.Wait)
+		}
+	}
 	return &later
 }
 

@@ -56,22 +56,75 @@ func TestDeadline_DiffersFromCancel(t *testing.T) {
 	}
 }
 
-// A call whose deadline has passed before it comes counts as refused, and one that was cancelled
-// does not: it has never waited.
-func TestDeadline_PassedBeforeTheCallCountsAsRefused(t *testing.T) {
+// A call whose ctx has ended before it comes gets the ctx's own error, and is not counted: it has
+// never waited, and there is capacity for it.
+func TestDeadline_PassedBeforeTheCallIsNoRefusal(t *testing.T) {
 	q := New(bucket(t, outbound.PerSecond(1)), Config{})
 	ctx, cancel := context.WithDeadline(bg, time.Now().Add(-1))
 	defer cancel()
 	cancelled, stop := context.WithCancel(bg)
 	stop()
 	for _, ctx := range []context.Context{ctx, cancelled} {
-		if _, err := q.Acquire(ctx, one); err == nil {
-			t.Error("admitted")
+		if _, err := q.Acquire(ctx, one); err == nil || err != ctx.Err() {
+			t.Error(err)
 		}
 	}
-	if s := q.Stats(); s != (Stats{Refused: 1}) {
+	if s := q.Stats(); s != (Stats{}) {
 		t.Errorf("%+v", s)
 	}
+}
+
+// Each limiter with capacity returns the ctx's own error for a call whose ctx has ended, and none
+// reports a refusal.
+func TestDeadline_PassedIsNoRefusalOfAnyLimiter(t *testing.T) {
+	of := func() *outbound.Bucket { return bucket(t, outbound.PerSecond(1)) }
+	keyed := func(most int, over outbound.Limiter) outbound.Limiter {
+		k := &outbound.Keyed[string]{Max: most, Overflow: over, New: func(string) (outbound.Limiter, error) { return New(of(), Config{}), nil }}
+		if _, err := k.Acquire(bg, "first", one); err != nil {
+			t.Fatal(err)
+		}
+		return k.For("k")
+	}
+	past, end := context.WithDeadline(bg, time.Now().Add(-1))
+	defer end()
+	for name, l := range map[string]outbound.Limiter{
+		"bucket": of(), "shared": shared(t, store.NewMemory(), outbound.PerSecond(1)), "queue": New(of(), Config{}),
+		"in flight": New(bucket(t, outbound.PerSecond(1), outbound.InFlight(1)), Config{}),
+		"keyed":     keyed(9, nil), "full": keyed(1, nil), "overflow": keyed(1, New(of(), Config{})),
+		"pool":   &outbound.Pool{Members: []outbound.Limiter{of(), New(of(), Config{})}},
+		"within": outbound.Within(New(of(), Config{}), of()), "unlimited": outbound.Unlimited{},
+	} {
+		kind := ""
+		_, err := outbound.Observe(l, "", func(_ context.Context, e outbound.Event) { kind = e.Kind }).Acquire(past, one)
+		if err != context.DeadlineExceeded || kind != outbound.EventFailed {
+			t.Errorf("%s: %v, %s", name, err, kind)
+		}
+	}
+}
+
+// Calls whose deadline passes while the first request to a store is on its way get their ctx's own
+// error, all of them: the store has capacity. Behind a call that waits they are refused.
+func TestDeadline_PassedBeforeTheStoreReplies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(shared(t, &far{Store: store.NewMemory(), way: time.Second}, outbound.Limit{Capacity: 5, LeakRate: 1}), Config{})
+		for _, c := range comeAll(3, bg, q, 1) {
+			defer c.ended()
+		}
+		soon := comeIn(t, 50*ms, q, 1)
+		if pass(time.Second); soon.ended().err != context.DeadlineExceeded || soon.took() != 50*ms {
+			t.Errorf("%v after %v", soon.ended().err, soon.took())
+		}
+		pass(10 * time.Second)
+		comeAll(20, bg, q, 1)
+		if pass(5 * time.Second); q.Len() < 2 {
+			t.Fatalf("%d wait", q.Len())
+		}
+		c := comeIn(t, 50*ms, q, 1)
+		if pass(time.Second); c.refused().Err != context.DeadlineExceeded || c.refused().Left != 50*ms {
+			t.Errorf("behind others: %v", c.ended().err)
+		}
+		pass(time.Minute)
+	})
 }
 
 // A call that comes while no other waits is refused by the bucket, with the reason why it does not

@@ -253,6 +253,16 @@ func (q *Queue) expires(w *waiter) time.Time {
 // latest returns the latest of the times.
 func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
+// expired returns the error of a call that waits no longer. It is that of its ctx if the call came
+// after the last request that the store has answered, and no call ahead has to wait: there may be
+// capacity.
+func (q *Queue) expired(w *waiter, now time.Time) error {
+	if w.err == context.DeadlineExceeded && q.shared && q.head == (head{}) && len(q.line.tickets) == 0 && !q.requests.sent.After(start.Add(w.came)) {
+		return w.err
+	}
+	return q.throttled(w, time.Time{}, now)
+}
+
 // throttled returns the error of a call that could leave at earliest, which is zero if unknown.
 func (q *Queue) throttled(w *waiter, earliest, now time.Time) *outbound.ThrottledError {
 	e := &outbound.ThrottledError{Key: q.bucket.Key(), Err: w.err}
@@ -271,7 +281,7 @@ func (q *Queue) throttled(w *waiter, earliest, now time.Time) *outbound.Throttle
 // requestTimes is what the queue knows of its requests to the bucket.
 type requestTimes struct {
 	mean, deviation time.Duration // of the time that a request takes, or 0
-	ended           time.Time     // when the last one ended
+	sent, ended     time.Time     // when the last one that has ended was sent, and ended
 	// wayBack is how long a reply normally takes to arrive. A reservation that is due sooner has
 	// passed when the queue learns of it. 0 means less than half the tolerance.
 	wayBack time.Duration

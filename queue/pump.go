@@ -34,7 +34,7 @@ func (q *Queue) stepLocked() bool {
 	now, l, k := time.Now(), &q.line, &q.booking
 	q.letGoLocked(now)
 	for w := l.unbooked; w != &l.end && !q.expires(w).After(now); w = l.unbooked {
-		q.refuseLocked(w, q.throttled(w, time.Time{}, now))
+		q.refuseLocked(w, q.expired(w, now))
 	}
 	if q.countLocked(now) {
 		q.mu.Unlock()
@@ -130,7 +130,7 @@ func (q *Queue) tripLocked(now time.Time) error {
 	clear(k.Unused)
 	q.mu.Lock()
 	k.Move = outbound.Ticket{}
-	q.clock, q.news, q.requests.ended = k.Clock, q.news-news, ended
+	q.clock, q.news, q.requests.sent, q.requests.ended = k.Clock, q.news-news, sent, ended
 	if err == nil { // after an error there may have been no request
 		q.requests.measure(ended.Sub(sent), k.Clock.Latency(), q.tolerance())
 	}

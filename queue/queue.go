@@ -95,10 +95,11 @@ func (q *Queue) invalid() error {
 // would wait beyond MaxWait or ctx's deadline, or if MaxLen calls wait, Acquire returns
 // immediately: an [*outbound.ThrottledError] with the time until the call could leave. For a cost
 // above a capacity it returns an [*outbound.CostError], and if the store fails an
-// [*outbound.StoreError]. If ctx is cancelled during the wait it returns ctx.Err() itself. If ctx's
-// deadline passes during the wait, the error is an [*outbound.ThrottledError] too, with a
-// RetryAfter of 0, and it is [context.DeadlineExceeded]. The next call gets the reservation. No
-// error leaves a charge behind, except a StoreError whose reply was lost.
+// [*outbound.StoreError]. If ctx has ended before the call, is cancelled during the wait, or ends
+// while the first request to a store is on its way, Acquire returns ctx.Err() itself. If ctx's
+// deadline passes while the call waits for capacity, the error is an [*outbound.ThrottledError]
+// too, with a RetryAfter of 0, and it is [context.DeadlineExceeded]. The next call gets the
+// reservation. No error leaves a charge behind, except a StoreError whose reply was lost.
 //
 // In an execution trace, such as that of a [runtime/trace.FlightRecorder], a wait is a region of
 // the name "dripfeed: wait in a queue".
@@ -132,7 +133,15 @@ func (q *Queue) result(ctx context.Context, w *waiter, p *outbound.Permit) error
 		*p = w.ticket.Permit()
 		q.measure(ctx, p, true)
 	}
-	return w.err
+	return w.late(ctx, w.err)
+}
+
+// late completes a refusal because of ctx's deadline.
+func (w *waiter) late(ctx context.Context, err error) error {
+	if full, ok := err.(*outbound.ThrottledError); ok && full.Err == context.DeadlineExceeded {
+		full.Late(ctx, start.Add(w.came))
+	}
+	return err
 }
 
 // traced is a wait that an execution trace shows. It is no part of Acquire, because a call would
@@ -165,14 +174,14 @@ func (q *Queue) lane(ctx context.Context) *Queue {
 // ask asks the bucket for a call that comes while no other waits. done says that the call is
 // admitted, or refused whatever the queue does.
 func (q *Queue) ask(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (done bool, err error) {
-	if err = cmp.Or(q.invalid(), ctx.Err()); err != nil && err != context.DeadlineExceeded {
+	if err = cmp.Or(q.invalid(), ctx.Err()); err != nil {
 		return true, err
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	// A request to a store takes time, and the caller may give up meanwhile. Unused reservations must
 	// go back before the bucket is asked, or it would refuse the call for their sake.
-	if err != nil || q.closed || q.booking.InJob || q.shared || !q.idle() || q.givesWay() {
+	if q.closed || q.booking.InJob || q.shared || !q.idle() || q.givesWay() {
 		return false, nil
 	}
 	return q.askLocked(ctx, c, p)
@@ -196,7 +205,9 @@ func (q *Queue) askLocked(ctx context.Context, c *outbound.Cost, p *outbound.Per
 		return false, nil
 	}
 	if throttled {
-		full.Err = why
+		if full.Err = why; why == context.DeadlineExceeded {
+			full.Late(ctx, now)
+		}
 	}
 	q.stats.Refused++
 	return true, err
@@ -232,7 +243,7 @@ func (q *Queue) join(ctx context.Context, c *outbound.Cost) (*waiter, error) {
 		q.stats.Refused++
 	}
 	q.mu.Unlock()
-	return w, err
+	return w, w.late(ctx, err)
 }
 
 // leave takes a call whose ctx has ended out of the line, if it still waits.
@@ -244,7 +255,7 @@ func (q *Queue) leave(ctx context.Context, w *waiter) {
 	case w.gone:
 	case errors.Is(err, context.DeadlineExceeded):
 		w.err = err
-		q.refuseLocked(w, q.throttled(w, time.Time{}, time.Now()))
+		q.refuseLocked(w, q.expired(w, time.Now()))
 	default:
 		q.stats.Cancelled++
 		q.answerLocked(w, err)

@@ -22,6 +22,7 @@
 //	the API refuses its call   as failed; if its permit learns of it, the next run waits for the API
 //	it returns the error of    rescheduled for the RetryAfter of the outbound.ThrottledError
 //	a limiter inside it
+//	its own time is over       as failed: see jobs.AsLater
 //	the store is unavailable   rescheduled for some seconds
 //	its worker is killed       asynq hands it out again a minute or two later, with its ticket;
 //	                           on its last try it is archived

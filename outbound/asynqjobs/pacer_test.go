@@ -179,3 +179,22 @@ func TestPacer_NilLimiterIsAnError(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A task whose own time is over is archived after its tries.
+func TestPacer_OwnTimeOverCountsAsATry(t *testing.T) {
+	for name, job := range jobtest.OwnTime() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			var runs atomic.Int64
+			w.pace(nil, func(ctx context.Context, _ *asynq.Task) error {
+				runs.Add(1)
+				return job(ctx)
+			})
+			got := w.awaitState(w.enqueue(asynq.MaxRetry(2)).ID, asynq.TaskStateArchived)
+			if got.Retried != 2 || runs.Load() != 3 || w.reported.Load() != 3 {
+				t.Errorf("%d runs, %d reported: %+v", runs.Load(), w.reported.Load(), got)
+			}
+		})
+	}
+}

@@ -37,6 +37,7 @@
 //	the store is unavailable                 snoozed for 1 to 5 s; an insertion goes on without
 //	                                         reservations. The store's Observe reports it
 //	the job returns a ThrottledError         snoozed until its RetryAfter; then it starts again
+//	the job's own time is over               the job has failed: see jobs.AsLater
 //	its cost exceeds a limit's capacity      cancelled, which River reports by
 //	                                         EventKindJobCancelled, not to its ErrorHandler
 //	the job fails                            as without the plugin; it books again

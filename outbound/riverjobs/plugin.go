@@ -37,8 +37,8 @@ type Plugin struct {
 // Work snoozes a job whose wait is longer than its Scheduler lets it wait in the worker. The job
 // keeps its attempt, gets no error, and has the ticket of its reservation in its metadata. Work
 // also snoozes a job that returns an [*outbound.ThrottledError], for instance of its http.Client:
-// that job then starts again. Work passes on an error that is a [river.JobCancel] or a
-// [river.JobSnooze].
+// that job then starts again. A job whose own time is over has failed: see [jobs.AsLater]. Work
+// passes on an error that is a [river.JobCancel] or a [river.JobSnooze].
 //
 // Work cancels a job with an [*outbound.CostError], because its cost can
 // never be admitted. Any other error is a failure of the job to River.
@@ -54,12 +54,10 @@ func (p *Plugin) Work(ctx context.Context, job *rivertype.JobRow, doInner func(c
 		return doInner(ctx)
 	}
 	limiter, cost := p.Limiter(job.Kind, job.Queue, job.EncodedArgs)
-	ran, pause, err := true, time.Duration(0), error(nil)
-	if scheduled := jobs.WithTicket(ctx, ticket); limiter == nil {
-		err = run(scheduled)
-	} else {
-		ran, pause, err = jobs.Do(scheduled, limiter, cost, run)
+	if limiter == nil {
+		limiter = unpaced{}
 	}
+	ran, pause, err := jobs.Do(jobs.WithTicket(ctx, ticket), limiter, cost, run)
 	later, isLater := jobs.AsLater(err)
 	switch {
 	case errors.Is(err, &river.JobCancelError{}), errors.Is(err, &river.JobSnoozeError{}):
@@ -76,11 +74,16 @@ func (p *Plugin) Work(ctx context.Context, job *rivertype.JobRow, doInner func(c
 			job.Metadata = with(job.Metadata, pauseKey, time.Now().Add(pause)) // River does not write it: RetryPolicy reads it
 		}
 		return err
-	case ctx.Err() != nil: // the client stops, and the job has not run
+	case ctx.Err() == context.Canceled: // the client stops, and the job has not run
 		return river.JobSnooze(0)
 	}
 	return err
 }
+
+// unpaced is the limiter of a job that is not paced: it runs even if its ctx has ended.
+type unpaced struct{}
+
+func (unpaced) Acquire(context.Context, outbound.Cost) (p outbound.Permit, err error) { return }
 
 // RetryPolicy returns a policy for Config.RetryPolicy of a [river.Client] with a Plugin. It is
 // next, or River's own if next is nil, but it waits for the end of a pause that the API has asked

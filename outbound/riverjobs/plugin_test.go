@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
 	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue/jobs"
@@ -152,5 +154,23 @@ func TestRetryPolicy_WaitsForPauseOrNext(t *testing.T) {
 		require.InDelta(t, max(pause, 10*time.Minute).Minutes(), next.Minutes(), 0.5, name)
 		rivers := time.Until(riverjobs.RetryPolicy(nil).NextRetry(job))
 		require.InDelta(t, pause.Minutes(), rivers.Minutes(), 0.5, name)
+	}
+}
+
+// A job whose own time is over is discarded after its attempts.
+func TestPlugin_OwnTimeOverCountsAsAnAttempt(t *testing.T) {
+	for name, job := range jobtest.OwnTime() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDatabase(t)
+			var runs atomic.Int64
+			c := d.start(t, &riverjobs.Plugin{Limiter: one(nil)}, func(ctx context.Context, _ *river.Job[call]) error {
+				runs.Add(1)
+				return job(ctx)
+			}, func(c *river.Config) { c.RetryPolicy = riverjobs.RetryPolicy(soon(0)) })
+			row := c.awaitState(t, c.add(t, &river.InsertOpts{MaxAttempts: 3}), rivertype.JobStateDiscarded)
+			require.Equal(t, []int{3, 3}, []int{row.Attempt, int(runs.Load())})
+			require.Len(t, row.Errors, 3)
+		})
 	}
 }

@@ -198,7 +198,9 @@ func (k *call) verdict() Verdict {
 		if full.RetryAfter < b.Wait { // a queue would ask again then
 			return Verdict{Wait: -1}
 		}
-		full.Err = why
+		if full.Err = why; why == context.DeadlineExceeded {
+			full.Late(k.ctx, k.arrived)
+		}
 	}
 	return Verdict{Wait: -1, Err: err}
 }

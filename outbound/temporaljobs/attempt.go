@@ -75,7 +75,7 @@ func (a *attempt) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit
 	for {
 		permit, err := a.limiter.Acquire(jobs.WithTicket(waiting, a.ticket), c)
 		later, ok := jobs.AsLater(err)
-		if err != nil && waiting.Err() != nil && !ok {
+		if err != nil && waiting.Err() != nil && ctx.Err() != context.DeadlineExceeded && !ok {
 			return permit, &jobs.Later{Err: err} // the wait was ended, and nothing is wrong
 		}
 		if !ok || waiting.Err() != nil || !a.last() && (a.keeps || later.Ticket == "" || later.Ticket == a.booked) {

@@ -55,10 +55,10 @@
 // An attempt that is rescheduled is benign: the SDK logs and counts no failure. A cost above a
 // limit's capacity is an error of TypeCost, which Temporal does not retry. The same holds for such
 // a cost inside the activity. If an activity returns a [*outbound.ThrottledError], as a paced
-// http.Client does, it is rescheduled, and starts again. Its other errors stay as they are. If both
-// the interceptor and a transport pace an activity by one bucket, the activity's charge pays for
-// its first request. A transport with a Scheduler needs Tickets. An activity brings one ticket, so
-// it can have one reservation.
+// http.Client does, it is rescheduled, and starts again. If its own time is over, it has failed:
+// see [jobs.AsLater]. Its other errors stay as they are. If both the interceptor and a transport
+// pace an activity by one bucket, the activity's charge pays for its first request. A transport
+// with a Scheduler needs Tickets. An activity brings one ticket, so it can have one reservation.
 //
 // A failed activity books again for its next attempt. After Await each attempt has the same ticket,
 // so the next one is admitted as soon as the limits allow. After [outbound.Permit.Refused] the next

@@ -50,6 +50,11 @@ func (noLimiter) Acquire(context.Context, outbound.Cost) (outbound.Permit, error
 	return outbound.Permit{}, fmt.Errorf("temporaljobs: %w: nil limiter of NewInterceptor", outbound.ErrInvalid)
 }
 
+// admitted is the limiter of an activity that is not paced: it runs even if its ctx has ended.
+type admitted struct{}
+
+func (admitted) Acquire(context.Context, outbound.Cost) (p outbound.Permit, err error) { return }
+
 // Tickets keeps the ticket of each activity that was rescheduled, for whichever worker gets its
 // next attempt: in Redis, or in a table.
 type Tickets interface {
@@ -97,9 +102,12 @@ func (i *activities) ExecuteActivity(ctx context.Context, in *interceptor.Execut
 	if a.keeps && info.Attempt > 1 {
 		a.ticket = i.tickets.Get(ctx, name(info))
 	}
+	run := func(ctx context.Context) (err error) {
+		result, err = i.Next.ExecuteActivity(ctx, in)
+		return err
+	}
 	if limiter == nil { // the ticket is for a limiter in the activity
-		a.ran = true
-		result, err = i.Next.ExecuteActivity(jobs.WithTicket(ctx, a.ticket), in)
+		a.ran, a.pause, err = jobs.Do(jobs.WithTicket(ctx, a.ticket), admitted{}, cost, run)
 		return result, i.reschedule(ctx, &a, err)
 	}
 	var h header
@@ -109,10 +117,7 @@ func (i *activities) ExecuteActivity(ctx context.Context, in *interceptor.Execut
 			a.ticket = h.Ticket
 		}
 	}
-	a.ran, a.pause, err = jobs.Do(ctx, &a, cost, func(ctx context.Context) (err error) {
-		result, err = i.Next.ExecuteActivity(ctx, in)
-		return err
-	})
+	a.ran, a.pause, err = jobs.Do(ctx, &a, cost, run)
 	return result, i.reschedule(ctx, &a, err)
 }
 

@@ -13,6 +13,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
@@ -159,5 +160,27 @@ func TestInterceptor_KeepsTheActivitysErrors(t *testing.T) {
 				}
 			}))
 		}
+	}
+}
+
+// An activity whose own time is over fails after its attempts, as any other that fails.
+func TestInterceptor_OwnTimeOverIsAFailure(t *testing.T) {
+	for name := range jobtest.OwnTime() {
+		t.Run(name, func(t *testing.T) {
+			inBoth(t, func(t *testing.T, w *world) {
+				var laters int
+				w.limiter, w.call = unpaced, func(ctx context.Context, _ int) error {
+					err := jobtest.OwnTime()[name](ctx) // the clock of the testsuite is not that of its limiter
+					if _, ok := jobs.AsLater(err); ok {
+						laters++
+					}
+					return err
+				}
+				_, err := w.run(order{Attempts: 3, Interval: time.Second})
+				if typeOf(err) == TypeLater || err == nil || w.runs != 3 || laters > 0 {
+					t.Errorf("%d runs, %d laters: %v", w.runs, laters, err)
+				}
+			})
+		})
 	}
 }

@@ -37,6 +37,7 @@
 //	the store is unavailable             reschedules for 1 to 5 s, ticket kept       runs
 //	the job's context is canceled        reschedules immediately, ticket kept        a run
 //	its deadline is before its capacity  reschedules until then, ticket kept         a run
+//	its deadline passed before it came   returns ctx's error, which is no Later      an attempt
 //	the queue is closed                  reschedules for a head start, ticket kept   a run
 //	too many calls are in flight         reschedules for a poll interval, ticket kept runs
 //	a reservation is beyond Config.Ahead reschedules without a ticket                runs
@@ -47,9 +48,9 @@
 // that need the next one come when it begins, spread over a poll interval in the order of their
 // Laters in each process. A job that comes then for the first time may be before them.
 //
-// An adapter keeps the job system from counting any of these as a failure or an attempt. Log a
-// Later that has an Err. If thousands of jobs with reservations are deleted, later jobs wait behind
-// those reservations. [Scheduler.Resume] voids them, and ends a hold.
+// An adapter keeps the job system from counting a Later as a failure or an attempt. Log a Later
+// that has an Err. If thousands of jobs with reservations are deleted, later jobs wait behind
+// those. [Scheduler.Resume] voids them, and ends a hold.
 //
 // # When to use it
 //
@@ -68,17 +69,16 @@
 //
 // A Scheduler charges a job when it begins. If the job's http.Client is paced by the same bucket,
 // that charge pays for the first request, and each further request is charged. Or pace the client
-// alone, and hand what [AsLater] makes of its error to the job system.
+// alone: run the job by [Do] with [outbound.Unlimited], and pass its error to [AsLater]. A refused
+// job then starts again, unless its own work has used most of its time. Bound that: example Table.
 //
 // Other limits of the bucket void all tickets. Jobs still come at their old times, and book again.
-// A Scheduler learns of changes from each job in its queue, and from the bucket once in each poll.
 //
 // # Costs and numbers
 //
 // A run makes one request to the reservations, one more if its ticket is void, and one to the
 // bucket if it may be admitted. Learning of changes takes two more, once in a poll interval. A job
-// without capacity in time makes up to five. A Scheduler of a bucket in this process takes about
-// four kilobytes.
+// without capacity in time makes up to five. A Scheduler in memory takes about four kilobytes.
 //
 // These numbers come from simulations of systems like asynq and River. They have 1,000 jobs at 10 a
 // second, 5 processes of 10 or 400 workers, and polls of 1, 5 and 15 s. The ideal is 99.9 s.

@@ -12,10 +12,11 @@ import (
 )
 
 // Jobs in a table of your own. A job needs a column for the time of its next run, and one for its
-// ticket:
+// ticket. A third one counts how often a limiter inside of it, as that of its http.Client, has made
+// it start again. A job whose limits or deadline never let it finish then ends:
 //
 //	CREATE TABLE jobs (
-//		id bigserial PRIMARY KEY, payload text NOT NULL,
+//		id bigserial PRIMARY KEY, payload text NOT NULL, restarts int NOT NULL DEFAULT 0,
 //		run_at timestamptz NOT NULL DEFAULT now(), ticket text NOT NULL DEFAULT '')
 //	CREATE INDEX ON jobs (run_at)
 //
@@ -51,11 +52,14 @@ func Example_table() {
 					time.Sleep(poll)
 					continue
 				}
-				_, pause, err := jobs.Do(jobs.WithTicket(ctx, job.ticket), scheduler, outbound.Cost{1}, call)
-				if later, ok := jobs.AsLater(err); ok { // it has not run, and this is no failure
-					db.runAgain(job.id, later.In, later.Ticket)
+				ran, pause, err := jobs.Do(jobs.WithTicket(ctx, job.ticket), scheduler, outbound.Cost{1}, call)
+				if ran {
+					job.restarts++
+				}
+				if later, ok := jobs.AsLater(err); ok && job.restarts < 100 { // a limiter is the cause, and this is no failure
+					db.runAgain(job.id, later.In, later.Ticket, job.restarts)
 				} else if err != nil { // count attempts here, and give up after some
-					db.runAgain(job.id, max(pause, 10*time.Second), "")
+					db.runAgain(job.id, max(pause, 10*time.Second), "", 0)
 				} else {
 					db.remove(job.id)
 				}
@@ -71,9 +75,10 @@ func Example_table() {
 func call(context.Context) error { return nil }
 
 type job struct {
-	id     int
-	runAt  time.Time
-	ticket string
+	id       int
+	runAt    time.Time
+	ticket   string
+	restarts int
 }
 
 // table stands for a table of a database.
@@ -90,7 +95,7 @@ func (t *table) insert(runAt time.Time, ticket string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.last++
-	t.jobs = append(t.jobs, job{t.last, runAt, ticket})
+	t.jobs = append(t.jobs, job{id: t.last, runAt: runAt, ticket: ticket})
 }
 
 // take returns the first job that is due, and sets its next run a minute ahead: if the worker
@@ -98,7 +103,7 @@ func (t *table) insert(runAt time.Time, ticket string) {
 //
 //	UPDATE jobs SET run_at = now() + interval '1 minute' WHERE id = (
 //		SELECT id FROM jobs WHERE run_at <= now() ORDER BY run_at LIMIT 1 FOR UPDATE SKIP LOCKED)
-//	RETURNING id, payload, ticket
+//	RETURNING id, payload, ticket, restarts
 func (t *table) take() (job, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -113,13 +118,13 @@ func (t *table) take() (job, bool) {
 
 // runAgain writes the next run of a job.
 //
-//	UPDATE jobs SET run_at = now() + $2, ticket = $3 WHERE id = $1
-func (t *table) runAgain(id int, in time.Duration, ticket string) {
+//	UPDATE jobs SET run_at = now() + $2, ticket = $3, restarts = $4 WHERE id = $1
+func (t *table) runAgain(id int, in time.Duration, ticket string, restarts int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range t.jobs {
 		if t.jobs[i].id == id {
-			t.jobs[i].runAt, t.jobs[i].ticket = time.Now().Add(in), ticket
+			t.jobs[i].runAt, t.jobs[i].ticket, t.jobs[i].restarts = time.Now().Add(in), ticket, restarts
 		}
 	}
 }

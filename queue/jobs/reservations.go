@@ -25,8 +25,9 @@ type Run struct {
 type visit struct {
 	ticket string
 	cost   outbound.Cost
-	due    time.Time     // its reservation
-	late   time.Duration // how long after due it came to the queue
+	run    context.Context // of the Do of the job that calls, or nil
+	due    time.Time       // its reservation
+	late   time.Duration   // how long after due it came to the queue
 }
 
 // reservations returns the bucket in which jobs book. While all jobs are rescheduled, no call

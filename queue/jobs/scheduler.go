@@ -97,9 +97,15 @@ var errOnlyInFlight = fmt.Errorf("jobs: no reservations under an InFlight alone:
 // [WithTicket]. A job without a ticket, or with one that is void, books a reservation behind all
 // other jobs.
 //
-// An error that is no Later is permanent, such as that of a cost above a limit's capacity.
+// Other errors are permanent, such as that of a cost above a limit's capacity. If ctx's deadline
+// had passed before the call, the error is ctx's own. Within a job of [Do] it is also ctx's own if
+// the job has ended ctx itself, or has used up the time of its Do.
 func (s *Scheduler) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 	v := visit{cost: c}
+	v.run, _ = ctx.Value(runKey{}).(context.Context)
+	if s != nil && ctx.Err() == context.DeadlineExceeded {
+		return outbound.Permit{}, cmp.Or(s.err, ctx.Err())
+	}
 	v.ticket, _ = ctx.Value(ticketKey{}).(string)
 	if err := s.find(ctx, &v); err != nil {
 		return outbound.Permit{}, s.later(err, &v)
@@ -201,11 +207,21 @@ func (l *Later) RetryableError() bool { return false }
 // AsLater finds a [*Later] in err. It also makes one of the [*outbound.ThrottledError] of a limiter
 // that the job itself has met, such as that of its http.Client. With such a Later the job has begun
 // to run.
+//
+// A job whose own time is over has failed, and AsLater returns no Later. That is so if ctx had
+// ended when the job asked the limiter, because the error is ctx's own. It is also so if the
+// limiter could not admit the call before the deadline, and Ran of the ThrottledError is longer
+// than Left. The job's own work has then taken most of its time. That needs a ctx of [Do],
+// outbound.Do, Wrap or Each. Elsewhere AsLater takes the limiter for the cause.
 func AsLater(err error) (*Later, bool) {
-	if l := (*Later)(nil); errors.As(err, &l) {
+	full, ok := errors.AsType[*outbound.ThrottledError](err)
+	if ok && full.Err == context.DeadlineExceeded && full.Left < full.Ran {
+		return nil, false
+	}
+	if l, is := errors.AsType[*Later](err); is {
 		return l, true
 	}
-	if full := (*outbound.ThrottledError)(nil); errors.As(err, &full) {
+	if ok {
 		return &Later{In: cmp.Or(full.RetryAfter, defaultPoll), Err: err}, true
 	}
 	return nil, false
@@ -231,15 +247,21 @@ func (s *Scheduler) later(err error, v *visit) error {
 	case full != nil: // a limit on calls in flight
 		return &Later{In: s.config.PollInterval, Ticket: v.ticket, full: full}
 	case errors.As(err, new(*outbound.StoreError)):
-		// All jobs meet that, and are not to run again together.
-		return &Later{In: time.Second + rand.N(4*time.Second), Ticket: v.ticket, Err: err}
+		return &Later{In: soon(), Ticket: v.ticket, Err: err}
 	case errors.Is(err, queue.ErrClosed):
 		return &Later{In: s.config.HeadStart, Ticket: v.ticket, Err: err}
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case v.run != nil && v.run.Err() != context.Canceled: // the job has ended its own ctx, or used up its time
+	case errors.Is(err, context.Canceled):
 		return &Later{Ticket: v.ticket, Err: err}
+	case errors.Is(err, context.DeadlineExceeded): // while it waited for a reply of the store
+		return &Later{In: soon(), Ticket: v.ticket, Err: err}
 	}
 	return err
 }
+
+// soon is when a job comes again after a failure of the store. All jobs meet that, and are not to
+// run again together.
+func soon() time.Duration { return time.Second + rand.N(4*time.Second) }
 
 // again returns when a job without a reservation should come again, if it could be admitted after
 // wait. If that is further away than Config.Ahead, it is when half of what is reserved now has
@@ -261,11 +283,16 @@ func (s *Scheduler) again(wait time.Duration) time.Duration {
 // manyExpected is how many jobs of one period come again in the first half of a poll interval.
 const manyExpected = 100
 
-// Do is [outbound.Do] for adapters of job systems and for jobs in a table of your own. It also
-// reports whether the job has run, and the wait that the API has asked for, if the job's permit
-// has learned it. A failed job should not run again before that wait is over. The pause is a
-// second if the API has refused the call without a time.
+// runKey is the key of a job's ctx with the ctx of its Do.
+type runKey struct{}
+
+// Do is [outbound.Do] for adapters of job systems and for jobs in a table of your own. If only the
+// job's client is paced, l is [outbound.Unlimited]. Do also reports whether the job has run, and
+// how long a failed job should wait before it runs again. That is what the API has asked for, if
+// the job's permit has learned it, or a second if the API has refused the call without a time. If
+// the job's own time is over, it is the RetryAfter of the limiter: see [AsLater].
 func Do(ctx context.Context, l outbound.Limiter, c outbound.Cost, job func(context.Context) error) (ran bool, pause time.Duration, err error) {
+	outer := ctx
 	var asked atomic.Int64 // atomic, because a permit may be used after the end of its call
 	l = outbound.Observe(l, "", func(_ context.Context, e outbound.Event) {
 		if e.Kind == outbound.EventHeld && e.Err == nil {
@@ -274,7 +301,13 @@ func Do(ctx context.Context, l outbound.Limiter, c outbound.Cost, job func(conte
 	})
 	err = outbound.Do(ctx, l, c, func(ctx context.Context) error {
 		ran = true
-		return job(ctx)
+		return job(context.WithValue(ctx, runKey{}, outer))
 	})
-	return ran, time.Duration(asked.Load()), err
+	pause = time.Duration(asked.Load())
+	if full, ok := errors.AsType[*outbound.ThrottledError](err); ok && ran {
+		if _, later := AsLater(err); !later {
+			pause = max(pause, full.RetryAfter)
+		}
+	}
+	return ran, pause, err
 }

@@ -44,7 +44,7 @@
 //	the limiter fails: a bad cost, a store     Error around the limiter's error
 //	no answer, such as a broken connection     Error around the cause
 //	the context is cancelled                   context.Canceled
-//	the deadline passes in the limiter         Error around the ThrottledError
+//	the deadline passes in a limiter's wait    Error around the ThrottledError
 //	the deadline passes during an attempt      context.DeadlineExceeded
 //
 // The ThrottledError has the Key of the limiter's bucket, and it is [context.DeadlineExceeded] if

@@ -59,6 +59,7 @@ func (l *limiter) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit
 
 // wait asks until the limiter admits the call, or would do so only when MaxWait or ctx is over.
 func (l *limiter) wait(ctx context.Context, a *attempt, c outbound.Cost) (outbound.Permit, error) {
+	came := time.Now()
 	for n := 0; ; n++ {
 		within, cancel, began := ctx, func() {}, time.Now()
 		if l.policy.MaxWait != 0 {
@@ -85,28 +86,31 @@ func (l *limiter) wait(ctx context.Context, a *attempt, c outbound.Cost) (outbou
 		}
 		left, byCtx := longest(ctx, l.policy.MaxWait, a.waited)
 		if pause > left || ctx.Err() != nil {
-			return permit, bounded(err, full, byCtx)
+			return permit, bounded(ctx, err, full, byCtx, came)
 		}
 		pause = jitter(pause, more, left)
 		a.waited += pause
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
-		case <-ctx.Done(): // the limiter says what that means
+		case <-ctx.Done():
 			timer.Stop()
+		}
+		if ctx.Err() == context.DeadlineExceeded {
+			return permit, bounded(ctx, err, full, byCtx, came)
 		}
 	}
 }
 
 // bounded returns the limiter's error, which is [context.DeadlineExceeded] if and only if the
 // request's own deadline bounds the wait.
-func bounded(err error, full *outbound.ThrottledError, byCtx bool) error {
+func bounded(ctx context.Context, err error, full *outbound.ThrottledError, byCtx bool, came time.Time) error {
 	own := *full
 	switch {
-	case byCtx && full.Err == nil:
-		own.Err = context.DeadlineExceeded
+	case byCtx && (full.Err == nil || full.Err == context.DeadlineExceeded):
+		own.Late(ctx, came)
 	case !byCtx && full.Err == context.DeadlineExceeded:
-		own.Err = nil
+		own.Err, own.Left, own.Ran = nil, 0, 0
 	default:
 		return err
 	}
