@@ -23,7 +23,8 @@
 // unavailable when its memory is full, but keeps its data.
 //
 // After a failover in a Cluster calls go on once the client has learned of the new master. If the
-// old one hangs, the client gives it up after its ReadTimeout: keep that at a second or less.
+// old one hangs, the client gives it up after its ReadTimeout. In go-redis 9.23 that is 5 s by
+// default, and no context cuts it: set it to a second or less.
 //
 // While two servers take themselves for the master, both admit calls, and no event reports it. Let
 // each master need half of the other servers, rounded up, to write: with two replicas,
