@@ -180,7 +180,7 @@ func (q *Queue) known() bool { return q.clock.Known() && len(q.line.unused) == 0
 func (q *Queue) current() bool { return q.known() && q.news == 0 }
 
 // admitLocked puts a new call in line, or returns why it must not wait.
-func (q *Queue) admitLocked(w *waiter, now time.Time) error {
+func (q *Queue) admitLocked(w *waiter) error {
 	if q.closed {
 		return ErrClosed
 	}
@@ -191,26 +191,26 @@ func (q *Queue) admitLocked(w *waiter, now time.Time) error {
 	}
 	l := &q.line
 	judged := q.current() && l.uncounted == &l.end
-	if judged {
-		if err := q.judge(w, now); err != nil {
+	if judged && !q.surely(w) {
+		if err := q.late(w, start.Add(w.came)); err != nil {
 			return err
 		}
 	}
 	if l.n >= q.config.MaxLen {
 		w.err = ErrFull
 		at, _ := q.earliest(&w.cost)
-		return q.throttled(w, at, now)
+		return q.throttled(w, at, start.Add(w.came))
 	}
 	w.onlyTrip = q.shared && l.n == 0
 	if l.add(w, judged); l.unbooked == w {
-		q.setTimerLocked(now)
+		q.setTimerLocked(start.Add(w.came))
 	}
 	return nil
 }
 
-// judge returns why a call behind all that the sums count must not wait. It also finds out whether
-// the call surely leaves in time: only such calls count against later ones.
-func (q *Queue) judge(w *waiter, now time.Time) error {
+// surely finds out whether a call behind all that the sums count certainly leaves in time. Only such
+// calls count against later ones. Most are, and need no more of their small stacks.
+func (q *Queue) surely(w *waiter) bool {
 	// If all cost the same, one of w and the calls ahead leaves by the next reservation, though
 	// perhaps not w itself.
 	l, by := &q.line, q.expires(w).Add(rounding)
@@ -218,11 +218,14 @@ func (q *Queue) judge(w *waiter, now time.Time) error {
 	if alike {
 		ahead = &l.sure
 	}
-	if w.sure = q.config.Behind == nil && !q.head.soonest.After(by) && q.clock.Surely(&w.cost, ahead, l.n, alike, by); w.sure {
-		return nil // most are, and need no more of their small stacks
-	}
+	w.sure = q.config.Behind == nil && !q.head.soonest.After(by) && q.clock.Surely(&w.cost, ahead, l.n, alike, by)
+	return w.sure
+}
+
+// late returns why a call that is not sure to leave in time must not wait.
+func (q *Queue) late(w *waiter, now time.Time) error {
 	at, err := q.earliest(&w.cost)
-	if err == nil && at.After(by) {
+	if err == nil && at.After(q.expires(w).Add(rounding)) {
 		err = q.throttled(w, at, now)
 	}
 	return err

@@ -96,11 +96,13 @@ func (q *Queue) stepLocked() bool {
 func (q *Queue) countLocked(now time.Time) (some bool) {
 	for n, l := 0, &q.line; n < piece && l.uncounted != &l.end && q.current(); n++ {
 		some = true
-		if err := q.judge(l.uncounted, now); err != nil {
-			q.refuseLocked(l.uncounted, err)
-		} else {
-			l.countNext()
+		if w := l.uncounted; !q.surely(w) {
+			if err := q.late(w, now); err != nil {
+				q.refuseLocked(w, err)
+				continue
+			}
 		}
+		l.countNext()
 	}
 	return some
 }

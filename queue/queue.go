@@ -104,8 +104,8 @@ func (q *Queue) invalid() error {
 // In an execution trace, such as that of a [runtime/trace.FlightRecorder], a wait is a region of
 // the name "dripfeed: wait in a queue".
 func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit, err error) {
-	// The call waits in this frame. It is small, and all that comes before is in other
-	// frames, so that the first 2 KiB of a goroutine's stack are enough.
+	// The call waits in this frame. It is small, and all that comes before is in other frames, so that
+	// the first 2 KiB of a goroutine's stack are enough for limits that leak and calendar quotas.
 	q = q.lane(ctx)
 	done, err := q.ask(ctx, &c, &p)
 	if done {
@@ -226,19 +226,19 @@ func (q *Queue) deadline(ctx context.Context, now time.Time) (by time.Time, why 
 	return by, why
 }
 
-// newWaiter returns the call as one that would wait, and the time.
-func (q *Queue) newWaiter(ctx context.Context, c *outbound.Cost) (*waiter, time.Time) {
+// newWaiter returns the call as one that would wait.
+func (q *Queue) newWaiter(ctx context.Context, c *outbound.Cost) *waiter {
 	now := time.Now()
 	w := &waiter{cost: *c, came: now.Sub(start), ready: make(chan struct{})}
 	w.deadline, w.err = q.deadline(ctx, now)
-	return w, now
+	return w
 }
 
 // join puts a call at the end of the line, or refuses it.
 func (q *Queue) join(ctx context.Context, c *outbound.Cost) (*waiter, error) {
-	w, now := q.newWaiter(ctx, c)
+	w := q.newWaiter(ctx, c)
 	q.mu.Lock()
-	err := q.admitLocked(w, now)
+	err := q.admitLocked(w)
 	if err != nil && err != ErrClosed {
 		q.stats.Refused++
 	}

@@ -353,9 +353,9 @@ func TestQueue_TraceHasARegionForAWait(t *testing.T) {
 }
 
 // A waiting call takes the smallest stack that a goroutine can have: all that it needs before it
-// waits fits into 2 KiB. 100,000 of them would take twice the memory otherwise. The runtime gives
-// new goroutines larger stacks if others have needed them, so the test has a process of its own
-// without that.
+// waits fits into 2 KiB. 100,000 of them would take twice the memory otherwise, as they do behind a
+// Window or an InFlight. The runtime gives new goroutines larger stacks if others have needed them,
+// so the test has a process of its own without that.
 func TestQueue_WaitingCallHasTheSmallestStack(t *testing.T) {
 	const fixed = "adaptivestackstart=0"
 	if raced {

@@ -28,6 +28,10 @@ func realOf(v float64, y time.Duration) time.Duration {
 	if v >= 1 || y <= 0 {
 		return y
 	}
+	return slowed(v, y)
+}
+
+func slowed(v float64, y time.Duration) time.Duration {
 	sec := y.Seconds()
 	if sec >= (1-v)/growth {
 		lost := math.Log(1/v)/growth - (1-v)/growth
