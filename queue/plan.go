@@ -208,8 +208,8 @@ func (q *Queue) admitLocked(w *waiter) error {
 	return nil
 }
 
-// surely finds out whether a call behind all that the sums count certainly leaves in time. Only such
-// calls count against later ones. Most are, and need no more of their small stacks.
+// surely finds out whether a call behind all that the sums count certainly leaves in time. Only
+// such calls count against later ones. Most are, and need no more of their small stacks.
 func (q *Queue) surely(w *waiter) bool {
 	// If all cost the same, one of w and the calls ahead leaves by the next reservation, though
 	// perhaps not w itself.
@@ -222,7 +222,7 @@ func (q *Queue) surely(w *waiter) bool {
 	return w.sure
 }
 
-// late returns why a call that is not sure to leave in time must not wait.
+// late returns the error of another call if it leaves too late.
 func (q *Queue) late(w *waiter, now time.Time) error {
 	at, err := q.earliest(&w.cost)
 	if err == nil && at.After(q.expires(w).Add(rounding)) {

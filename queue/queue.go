@@ -104,8 +104,8 @@ func (q *Queue) invalid() error {
 // In an execution trace, such as that of a [runtime/trace.FlightRecorder], a wait is a region of
 // the name "dripfeed: wait in a queue".
 func (q *Queue) Acquire(ctx context.Context, c outbound.Cost) (p outbound.Permit, err error) {
-	// The call waits in this frame. It is small, and all that comes before is in other frames, so that
-	// the first 2 KiB of a goroutine's stack are enough for limits that leak and calendar quotas.
+	// The call waits in this frame. It is small, and all that comes before is in other
+	// frames, so that the first 2 KiB of a goroutine's stack are enough. Windows need more.
 	q = q.lane(ctx)
 	done, err := q.ask(ctx, &c, &p)
 	if done {

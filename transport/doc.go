@@ -20,13 +20,14 @@
 //     what it was, or to 0.7 if that hold ended less than 10 s ago. If none has, the hold is at
 //     least twice as long as the last one, up to MaxHold or an hour. Several refusals of calls that
 //     left before the first of them arrived slow the bucket once.
+//   - ENHANCE_YOUR_CALM of HTTP/2 ([ErrCalm]) counts as a 429 without a time, in a body as well.
 //   - A refusal of too many calls in flight holds it for 1 s at most, and does not slow it. Use
 //     [outbound.InFlight]. A 503 with a Retry-After holds it for that time, and does not slow it.
 //   - A success that reports a quota with less remaining than the calls that left since holds it
 //     until the reset, if that is more than 2 s away. Nearer resets hold nothing: whole seconds
 //     would waste the next short window.
-//   - Other refusals, such as a lock or an overload, other statuses from 500 on, cached responses,
-//     and what [Transport.OnSignal] sets to the zero Signal change nothing.
+//   - Other refusals, such as a lock or an overload, other codes of HTTP/2, other statuses from 500
+//     on, cached responses, and what [Transport.OnSignal] sets to the zero Signal change nothing.
 //
 // No response holds a bucket for longer than [Transport.MaxHold], a day by default, or makes calls
 // faster than the configured limits. With [Adopt], lower limits that the API reports replace the
@@ -66,8 +67,10 @@
 // only a limiter that For has chosen.
 //
 // An [http.Transport] sends a request again by itself if an idle connection breaks, and over HTTP/2
-// after REFUSED_STREAM, up to eight times. One permit pays for all of those. To charge what was
-// sent, count it with an [httptrace.ClientTrace] and settle the permit of [WithCost].
+// up to eight times after REFUSED_STREAM. After a graceful GOAWAY that leaves the request out, Go
+// 1.26 and 1.27 send it again immediately, until the context ends. Bound that with
+// [Transport.Timeout]. One permit pays for all of those. To charge what was sent, count it with an
+// [httptrace.ClientTrace] and settle the permit of [WithCost].
 //
 // [Transport.Timeout] bounds a request from its admission to the end of its body. The Timeout of an
 // [http.Client] and deadlines of contexts count the wait in a queue as well. A queue refuses early

@@ -142,8 +142,15 @@ func (t *Transport) roundTrip(req *http.Request, admitted *outbound.Permit) (res
 			} else {
 				permit.Settle(outbound.Cost{})
 			}
+		} else if judges := limiter != nil && !judged && !redirected; judges && a != nil {
+			t.calmed(err, a)
+		} else if judges && errors.Is(err, ErrCalm) {
+			t.calmed(err, onHeap(&permit))
 		}
 		return nil, unsent, err
+	}
+	if limiter != nil && !judged && !redirected {
+		t.watch(resp, &permit, a)
 	}
 	switch {
 	case a != nil:
@@ -246,7 +253,7 @@ func (t *Transport) send(req *http.Request, inner *link, ctx *context.Context, s
 	switch {
 	case err != nil:
 		closeResponse(resp)
-		return nil, err
+		return nil, calm(err)
 	case resp == nil:
 		return nil, errNoResponse
 	case resp.Request == nil || resp.Request.Response == req.Response:

@@ -31,6 +31,7 @@ func TestAgain_UnsafeRequestsOnlyIfNotCarriedOut(t *testing.T) {
 		{"503", status(503), true},
 		{"500", status(500), true},
 		{"reset", reset, true},
+		{"ENHANCE_YOUR_CALM", calm, true},
 		{"other error", step{err: io.ErrUnexpectedEOF}, true},
 	} {
 		for _, r := range []struct {

@@ -78,6 +78,7 @@ func (s *sender) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := s.transport.RoundTrip(sent)
 	if err != nil {
 		cancel()
+		a.signal.throttled = errors.Is(err, transport.ErrCalm)
 		return nil, newError(a, err)
 	}
 	if !a.judged && a.refused == nil { // another transport judges it

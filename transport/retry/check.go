@@ -30,6 +30,8 @@ func (a *attempt) outcome(resp *http.Response, e *Error) outcome {
 		if _, ok := errors.AsType[*outbound.StoreError](a.refused); ok && e != nil {
 			return failed
 		}
+	case e != nil && a.signal.throttled:
+		return refused
 	case e != nil:
 		again, _ := retryablehttp.DefaultRetryPolicy(context.Background(), nil, &url.Error{Err: e.Err})
 		if again && !errors.Is(e, outbound.ErrThrottled) { // a limiter that is not waited for

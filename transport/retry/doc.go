@@ -17,8 +17,9 @@
 //     RetryAfter is zero, it asks after 10 ms, doubled up to 1 s. The request was not sent, so this
 //     counts as no attempt.
 //   - After a refusal because of limits the client waits as long as the API asks. Such a refusal is
-//     a 429, a 503 with a Retry-After, or one that the vendor's Profile has. It adds up to a tenth,
-//     at most 1 s. A queue admits the next attempt behind the calls that came meanwhile.
+//     a 429, a 503 with a Retry-After, one that the vendor's Profile has, or [transport.ErrCalm].
+//     It adds up to a tenth, at most 1 s. A queue admits the next attempt behind the calls that
+//     came meanwhile.
 //   - After a failure, or a refusal without a time, the client waits for its RetryWaitMin, 1 s,
 //     doubled up to its RetryWaitMax, 30 s, and up to half more. Failures are errors of the network
 //     or of a store, and statuses from 500 on, except 501 and 505.
@@ -29,7 +30,8 @@
 // time. The client does not begin a wait that could end later.
 //
 // The client repeats a POST, a PATCH or another non-idempotent method only if the API cannot have
-// carried it out. That is after a 429, an error of dialing, or a store's error. With an
+// carried it out. That is after a 429, an error of dialing, or a store's error. HTTP/2's
+// ENHANCE_YOUR_CALM may end a request that the API has begun. With an
 // Idempotency-Key, or where [Config.Safe] allows it, the client always may.
 //
 // These end the attempts: a cost above a capacity, a closed queue, a response from a cache, an

@@ -2,6 +2,7 @@ package retry
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -51,6 +52,7 @@ func (s step) response(req *http.Request, body io.ReadCloser) *http.Response {
 var (
 	dial  = step{err: &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}}
 	reset = step{err: &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}}
+	calm  = step{err: errors.New("stream error: stream ID 47; ENHANCE_YOUR_CALM; received from peer")} // net/http's text
 )
 
 // script is a Base that answers one request after the other, and all others with the last step. It

@@ -28,6 +28,7 @@ func TestRefusal_PausesWithAnyLimiter(t *testing.T) {
 		{status(429, "Retry-After", "7"), []time.Duration{7 * s}, 0.1},
 		{status(503, "Retry-After", "7"), []time.Duration{7 * s}, 0.1},
 		{status(429), []time.Duration{1 * s, 2 * s, 4 * s}, 0.5},
+		{calm, []time.Duration{1 * s, 2 * s, 4 * s}, 0.5},
 	} {
 		for name := range limiters(t) {
 			synctest.Test(t, func(t *testing.T) {
