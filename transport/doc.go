@@ -68,9 +68,9 @@
 //
 // An [http.Transport] sends a request again by itself if an idle connection breaks, and over HTTP/2
 // up to eight times after REFUSED_STREAM. After a graceful GOAWAY that leaves the request out, Go
-// 1.26 and 1.27 send it again immediately, until the context ends. Bound that with
-// [Transport.Timeout]. One permit pays for all of those. To charge what was sent, count it with an
-// [httptrace.ClientTrace] and settle the permit of [WithCost].
+// 1.26 and 1.27 do so without a bound and a pause. Each of those sends asks the limiter again and
+// waits for it, and the permit before ends. Up to eight are sent even if the limiter refuses them.
+// This needs a Base with a method CloseIdleConnections, or Unwrap that leads to one.
 //
 // [Transport.Timeout] bounds a request from its admission to the end of its body. The Timeout of an
 // [http.Client] and deadlines of contexts count the wait in a queue as well. A queue refuses early

@@ -2,6 +2,8 @@ package transport_test
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -9,8 +11,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/transport"
 )
 
@@ -61,9 +66,8 @@ func (r *rude) serve(c net.Conn, early bool) {
 	}
 }
 
-// A program that counts with a ClientTrace what net/http sends again pays for it. The package's
-// documentation recommends this.
-func TestResend_CountedRequestsArePaid(t *testing.T) {
+// Each time that net/http sends a request again after a broken connection is paid.
+func TestResend_IsPaid(t *testing.T) {
 	const idle = 5
 	for name, up := range map[string]bool{"answered by a new connection": true, "no new connection": false} {
 		t.Run(name, func(t *testing.T) {
@@ -82,14 +86,7 @@ func TestResend_CountedRequestsArePaid(t *testing.T) {
 			}
 			before := server.requests.Load()
 
-			var sent atomic.Int64
-			ctx, permit := transport.WithCost(t.Context(), outbound.Cost{1})
-			ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-				WroteRequest: func(httptrace.WroteRequestInfo) { sent.Add(1) },
-			})
-			_, err := getURL(ctx, rt, url)
-			permit.Settle(outbound.Cost{float64(max(1, sent.Load()))})
-
+			_, err := getURL(t.Context(), rt, url)
 			got := server.requests.Load() - before
 			// A connection whose writer has not run for 50 ms is not idle, so the number may be smaller.
 			if (err == nil) != up || got < 2 {
@@ -97,6 +94,43 @@ func TestResend_CountedRequestsArePaid(t *testing.T) {
 			}
 			if s := stateOf(t, b); s.Level < float64(before+got)-0.5 {
 				t.Errorf("the API has counted %d requests, and the level is %v", before+got, s.Level)
+			}
+		})
+	}
+}
+
+// pooled is a Base that keeps connections, as an http.Transport does.
+type pooled struct{ roundTripper }
+
+func (pooled) CloseIdleConnections() {}
+
+// A Base that sends a request again without a bound, as net/http does after each GOAWAY that leaves
+// the request out, does so at the limiter's pace, and with one call in flight.
+func TestResend_WaitsForTheLimiter(t *testing.T) {
+	for _, queued := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			sent := 0
+			base := pooled{func(req *http.Request) (*http.Response, error) {
+				for trace := httptrace.ContextClientTrace(req.Context()); req.Context().Err() == nil; sent++ {
+					trace.GetConn("h:80")
+					trace.WroteHeaders()
+				}
+				return nil, req.Context().Err()
+			}}
+			b := outbound.Must(outbound.NewBucket("b", outbound.PerSecond(10), outbound.InFlight(1)))
+			var limiter outbound.Limiter = b
+			if queued {
+				limiter = queue.New(b, queue.Config{})
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			_, err := getURL(ctx, &transport.Transport{Base: base, Limiter: limiter}, "http://h/")
+			if sent < 90 || sent > 112 || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("queued %v: sent %d times in 10 s at 10 per second: %v", queued, sent, err)
+			}
+			time.Sleep(time.Second)
+			if _, err := b.Acquire(t.Context(), outbound.Cost{1}); err != nil {
+				t.Errorf("queued %v: the request is still in flight: %v", queued, err)
 			}
 		})
 	}

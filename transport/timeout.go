@@ -23,9 +23,12 @@ func (timeoutError) Is(target error) bool { return target == context.DeadlineExc
 
 // sendWithin hands the request on to Base with a bound on the time to the end of the response's
 // body. It sets sent to the context that has this bound.
-func (t *Transport) sendWithin(req *http.Request, sent *context.Context) (*http.Response, error) {
+func (t *Transport) sendWithin(req *http.Request, again *resend, sent *context.Context) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	*sent = ctx
+	if again != nil {
+		again.ctx = ctx
+	}
 	timer := time.AfterFunc(t.Timeout, func() { cancel(ErrTimeout) })
 	end := func() {
 		timer.Stop()

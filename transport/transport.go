@@ -130,12 +130,17 @@ func (t *Transport) roundTrip(req *http.Request, admitted *outbound.Permit) (res
 	}
 	inner, judged := t.linkFor(req, &permit, redirected)
 	untilEnd := t.OnResponse != nil || permit.Pending()
-	if untilEnd || cost != nil || judged {
+	pays := limiter != nil && t.resends()
+	if untilEnd || cost != nil || judged || pays {
 		a = &attempt{permit: permit, maxHold: t.maxHold()}
 		cost.use(a)
 	}
+	var again *resend
+	if pays {
+		again = &resend{ctx: req.Context(), a: a, limiter: limiter, cost: t.cost(req, cost)}
+	}
 	ctx := req.Context()
-	if resp, err = t.send(req, inner, &ctx, &sent); err != nil {
+	if resp, err = t.send(req, inner, again, &ctx, &sent); err != nil {
 		if unsent = inner.unsent(); unsent { // the permit returns its cost
 			if a != nil {
 				a.Settle(outbound.Cost{})
@@ -239,13 +244,16 @@ func (t *Transport) refuse(req *http.Request, reason error) (*http.Response, err
 
 // send hands the request on, with its body, and holds Base to its contract: a response or
 // an error. ctx becomes the context that the request was sent with.
-func (t *Transport) send(req *http.Request, inner *link, ctx *context.Context, sent *bool) (resp *http.Response, err error) {
+func (t *Transport) send(req *http.Request, inner *link, again *resend, ctx *context.Context, sent *bool) (resp *http.Response, err error) {
 	out := req
 	if inner != nil {
 		out = req.WithContext(context.WithValue(req.Context(), linkKey{}, inner))
 	}
+	if again != nil {
+		out = withResend(out, again)
+	}
 	if t.Timeout > 0 {
-		resp, err = t.sendWithin(out, ctx)
+		resp, err = t.sendWithin(out, again, ctx)
 	} else {
 		resp, err = t.base().RoundTrip(out)
 	}

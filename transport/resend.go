@@ -1,0 +1,87 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// unpaid is how often Base may send a request again although the limiter refuses that, because a
+// bucket alone does not wait. It is as often as net/http does so after REFUSED_STREAM.
+const unpaid = 8
+
+// resend makes the limiter admit what Base sends again by itself. It waits where Base asks for a
+// connection, so that an API which never processes a request gets it at the limiter's pace.
+type resend struct {
+	ctx     context.Context // of the request
+	a       *attempt
+	limiter outbound.Limiter
+	cost    outbound.Cost
+	wrote   atomic.Bool // the headers, since again was called
+	unpaid  atomic.Int32
+}
+
+// withResend returns a request whose connections r follows.
+func withResend(req *http.Request, r *resend) *http.Request {
+	return req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
+		GetConn:      func(string) { r.again() },
+		WroteHeaders: func() { r.wrote.Store(true) },
+	}))
+}
+
+// again waits for a new permit if the request has been sent. The one before ends first, because the
+// new one may wait for it.
+func (r *resend) again() {
+	if !r.wrote.Swap(false) {
+		return
+	}
+	r.a.mu.Lock()
+	r.a.permit.Done()
+	r.a.mu.Unlock()
+	for {
+		var p outbound.Permit
+		err := p.AcquireIn(r.ctx, r.limiter, r.cost)
+		if err == nil {
+			r.a.mu.Lock()
+			defer r.a.mu.Unlock()
+			if r.a.permit = p; r.a.answered { // the request has ended meanwhile
+				r.a.permit.Done()
+			}
+			return
+		}
+		if r.unpaid.Add(1) <= unpaid {
+			return
+		}
+		pause := time.Second
+		if full, ok := errors.AsType[*outbound.ThrottledError](err); ok && full.RetryAfter > 0 {
+			pause = full.RetryAfter
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-r.ctx.Done(): // Base returns its error
+			timer.Stop()
+			return
+		}
+	}
+}
+
+// resends reports whether Base keeps connections, and so may send a request again.
+func (t *Transport) resends() bool {
+	for rt := t.base(); rt != nil; {
+		if _, ok := rt.(interface{ CloseIdleConnections() }); ok {
+			return true
+		}
+		around, ok := rt.(interface{ Unwrap() http.RoundTripper })
+		if !ok {
+			return false
+		}
+		rt = around.Unwrap()
+	}
+	return false
+}
