@@ -145,6 +145,9 @@ func (l Limit) Of(unit int, name string) Limit {
 // slots admits its own next call first. A limit for this process alone is a bucket of
 // [NewBucket] with an InFlight, around which a call acquires first.
 //
+// A call that needs another call of the same limit to end waits for itself until its deadline. An
+// example is a token source inside a paced client's Base that uses that client: give it its own.
+//
 // If a program forgets Done, its call counts until the garbage collector finds the permit, which
 // may be minutes later. The [ThrottledError] has the number of calls in progress, and the age of
 // the oldest.
