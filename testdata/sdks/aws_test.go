@@ -22,16 +22,16 @@ var keys = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, e
 })
 
 // post sends a request whose body can be read only once, as the SDK makes them.
-func post(t *testing.T, s *server, client *http.Client, retryer aws.Retryer) error {
+func post(ctx context.Context, s *server, client *http.Client, retryer aws.Retryer) error {
 	c := sqs.New(sqs.Options{BaseEndpoint: &s.URL, Region: "eu-central-1", HTTPClient: client, Credentials: keys, Retryer: retryer})
-	_, err := c.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &s.URL, MessageBody: aws.String("hello")})
+	_, err := c.SendMessage(ctx, &sqs.SendMessageInput{QueueUrl: &s.URL, MessageBody: aws.String("hello")})
 	return err
 }
 
 // get sends a request without a body.
-func get(t *testing.T, s *server, client *http.Client, retryer aws.Retryer) error {
+func get(ctx context.Context, s *server, client *http.Client, retryer aws.Retryer) error {
 	c := sso.New(sso.Options{BaseEndpoint: &s.URL, Region: "eu-central-1", HTTPClient: client, Retryer: retryer})
-	_, err := c.ListAccounts(t.Context(), &sso.ListAccountsInput{AccessToken: aws.String("token")})
+	_, err := c.ListAccounts(ctx, &sso.ListAccountsInput{AccessToken: aws.String("token")})
 	return err
 }
 
@@ -50,9 +50,9 @@ func TestAWS_AttemptsAreTheLargerOfBoth(t *testing.T) {
 		"above, without retries":   {paced(t), aws.NopRetryer{}, 5},
 		"above, with a single try": {paced(t), awsretry.AddWithMaxAttempts(standard, 1), 5},
 	} {
-		for _, send := range []func(*testing.T, *server, *http.Client, aws.Retryer) error{post, get} {
+		for _, send := range []func(context.Context, *server, *http.Client, aws.Retryer) error{post, get} {
 			var refused smithy.APIError
-			require.ErrorAs(t, send(t, s, c.client, c.retryer), &refused, name)
+			require.ErrorAs(t, send(t.Context(), s, c.client, c.retryer), &refused, name)
 			require.Equal(t, "ThrottlingException", refused.ErrorCode(), name)
 			require.Equal(t, c.want, s.made(), name)
 		}
@@ -62,10 +62,12 @@ func TestAWS_AttemptsAreTheLargerOfBoth(t *testing.T) {
 // With MaxAttempts 0 only the SDK's own token bucket, here of 4 retries, ends its attempts.
 func TestAWS_UnboundedAttemptsDoNotMultiply(t *testing.T) {
 	s := answer(t, 429, awsRefusal, "Retry-After", "0.01")
-	for _, send := range []func(*testing.T, *server, *http.Client, aws.Retryer) error{post, get} {
-		standard := awsretry.NewStandard(func(o *awsretry.StandardOptions) { o.RateLimiter, o.RetryCost = ratelimit.NewTokenRateLimit(4), 1 })
+	for _, send := range []func(context.Context, *server, *http.Client, aws.Retryer) error{post, get} {
+		standard := awsretry.NewStandard(func(o *awsretry.StandardOptions) {
+			o.RateLimiter, o.ThrottlingRetryCost = ratelimit.NewTokenRateLimit(4), 1
+		})
 		unbounded := awsretry.AddWithMaxAttempts(awsretry.AddWithMaxBackoffDelay(standard, time.Millisecond), 0)
-		require.Error(t, send(t, s, paced(t), unbounded))
+		require.Error(t, send(t.Context(), s, paced(t), unbounded))
 		require.Equal(t, 5, s.made())
 	}
 }

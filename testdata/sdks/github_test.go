@@ -1,19 +1,21 @@
 package sdks
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 	"testing"
 	"time"
 
-	"github.com/google/go-github/v84/github"
+	"github.com/google/go-github/v93/github"
 	"github.com/stretchr/testify/require"
 )
 
-func user(t *testing.T, s *server, client *http.Client) error {
-	c, err := github.NewClient(client).WithEnterpriseURLs(s.URL, s.URL)
-	require.NoError(t, err)
-	_, _, err = c.Users.Get(t.Context(), "gopher")
+func user(ctx context.Context, s *server, client *http.Client) error {
+	c, err := github.NewClient(github.WithHTTPClient(client), github.WithEnterpriseURLs(s.URL, s.URL))
+	if err == nil {
+		_, _, err = c.Users.Get(ctx, "gopher")
+	}
 	return err
 }
 
@@ -24,7 +26,7 @@ func TestGitHub_RateLimitErrorIsFound(t *testing.T) {
 		"X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", strconv.FormatInt(reset, 10))
 	for attempts, client := range map[int]*http.Client{5: paced(t), 1: http.DefaultClient} {
 		var limit *github.RateLimitError
-		require.ErrorAs(t, user(t, s, client), &limit)
+		require.ErrorAs(t, user(t.Context(), s, client), &limit)
 		require.Equal(t, "API rate limit exceeded", limit.Message)
 		require.Equal(t, reset, limit.Rate.Reset.Unix())
 		require.Equal(t, attempts, s.made())
@@ -35,7 +37,7 @@ func TestGitHub_RateLimitErrorIsFound(t *testing.T) {
 func TestGitHub_AbuseRateLimitErrorIsFound(t *testing.T) {
 	s := answer(t, 429, `{"message": "secondary", "documentation_url": "https://docs.github.com/x#secondary-rate-limits"}`, "Retry-After", "3600")
 	var limit *github.AbuseRateLimitError
-	require.ErrorAs(t, user(t, s, paced(t)), &limit)
+	require.ErrorAs(t, user(t.Context(), s, paced(t)), &limit)
 	require.Equal(t, time.Hour, limit.GetRetryAfter())
 	require.Equal(t, 1, s.made(), "an hour is longer than MaxWait")
 }

@@ -1,6 +1,7 @@
 package sdks
 
 import (
+	"context"
 	"net/http"
 	"testing"
 
@@ -11,12 +12,12 @@ import (
 
 const openAIRefusal = `{"error": {"message": "Rate limit reached", "type": "requests", "code": "rate_limit_exceeded"}}`
 
-func chat(t *testing.T, s *server, client *http.Client, options ...option.RequestOption) error {
+func chat(ctx context.Context, s *server, client *http.Client, options ...option.RequestOption) error {
 	options = append([]option.RequestOption{
 		option.WithAPIKey("key"), option.WithBaseURL(s.URL), option.WithHTTPClient(client),
 	}, options...)
 	c := openai.NewClient(options...)
-	_, err := c.Chat.Completions.New(t.Context(), openai.ChatCompletionNewParams{
+	_, err := c.Chat.Completions.New(ctx, openai.ChatCompletionNewParams{
 		Model:    "gpt-4o",
 		Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("hello")},
 	})
@@ -36,7 +37,7 @@ func TestOpenAI_AttemptsAreTheLargerOfBoth(t *testing.T) {
 		"above, with more":       {paced(t), []option.RequestOption{option.WithMaxRetries(20)}, 5},
 		"above, without retries": {paced(t), []option.RequestOption{option.WithMaxRetries(0)}, 5},
 	} {
-		err := chat(t, s, c.client, c.options...)
+		err := chat(t.Context(), s, c.client, c.options...)
 		var refused *openai.Error
 		require.ErrorAs(t, err, &refused, name)
 		require.Equal(t, 429, refused.StatusCode, name)

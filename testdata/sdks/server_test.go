@@ -11,11 +11,11 @@ import (
 
 	awsretry "github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/smithy-go"
-	"github.com/google/go-github/v84/github"
+	"github.com/google/go-github/v93/github"
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 	"github.com/stretchr/testify/require"
-	"github.com/stripe/stripe-go/v84"
+	"github.com/stripe/stripe-go/v85"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/queue"
@@ -76,17 +76,17 @@ func TestSDKs_ReadRefusalOfTheLimiter(t *testing.T) {
 		send  func(*http.Client) error
 		error any
 	}{
-		"aws, post": {func(c *http.Client) error { return post(t, s, c, awsretry.NewStandard()) }, new(smithy.APIError)},
-		"aws, get":  {func(c *http.Client) error { return get(t, s, c, awsretry.NewStandard()) }, new(smithy.APIError)},
-		"github":    {func(c *http.Client) error { return user(t, s, c) }, new(*github.ErrorResponse)},
+		"aws, post": {func(c *http.Client) error { return post(t.Context(), s, c, awsretry.NewStandard()) }, new(smithy.APIError)},
+		"aws, get":  {func(c *http.Client) error { return get(t.Context(), s, c, awsretry.NewStandard()) }, new(smithy.APIError)},
+		"github":    {func(c *http.Client) error { return user(t.Context(), s, c) }, new(*github.ErrorResponse)},
 		"openai": {func(c *http.Client) error {
-			err := chat(t, s, c, option.WithMaxRetries(0))
+			err := chat(t.Context(), s, c, option.WithMaxRetries(0))
 			if refused, ok := errors.AsType[*openai.Error](err); ok {
 				return fmt.Errorf("%w: %s", err, refused.Message)
 			}
 			return err
 		}, new(*openai.Error)},
-		"stripe": {func(c *http.Client) error { return charge(t, s, c, stripe.DefaultMaxNetworkRetries) }, new(*stripe.Error)},
+		"stripe": {func(c *http.Client) error { return charge(t.Context(), s, c, stripe.DefaultMaxNetworkRetries) }, new(*stripe.Error)},
 	} {
 		err := sdk.send(full(t))
 		require.ErrorAs(t, err, sdk.error, name)

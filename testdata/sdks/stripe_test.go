@@ -1,23 +1,24 @@
 package sdks
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/stripe/stripe-go/v84"
+	"github.com/stripe/stripe-go/v85"
 
 	"github.com/dripfeed/dripfeed/transport/retry"
 )
 
-func charge(t *testing.T, s *server, client *http.Client, retries int64) error {
+func charge(ctx context.Context, s *server, client *http.Client, retries int64) error {
 	backends := stripe.NewBackendsWithConfig(&stripe.BackendConfig{
 		HTTPClient: client, URL: &s.URL, LeveledLogger: &stripe.LeveledLogger{}, MaxNetworkRetries: &retries,
 	})
 	backends.API.(*stripe.BackendImplementation).SetNetworkRetriesSleep(false)
-	_, err := stripe.NewClient("key", stripe.WithBackends(backends)).V1Customers.Create(t.Context(), &stripe.CustomerCreateParams{})
+	_, err := stripe.NewClient("key", stripe.WithBackends(backends)).V1Customers.Create(ctx, &stripe.CustomerCreateParams{})
 	return err
 }
 
@@ -36,7 +37,7 @@ func TestStripe_AttemptsAreTheLargerOfBoth(t *testing.T) {
 	} {
 		s := answer(t, 429, fmt.Sprintf(`{"error": {"type": "invalid_request_error", "code": %q, "message": "no"}}`, c.code), "Retry-After", "0.01")
 		var refused *stripe.Error
-		require.ErrorAs(t, charge(t, s, c.client, c.retries), &refused)
+		require.ErrorAs(t, charge(t.Context(), s, c.client, c.retries), &refused)
 		require.Equal(t, 429, refused.HTTPStatusCode)
 		require.Equal(t, c.code, refused.Code)
 		require.Equal(t, c.want, s.made(), c.code)
@@ -46,7 +47,7 @@ func TestStripe_AttemptsAreTheLargerOfBoth(t *testing.T) {
 	for _, timeout := range []time.Duration{0, time.Minute} {
 		client := paced(t)
 		client.Timeout = timeout
-		err := charge(t, s, client, stripe.DefaultMaxNetworkRetries)
+		err := charge(t.Context(), s, client, stripe.DefaultMaxNetworkRetries)
 		var over *retry.Error
 		require.ErrorAs(t, err, &over)
 		require.ErrorContains(t, err, "status 429")
