@@ -34,7 +34,10 @@ func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error)
 	}
 	j := &jobContext{Context: ctx, limiter: l, cost: c, began: now(), job: shared{guarded: guarded{permit: permit}}}
 	defer j.job.Done()
-	return job(j)
+	if err = job(j); err != nil {
+		j.job.fails(false)
+	}
+	return err
 }
 
 // Wrap returns a job that runs as by [Do]: paced, or refused with the error of Acquire and not run.

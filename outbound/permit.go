@@ -244,10 +244,22 @@ func (p *Permit) Done() {
 }
 
 // Failed ends a call that had no answer, as after an error of the network. It is Done
-// after the zero Answer: the call counts neither as a success nor as a refusal.
+// after the zero Answer: the call counts neither as a success nor as a refusal. In a [Pool] it is a
+// failure of the member.
 func (p *Permit) Failed() {
+	p.fails(true)
 	p.Answered(Answer{})
 	p.Done()
+}
+
+// fails notes in a Pool that the call has no success, and whether that is the member's failure.
+func (p *Permit) fails(bad bool) {
+	if p == nil {
+		return
+	}
+	if k, ok := p.call.(interface{ fails(bad bool) }); ok {
+		k.fails(bad)
+	}
 }
 
 // Pending reports whether Done still has something to free: a call in flight, a limiter that is in
@@ -308,6 +320,12 @@ func (g *guarded) TakesAnswers() bool  { return read(g, (*Permit).TakesAnswers) 
 func (g *guarded) pending() bool       { return read(g, (*Permit).Pending) }
 func (g *guarded) bucket() *core       { return read(g, (*Permit).bucket) }
 func (g *guarded) member(of *Pool) int { return read(g, of.Member) }
+
+func (g *guarded) fails(bad bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.permit.fails(bad)
+}
 
 // read returns what f returns of the permit.
 func read[T any](g *guarded, f func(*Permit) T) T {

@@ -32,6 +32,20 @@ import (
 // another member that is clearly sooner. It then waits behind the calls that are there. If a member
 // is free earlier than Explain predicted, only later calls use that.
 //
+// # Members that fail
+//
+// A member fails if a call ends with [Permit.Failed]. After two failures in a row, or a slow one,
+// the member rests for 1 s, doubled up to 4 s. Calls then use other members, unless all rest. After
+// that one call at a time probes it, until a call succeeds: one that would wait elsewhere, one that
+// Probe allows, or one in a hundred. A tie goes to a member whose last call has succeeded, then to
+// the one whose last failure is the oldest, then to the first. A repeated call follows the same
+// rule, so it goes to a member that has not just failed.
+//
+// Five refusals, errors of jobs, cancelled calls or slow answers in a row are a failure, if calls
+// of other members succeed meanwhile. A slow answer takes eight times as long as usual, and 1 s at
+// least. Three calls without an answer for that time are a failure. An error after that time is
+// one, if the member has answered no call meanwhile. Each process learns all of this by itself.
+//
 // For an http.Client there is a Pool in package transport. Several accounts to get around a limit
 // may break the terms of an API. A Pool is safe for concurrent use. Do not change its fields once
 // it is in use.
@@ -47,9 +61,16 @@ type Pool struct {
 	// Slack is the longest that a call with a key waits for the key's member. If Slack is zero, it is
 	// a second.
 	Slack time.Duration
+	// Probe reports whether a call may probe a member although another one can admit the call now,
+	// because the program repeats the call if it fails. If Probe is nil or returns false, one call in a
+	// hundred may. Such probes take at most a fiftieth of the time of all calls.
+	Probe func(context.Context) bool
 
 	mu      sync.Mutex // protects what follows
-	waiting []int      // calls on their way into or in the line of each member
+	began   time.Time  // the zero of its clock
+	members []memberState
+	good    int           // calls that have succeeded
+	busy    time.Duration // how long these have taken
 }
 
 const (
@@ -61,19 +82,22 @@ var errChoose = errors.New("outbound: the call chooses another member")
 
 // Acquire admits the call by the member that can admit it soonest.
 func (p *Pool) Acquire(ctx context.Context, c Cost) (Permit, error) {
-	if p == nil || len(p.Members) == 0 || slices.Contains(p.Members, nil) {
-		return Permit{}, fmt.Errorf("%w: Pool without a member, or with a nil one", ErrInvalid)
+	if err := p.check(); err != nil {
+		return Permit{}, err
 	}
+	k := &pooled{pool: p, index: -1}
 	var refused error
 	least := time.Duration(math.MaxInt64)
-	for left, within := p.order(ctx); len(left) > 0; {
-		i, wait := p.choose(ctx, left, within, &c, -1)
-		permit, err := p.ask(ctx, left, within, &c, i, wait)
+	for left, within := p.order(ctx); ; {
+		i, wait := p.choose(ctx, left, within, &c, -1, k)
+		if i < 0 {
+			return Permit{}, refused
+		}
+		err := p.ask(ctx, left, within, &c, k, wait)
 		switch full, throttled := errors.AsType[*ThrottledError](err); {
 		case err == nil:
-			return NewPermit(&pooled{guarded{permit: permit}, p, i}), nil
+			return NewPermit(k), nil
 		case err == errChoose:
-			left = slices.Clone(left) // ask may still use the other
 			continue
 		case ctx.Err() != nil:
 			return Permit{}, err
@@ -82,17 +106,45 @@ func (p *Pool) Acquire(ctx context.Context, c Cost) (Permit, error) {
 				least = full.RetryAfter
 			}
 		}
-		left = slices.DeleteFunc(slices.Clone(left), func(j int) bool { return j == i })
+		left = slices.DeleteFunc(slices.Clone(left), func(j int) bool { return j == i }) // ask may still use the other
 	}
-	return Permit{}, refused
+}
+
+// Explain returns the Explanation of the member that a call would go to. If all members rest, its
+// Wait is negative.
+func (p *Pool) Explain(ctx context.Context, c Cost) (Explanation, error) {
+	if err := p.check(); err != nil {
+		return Explanation{}, err
+	}
+	left, within := p.order(ctx)
+	i, wait := p.choose(ctx, left, within, &c, -1, nil)
+	var e Explanation
+	if x, ok := As[explainer](p.Members[i]); ok {
+		var err error
+		if e, err = x.Explain(ctx, c); err != nil {
+			return Explanation{}, err
+		}
+	}
+	if e.Wait = wait; p.Rests(i) > 0 {
+		e.Wait = -1
+	}
+	return e, nil
+}
+
+// check returns the error of a Pool that cannot work.
+func (p *Pool) check() error {
+	if p == nil || len(p.Members) == 0 || slices.Contains(p.Members, nil) {
+		return fmt.Errorf("%w: Pool without a member, or with a nil one", ErrInvalid)
+	}
+	return nil
 }
 
 // order returns the indexes of the members, in the order of the call's key if it has one, and the
 // longest wait at the first of them.
 func (p *Pool) order(ctx context.Context) (order []int, within time.Duration) {
 	p.mu.Lock()
-	if p.waiting == nil {
-		p.waiting = make([]int, len(p.Members))
+	if p.members == nil {
+		p.members, p.began = make([]memberState, len(p.Members)), time.Now()
 	}
 	p.mu.Unlock()
 	key := ""
@@ -147,14 +199,18 @@ func (p *Pool) look(ctx context.Context, i int, c *Cost) look {
 	return l
 }
 
-// choose returns the first member that admits the call within a time, or else the one that admits
-// it soonest, and how long that takes. The call then counts there. If the call waits at a member
-// already, choose only looks, and returns another member if that is clearly sooner.
-func (p *Pool) choose(ctx context.Context, among []int, within time.Duration, c *Cost, at int) (best int, wait time.Duration) {
-	if within == 0 {
-		p.mu.Lock()
-		slices.SortStableFunc(among, func(i, j int) int { return p.waiting[i] - p.waiting[j] })
-		p.mu.Unlock()
+// choose returns the first member of left that admits the call within a time, or else the one that
+// admits it soonest, and how long that takes. If k is not nil, the call then counts there. If the
+// call waits at a member already, choose returns another one if that is clearly sooner. The member
+// is -1 if none of left may be asked.
+func (p *Pool) choose(ctx context.Context, left []int, within time.Duration, c *Cost, at int, k *pooled) (best int, wait time.Duration) {
+	probe := p.Probe != nil && p.Probe(ctx)
+	var few [8]int
+	p.mu.Lock()
+	among := p.candidates(few[:0], left, within > 0, probe, at)
+	p.mu.Unlock()
+	if len(among) == 0 {
+		return -1, 0
 	}
 	looks := make([]look, 0, len(among))
 	for {
@@ -163,9 +219,11 @@ func (p *Pool) choose(ctx context.Context, among []int, within time.Duration, c 
 		best = -1
 		for _, l := range looks { // all, because other calls have chosen meanwhile
 			// Calls that have chosen the member and are not in its line yet come before this one.
-			w := l.wait + l.each*time.Duration(max(0, p.waiting[l.member]-l.ahead))
+			w := l.wait + l.each*time.Duration(max(0, len(p.members[l.member].line)-l.ahead))
 			if l.member == at {
 				w = max(0, l.held-poolLate, (w-l.each)/2-poolLate)
+			} else {
+				w += p.members[l.member].risk
 			}
 			if best < 0 || w < wait {
 				best, wait = l.member, w
@@ -174,46 +232,56 @@ func (p *Pool) choose(ctx context.Context, among []int, within time.Duration, c 
 				break
 			}
 		}
-		if wait <= within || len(looks) == len(among) {
-			if at < 0 {
-				p.waiting[best]++
-			}
-			p.mu.Unlock()
+		done := wait <= within || len(looks) == len(among)
+		again := done && k != nil && !p.enter(k, best) // another call probes the member now
+		p.mu.Unlock()
+		switch {
+		case again:
+			return p.choose(ctx, left, within, c, at, k)
+		case done:
 			return best, wait
 		}
-		p.mu.Unlock()
 	}
 }
 
-// ask has the member i admit the call. If that takes longer than wait, and another member is
-// better, ask returns errChoose.
-func (p *Pool) ask(ctx context.Context, among []int, within time.Duration, c *Cost, i int, wait time.Duration) (Permit, error) {
-	defer func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.waiting[i]--
-	}()
+// ask has the call's member admit it. If that takes longer than wait, and another member is better,
+// or if the member begins to rest, ask returns errChoose.
+func (p *Pool) ask(ctx context.Context, left []int, within time.Duration, c *Cost, k *pooled, wait time.Duration) error {
 	in, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	if len(among) > 1 {
-		defer time.AfterFunc(wait+wait/8+poolLate, func() {
-			for in.Err() == nil {
-				best, next := p.choose(in, among, within, c, i)
-				if best != i {
-					cancel(errChoose)
-				}
-				select {
-				case <-in.Done():
-				case <-time.After(next + next/8 + poolLate):
-				}
-			}
-		}).Stop()
+	i := k.index
+	p.mu.Lock()
+	if k.cancel = cancel; len(p.Members) > 1 {
+		k.again = time.AfterFunc(wait+wait/8+poolLate, func() { p.reconsider(in, left, within, c, k, i) })
 	}
+	if !k.probe {
+		p.move(i, k) // it may have begun to rest
+	}
+	p.mu.Unlock()
 	permit, err := p.Members[i].Acquire(in, *c)
 	if err != nil && context.Cause(in) == errChoose && ctx.Err() == nil {
 		err = errChoose
 	}
-	return permit, err
+	k.permit = permit
+	p.leave(k, err == nil)
+	return err
+}
+
+// reconsider ends the wait of a call at a member if another one is better, or looks again later.
+func (p *Pool) reconsider(in context.Context, left []int, within time.Duration, c *Cost, k *pooled, at int) {
+	if in.Err() != nil {
+		return
+	}
+	best, next := p.choose(in, left, within, c, at, nil)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case in.Err() != nil:
+	case best != at:
+		k.cancel(errChoose)
+	default:
+		k.again.Reset(next + next/8 + poolLate)
+	}
 }
 
 // Member returns the index of the member that has admitted the call of this permit, even in a job
@@ -235,18 +303,4 @@ func (p *Pool) Idle() bool {
 		i, ok := l.(idler)
 		return !ok || !i.Idle()
 	})
-}
-
-// pooled is the permit of a member.
-type pooled struct {
-	guarded
-	pool  *Pool
-	index int // of the member
-}
-
-func (k *pooled) member(of *Pool) int {
-	if k.pool == of {
-		return k.index
-	}
-	return k.guarded.member(of)
 }

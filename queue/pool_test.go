@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -128,5 +129,101 @@ func TestPool_CancelledCallIsNotCharged(t *testing.T) {
 				t.Errorf("%v, %v", is, err)
 			}
 		}
+	})
+}
+
+// Jobs that fail at one member, in silence or with a report, cost the other members nothing. The dead
+// member gets a probe a second at most, and is used within 5 s of its recovery, even if no more jobs
+// come.
+func TestPool_DeadMemberOfJobs(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		workers int // 0: all jobs come at the beginning
+		fail    func(context.Context)
+	}{
+		{"error", 10, func(context.Context) {}},
+		{"Failed", 10, func(ctx context.Context) { outbound.PermitFrom(ctx).Failed() }},
+		{"Failed, all at the beginning", 0, func(ctx context.Context) { outbound.PermitFrom(ctx).Failed() }},
+	} {
+		for dead := range 3 {
+			synctest.Test(t, func(t *testing.T) {
+				p, _ := poolOf(t, 3, outbound.PerSecond(10))
+				begin := time.Now()
+				var mu sync.Mutex
+				var probes, back []time.Duration
+				answered := 0
+				job := func(ctx context.Context) error {
+					at, m := time.Since(begin), p.Member(outbound.PermitFrom(ctx))
+					mu.Lock()
+					if m == dead && at < 30*time.Second {
+						probes = append(probes, at)
+						mu.Unlock()
+						c.fail(ctx)
+						return errors.New("dead")
+					}
+					mu.Unlock()
+					time.Sleep(50 * ms)
+					mu.Lock()
+					defer mu.Unlock()
+					if at < 30*time.Second {
+						answered++
+					}
+					if m == dead {
+						back = append(back, at)
+					}
+					return nil
+				}
+				var all sync.WaitGroup
+				for range c.workers {
+					all.Go(func() {
+						for time.Since(begin) < 36*time.Second {
+							_ = outbound.Do(bg, p, one, job)
+						}
+					})
+				}
+				for range 900 * (10 - c.workers) / 10 {
+					all.Go(func() { _ = outbound.Do(bg, p, one, job) })
+				}
+				all.Wait()
+				late := probes[max(0, slices.IndexFunc(probes, func(d time.Duration) bool { return d > 2*time.Second })):]
+				if answered < 588 || len(late) > 30 {
+					t.Errorf("%s, member %d: %d answered, want 600; probes at %v", c.name, dead, answered, probes)
+				}
+				if len(back) == 0 || back[0] > 35*time.Second {
+					t.Errorf("%s: member %d is not back: %v", c.name, dead, back[:min(len(back), 1)])
+				}
+			})
+		}
+	}
+}
+
+// Three calls without an answer for eight times as long as usual are a failure, before the first of
+// them ends. Later calls go elsewhere.
+func TestPool_SilentMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := poolOf(t, 2, outbound.Limit{Capacity: 1, LeakRate: 100})
+		ctx, cancel := context.WithCancel(bg)
+		var all sync.WaitGroup
+		var asked atomic.Int32
+		for i := range 400 {
+			all.Go(func() {
+				_ = outbound.Do(ctx, p, one, func(ctx context.Context) error {
+					if p.Member(outbound.PermitFrom(ctx)) == 0 && i >= 10 {
+						asked.Add(1)
+						<-ctx.Done()
+						return ctx.Err()
+					}
+					time.Sleep(10 * ms)
+					return nil
+				})
+			})
+			time.Sleep(50 * ms)
+		}
+		n := asked.Load()
+		if n > 25 || p.Rests(0) == 0 || p.Rests(1) != 0 || p.Rests(2) != 0 {
+			t.Errorf("%d calls at the silent member, which rests for %v", n, p.Rests(0))
+		}
+		cancel()
+		all.Wait()
 	})
 }

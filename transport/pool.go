@@ -1,14 +1,15 @@
 package transport
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -22,25 +23,25 @@ import (
 //		{Limiter: queue.New(bucketB, queue.Config{}), Base: withKey(keyB)},
 //	}}
 //
-// Several accounts to get around a limit may break the terms of an API. Read them before you make a
-// Pool of accounts.
+// Several accounts to get around a limit may break the terms of an API. Read them before you make
+// a Pool of accounts.
 //
 // A request goes to the member that can send it soonest, and waits there. If it has waited longer
-// than expected, as after a 429, it moves to another member that can send it clearly sooner. All
-// else is as with an [outbound.Pool] of the members' limiters.
+// than expected, as after a 429, it moves to another member that can send it clearly sooner. If a
+// member refuses a request, the next one gets it. If all refuse, the error is the one with the
+// least RetryAfter. A request that a [Transport] inside a member's Base has refused stays with
+// that member if its body cannot be read again, because it has no GetBody.
 //
-// If a member refuses a request, the next one gets it. If all refuse, the error is the one with the
-// least RetryAfter. A Pool sends a request again only if a [Transport] inside a member's Base has
-// refused it, so that the API has not seen it. A request whose body cannot be read again, because
-// it has no GetBody, then stays with that member.
+// A member fails if it does not answer, if its body breaks off, and if it answers 401, 402, 403 or
+// a status from 500 on. Then the rule of [outbound.Pool] holds: the member rests, and one request
+// at a time probes it. Five other statuses from 400 on, slow answers and cancelled requests in a
+// row are a failure, if requests of other members succeed meanwhile. So a missing resource rests no
+// member. A 429 holds the member's limiter. If that takes no answers, a 429 is a failure.
 //
-// A member whose API answers 401 or 403 gets no request for a minute, unless all members rest. Each
-// member judges its own responses. A Transport around a Pool does not, unless its Judge is
-// [JudgeAlways].
-//
-// The program gets a 429 of the API as the response, and only later requests use other members.
-// Package retry around a Pool sends the request again after the time that the API asks for, even
-// if another member is free.
+// The program gets the answer of a member that fails, and later requests use other members.
+// Package retry around a Pool sends the same request again immediately by another member, if that
+// is free or sooner than the pause would end: see [WithRetry]. Each member judges its own
+// responses. A Transport around a Pool does not, unless its Judge is [JudgeAlways].
 //
 // A Pool is safe for concurrent use. Do not change its fields once it is in use.
 type Pool struct {
@@ -48,45 +49,54 @@ type Pool struct {
 	// [outbound.ErrInvalid].
 	Members []*Transport
 	// Stick returns the key of a request, such as a conversation whose prompt is in a cache of the
-	// API. All requests with one key go to the same member, in all processes whose Members have the
-	// same order, while that can send them within Slack. Then they go to a second one, and so on. If
-	// Stick is nil, or returns "", the soonest member sends the request.
+	// API. All requests with one key go to the same member, in all processes whose Members have
+	// the same order, while that can send them within Slack. Then they go to a second one, and so
+	// on. If Stick is nil, or returns "", the soonest member sends the request.
 	Stick func(*http.Request) string
-	// Slack is the longest that a request with a key waits for the key's member. If Slack is zero, it
-	// is a second.
+	// Slack is the longest that a request with a key waits for the key's member. If Slack is zero,
+	// it is a second.
 	Slack time.Duration
 
 	once   sync.Once
 	chosen outbound.Pool // of members
-
-	mu    sync.Mutex // protects what follows
-	state []memberState
 }
 
-// memberState is what a Pool knows of a member.
-type memberState struct {
-	rests   time.Time                           // until then
-	waiting map[*pooled]context.CancelCauseFunc // each ends the wait of a request at its limiter
-}
-
-const poolRest = time.Minute
-
-var errRests = errors.New("transport: the member rests after a 401 or 403")
-
-// pooled is one request in a Pool.
+// pooled is one request in a Pool, and the body of its response.
 type pooled struct {
-	key    string     // of Stick, or empty
-	asks   []asked    // for each member
-	other  *refusedBy // by a member that does not rest, or nil
-	member int        // the one that has admitted the request
+	io.ReadCloser
+	ctx    context.Context
+	retry  *retry  // or nil
+	key    string  // of Stick, or empty
+	asks   []asked // for each member
+	member int     // the one that has admitted the request
 	permit outbound.Permit
+	call   outbound.Permit // of the Pool's choice
+	closed atomic.Bool
 }
 
 // asked is what a request asks a member's limiter for.
 type asked struct {
 	limiter outbound.Limiter // nil if the member has none
 	cost    outbound.Cost
-	refused error // by a transport inside the member's Base, or nil. The Pool's mu protects it
+	refused atomic.Pointer[refusedBy] // by a transport inside the member's Base, or the member has failed
+}
+
+// retryKey is the key of a context whose value is a *retry.
+type retryKey struct{}
+
+type retry struct {
+	always bool
+	again  func(*http.Response, error, time.Duration) bool
+}
+
+// WithRetry returns a context for a request that the program sends again if it fails, as package
+// retry does. When a member of a [Pool] has failed, the Pool calls again with its response or its
+// error, and with the wait until another member can send the request. If the result is true, the
+// request moves there. again may read the response, and must not close it. Each member gets the
+// request once. If always is true, the program sends the request again after any failure, so that
+// the Pool may probe a member with it.
+func WithRetry(ctx context.Context, always bool, again func(resp *http.Response, err error, wait time.Duration) bool) context.Context {
+	return context.WithValue(ctx, retryKey{}, &retry{always, again})
 }
 
 type pooledKey struct{}
@@ -108,40 +118,93 @@ func (p *Pool) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx := context.WithValue(req.Context(), pooledKey{}, r)
-	for out := req; out != nil; {
-		if _, err = p.chosen.Acquire(ctx, r.asks[0].cost); err != nil {
-			by, _ := errors.AsType[*refusedBy](err)
-			if by.error == errRests {
-				if by = r.other; by == nil {
-					continue // other members rest now
-				}
-			}
+	var failed *http.Response // of the member before, if it has failed
+	moved, reported := false, true
+	defer func() {
+		if !reported { // a Base panics
+			r.call.Settle(outbound.Cost{})
+			r.call.Done()
+		}
+	}()
+	for out := req; ; {
+		call, refused := p.chosen.Acquire(r.ctx, r.asks[0].cost)
+		switch {
+		case refused == nil:
+		case moved:
+			return failed, err
+		default:
 			if !sent {
 				sent = true
 				closeRequest(req)
 			}
+			by, _ := errors.AsType[*refusedBy](refused)
 			return p.Members[by.member].refuse(req, by.error)
 		}
-		i := r.member
-		sent = true
-		unsent = false // unless roundTrip returns, and says otherwise
-		var resp *http.Response
-		if resp, unsent, err = p.Members[i].roundTrip(out, &r.permit); err == nil {
-			if p.answered(i, resp.StatusCode); resp.Request == out {
-				resp.Request = req
+		closeResponse(failed)
+		r.call, reported, sent, unsent = call, false, true, false // unless roundTrip returns, and says otherwise
+		i, inside := r.member, false
+		failed, inside, err = p.Members[i].roundTrip(out, &r.permit)
+		reported = true
+		unsent = inside && !moved
+		if failed != nil && failed.Request == out {
+			failed.Request = req
+		}
+		if !r.report(p, failed, inside, err) {
+			return failed, err
+		}
+		r.asks[i].refused.Store(&refusedBy{err, i})
+		if !inside {
+			e, unknown := p.chosen.Explain(r.ctx, r.asks[0].cost)
+			if unknown != nil || e.Wait < 0 || !r.retry.again(failed, err, e.Wait) {
+				return failed, err
 			}
-			return resp, nil
+			moved = true
 		}
-		if !unsent || ctx.Err() != nil {
-			break
+		if out = readAgain(req); out == nil {
+			return failed, err
 		}
-		p.mu.Lock()
-		r.asks[i].refused = err
-		p.mu.Unlock()
-		out = readAgain(req)
 	}
-	return nil, err
+}
+
+// report notes how the member has answered. It returns whether another one may get the request.
+func (r *pooled) report(p *Pool, resp *http.Response, inside bool, err error) (again bool) {
+	ended := r.ctx.Err() != nil && context.Cause(r.ctx) != ErrTimeout
+	status := 0 // if there is no response
+	if err == nil {
+		status = resp.StatusCode
+	}
+	failed := false
+	switch {
+	case inside:
+		r.call.Settle(outbound.Cost{})
+	case status == http.StatusTooManyRequests && r.permit.TakesAnswers():
+		r.call.Answered(outbound.Answer{})
+		failed = true
+	case status == 0 && !ended, status >= 500, status >= 401 && status <= 403, status == http.StatusTooManyRequests:
+		r.call.Failed()
+		failed = true
+	case status == 0, status >= 400:
+		r.call.Answered(outbound.Answer{})
+		failed = p.chosen.Rests(r.member) > 0
+	case status != http.StatusSwitchingProtocols && !bodiless(resp):
+		r.ReadCloser, resp.Body = resp.Body, r
+	}
+	r.call.Done()
+	return r.ctx.Err() == nil && (inside || failed && r.retry != nil)
+}
+
+// Read notes a body that breaks off.
+func (r *pooled) Read(b []byte) (int, error) {
+	n, err := r.ReadCloser.Read(b)
+	if err != nil && err != io.EOF && !r.closed.Load() && (r.ctx.Err() == nil || context.Cause(r.ctx) == ErrTimeout) {
+		r.call.Failed()
+	}
+	return n, err
+}
+
+func (r *pooled) Close() error {
+	r.closed.Store(true)
+	return r.ReadCloser.Close()
 }
 
 // readAgain returns the request with its body from the beginning, or nil without a GetBody.
@@ -165,15 +228,19 @@ func (p *Pool) pooled(req *http.Request) (*pooled, error) {
 		return nil, fmt.Errorf("transport: a Pool without a member, or with a nil one: %w", outbound.ErrInvalid)
 	}
 	p.once.Do(func() {
-		p.state = make([]memberState, len(p.Members))
 		for i := range p.Members {
-			p.state[i].waiting = map[*pooled]context.CancelCauseFunc{}
 			p.chosen.Members = append(p.chosen.Members, member{p, i})
 		}
 		p.chosen.Stick = func(ctx context.Context) string { return pooledOf(ctx).key }
 		p.chosen.Slack = p.Slack
+		p.chosen.Probe = func(ctx context.Context) bool {
+			r := pooledOf(ctx)
+			return r.retry != nil && r.retry.always
+		}
 	})
 	r := &pooled{asks: make([]asked, len(p.Members))}
+	r.ctx = context.WithValue(req.Context(), pooledKey{}, r)
+	r.retry, _ = req.Context().Value(retryKey{}).(*retry)
 	for i, t := range p.Members {
 		if r.asks[i].limiter, _ = t.limiter(req); r.asks[i].limiter != nil {
 			r.asks[i].cost = t.cost(req, ctxCostOf(req.Context()))
@@ -183,30 +250,6 @@ func (p *Pool) pooled(req *http.Request) (*pooled, error) {
 		r.key = p.Stick(req)
 	}
 	return r, nil
-}
-
-// answered notes the status of a member's response.
-func (p *Pool) answered(i, status int) {
-	if status != http.StatusUnauthorized && status != http.StatusForbidden {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.state[i].rests = time.Now().Add(poolRest)
-	if p.rests(i) > 0 {
-		for _, cancel := range p.state[i].waiting {
-			cancel(errRests)
-		}
-	}
-}
-
-// rests returns for how long a member gets no request. It is 0 if all members rest. p.mu is held.
-func (p *Pool) rests(i int) time.Duration {
-	now := time.Now()
-	if !slices.ContainsFunc(p.state, func(s memberState) bool { return !s.rests.After(now) }) {
-		return 0
-	}
-	return max(0, p.state[i].rests.Sub(now))
 }
 
 // member is a member of a Pool, as the limiter of its requests.
@@ -226,10 +269,7 @@ func (e *refusedBy) Unwrap() error { return e.error }
 // Explain is that of the member's limiter.
 func (m member) Explain(ctx context.Context, _ outbound.Cost) (outbound.Explanation, error) {
 	a := &pooledOf(ctx).asks[m.i]
-	m.pool.mu.Lock()
-	refuses := m.pool.rests(m.i) > 0 || a.refused != nil
-	m.pool.mu.Unlock()
-	if refuses {
+	if a.refused.Load() != nil {
 		return outbound.Explanation{Wait: math.MaxInt64 / 2}, nil
 	}
 	x, ok := outbound.As[interface {
@@ -245,40 +285,15 @@ func (m member) Explain(ctx context.Context, _ outbound.Cost) (outbound.Explanat
 func (m member) Acquire(ctx context.Context, _ outbound.Cost) (outbound.Permit, error) {
 	r := pooledOf(ctx)
 	a := &r.asks[m.i]
-	r.permit = outbound.Permit{}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	err := cmp.Or(a.refused, m.enter(r, cancel))
-	defer m.leave(r)
-	if err == nil && a.limiter != nil {
-		if err = r.permit.AcquireIn(ctx, a.limiter, a.cost); err != nil && context.Cause(ctx) == errRests {
-			err = errRests
-		}
-	}
-	if err != nil {
-		by := &refusedBy{err, m.i}
-		if err != errRests && ctx.Err() == nil {
-			r.other = by
-		}
+	if by := a.refused.Load(); by != nil {
 		return outbound.Permit{}, by
+	}
+	r.permit = outbound.Permit{}
+	if a.limiter != nil {
+		if err := r.permit.AcquireIn(ctx, a.limiter, a.cost); err != nil {
+			return outbound.Permit{}, &refusedBy{err, m.i}
+		}
 	}
 	r.member = m.i
 	return outbound.Permit{}, nil
-}
-
-// enter notes that a request waits at the member. It returns an error if the member rests.
-func (m member) enter(r *pooled, cancel context.CancelCauseFunc) error {
-	m.pool.mu.Lock()
-	defer m.pool.mu.Unlock()
-	if m.pool.rests(m.i) > 0 {
-		return errRests
-	}
-	m.pool.state[m.i].waiting[r] = cancel
-	return nil
-}
-
-func (m member) leave(r *pooled) {
-	m.pool.mu.Lock()
-	defer m.pool.mu.Unlock()
-	delete(m.pool.state[m.i].waiting, r)
 }

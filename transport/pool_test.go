@@ -208,7 +208,7 @@ func TestPool_StickKeepsAKeyAtItsMember(t *testing.T) {
 	})
 }
 
-// A member whose API answers 401 or 403 gets no request for a minute, also none that waited there.
+// A member whose API answers 401 or 403 rests from the second answer on, and what waited there moves.
 // If all members rest, none does.
 func TestPool_UnauthorizedRestsAMember(t *testing.T) {
 	for _, code := range []int{401, 403} {
@@ -223,16 +223,13 @@ func TestPool_UnauthorizedRestsAMember(t *testing.T) {
 			members, _ := keys(3, api, nil)
 			pool := &transport.Pool{Members: members}
 			sent(t, pool, 30)
-			if times := api.count(); times["key 1"] != 1 || times["key 0"] < 14 || times["key 2"] < 14 {
-				t.Errorf("%d: %v", code, times)
-			}
-			time.Sleep(time.Minute)
-			sent(t, pool, 3)
-			if times := api.count(); times["key 1"] != 1 {
-				t.Errorf("%d: a minute later: %v", code, times)
+			if times := api.count(); times["key 1"] > 6 || times["key 0"] < 12 || times["key 2"] < 12 {
+				t.Errorf("%d: %v", code, times) // at 0, 1, 2, 4, 8 and 12 s
 			}
 			bad["key 0"], bad["key 2"] = true, true
-			sent(t, pool, 2)
+			for range 3 {
+				sent(t, pool, 3)
+			}
 			api.take()
 			time.Sleep(10 * time.Second)
 			sent(t, pool, 3)
@@ -243,23 +240,29 @@ func TestPool_UnauthorizedRestsAMember(t *testing.T) {
 	}
 }
 
-// unable is a limiter that fails, and seems to be free later.
-type unable struct{ limiterFunc }
-
-func (unable) Explain(context.Context, outbound.Cost) (outbound.Explanation, error) {
-	return outbound.Explanation{Wait: time.Hour}, nil
-}
-
-// A request that waited at a member which rests now gets the other members' error.
-func TestPool_RestIsNoError(t *testing.T) {
+// A status from 400 on that all members answer to the same requests, and a caller who hangs up, rest
+// no member.
+func TestPool_FaultOfTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, _ := keys(1, &keyLog{takes: 100 * time.Millisecond, status: func(string) int { return 401 }}, nil)
-		broken := errors.New("broken")
-		pool := &transport.Pool{Members: append(members, &transport.Transport{Limiter: unable{refusing(broken)}})}
-		go func() { _ = fetch(t, pool, "http://api.test/") }()
-		time.Sleep(10 * time.Millisecond)
-		if err := fetch(t, pool, "http://api.test/"); !errors.Is(err, broken) {
-			t.Error(err)
+		api := &keyLog{takes: 20 * time.Millisecond}
+		n := 0
+		api.status = func(string) int { n++; return []int{200, 404, 404, 400, 200, 404, 409}[n*n%7] }
+		members, _ := keys(3, api, nil)
+		pool := &transport.Pool{Members: members}
+		answered := sent(t, pool, 180)
+		if took := answered[179]; took > 60*time.Second {
+			t.Errorf("180 requests by three members of 60 a minute took %v", took)
+		}
+		for range 100 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			_ = get(ctx, pool)
+			cancel()
+			time.Sleep(time.Second)
+		}
+		api.take()
+		sent(t, pool, 30)
+		if times := api.count(); len(times) != 3 || times["key 0"] != 10 {
+			t.Errorf("after callers that hang up: %v", times)
 		}
 	})
 }

@@ -22,6 +22,7 @@ type attempt struct {
 	judged  bool          // the transport has read the signal
 	cancel  func()        // ends the response
 	pause   time.Duration // until the next attempt, if the API has asked for one
+	least   time.Duration // the shortest time that members of a Pool have asked for, or 0
 }
 
 type attemptKey struct{}
@@ -74,6 +75,11 @@ func (s *sender) RoundTrip(req *http.Request) (*http.Response, error) {
 	own := req.WithContext(context.WithValue(req.Context(), attemptKey{}, a))
 	ctx, cancel := context.WithCancel(own.Context())
 	a.cancel = cancel
+	if retriesOf(req.Context()) < s.policy.client.RetryMax {
+		ctx = transport.WithRetry(ctx, a.again(nil, s.policy.Safe), func(resp *http.Response, err error, wait time.Duration) bool {
+			return s.elsewhere(a, resp, err, wait)
+		})
+	}
 	sent := own.WithContext(ctx)
 	resp, err := s.transport.RoundTrip(sent)
 	if err != nil {
@@ -81,10 +87,7 @@ func (s *sender) RoundTrip(req *http.Request) (*http.Response, error) {
 		a.signal.throttled = errors.Is(err, transport.ErrCalm)
 		return nil, newError(a, err)
 	}
-	if !a.judged && a.refused == nil { // another transport judges it
-		read := s.transport.Profile.Read(resp, time.Time{})
-		a.signal = signalOf(resp.StatusCode, &read)
-	}
+	s.read(a, resp)
 	if resp.Request == sent {
 		resp.Request = own
 	}
@@ -95,6 +98,39 @@ func (s *sender) RoundTrip(req *http.Request) (*http.Response, error) {
 		resp.Body = &body{resp.Body, cancel}
 	}
 	return resp, nil
+}
+
+// read reads the signal of a response, if another transport judges it.
+func (s *sender) read(a *attempt, resp *http.Response) {
+	if !a.judged && a.refused == nil {
+		read := s.transport.Profile.Read(resp, time.Time{})
+		a.signal = signalOf(resp.StatusCode, &read)
+	}
+}
+
+// elsewhere reports whether another member of a Pool may send the request after a wait, because one
+// has failed.
+func (s *sender) elsewhere(a *attempt, resp *http.Response, err error, wait time.Duration) bool {
+	p, ctx := s.policy, a.req.Context()
+	a.signal = signal{}
+	if resp != nil {
+		s.read(a, resp)
+	}
+	if a.signal.wait > 0 && (a.least == 0 || a.signal.wait < a.least) {
+		a.least = a.signal.wait
+	}
+	what, most := failed, time.Duration(0)
+	if resp != nil && resp.StatusCode < 500 { // this member cannot carry it out
+		a.signal.refused, what = true, refused
+		most, _ = longest(ctx, p.MaxWait, a.waited)
+	} else {
+		most, _ = longest(ctx, 0, 0)
+		most = min(most, unasked(p.client.RetryWaitMin, p.client.RetryWaitMax, retriesOf(ctx)))
+	}
+	if a.signal.wait > 0 {
+		most = min(most, a.signal.wait)
+	}
+	return ctx.Err() == nil && a.again(err, p.Safe) && (resp == nil || !announced(a.req)) && wait <= most && p.spend(what)
 }
 
 // again reports whether the request may be sent once more after an attempt that has ended with err,

@@ -87,6 +87,9 @@ func (p *policy) plan(ctx context.Context, a *attempt, what outcome) bool {
 		most, _ = longest(ctx, -1, 0)
 	}
 	if wait := a.signal.wait; wait > 0 {
+		if a.least > 0 {
+			wait = min(wait, a.least)
+		}
 		a.pause = asked(wait, most)
 		return wait <= most
 	}

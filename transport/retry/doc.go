@@ -29,6 +29,11 @@
 // the waits. Without both, the client waits for at most 2 min if the API or the limiter asks for a
 // time. The client does not begin a wait that could end later.
 //
+// If a member of a [transport.Pool] fails, another member gets the request, without a pause if that
+// is free. This includes a 401, 402 or 403, and a key without credit. It takes of the Budget, and
+// counts as no attempt: each member gets the request once in an attempt. If all members rest, the
+// client waits as above.
+//
 // The client repeats a POST, a PATCH or another non-idempotent method only if the API cannot have
 // carried it out. That is after a 429, an error of dialing, or a store's error. HTTP/2's
 // ENHANCE_YOUR_CALM may end a request that the API has begun. With an
