@@ -225,13 +225,17 @@ func (k *routedCall) each(do func(*outbound.Permit)) {
 }
 
 // OnlyScope returns a function for [Transport.OnSignal] that applies refusals of these scopes only,
-// as [profile.Signal] has them, and everything that is no refusal. Each of two nested transports
-// then applies what is meant for it: the outer one "global", and the inner one, with [JudgeAlways],
-// everything else. Without JudgeAlways inside, a refusal of another scope is lost.
+// as [profile.Signal] has them, and everything that is no refusal. If "endpoint" applies, the
+// limiter is an endpoint's, and its lock counts as a refusal by the rate. Each of two nested
+// transports then applies what is meant for it: the outer one "global", and the inner one, with
+// [JudgeAlways], everything else. Without JudgeAlways inside, a refusal of another scope is lost.
 func OnlyScope(applies func(scope string) bool) func(*http.Response, *profile.Signal) {
 	return func(_ *http.Response, s *profile.Signal) {
-		if s.Throttled && !applies(s.Scope) {
+		switch {
+		case s.Throttled && !applies(s.Scope):
 			*s = profile.Signal{}
+		case s.Reason == profile.Lock && s.Scope == "endpoint":
+			s.Reason = profile.Rate
 		}
 	}
 }

@@ -28,6 +28,14 @@
 //     would waste the next short window.
 //   - Other refusals, such as a lock or an overload, other codes of HTTP/2, other statuses from 500
 //     on, cached responses, and what [Transport.OnSignal] sets to the zero Signal change nothing.
+//   - A response that the profile counts as free, such as GitHub's 304, returns its cost if all
+//     limits of the bucket span an hour or more. A limit on bursts keeps it. [Transport.Units]
+//     separates both. A call above what the API ever admits returns its tokens, not its request.
+//
+// A refusal is a lock if the response names something narrower than the account: an endpoint, an
+// object, or a set of names. The loss is that further calls of that scope are refused, too. Without
+// a name it holds the whole limiter: hours for Bluesky's sign-in. Give such endpoints limiters of
+// their own by [ByRoute] or [Discovered], and [OnlyScope].
 //
 // No response holds a bucket for longer than [Transport.MaxHold], a day by default, or makes calls
 // faster than the configured limits. With [Adopt], lower limits that the API reports replace the

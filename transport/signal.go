@@ -3,6 +3,7 @@ package transport
 import (
 	"cmp"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -44,7 +45,7 @@ func (t *Transport) judge(resp *http.Response, permit *outbound.Permit, a *attem
 		}
 	})
 	if call == nil {
-		if !s.Throttled && !s.Cached && resp.StatusCode < 500 && len(s.Policies()) == 0 && t.OnSignal == nil && t.Used == nil && !redirected {
+		if !s.Throttled && !s.Cached && resp.StatusCode < 500 && len(s.Policies()) == 0 && t.OnSignal == nil && t.Used == nil && !s.Free && !redirected {
 			permit.Done() // in place: it allocates nothing
 			return
 		}
@@ -72,18 +73,61 @@ func (t *Transport) apply(resp *http.Response, s profile.Signal, redirected bool
 	if !success && !before.refused {
 		c.Answered(outbound.Answer{})
 	}
-	t.settle(resp, redirected, c)
+	t.settle(resp, &s, redirected, c)
 }
 
-// settle reports the cost to the call, if Used knows it. What another host reports does not
-// concern this limiter.
-func (t *Transport) settle(resp *http.Response, redirected bool, c outbound.Call) {
-	if t.Used == nil || redirected {
-		return
+// settle reports the cost to the call, if Used knows it, or else the signal. What another host
+// reports does not concern this limiter.
+func (t *Transport) settle(resp *http.Response, s *profile.Signal, redirected bool, c outbound.Call) {
+	switch {
+	case redirected:
+	case t.Used != nil:
+		if used, ok := t.Used(resp); ok {
+			c.Settle(used)
+		}
+	case s.Free && t.Units == nil:
+		if t.keepsQuotas(resp.Request) {
+			c.Settle(outbound.Cost{})
+		}
+	case s.Free, s.TooLarge:
+		c.Settle(t.left(resp.Request, s))
 	}
-	if used, ok := t.Used(resp); ok {
-		c.Settle(used)
+}
+
+// keepsQuotas reports whether all limits of a request's bucket span an hour or more. What such a
+// quota does not count may still count for a limit on bursts.
+func (t *Transport) keepsQuotas(req *http.Request) bool {
+	l, _ := t.limiter(req)
+	b, _ := outbound.As[*outbound.Bucket](l)
+	if q, ok := outbound.As[interface{ Bucket() *outbound.Bucket }](l); ok {
+		b = q.Bucket()
 	}
+	return b != nil && !slices.ContainsFunc(b.Limits(), func(l outbound.Limit) bool {
+		_, window := l.Each()
+		return window > 0 && window < time.Hour
+	})
+}
+
+// left returns the part of a request's cost that the API has counted. A free request returns the
+// numbers of its policies, and one that is too large its tokens.
+func (t *Transport) left(req *http.Request, s *profile.Signal) outbound.Cost {
+	cost := t.cost(req, ctxCostOf(req.Context()))
+	switch {
+	case s.Free:
+		for i := range s.Policies() {
+			if n, ok := t.unit(&s.Policies()[i]); ok {
+				cost[n] = 0
+			}
+		}
+	case t.Units == nil:
+		return outbound.Cost{cost[0]}
+	}
+	for name, n := range t.Units {
+		if s.TooLarge && name != "requests" && n >= 0 && n < len(cost) {
+			cost[n] = 0
+		}
+	}
+	return cost
 }
 
 // applySignal reports the API's signal to the call, after OnSignal. The call passes that on to the

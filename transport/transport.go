@@ -38,7 +38,9 @@ type Transport struct {
 	Judge Judge
 	// Units has the index of a Cost's number that a policy of the API counts, by the policy's name or
 	// by its unit, such as {"requests": 0, "tokens": 1}. The transport ignores policies that Units
-	// does not have. If Units is nil, number 0 counts requests and policies without a unit.
+	// does not have. If Units is nil, number 0 counts requests and policies without a unit. A free
+	// response returns the numbers of its policies. If Units is nil, it returns the whole cost if all
+	// limits of the bucket span an hour or more.
 	Units map[string]int
 	// OnSignal, if not nil, is called with the Signal of each response, even a zero one, before the
 	// transport applies it. It may change the Signal. Set it to the zero Signal to ignore a response,
@@ -51,7 +53,8 @@ type Transport struct {
 	// Used returns what a call has really cost, such as nothing for a 304, and whether that is known
 	// by its response's headers. The transport settles the call with it, unless the call is settled
 	// already, or only a redirect has led to the host that answers. For a cost in the body see
-	// [AtEnd]. If Used is nil, the transport settles no call.
+	// [AtEnd]. If Used is nil, the transport settles only what the profile reports as free or as too
+	// large: see [profile.Signal].
 	Used func(*http.Response) (outbound.Cost, bool)
 	// MaxHold is the longest hold that one response may cause, so that a wrong or malicious
 	// Retry-After cannot stop all calls for years. It also bounds each of several refusals in a row:
@@ -180,10 +183,10 @@ func (t *Transport) follow(ctx context.Context, resp *http.Response, a *attempt,
 	}
 	switch {
 	case a.judged():
-		t.settle(resp, redirected, a)
+		t.settle(resp, &profile.Signal{}, redirected, a)
 	case judged: // it has no meaning for this limiter
 		a.Answered(outbound.Answer{})
-		t.settle(resp, redirected, a)
+		t.settle(resp, &profile.Signal{}, redirected, a)
 	default:
 		t.judge(resp, nil, a, redirected)
 	}

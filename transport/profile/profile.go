@@ -287,6 +287,7 @@ func (r *reader) judge(p *Profile, status int, body []byte, listed, custom bool)
 // finish computes what follows from all that was read.
 func (r *reader) finish(p *Profile) {
 	s := &r.s
+	s.ofEndpoint()
 	s.computeWait(p.Penalty)
 	if s.Throttled || s.n > 0 {
 		if r.clock(); r.dated {

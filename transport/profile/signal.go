@@ -321,6 +321,26 @@ func (p *Policy) fraction() float64 {
 	return p.Remaining / p.Limit
 }
 
+// ofEndpoint makes a refusal a Lock if only policies of endpoints are exhausted.
+func (s *Signal) ofEndpoint() {
+	if !s.Throttled || s.Reason != Rate {
+		return
+	}
+	all, last := s.Policies(), -1
+	for i := range all {
+		switch p := &all[i]; {
+		case !p.exhausted():
+		case p.Unit != "endpoint":
+			return
+		case last < 0 || p.binds(&all[last]):
+			last = i
+		}
+	}
+	if last >= 0 {
+		s.Reason, s.Scope, s.Detail, s.Wait = Lock, "endpoint", all[last].Name, max(s.Wait, all[last].Wait())
+	}
+}
+
 // computeWait computes how long to wait.
 func (s *Signal) computeWait(penalty time.Duration) {
 	all := s.Policies()

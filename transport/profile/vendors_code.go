@@ -22,6 +22,8 @@ import (
 // count a write as 5 points:
 //
 //	GitHub: 900 points a minute, 100 in flight   PerMinute(900), InFlight(100)
+//
+// A 304 with a token is free by the hourly limit. The secondary limits may count it.
 var GitHub *Profile = gitHub
 
 var gitHub = add(Profile{

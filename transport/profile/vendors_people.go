@@ -25,6 +25,8 @@ var discord = add(Profile{
 
 // Twitter is the API of X (docs.x.com, "Rate limits", 2026): windows of 15 minutes for each
 // endpoint, with resets in seconds since 1970, and some of a day, of the app and of the user.
+// A response does not name its endpoint, so that one that is used up holds the limiter for up to a
+// quarter of an hour: give each endpoint its own, by transport.ByRoute or transport.Discovered.
 var Twitter *Profile = twitter
 
 var twitter = add(Profile{

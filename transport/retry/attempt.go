@@ -175,7 +175,7 @@ func signalOf(status int, s *profile.Signal) signal {
 	if !s.Throttled {
 		return signal{}
 	}
-	got := signal{throttled: true, wait: s.Wait}
+	got := signal{throttled: true, wait: s.Wait, permanent: s.TooLarge}
 	switch s.Reason {
 	case profile.Rate, profile.Concurrency, profile.Lock:
 		got.refused = true

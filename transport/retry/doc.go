@@ -40,7 +40,8 @@
 // Idempotency-Key, or where [Config.Safe] allows it, the client always may.
 //
 // These end the attempts: a cost above a capacity, a closed queue, a response from a cache, an
-// account without credit, an untrusted certificate, and all other statuses.
+// account without credit, an untrusted certificate, and all other statuses. A call above what
+// the API ever admits ends them, too.
 //
 // # What comes back
 //
