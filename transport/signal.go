@@ -133,6 +133,7 @@ func (t *Transport) left(req *http.Request, s *profile.Signal) outbound.Cost {
 // applySignal reports the API's signal to the call, after OnSignal. The call passes that on to the
 // bucket that admitted it, for all processes that share the bucket.
 func (t *Transport) applySignal(resp *http.Response, s *profile.Signal, redirected bool, before reported, c outbound.Call) reported {
+	t.learn(s)
 	if t.OnSignal != nil {
 		t.OnSignal(resp, s)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -80,6 +81,8 @@ type Transport struct {
 	// closed by then, so OnRefusal cannot send the request elsewhere. [TooManyRequests] fits. If it
 	// is nil, RoundTrip returns the reason.
 	OnRefusal func(*http.Request, error) (*http.Response, error)
+
+	kinds atomic.Value // a *kinds
 }
 
 // errNoResponse is the error of a Base that breaks its contract.

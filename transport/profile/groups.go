@@ -211,7 +211,7 @@ func (r *reader) finishGroups() {
 	for i := range all {
 		a := &all[i]
 		p := &a.Policy
-		if p.Name = cmp.Or(a.label, p.Name); !p.normalize() || a.weak && (p.Remaining < 0 || p.Limit < 0 && p.Reset < 0) {
+		if p.Name = cmp.Or(a.label, p.Name); !p.normalize() || a.weak && (p.Remaining < 0 || p.Reset < 0 && (p.Limit < 0 || !strings.Contains(a.stem, "imit"))) {
 			continue
 		}
 		if a.field == nil && p.Kind == Window {

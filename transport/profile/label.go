@@ -165,8 +165,12 @@ func (l *label) meaning(w *words, first int) bool {
 	}
 	last, name := w.word(end-1), w.from(first, end-1)
 	l.is = meaningOf(last)
-	if is := meaningOf(w.word(first)); l.is == IsCustom && is > IsCustom && is <= IsWindow {
-		if l.is = is; l.in != time.Millisecond { // "Seconds" may be what the policy counts
+	switch w.word(first) {
+	case "Limit", "Remaining", "Remain", "Reset", "Used", "Renewalperiod":
+		if l.is != IsCustom || end == first+1 {
+			break
+		}
+		if l.is = meaningOf(w.word(first)); l.in != time.Millisecond { // "Seconds" may be what the policy counts
 			l.in, l.rank, end = 0, plainReset, w.n
 		}
 		name = w.from(first+1, end)
@@ -192,7 +196,7 @@ func (l *label) meaning(w *words, first int) bool {
 		}
 	case IsLimit, IsUsed:
 		switch name {
-		case "Type", "Scope", "Status", "State", "Reason", "Code", "Cost", "Currentrequest":
+		case "Type", "Scope", "Status", "State", "Reason", "Code", "Cost", "Currentrequest", "Over", "Exceeded", "Near":
 			return false
 		}
 		return l.in == 0

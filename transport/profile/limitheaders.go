@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -12,7 +13,8 @@ type quota struct {
 }
 
 func (r *reader) quota(limit int64, window bare) {
-	if w, ok := seconds(window); ok && w > 0 && limit >= 0 && r.nQuotas < len(r.quotas) {
+	if w, ok := seconds(window); ok && w > 0 && limit >= 0 && r.nQuotas < len(r.quotas) &&
+		!slices.Contains(r.quotas[:r.nQuotas], quota{float64(limit), w}) {
 		r.quotas[r.nQuotas] = quota{float64(limit), w}
 		r.nQuotas++
 	}

@@ -104,8 +104,11 @@ func goDuration(v string) (time.Duration, bool) {
 }
 
 // thousands reports whether a number is written with commas between the thousands, which
-// looks like a list.
+// looks like a list. It may be one of several that a proxy has joined.
 func thousands(v string) bool {
+	if first, _, several := strings.Cut(v, joined); several {
+		v = first
+	}
 	if len(v) < 5 || strings.IndexByte(v, ' ') >= 0 {
 		return false
 	}

@@ -100,6 +100,11 @@ var googleRules = []Rule{
 
 const googleReasons = "/error/errors/reason /error/details/reason"
 
+// The API of Hetzner (docs.hetzner.cloud, "Rate Limiting", 2026), of Twitch (dev.twitch.tv, "Twitch
+// API Concepts") and of Replicate (replicate.com/docs, "Rate limits"): buckets, whose reset is when
+// all will be there.
+var _ = add(Profile{Name: "hetzner", also: "hcloud hetznercloud replicate twitch", Kind: Bucket})
+
 // Okta is the API of Okta (developer.okta.com, "Rate limits", 2026). A limit of 0 means too
 // many calls in flight; its reset is a suggestion only.
 var Okta *Profile = okta

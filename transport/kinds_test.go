@@ -1,0 +1,114 @@
+package transport_test
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue"
+	"github.com/dripfeed/dripfeed/transport"
+	"github.com/dripfeed/dripfeed/transport/profile"
+)
+
+// leakyAPI is an API with a leaky bucket, whose reset is when all of it is free again.
+type leakyAPI struct {
+	size, rate, level float64
+	at                time.Time
+	answered, refused int
+}
+
+func (a *leakyAPI) RoundTrip(*http.Request) (*http.Response, error) {
+	now := time.Now()
+	a.level = max(0, a.level-now.Sub(a.at).Seconds()*a.rate)
+	a.at = now
+	status := 429
+	if a.level+1 <= a.size {
+		status = 200
+		a.level++
+		a.answered++
+	} else {
+		a.refused++
+	}
+	reset := now.Add(time.Duration(a.level / a.rate * float64(time.Second)))
+	return &http.Response{StatusCode: status, Body: http.NoBody, Header: http.Header{
+		"Date": {now.UTC().Format(http.TimeFormat)}, "Ratelimit-Limit": {fmt.Sprint(a.size)},
+		"Ratelimit-Remaining": {fmt.Sprint(int(a.size - a.level))}, "Ratelimit-Reset": {fmt.Sprint(reset.Unix())},
+	}}, nil
+}
+
+// A bucket whose reset is when all is free again is used to the full, although another program has
+// used it up: github.com/hetznercloud/hcloud-go/issues/79, docs.hetzner.cloud, "Rate Limiting".
+func TestKinds_ResetOfAllHoldsForOneUnit(t *testing.T) {
+	hetzner, _ := profile.ByName("hetzner")
+	mine := &profile.Profile{Name: "mine", Kind: profile.Bucket}
+	for name, c := range map[string]struct {
+		profile          *profile.Profile
+		size, rate, used float64
+		want             int
+	}{
+		"generic":               {nil, 3600, 1, 3600, 7200},
+		"hetzner":               {hetzner, 3600, 1, 3600, 7200},
+		"another rate, by name": {mine, 100, 0.5, 100, 3600},
+		"found out":             {nil, 100, 0.5, 60, 3600},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)))
+				api := &leakyAPI{size: c.size, rate: c.rate, level: c.used, at: time.Now()}
+				limit := outbound.Limit{Capacity: c.size, LeakRate: c.rate}
+				q := queue.New(outbound.Must(outbound.NewBucket("bucket", limit)), queue.Config{})
+				client := &http.Client{Transport: &transport.Transport{Limiter: q, Base: api, Profile: c.profile}}
+				for begin := time.Now(); time.Since(begin) < 2*time.Hour; {
+					if resp, err := client.Get("http://api.test/"); err == nil {
+						resp.Body.Close()
+					}
+				}
+				if api.answered < c.want*95/100 || api.refused > 60 {
+					t.Errorf("%d answered, %d refused, want %d", api.answered, api.refused, c.want)
+				}
+			})
+		})
+	}
+}
+
+// Only a bucket is taken for one: in a window more remains after the reset only.
+func TestKinds_WindowStaysAWindow(t *testing.T) {
+	for name, c := range map[string]struct {
+		remaining, reset, after int // after the first response, which has 10 left and a reset in 100 s
+		want                    profile.Kind
+	}{
+		"a bucket":                   {20, 89, 10, profile.Bucket},
+		"a window goes on":           {9, 90, 10, profile.Window},
+		"a window begins anew":       {99, 100, 100, profile.Window},
+		"another server of a window": {50, 90, 10, profile.Window},
+		"an older response":          {20, 89, 0, profile.Window},
+	} {
+		t.Run(name, func(t *testing.T) {
+			begin := time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
+			remaining, reset, after := 10, 100, 0
+			var kind profile.Kind
+			rt := &transport.Transport{OnSignal: func(_ *http.Response, s *profile.Signal) { kind = s.Policies()[0].Kind },
+				Base: roundTripper(func(*http.Request) (*http.Response, error) {
+					return &http.Response{StatusCode: 200, Body: http.NoBody, Header: http.Header{
+						"Date":              {begin.Add(time.Duration(after) * time.Second).Format(http.TimeFormat)},
+						"X-Ratelimit-Limit": {"100"}, "X-Ratelimit-Remaining": {fmt.Sprint(remaining)}, "X-Ratelimit-Reset": {fmt.Sprint(reset)},
+					}}, nil
+				})}
+			client := &http.Client{Transport: rt}
+			for range 2 {
+				resp, err := client.Get("http://api.test/")
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp.Body.Close()
+				remaining, reset, after = c.remaining, c.reset, c.after
+			}
+			if kind != c.want {
+				t.Errorf("kind %v, want %v", kind, c.want)
+			}
+		})
+	}
+}
