@@ -25,7 +25,10 @@
 //     [outbound.InFlight]. A 503 with a Retry-After holds it for that time, and does not slow it.
 //   - A success that reports a quota with less remaining than the calls that left since holds it
 //     until the reset, if that is more than 2 s away. Nearer resets hold nothing: whole seconds
-//     would waste the next short window.
+//     would waste the next short window. The limit of one endpoint holds all calls of the limiter,
+//     so give such an endpoint its own by [ByRoute], or use [Discovered].
+//   - A policy whose reset is when all units are free again holds for one unit, after a refusal
+//     only. The transport recognizes it as soon as more remains before its reset.
 //   - Other refusals, such as a lock or an overload, other codes of HTTP/2, other statuses from 500
 //     on, cached responses, and what [Transport.OnSignal] sets to the zero Signal change nothing.
 //   - A response that the profile counts as free, such as GitHub's 304, returns its cost if all

@@ -7,8 +7,8 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// kinds recognizes buckets among policies that look like windows, by two responses: more remains
-// before a reset has passed, and the reset is as far away for each unit that is used.
+// kinds recognizes buckets among policies that look like windows, by two responses. More remains
+// before a reset has passed, and the resets are in proportion to what is used.
 type kinds struct {
 	mu  sync.Mutex // protects what follows
 	all []seen     // at most maxKinds

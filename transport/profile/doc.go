@@ -17,15 +17,20 @@
 //     likewise; Retry-After-Ms, X-Ms-Retry-After-Ms and X-Amz-Retry-After in milliseconds;
 //   - RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers-00 to -11, by the
 //     rules of RFC 9651: one wrong character voids a field;
-//   - X-RateLimit-Limit, -Remaining and -Reset, X-Rate-Limit-*, and GitLab's RateLimit-Name and
-//     RateLimit-ResetTime.
+//   - X-RateLimit-Limit, -Remaining and -Reset, and other names with a word for a limit.
+//
+// A name has an owner, "ratelimit" or "rate-limit", and a meaning next to the name of a policy:
+// X-Vendor-RateLimit-Tokens-Remaining, x-ratelimit-limit-requests-day. Windows and units may be in
+// it. Meanings are the limit, the rest, the use, the reset, and a window: Period, Interval, Window.
+// An owner without "ratelimit" needs Remaining and Reset. Names with "beta" count nothing. Values
+// may be 150/15m, JSON, or "total=100; remaining=99".
 //
 // A reset is a number of seconds, a time since 1970, a duration as Go writes it, or a date of HTTP,
 // ISO 8601 or JavaScript. A number from 1e9 on is a time since 1970 in seconds, and from 1e11 on
 // in milliseconds. The package ignores numbers from 1e14 on. A smaller number is a time too if it
 // is within 40 days of the API's clock, because simulated clocks show times before 2001. A number
-// of milliseconds from now counts as seconds, unless Retry-After says the same in seconds or a
-// profile gives the unit.
+// from now is in seconds. It is in milliseconds by its name, by the profile, if it is above the
+// window that the headers name, or if Retry-After has a thousandth of it.
 //
 // If the headers of a 429 lack a wait, [Generic] and the profiles of language models read its JSON:
 // retry_after and retry_after_ms, at the top or within "error". They also know the bodies of
@@ -52,9 +57,11 @@
 //     values counts. Milliseconds replace seconds if they are longer, or at most a second shorter.
 //     On other responses Retry-After does not count.
 //  3. A refusal waits for the longest reset of an exhausted policy, or for what the profile's
-//     Judge asks if that is longer. If no policy is exhausted, the reset of the only policy counts.
-//     Resets do not count for a [Lock] or an [Overload], and only those of exhausted policies for
-//     [Concurrency]. For [Unknown] and [Quota], a policy with units left does not count.
+//     Judge asks if that is longer. A [Bucket] of requests counts for one unit, and 1 s at least.
+//     A policy without a reset counts for its window, up to a minute. If no policy is exhausted,
+//     the reset of the only policy counts, up to a minute. Resets do not count for a [Lock] or an
+//     [Overload], and only those of exhausted policies for [Concurrency]. For [Unknown] and
+//     [Quota], a policy with units left does not count.
 //  4. A refusal for [Rate] waits for the profile's Penalty.
 //  5. A success waits for the longest reset of an exhausted policy of the kind [Window].
 //

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A Profile describes how one API reports its limits, in addition to what the package reads from every
-// response. It is data and at most one small function. A nil *Profile is [Generic]. Profiles
+// A Profile describes how one API reports its limits, in addition to what the package reads from
+// every response. It is data and at most one small function. A nil *Profile is [Generic]. Profiles
 // are safe for concurrent use. Do not change one once it is in use.
 type Profile struct {
 	// Name is the API's name, in lower case.
