@@ -61,6 +61,8 @@ var everywhere = func() map[string]*Field {
 		headers(Field{Policy: "day", Window: day}, "limit X-Limit-Per-Day remaining X-Remaining-Today remaining X-Daylimit-Remaining"),
 		headers(Field{Policy: "minute", Window: time.Minute}, "remaining X-Minlimit-Remaining"),
 		headers(Field{Policy: "appminute", Window: time.Minute}, "remaining X-Appminlimit-Remaining"),
+		headers(Field{Policy: "errors", Unit: "errors", Window: time.Minute}, // EVE's: developers.eveonline.com, "Best practices"
+			"remaining X-Esi-Error-Limit-Remain reset X-Esi-Error-Limit-Reset"),
 		limitFields("X-App-Limit-24hour-", Field{Policy: "app-24hour", Window: day}),
 		limitFields("X-User-Limit-24hour-", Field{Policy: "user-24hour", Window: day}),
 	) {

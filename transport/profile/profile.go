@@ -154,7 +154,7 @@ var generic = add(Profile{
 	also: `
 	agentai aircall airly akamai amazonspapi azurecosmos basecamp bigcommerce bitbucket bluesky braze
 	bybit cloudflare companieshouse confluencedatacenter confluencedc contentful cosmos cosmosdb crossref
-	datadog discogs docker dockerhub ebay envoy etsy eventbrite expressratelimit fastly fitbit front gate
+	datadog discogs docker dockerhub ebay envoy etsy eve eventbrite expressratelimit fastly fitbit front gate
 	gateio gitlab gravitee hey huggingface ietf imgur intercom jiradatacenter jiradc klaviyo kong kucoin
 	launchdarkly lemlist mailerlite mapbox mastodon ns1 oracleapigateway persona resend ringcentral
 	sellingpartnerapi sendgrid sentry spapi spotify toggl trakt trello tumblr turnio urlscan vercel vimeo

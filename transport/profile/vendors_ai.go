@@ -29,7 +29,8 @@ var openAI = add(Profile{
 // modelRules are those of language models. Some vendors answer in the form of another: Gemini where
 // it is compatible with OpenAI, and Claude at Google and Amazon.
 var modelRules = slices.Concat([]Rule{
-	{In: "/error/code /error/type", Words: "*insufficient_quota*|*billing_hard_limit*|*billing_not_active*", Reason: Quota},
+	{In: "/error/code /error/type /error/details/error_code",
+		Words: "*insufficient_quota*|*billing_hard_limit*|*billing_not_active*|enforced_spend_limit_reached", Reason: Quota},
 	// github.com/Aider-AI/aider/issues/1880; Azure asks for a day, which says never.
 	{Status: 429, In: "/error/message", Words: "request too large*|exceeded token rate limit*after 86400 seconds", TooLarge: true, Detail: "too-large"},
 	// Only the message says of which time a budget is: "on requests per day (RPD)".
