@@ -105,7 +105,7 @@ func TestShadow_VerdictIsWhatTheQueueDoes(t *testing.T) {
 	} {
 		all := arrivals(uint64(i), c.mixed)
 		inBubbles(t, func(t *testing.T, shared bool) {
-			enforced := run(all, queue.New(newBucket(shared, c.limits...), queue.Config{MaxWait: c.wait}))
+			enforced := run(all, queue.New(newBucket(shared, c.limits...), queue.Config{MaxWait: c.wait, CallTime: -1}))
 			reported := make([]outcome, len(all))
 			passed := run(all, shadow.New(newBucket(shared, c.limits...), c.wait, func(ctx context.Context, v shadow.Verdict) {
 				reported[ctx.Value(number{}).(int)] = outcomeOf(v.Wait, v.Err)

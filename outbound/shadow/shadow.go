@@ -58,7 +58,8 @@ func (v Verdict) String() string {
 // as [outbound.ErrInvalid] for a nil b, is in the verdict.
 //
 // The waits and refusals are those of a queue with this MaxWait. This does not cover:
-//   - the MaxLen of the queue, calls whose ctx is cancelled, and round trips to a store
+//   - the MaxLen and the CallTime of the queue, calls whose ctx is cancelled, and round trips to a
+//     store
 //   - calls near MaxWait at a window, where the queue only estimates
 //   - a call that a calendar limit admits only after its next period, which counts as refused
 //
