@@ -171,7 +171,7 @@ func (r *reader) headerLines(l *label, lines []string) {
 		r.used(&p.Policy, lines, l.is == IsUsedOfLimit)
 	case IsWindow:
 		for v := range r.each(lines) {
-			if d, ok := span(v, cmp.Or(l.in, time.Second)); ok {
+			if d, ok := span(first(v), cmp.Or(l.in, time.Second)); ok {
 				p.Window = max(p.Window, d)
 			}
 		}
@@ -238,7 +238,7 @@ func (a *group) milliseconds() bool {
 	if a.in > 0 || a.Window == 0 || len(a.resets) == 0 || len(a.resets[0]) > maxDigits {
 		return false
 	}
-	n, ok := number(trim(a.resets[0]))
+	n, ok := number(first(a.resets[0]))
 	return ok && n < 1e9 && n > 1.5*a.Window.Seconds() && n/1000 <= 1.5*a.Window.Seconds()
 }
 

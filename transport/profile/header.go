@@ -149,6 +149,12 @@ func (r *reader) take(v string) (string, bool) {
 // trim returns a value without the blanks around it.
 func trim(v string) string { return textproto.TrimString(v) }
 
+// first returns the first value of a list, as a proxy makes one of several lines.
+func first(v string) string {
+	v, _, _ = strings.Cut(v, ",")
+	return trim(v)
+}
+
 // each returns those lines that take returns.
 func (r *reader) each(lines []string) iter.Seq[string] {
 	return func(yield func(string) bool) {
@@ -172,7 +178,7 @@ func (r *reader) cached() bool {
 		if len(v) > perValue {
 			continue
 		}
-		if v = trim(v); allDigits(v) && strings.Trim(v, "0") != "" {
+		if v = first(v); allDigits(v) && strings.Trim(v, "0") != "" {
 			return true
 		}
 	}

@@ -3,6 +3,7 @@ package profile
 import (
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -144,5 +145,16 @@ func TestProfiles_HeadersAreCanonical(t *testing.T) {
 				t.Errorf("%s: %q is %q in responses", p.Name, f.Header, got)
 			}
 		}
+	}
+}
+
+// README.md says how many APIs have a profile of their own.
+func TestProfiles_READMECountsThem(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("has profiles of %d APIs", len(builtin)-1); !strings.Contains(string(text), want) { // without Generic
+		t.Errorf("README.md does not say that the package %s", want)
 	}
 }

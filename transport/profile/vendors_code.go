@@ -87,7 +87,7 @@ var linear = add(Profile{
 		if !s.Throttled || r.Status >= 500 {
 			return
 		}
-		cost, told := number(r.Get("X-Complexity"))
+		cost, told := number(first(r.Get("X-Complexity")))
 		if !told {
 			cost = 10_000 // the complexity of the largest query that Linear allows
 		}
@@ -150,9 +150,9 @@ var monday = add(Profile{
 		seconds, counted, other, codes := "", "", "", 0
 		reason, never := Unknown, ""
 		cost, budget := 0.0, math.Inf(1)
-		for v := find(r.Body, "errors/extensions/code", "error_code",
-			"errors/extensions/retry_in_seconds", "retry_in_seconds",
-			"errors/extensions/complexity", "errors/extensions/complexity_budget_limit"); v.next(); {
+		v := find(r.Body, "errors/extensions/code", "error_code", "errors/extensions/retry_in_seconds", "retry_in_seconds",
+			"errors/extensions/complexity", "errors/extensions/complexity_budget_limit")
+		for v.next() {
 			switch v.path() {
 			case "errors/extensions/code", "error_code":
 				codes++
@@ -182,7 +182,8 @@ var monday = add(Profile{
 				}
 			}
 		}
-		if reason == Rate && codes == 1 && cost > budget { // with several errors it is unknown whose numbers these are
+		// With several errors it is unknown whose numbers these are, and they may be cut off.
+		if reason == Rate && (codes == 1 && cost > budget || r.Status == 200 && v.depth > 0) {
 			reason, never = Unknown, counted
 		}
 		switch {

@@ -145,7 +145,10 @@ var salesforce = add(Profile{
 	Name: "salesforce", Fields: []Field{{Header: "Sforce-Limit-Info", Is: IsCustom}},
 	Bodies: []Body{{Status: 403}, {Status: 503}},
 	Types:  []string{"text/xml", "application/xml"},
-	Rules:  []Rule{{In: "/errorCode <errorCode>", Words: "request_limit_exceeded", Reason: Quota}},
+	Rules: []Rule{
+		{In: "/message <message>", Words: "*concurrent* limit exceeded*", Reason: Concurrency, Detail: "REQUEST_LIMIT_EXCEEDED"},
+		{In: "/errorCode <errorCode>", Words: "request_limit_exceeded", Reason: Quota},
+	},
 	Judge: func(r *Response, s *Signal) {
 		for line := range r.Lines("Sforce-Limit-Info") {
 			for one := range items(line, ";,") {
@@ -154,15 +157,6 @@ var salesforce = add(Profile{
 				if used, limit, ok := strings.Cut(use, "/"); ok {
 					s.Add(usage(strings.TrimRight(name, " \t"), used, limit, day))
 				}
-			}
-		}
-		if s.Reason == Quota { // by the code of one error, and perhaps the text of another
-			concurrent := contains(inner(r.Body, "<message>", "</message>"), "concurrent")
-			for v := find(r.Body, "message"); v.next(); {
-				concurrent = concurrent || contains(v.value, "concurrent")
-			}
-			if concurrent {
-				s.Reason = Concurrency
 			}
 		}
 	},
@@ -188,12 +182,6 @@ var Zendesk *Profile = zendesk
 
 var zendesk = add(Profile{
 	Name: "zendesk", Fields: headers(Field{}, "limit X-Rate-Limit remaining X-Rate-Limit-Remaining reset X-Rate-Limit-Reset"),
-	Judge: func(r *Response, s *Signal) {
-		own := s.policy("") // the account's
-		if p, spent := s.spent(); r.Status == 429 && spent && p.Unit == "endpoint" && (own == nil || own.Remaining != 0) {
-			s.Reason, s.Scope, s.Detail, s.Wait = Lock, "endpoint", p.Name, p.Wait()
-		}
-	},
 })
 
 // Mailchimp is the Marketing API of Mailchimp (mailchimp.com/developer, "Throttling", 2026), which
