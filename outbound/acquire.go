@@ -16,10 +16,7 @@ var replies = sync.Pool{New: func() any { return new(reply) }}
 // acquire is Acquire for a call that the cell cannot decide.
 func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 	if c.charged() == (Cost{}) && b.slots().most() == 0 {
-		if err := b.inForce().check(b.key, &c); err != nil {
-			return nil, err
-		}
-		return b.acquireNothing(ctx)
+		return b.acquireNothing(ctx, &c)
 	}
 	if k, done, err := b.takeHere(&c); done {
 		return k, err
@@ -136,10 +133,13 @@ func (b *core) giveBack(k *call) <-chan error {
 
 // acquireNothing is acquire for a call that costs nothing. It is admitted unless a hold lasts, also
 // before calls that are booked.
-func (b *core) acquireNothing(ctx context.Context) (Call, error) {
+func (b *core) acquireNothing(ctx context.Context, c *Cost) (Call, error) {
 	k := &call{core: b, admitted: now()}
 	var r reply
 	if err := b.look(ctx, "look", &step{}, &r); err != nil {
+		return nil, err
+	}
+	if err := r.force.check(b.key, c); err != nil {
 		return nil, err
 	}
 	if r.State.Rem > 0 {

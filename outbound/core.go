@@ -193,6 +193,7 @@ const mostTries, mostTriesHere = 8, 1000
 var (
 	errSilent   = errors.New("the store has neither booked nor refused")
 	errStale    = errors.New("the limits change faster than this process can follow")
+	errUnsound  = errors.New("the store's reply does not fit to the request")
 	errUntimely = errors.New("the store's clock is in no calendar period of the step: check that clock")
 )
 
@@ -208,15 +209,16 @@ func (b *core) update(ctx context.Context, p *slowPath, s *step, t *trip, r *rep
 			r.force, err = b.follow(ctx, p, f, &t.op, &r.Reply)
 		}
 		undone := r.Stale || r.Untimely
+		outdated := err == nil && !undone && s.outdated(f, r)
 		if err == nil && !undone && (r.State.Speed == 0 || len(t.op.Costs) > 0 && t.op.Move == nil && len(r.Charges) == 0 && !r.Refused && s.Action == store.Book) {
 			err = errSilent
 		}
-		if r.Reported && (err != nil || undone) { // they are not to be sent again
+		if outdated || r.Reported && (err != nil || undone) { // they are not to be sent again
 			s.settled()
 			s.reports, s.back = nil, nil
 			p.waiting.changed()
 		}
-		if err != nil || !undone {
+		if err != nil || !undone && !outdated {
 			break
 		}
 		if tries == mostTriesHere || tries == mostTries && p.shared != nil {
@@ -240,6 +242,16 @@ func (b *core) update(ctx context.Context, p *slowPath, s *step, t *trip, r *rep
 	return err
 }
 
+// outdated reports whether a step by the limits of f has to be made again by those in force. They
+// may hold a cost that was left out, or that the old ones have rounded. After a Resume they are
+// unknown.
+func (s *step) outdated(f *inForce, r *reply) bool {
+	if r.force == f || s.Action > store.Book || len(r.Charges) > 0 {
+		return false
+	}
+	return r.force.unsure || len(s.costs) > 0 && !store.Equal(r.force.law, f.law)
+}
+
 // send has the key carry an Op out, wherever it is.
 func (b *core) send(ctx context.Context, p *slowPath, s *step, op *store.Op, r *reply) error {
 	if p.shared == nil {
@@ -251,7 +263,7 @@ func (b *core) send(ctx context.Context, p *slowPath, s *step, op *store.Op, r *
 	if h == nil || r.force == nil || !r.force.open {
 		return p.shared.update(ctx, op, &r.Reply)
 	}
-	if h.recall(b, op, &r.Reply) {
+	if h.recall(b, r.force, op, &r.Reply) {
 		return nil
 	}
 	sent := now()
@@ -288,6 +300,9 @@ func (b *core) prepare(p *slowPath, s *step, t *trip, f *inForce) {
 // [store.Op.Yields].
 func (b *core) follow(ctx context.Context, p *slowPath, f *inForce, op *store.Op, r *store.Reply) (*inForce, error) {
 	is, err := f.learn(r, &p.made, p.shared != nil)
+	if err == nil && p.shared != nil && r.State.Speed != 0 && !op.Sound(r) {
+		err = errUnsound
+	}
 	if err != nil || is == f {
 		return is, err
 	}
@@ -350,7 +365,15 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 	} else if i > 0 { // what comes after it takes no slot
 		s.costs = s.costs[:i]
 	}
-	if h := b.slots().fleet; h != nil && len(s.costs) > 0 && !s.inJob && s.Move == nil && b.inForce().check(b.key, &s.costs[0]) == nil {
+	if h := b.slots().fleet; h != nil && len(s.costs) > 0 && !s.inJob && s.Move == nil {
+		if b.inForce().check(b.key, &s.costs[0]) != nil { // other limits may be in force
+			if err := b.do(ctx, "look", &step{}, new(reply)); err != nil {
+				return err
+			}
+			if err := b.inForce().check(b.key, &s.costs[0]); err != nil {
+				return err
+			}
+		}
 		again, err := h.wait(ctx, s)
 		if err != nil {
 			return err
@@ -363,8 +386,12 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 	if err := b.do(ctx, s.Action.String(), s, r); err != nil || len(r.Charges) > 0 || len(s.costs) == 0 {
 		return err
 	}
-	if bad := r.force.check(b.key, &s.costs[0]); bad != nil || !r.Refused {
+	if bad := r.force.check(b.key, &s.costs[0]); bad != nil {
 		return bad
+	} else if !r.Refused && s.Move == nil {
+		return &StoreError{Op: s.Action.String(), Key: b.key, Err: errSilent}
+	} else if !r.Refused {
+		return nil
 	}
 	refused := b.throttled(r.force, r.Wait, r.State.Rem, r.State.Why, r.Limit)
 	if r.noSlot {

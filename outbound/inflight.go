@@ -316,6 +316,8 @@ func (h *holder) remember(sent time.Duration, r *store.Reply) {
 	switch t := now(); {
 	case r.State.Rem > 0:
 		h.held, h.received = t, never
+	case r.Limits != nil: // other limits are in force now
+		h.received = never
 	case !r.Stale && sent > h.held:
 		h.clear, h.received, h.fresh = *r, t, min(max(minReplyAge, t-sent), maxReplyAge)
 		h.clear.Charges = nil
@@ -325,14 +327,14 @@ func (h *holder) remember(sent time.Duration, r *store.Reply) {
 // recall answers a booking from memory, and reports whether it has. A booking with slots relies on
 // a reply as a queue does, and fetches the next in the second half of that time. Another booking
 // relies on it for a second.
-func (h *holder) recall(b *core, op *store.Op, r *store.Reply) bool {
+func (h *holder) recall(b *core, f *inForce, op *store.Op, r *store.Reply) bool {
 	if op.Action != store.Book || op.Move != nil || len(op.Reports) > 0 {
 		return false
 	}
 	h.of.mu.Lock()
 	defer h.of.mu.Unlock()
 	age := now() - h.received
-	if age > maxReplyAge || len(op.Costs) > 0 && age > h.fresh {
+	if age > maxReplyAge || len(op.Costs) > 0 && age > h.fresh || op.Number != h.clear.Number || f.born != h.clear.State.Born {
 		return false
 	}
 	if len(op.Costs) > 0 && age > h.fresh/2 && !h.looking {

@@ -196,7 +196,7 @@ func (s *limitSet) align(c *store.Charge, by *limitSet, cost *Cost) *store.Charg
 // learn returns what is in force after a reply to a step that counted by f. mine are the limits
 // that the bucket was made with.
 func (f *inForce) learn(r *store.Reply, mine *limitSet, shared bool) (*inForce, error) {
-	if !f.unsure && r.Number == f.number && (!shared || f.born == r.State.Born) || r.Number == 0 || shared && r.Number != f.number && len(r.Limits) == 0 {
+	if !f.unsure && r.Number == f.number && len(r.Limits) == 0 && (!shared || f.born == r.State.Born) || r.Number == 0 || shared && r.Number != f.number && len(r.Limits) == 0 {
 		return f, nil
 	}
 	next := &inForce{number: r.Number, born: r.State.Born}

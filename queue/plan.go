@@ -190,11 +190,12 @@ func (q *Queue) admitLocked(w *waiter) error {
 		}
 	}
 	l := &q.line
-	judged := q.current() && l.uncounted == &l.end
+	judged, asks := q.current() && l.uncounted == &l.end, false
 	if judged && !q.surely(w) {
 		if err := q.late(w, start.Add(w.came)); err != nil {
 			return err
 		}
+		asks = !q.current()
 	}
 	if l.n >= q.config.MaxLen {
 		w.err = ErrFull
@@ -202,7 +203,7 @@ func (q *Queue) admitLocked(w *waiter) error {
 		return q.throttled(w, at, start.Add(w.came))
 	}
 	w.onlyTrip = q.shared && l.n == 0
-	if l.add(w, judged); l.unbooked == w {
+	if l.add(w, judged && !asks); l.unbooked == w || asks {
 		q.setTimerLocked(start.Add(w.came))
 	}
 	return nil
@@ -222,10 +223,15 @@ func (q *Queue) surely(w *waiter) bool {
 	return w.sure
 }
 
-// late returns the error of another call if it leaves too late.
+// late returns the error of another call if it leaves too late. A cost that the limits of the last
+// request cannot hold counts as news if the call came after it: the next request decides.
 func (q *Queue) late(w *waiter, now time.Time) error {
 	at, err := q.earliest(&w.cost)
-	if err == nil && at.After(q.expires(w).Add(rounding)) {
+	switch {
+	case err != nil && q.shared && (w.seq == 0 || w.seq > q.asked):
+		q.news++
+		return nil
+	case err == nil && at.After(q.expires(w).Add(rounding)):
 		err = q.throttled(w, at, now)
 	}
 	return err

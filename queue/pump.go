@@ -102,7 +102,9 @@ func (q *Queue) countLocked(now time.Time) (some bool) {
 				continue
 			}
 		}
-		l.countNext()
+		if q.current() {
+			l.countNext()
+		}
 	}
 	return some
 }
@@ -123,6 +125,7 @@ func (q *Queue) tripLocked(now time.Time) error {
 		q.news++
 	}
 	news := q.news
+	q.asked = q.line.seq
 	q.setTimerLocked(now)
 	q.mu.Unlock()
 	sent := time.Now()

@@ -29,6 +29,7 @@ type Queue struct {
 	wasted   int                  // requests that brought no reservation in time, since the last call went
 	pause    time.Time            // book nothing before, because of those
 	news     int                  // what was returned, or has changed, since the last request that has ended began
+	asked    uint64               // the seq of the last call that came before the last request began
 	credit   int                  // how many calls may be looked at again
 	granted  int                  // three times as many as the reservations that the last bookings got
 	booking  outbound.BookRequest // what a request carries; it belongs to the goroutine that is pumping
@@ -339,7 +340,10 @@ func (q *Queue) Explain(ctx context.Context, c outbound.Cost) (outbound.Explanat
 		return e, nil
 	}
 	if wait := time.Until(at); wait > e.Wait || e.Because == "" {
-		held := e.States[0].HeldFor
+		held := time.Duration(0)
+		if len(e.States) > 0 { // there is none where other programs have a limit on calls in flight only
+			held = e.States[0].HeldFor
+		}
 		if e.Wait = max(e.Wait, wait); held < e.Wait-held || e.Wait == 0 { // else the hold is the longest part
 			e.Because = "booked"
 		}

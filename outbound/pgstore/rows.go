@@ -132,7 +132,7 @@ func (r *rows) Lock(ctx context.Context, s *rowstore.Swap, compute func()) error
 // driver sends it, and the COMMIT after it, in one trip.
 func (r *rows) writeSQL(s *rowstore.Swap) string {
 	return fmt.Sprintf("UPDATE %s SET token = %d, state = decode('%x', 'hex'), expires = CASE WHEN expires < clock_timestamp() + %[4]d * interval '1 microsecond'"+
-		" THEN clock_timestamp() + 2 * %[4]d * interval '1 microsecond' ELSE expires END WHERE key = decode('%[5]x', 'hex')",
+		" THEN clock_timestamp() + %[4]d * interval '2 microseconds' ELSE expires END WHERE key = decode('%[5]x', 'hex')",
 		r.update, int64(s.Token), s.New, s.Keep.Microseconds(), s.Key)
 }
 

@@ -140,7 +140,7 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 			q.unknown.Store(true)
 			return engine.Again
 		}
-		if q.mode == hot && strings.Contains(a.Err.Error(), "user_script:") && !transient(a.Err) { // it cannot read the key
+		if q.mode == hot && strings.Contains(a.Err.Error(), "user_script:") && !transient(a.Err) && !denied(a.Err) { // it cannot read the key
 			k.cold = true
 			return engine.Requeue
 		}

@@ -50,7 +50,11 @@ func transient(err error) bool {
 func denied(err error) bool {
 	// A client without a password may send few and short words: a step fails with "unauthenticated
 	// multibulk length".
-	return hasPrefix(err, "NOAUTH", "WRONGPASS", "NOPERM", "AUTH ", "Protocol error: unauthenticated") || strings.Contains(err.Error(), "The user executing the script can't run")
+	if hasPrefix(err, "NOAUTH", "WRONGPASS", "NOPERM", "AUTH ", "Protocol error: unauthenticated") {
+		return true
+	}
+	text := err.Error() // a renamed command is unknown
+	return strings.Contains(text, "The user executing the script can't run") || strings.Contains(text, "Unknown Redis command") || strings.HasPrefix(text, "ERR unknown command")
 }
 
 func hasPrefix(err error, prefixes ...string) bool {

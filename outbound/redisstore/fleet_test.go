@@ -59,3 +59,16 @@ func TestStore_RolloutOfLimits(t *testing.T) {
 	}
 	f.Test(t)
 }
+
+// Three processes change the limits of a key between each other's calls.
+func TestStore_ChangesOfLimits(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	n := 100
+	if os.Getenv("DRIPFEED_LONG") != "" {
+		n = 3_000
+	}
+	rdb := server.Client(t)
+	f := &rollouttest.Fleet{Open: func(testing.TB) store.Store { return New(rdb, Config{Timeout: time.Minute}) }}
+	f.PlayFor(t, n)
+}

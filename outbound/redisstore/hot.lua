@@ -47,6 +47,7 @@ local lib, key, worker, seq, hot = rawget(_G, 'cmsgpack'), KEYS[1], ARGV[1], ton
 local got, t = redis.pcall('HMGET', key, 's', worker, 'l'), call('TIME')
 local now = t[1] * 1e6 + t[2]
 local s, r, lock = got[1], got[2], got[3]
+if got.err and not string.match(got.err, 'WRONGTYPE ') then return got end -- a missing right, for example: the key may be sound
 if got.err then s = 'wrong type' elseif s == '' then s = 'nothing' end
 local prior = r and tonumber((string.match(r, '^%d+'))) or 0 -- the process's last step on record
 if prior == seq then return {'again', now, prior, r} end -- a step is carried out once
@@ -634,8 +635,9 @@ repeat
   word, record = pack(prior, changed and 1 or 0) .. record, ARGV[2] .. ' ' .. record
   if not changed then
     if fence == 1 then -- only the record, so that no earlier step is carried out any more
+      local most = string.format('%.0f', keep / 1e3 + 1)
       call('HSET', key, worker, record)
-      if not s then call('PEXPIRE', key, string.format('%.0f', keep / 1e3 + 1)) end
+      if not s then call('PEXPIRE', key, most) end
     end
     return word
   end
@@ -696,6 +698,8 @@ if not value then
   local f = got.err and {} or call('HMGET', key, 'v', 'u', 'g')
   return {word, now, prior, s or '', (f[1] or '') .. (f[2] or ''), f[3] or ''}
 end
+-- A command that is missing, or that this program has no right for, fails before anything is lost.
+local gone = {}
 if not r and lib and not got.err and call('HLEN', key) > 1000 then -- forget the processes that have not used the key for the longest
   local all, times = call('HGETALL', key), {}
   for i = 1, #all, 2 do
@@ -705,12 +709,26 @@ if not r and lib and not got.err and call('HLEN', key) > 1000 then -- forget the
     end
   end
   table.sort(times, function(a, b) return a[1] < b[1] end)
-  for i = 1, #times - 768 do call('HDEL', key, times[i][2]) end
+  for i = 1, #times - 768 do gone[i] = times[i][2] end
 end
-if got.err then call('DEL', key) end
+if g == '' and s then gone[#gone + 1] = 'g' end
+if lock then gone[#gone + 1] = 'l' end
+if got.err then
+  local e = redis.pcall('HSET', key, worker, record, '').err -- this and the next fail always
+  if string.match(e, 'rong number') then e = redis.pcall('PEXPIRE', key, 'none').err end
+  if not string.match(e, 'not an integer') then return {err = e} end
+  call('DEL', key)
+elseif ttl or #gone > 0 then
+  if got[1] then call('HSET', key, 's', s) else call('HSET', key, worker, '0') end -- first, because it needs memory
+  local e = ttl and redis.pcall('PEXPIRE', key, ttl)
+  if e and type(e) == 'table' and e.err then
+    if not got[1] and not r then redis.pcall('HDEL', key, worker) end
+    return e
+  end
+  for i = 1, #gone do call('HDEL', key, gone[i]) end
+end
 if v ~= '' then call('HSET', key, 'v', sub(v, 1, 64), 'u', sub(v, 65)) end
-if g == '' then call('HDEL', key, 'g') elseif g then call('HSET', key, 'g', g) end
-if lock then call('HDEL', key, 'l') end
+if g and g ~= '' then call('HSET', key, 'g', g) end
 call('HSET', key, 's', value, worker, record)
-if ttl then call('PEXPIRE', key, ttl) end
+if ttl and got.err then call('PEXPIRE', key, ttl) end
 return word

@@ -513,7 +513,7 @@ func TestScript_NeedsNoMoreThanRedis62(t *testing.T) {
 	within(`\b(math\.\w+)`, "math.ceil math.exp math.floor math.fmod math.huge math.log math.max math.min")
 	within(`\b(lib\.\w+)`, "lib.pack lib.unpack") // cmsgpack
 	// Functions: Lua 5.1's, and the script's own.
-	names := []string{"function", "rawget", "pcall", "tonumber", "error", "unpack", "and", "or", "not", "if", "elseif", "while", "until", "return", "in", "for"}
+	names := []string{"function", "rawget", "pcall", "tonumber", "type", "error", "unpack", "and", "or", "not", "if", "elseif", "while", "until", "return", "in", "for"}
 	for _, m := range regexp.MustCompile(`(?:local|function)\s+([\w, ]+)`).FindAllStringSubmatch(code, -1) {
 		names = append(names, strings.FieldsFunc(m[1], func(r rune) bool { return r == ',' || r == ' ' })...)
 	}

@@ -3,11 +3,13 @@ package rowstore
 import (
 	"context"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/rollouttest"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
@@ -78,4 +80,16 @@ func TestConformance_OverABadLine(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Three processes change the limits of a key between each other's calls.
+func TestConformance_ChangesOfLimits(t *testing.T) {
+	n := 100
+	if os.Getenv("DRIPFEED_LONG") != "" {
+		n = 40_000
+	}
+	rollouttest.PlayAll(t, n, true, func() func() store.Store {
+		rows := newTable()
+		return func() store.Store { return New(rows, Config{Timeout: time.Minute}) }
+	})
 }

@@ -109,7 +109,7 @@ func (op *Op) ApplyAt(s *Stored, now, unix time.Duration) Reply {
 		acted = op.act(s, &r, now)
 	}
 	r.Number = s.Number
-	if op.Number != s.Number {
+	if op.Number != s.Number || r.Stale { // a key that was not kept may have had the same Number
 		r.Limits, r.Base, r.Made = s.Limits, s.Base, s.Made
 	}
 	r.State = s.State
@@ -381,6 +381,27 @@ func (s *Stored) replace(op *Op, now time.Duration) bool {
 
 // year100 is longer than any limit takes to drain.
 const year100 = 100 * 366 * 24 * time.Hour
+
+// Sound reports whether r can be a reply to op. A user of a store checks that before it relies on
+// the number of charges, the index of a limit or the state.
+func (op *Op) Sound(r *Reply) bool {
+	limits := op.Limits
+	if len(r.Limits) > 0 {
+		if limits = r.Limits; !allSound(limits) {
+			return false
+		}
+	}
+	if r.Stale || r.Untimely {
+		return true
+	}
+	s := r.State
+	if s.Parts == nil {
+		var none [Max]Part
+		s.Parts = none[:min(len(limits), Max)]
+	}
+	return len(r.Charges) <= len(op.Costs) && r.Limit >= -1 && r.Limit < len(limits) && r.Wait >= 0 && (op.Action == Replace || Same(op.Limits, limits)) &&
+		(len(r.Share) == 0 || len(r.Share) == len(limits) && allSound(r.Share)) && s.sound(limits, s.At)
+}
 
 // sound reports whether this package can have computed these numbers as those of a state.
 func (s *State) sound(limits []Limit, now time.Duration) bool {

@@ -89,12 +89,19 @@ func (s *Scheduler) reserve(ctx context.Context, v *visit) error {
 	return nil
 }
 
-// book books at least the first of the costs.
+// book books at least the first of the costs. A cost that the limits cannot hold is booked once
+// more, because other limits may be in force since the bucket was asked for them.
 func (s *Scheduler) book(ctx context.Context, k *outbound.BookRequest) error {
 	book, err := s.reservations(ctx)
 	if err == nil {
 		k.Wait, k.Horizon = s.config.Ahead, s.config.Ahead
 		err = book.Book(ctx, k)
+	}
+	if _, bad := errors.AsType[*outbound.CostError](err); bad && s.bucket.Shared() {
+		s.asked.Store(0)
+		if book, err = s.reservations(ctx); err == nil {
+			err = book.Book(ctx, k)
+		}
 	}
 	if err == nil && len(k.Costs) > 0 && len(k.Tickets) == 0 {
 		err = &outbound.StoreError{Op: "book", Key: s.bucket.Key(), Err: errors.New("the store has neither booked nor refused")}

@@ -44,7 +44,7 @@ func (sh *shard) deliver(a *Attempt, sent time.Time) {
 		*rest = *r
 		rest.Refused, rest.Limit, rest.Wait = false, -1, 0
 	}
-	if r.Refused && t.gates > t.booked {
+	if r.Refused && t.gates > t.booked && (r.Limits == nil || store.Equal(r.Limits, t.Op.Limits)) { // otherwise the caller asks again by the limits in force
 		q.refusal.remember(t.Op.Costs[t.booked], t, r, a.Arrived)
 	}
 	var again []*pendingOp

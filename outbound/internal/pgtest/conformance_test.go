@@ -84,3 +84,18 @@ func TestConformance_RolloutOfLimits(t *testing.T) {
 	}
 	f.Test(t)
 }
+
+// Three processes change the limits of a key between each other's calls.
+func TestConformance_ChangesOfLimits(t *testing.T) {
+	t.Parallel()
+	x := newTables(t, theServer(t))
+	db := x.open(t, "", nil)
+	n := 100
+	if long {
+		n = 3_000
+	}
+	f := &rollouttest.Fleet{Open: func(testing.TB) store.Store {
+		return x.over(db, func(c *pgstore.Config) { c.Timeout = time.Minute })
+	}}
+	f.PlayFor(t, n)
+}

@@ -1,6 +1,7 @@
 package rollouttest
 
 import (
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,4 +20,16 @@ func TestFleet_InMemory(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Three processes change the limits of a key between each other's calls, of all kinds.
+func TestChanges_InMemory(t *testing.T) {
+	n := 300
+	if os.Getenv("DRIPFEED_LONG") != "" {
+		n = 50_000
+	}
+	PlayAll(t, n, false, func() func() store.Store {
+		kept := store.NewMemory()
+		return func() store.Store { return kept }
+	})
 }
