@@ -182,7 +182,9 @@ func (r *reader) headerLines(l *label, lines []string) {
 	case isFillRate:
 		p.Kind = Bucket
 	case IsReset:
-		if len(p.resets) == 0 || l.rank < p.rank || l.rank == p.rank && lines[0] < p.resets[0] {
+		if l.field != nil && len(p.resets) > 0 && l.rank == p.rank {
+			p.resets = append(p.resets[:len(p.resets):len(p.resets)], lines...) // of the elements of an array
+		} else if len(p.resets) == 0 || l.rank < p.rank || l.rank == p.rank && lines[0] < p.resets[0] {
 			p.resets, p.in, p.rank = lines, l.in, l.rank
 		}
 	}
@@ -205,6 +207,9 @@ func (r *reader) finishGroups() {
 				a.in = time.Millisecond
 			}
 			r.reset(&a.Policy, a.resets, a.in)
+			if a.field != nil && strings.HasPrefix(a.field.Header, "/") && allDigits(a.resets[0]) && len(a.resets[0]) > 11 {
+				a.Absolute = false // milliseconds are exact
+			}
 		}
 	}
 	for i := range all {

@@ -144,22 +144,24 @@ func (r *reader) words(p *Profile, status int, text []byte, listed bool) {
 			}
 		}
 	}
-	var m values
+	wait, waits := time.Duration(0), false
 	if text != nil {
+		r.groups, r.left = groups{}, maxRead
 		for v := find(text, p.paths()...); v.next(); {
 			if v.value != "" {
 				q.offer(s, "/"+v.path(), v.value)
-				m.read(r, p, v.path(), v.value)
+				d, ok := r.member(v.path(), v.value)
+				wait, waits = max(wait, d), waits || ok
 			}
 		}
-		m.add(r)
+		if r.finishGroups(); r.groups.n > 0 {
+			r.merge()
+		}
 	}
 	if q.first < len(p.Rules) {
 		s.apply(&p.Rules[q.first], p, q.word)
 	}
-	if s.Throttled && m.waits {
-		s.ask(m.wait, true)
-	}
+	s.ask(wait, waits && s.Throttled)
 }
 
 // ruled reports whether a rule may fit responses with a status whose body is not read.
@@ -198,76 +200,21 @@ func (s *Signal) apply(u *Rule, p *Profile, word string) {
 	s.Detail = clean(cmp.Or(u.Detail, word, s.Detail))
 }
 
-// values are those of a body that Members lists.
-type values struct {
-	all   [inlined]Policy
-	n     int
-	wait  time.Duration
-	waits bool
-}
-
-// read reads one value, of each field with its path.
-func (m *values) read(r *reader, p *Profile, path, value string) {
-	for i := range p.Members {
-		f := &p.Members[i]
-		if strings.TrimPrefix(f.Header, "/") != path {
-			continue
-		}
-		switch f.Is {
-		case IsScope:
-			r.s.Scope = cmp.Or(r.s.Scope, clean(value))
-		case IsDetail:
-			r.s.Detail = cmp.Or(r.s.Detail, clean(value))
-		case IsRetryAfter:
+// member reads one value of the body, for each of the Members with its path. It returns the wait.
+func (r *reader) member(path, value string) (wait time.Duration, waits bool) {
+	for i := range r.p.Members {
+		f := &r.p.Members[i]
+		switch {
+		case strings.TrimPrefix(f.Header, "/") != path:
+		case f.Is == IsRetryAfter:
 			d, ok := goDuration(value)
 			if !ok {
 				d, _, ok = delay(value, f.In, r.clock)
 			}
-			if ok {
-				m.wait, m.waits = max(m.wait, d), true
-			}
+			wait, waits = max(wait, d), waits || ok
 		default:
-			m.policy(r, f, value)
+			r.headerLines(f.label(f.Policy, i), []string{value})
 		}
 	}
-}
-
-// policy reads one value into the policy that it belongs to.
-func (m *values) policy(r *reader, f *Field, value string) {
-	i := slices.IndexFunc(m.all[:m.n], func(p Policy) bool { return p.Name == f.Policy })
-	if i < 0 {
-		if m.n == len(m.all) {
-			return
-		}
-		i = m.n
-		m.all[i] = NewPolicy(f.Policy)
-		m.all[i].Kind, m.all[i].Window, m.all[i].Unit = f.Kind, f.Window, f.Unit
-		m.n++
-	}
-	p := &m.all[i]
-	n, numeric := number(value)
-	switch {
-	case f.Is == IsReset:
-		if r.resetAt(p, value, f.In); numeric && n >= 1e11 {
-			p.Absolute = false // milliseconds are exact
-		}
-	case f.Is == IsRemaining:
-		p.remains(value)
-	case f.Is == IsLimit && numeric:
-		p.least(&p.Limit, n)
-	case f.Is == IsUsed && numeric:
-		p.used = max(p.used, n)
-	case f.Is == IsWindow && numeric:
-		p.Window = max(p.Window, duration(n, cmp.Or(f.In, time.Second)))
-	}
-}
-
-// add adds the policies to the signal, unless its headers had them.
-func (m *values) add(r *reader) {
-	for i := range m.all[:m.n] {
-		r.s.Add(m.all[i])
-	}
-	if m.n > 0 {
-		r.merge()
-	}
+	return wait, waits
 }
