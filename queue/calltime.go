@@ -29,17 +29,16 @@ const (
 
 // needs returns how much of the time from a call's arrival to its deadline is kept for the API.
 // What was learnt takes at most 7/8: a call that comes needs some time to wait, or nothing would be
-// learnt once the API has become slow.
+// learnt once the API has become slow. A store needs the time of its requests, as for a MaxWait.
 func (q *Queue) needs(budget time.Duration) time.Duration {
-	if q.config.CallTime != 0 {
-		return max(0, q.config.CallTime)
+	need, t := q.config.CallTime, &q.callTime
+	if need == 0 && time.Since(start)-time.Duration(t.ended.Load()) <= forgotten {
+		need = min(time.Duration(t.long.Load()), budget-budget/8)
 	}
-	t := &q.callTime
-	long := time.Duration(t.long.Load())
-	if long == 0 || time.Since(start)-time.Duration(t.ended.Load()) > forgotten {
-		return 0
+	if q.shared {
+		need = min(need, budget-q.requests.least())
 	}
-	return min(long, budget-budget/8)
+	return max(0, need)
 }
 
 // measure has the end of a call with a deadline measured. A sample is an allocation, so some of the
@@ -86,7 +85,7 @@ func (s *sample) Done() {
 	case long == 0 || now-time.Duration(t.ended.Load()) > forgotten:
 		long = 2 * took
 	case took > long:
-		long += long / longer
+		long += max(1, long/longer)
 	default:
 		long -= long / shorter
 	}

@@ -24,12 +24,13 @@ type Config struct {
 	// day at most: see [ErrFar].
 	MaxWait time.Duration
 	// CallTime is how long a call takes from its admission to its end. The queue keeps as much of
-	// each ctx deadline free: a call that left later could not be answered in time. If CallTime is
-	// negative, a call may leave until its deadline. If CallTime is zero, the queue learns it from
-	// calls with a deadline, as the time that 1 in 50 exceeds. After four slower calls it has become
-	// five times as long, and after some 200 faster ones a fifth. Refusals and failures teach
-	// nothing. What is learnt takes at most 7/8 of the time that a call came with, and counts for a
-	// minute after the last call. It costs 64 bytes for each call that waits.
+	// each ctx deadline free: a call that left later could not be answered in time. A call that finds
+	// capacity leaves in any case. If CallTime is negative, a call may leave until its deadline. If
+	// CallTime is zero, the queue learns it from calls with a deadline, as the time that 1 in 50
+	// exceeds. After four slower calls it has become five times as long, and after some 200 faster
+	// ones a fifth. Refusals and failures teach nothing. What is learnt takes at most 7/8 of the time
+	// that a call came with, and counts for a minute after the last call. It costs 48 bytes for each
+	// call that has waited, until its end.
 	CallTime time.Duration
 	// Tolerance is how late a call may use its reservation. A later call reserves again, so that a
 	// process that was paused does not let all calls leave together that came due meanwhile. Up to

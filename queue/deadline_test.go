@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,6 +125,27 @@ func TestDeadline_PassedBeforeTheStoreReplies(t *testing.T) {
 			t.Errorf("behind others: %v", c.ended().err)
 		}
 		pass(time.Minute)
+	})
+}
+
+// A call that could be answered no longer is refused before its ctx has ended, and then the error is
+// not that of its ctx, although the store has not replied.
+func TestDeadline_IsNotOverBeforeTheCtx(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var late atomic.Int64
+		f := &far{Store: store.NewMemory(), way: 5 * ms, late: func(int) time.Duration { return time.Duration(late.Load()) }}
+		q := New(shared(t, f, outbound.PerSecond(100)), Config{CallTime: time.Second})
+		for range 9 {
+			come(bg, q, 1)
+			pass(time.Second)
+		}
+		late.Store(int64(900 * ms))
+		comeIn(t, 50*ms, q, 1)
+		pass(100 * ms)
+		c := comeIn(t, 1200*ms, q, 1)
+		if pass(time.Minute); c.refused().Err != context.DeadlineExceeded || c.took() > time.Second {
+			t.Errorf("%v after %v", c.ended().err, c.took())
+		}
 	})
 }
 

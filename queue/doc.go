@@ -25,7 +25,7 @@
 // see [Config].CallTime. Without MaxWait and deadline a call waits for a day at most. A refused
 // call is uncharged. The queue refuses no call that could leave in time. This does not cover later
 // returns of units, by cancelled calls, calls that cost less than acquired, higher limits and a
-// Resume, and answers that become faster.
+// Resume, and answers that become faster or slower.
 //
 // The time is exact in these cases:
 //

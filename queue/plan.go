@@ -247,8 +247,7 @@ func (q *Queue) earliest(c *outbound.Cost) (at time.Time, err error) {
 }
 
 // expires is when a call gives up that has no reservation, or a later one. A MaxWait bounds the
-// wait for capacity and not the store's distance. A shorter one counts as two requests and the
-// latency of a reply, because the first request may only measure the distance.
+// wait for capacity and not the store's distance.
 func (q *Queue) expires(w *waiter) time.Time {
 	switch {
 	case w.err == context.DeadlineExceeded:
@@ -256,17 +255,18 @@ func (q *Queue) expires(w *waiter) time.Time {
 	case q.requests.wayBack == 0:
 		return w.deadline
 	}
-	return latest(w.deadline, start.Add(w.came+2*q.requests.lowMark()+q.requests.wayBack))
+	return latest(w.deadline, start.Add(w.came+q.requests.least()))
 }
 
 // latest returns the latest of the times.
 func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
-// expired returns the error of a call that waits no longer. It is that of its ctx if the call came
-// after the last request that the store has answered, and no call ahead has to wait: there may be
-// capacity.
+// expired returns the error of a call that waits no longer. It is that of its ctx if that has ended,
+// the call came after the last request that the store has answered, and no call ahead has to wait:
+// there may be capacity.
 func (q *Queue) expired(w *waiter, now time.Time) error {
-	if w.err == context.DeadlineExceeded && q.shared && q.head == (head{}) && len(q.line.tickets) == 0 && !q.requests.sent.After(start.Add(w.came)) {
+	if w.err == context.DeadlineExceeded && !now.Before(w.deadline) && q.shared && q.head == (head{}) &&
+		len(q.line.tickets) == 0 && !q.requests.sent.After(start.Add(w.came)) {
 		return w.err
 	}
 	return q.throttled(w, time.Time{}, now)
@@ -315,3 +315,7 @@ func (t *requestTimes) measure(took, wayBack, tolerance time.Duration) {
 
 // lowMark is how far ahead the last reservation is due at least, while calls wait for more.
 func (t *requestTimes) lowMark() time.Duration { return low + t.mean + 4*t.deviation }
+
+// least is how long a call may wait for the store at least, however short its MaxWait: two requests
+// and the latency of a reply, because the first request may only measure the distance.
+func (t *requestTimes) least() time.Duration { return 2*t.lowMark() + t.wayBack }

@@ -85,7 +85,7 @@
 //
 // [Transport.Timeout] bounds a request from its admission to the end of its body. The Timeout of an
 // [http.Client] and deadlines of contexts count the wait in a queue as well. A queue refuses early
-// what cannot be in time, with an error that is a timeout.
+// what cannot be answered in time, with an error that is a timeout.
 //
 // # Nested transports
 //
