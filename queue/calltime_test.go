@@ -273,6 +273,9 @@ func TestCallTime_IsThatOfAnswers(t *testing.T) {
 		if refused(110 * ms) {
 			t.Error("refused after a minute without a call")
 		}
+		if n := q.Stats().Unanswered; n > 0 { // the cancelled ones
+			t.Errorf("%d unanswered", n)
+		}
 	})
 }
 

@@ -261,9 +261,9 @@ func (q *Queue) expires(w *waiter) time.Time {
 // latest returns the latest of the times.
 func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
-// expired returns the error of a call that waits no longer. It is that of its ctx if that has ended,
-// the call came after the last request that the store has answered, and no call ahead has to wait:
-// there may be capacity.
+// expired returns the error of a call that waits no longer. It is the ctx's own if ctx has ended,
+// no call ahead has to wait, and the store has answered no request since the call came: there may
+// be capacity.
 func (q *Queue) expired(w *waiter, now time.Time) error {
 	if w.err == context.DeadlineExceeded && !now.Before(w.deadline) && q.shared && q.head == (head{}) &&
 		len(q.line.tickets) == 0 && !q.requests.sent.After(start.Add(w.came)) {
