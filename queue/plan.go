@@ -261,9 +261,9 @@ func (q *Queue) expires(w *waiter) time.Time {
 // latest returns the latest of the times.
 func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
-// expired returns the error of a call that waits no longer. It is the ctx's own if ctx has ended,
-// no call ahead has to wait, and the store has answered no request since the call came: there may
-// be capacity.
+// expired returns the error of a call that waits no longer. It is that of its ctx if the deadline
+// has passed and there may be capacity: the call came after the last answered request was sent, and
+// is the first.
 func (q *Queue) expired(w *waiter, now time.Time) error {
 	if w.err == context.DeadlineExceeded && !now.Before(w.deadline) && q.shared && q.head == (head{}) &&
 		len(q.line.tickets) == 0 && !q.requests.sent.After(start.Add(w.came)) {
@@ -316,6 +316,6 @@ func (t *requestTimes) measure(took, wayBack, tolerance time.Duration) {
 // lowMark is how far ahead the last reservation is due at least, while calls wait for more.
 func (t *requestTimes) lowMark() time.Duration { return low + t.mean + 4*t.deviation }
 
-// least is how long a call may wait for the store at least, however short its MaxWait: two requests
+// least is how long a call may wait for the store, however short its MaxWait. It is two requests
 // and the latency of a reply, because the first request may only measure the distance.
 func (t *requestTimes) least() time.Duration { return 2*t.lowMark() + t.wayBack }
