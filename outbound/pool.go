@@ -34,17 +34,20 @@ import (
 //
 // # Members that fail
 //
-// A member fails if a call ends with [Permit.Failed]. After two failures in a row, or a slow one,
-// the member rests for 1 s, doubled up to 4 s. Calls then use other members, unless all rest. After
-// that one call at a time probes it, until a call succeeds: one that would wait elsewhere, one that
-// Probe allows, or one in a hundred. A tie goes to a member whose last call has succeeded, then to
-// the one whose last failure is the oldest, then to the first. A repeated call follows the same
-// rule, so it goes to a member that has not just failed.
+// A tie goes to a member whose last call has succeeded, then to the oldest failure, then to the
+// first member. After two failures in a row, or a slow one, a member rests for 1 s, doubled up to
+// 4 s, and calls that wait there move. Then one call at a time probes it until one succeeds. A call
+// probes it to avoid a wait elsewhere, or if probes cost at most a fiftieth of the calls and their
+// time. If all members would rest, all are used.
 //
-// Five refusals, errors of jobs, cancelled calls or slow answers in a row are a failure, if calls
-// of other members succeed meanwhile. A slow answer takes eight times as long as usual, and 1 s at
-// least. Three calls without an answer for that time are a failure. An error after that time is
-// one, if the member has answered no call meanwhile. Each process learns all of this by itself.
+// A member fails if a call ends with [Permit.Failed], or takes eight times as long as at the
+// fastest member, and 1 s at least. Three calls without an answer for that time are a slow failure.
+// Ten refusals or errors of jobs in a row are a failure, too. They count only if the last call of
+// another member has succeeded. A call whose ctx ends before that time counts as nothing.
+//
+// A member that has recovered is back within 5 s if calls would wait elsewhere, or if it failed
+// fast and Repeats is true. Otherwise it may take longer. Each process learns of failures by
+// itself.
 //
 // For an http.Client there is a Pool in package transport. Several accounts to get around a limit
 // may break the terms of an API. A Pool is safe for concurrent use. Do not change its fields once
@@ -61,16 +64,15 @@ type Pool struct {
 	// Slack is the longest that a call with a key waits for the key's member. If Slack is zero, it is
 	// a second.
 	Slack time.Duration
-	// Probe reports whether a call may probe a member although another one can admit the call now,
-	// because the program repeats the call if it fails. If Probe is nil or returns false, one call in a
-	// hundred may. Such probes take at most a fiftieth of the time of all calls.
-	Probe func(context.Context) bool
+	// Repeats reports whether the program repeats a call if it fails. Such a failure costs a probe only
+	// the time that it takes. If Repeats is nil, each failure costs a call.
+	Repeats func(context.Context) bool
 
+	once    sync.Once
 	mu      sync.Mutex // protects what follows
 	began   time.Time  // the zero of its clock
 	members []memberState
-	good    int           // calls that have succeeded
-	busy    time.Duration // how long these have taken
+	calls   int // admitted
 }
 
 const (
@@ -85,7 +87,7 @@ func (p *Pool) Acquire(ctx context.Context, c Cost) (Permit, error) {
 	if err := p.check(); err != nil {
 		return Permit{}, err
 	}
-	k := &pooled{pool: p, index: -1}
+	k := &pooled{pool: p, ctx: ctx, index: -1, repeats: p.Repeats != nil && p.Repeats(ctx)}
 	var refused error
 	least := time.Duration(math.MaxInt64)
 	for left, within := p.order(ctx); ; {
@@ -110,8 +112,7 @@ func (p *Pool) Acquire(ctx context.Context, c Cost) (Permit, error) {
 	}
 }
 
-// Explain returns the Explanation of the member that a call would go to. If all members rest, its
-// Wait is negative.
+// Explain returns the Explanation of the member that a call would go to.
 func (p *Pool) Explain(ctx context.Context, c Cost) (Explanation, error) {
 	if err := p.check(); err != nil {
 		return Explanation{}, err
@@ -125,9 +126,7 @@ func (p *Pool) Explain(ctx context.Context, c Cost) (Explanation, error) {
 			return Explanation{}, err
 		}
 	}
-	if e.Wait = wait; p.Rests(i) > 0 {
-		e.Wait = -1
-	}
+	e.Wait = wait
 	return e, nil
 }
 
@@ -142,11 +141,7 @@ func (p *Pool) check() error {
 // order returns the indexes of the members, in the order of the call's key if it has one, and the
 // longest wait at the first of them.
 func (p *Pool) order(ctx context.Context) (order []int, within time.Duration) {
-	p.mu.Lock()
-	if p.members == nil {
-		p.members, p.began = make([]memberState, len(p.Members)), time.Now()
-	}
-	p.mu.Unlock()
+	p.once.Do(func() { p.members, p.began = make([]memberState, len(p.Members)), time.Now() })
 	key := ""
 	if p.Stick != nil {
 		key = p.Stick(ctx)
@@ -204,10 +199,9 @@ func (p *Pool) look(ctx context.Context, i int, c *Cost) look {
 // call waits at a member already, choose returns another one if that is clearly sooner. The member
 // is -1 if none of left may be asked.
 func (p *Pool) choose(ctx context.Context, left []int, within time.Duration, c *Cost, at int, k *pooled) (best int, wait time.Duration) {
-	probe := p.Probe != nil && p.Probe(ctx)
 	var few [8]int
 	p.mu.Lock()
-	among := p.candidates(few[:0], left, within > 0, probe, at)
+	among := p.candidates(few[:0], left, within > 0, at)
 	p.mu.Unlock()
 	if len(among) == 0 {
 		return -1, 0
@@ -222,8 +216,6 @@ func (p *Pool) choose(ctx context.Context, left []int, within time.Duration, c *
 			w := l.wait + l.each*time.Duration(max(0, len(p.members[l.member].line)-l.ahead))
 			if l.member == at {
 				w = max(0, l.held-poolLate, (w-l.each)/2-poolLate)
-			} else {
-				w += p.members[l.member].risk
 			}
 			if best < 0 || w < wait {
 				best, wait = l.member, w
@@ -254,8 +246,8 @@ func (p *Pool) ask(ctx context.Context, left []int, within time.Duration, c *Cos
 	if k.cancel = cancel; len(p.Members) > 1 {
 		k.again = time.AfterFunc(wait+wait/8+poolLate, func() { p.reconsider(in, left, within, c, k, i) })
 	}
-	if !k.probe {
-		p.move(i, k) // it may have begun to rest
+	if k.probes == 0 {
+		p.move(k) // it may have begun to rest
 	}
 	p.mu.Unlock()
 	permit, err := p.Members[i].Acquire(in, *c)
@@ -265,6 +257,32 @@ func (p *Pool) ask(ctx context.Context, left []int, within time.Duration, c *Cos
 	k.permit = permit
 	p.leave(k, err == nil)
 	return err
+}
+
+// leave has the call leave the line of its member: it is admitted or not.
+func (p *Pool) leave(k *pooled, admitted bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m := &p.members[k.index]
+	if k.again != nil {
+		k.again.Stop()
+	}
+	if delete(m.line, k); !admitted {
+		p.release(k)
+		return
+	}
+	p.calls++
+	k.sent = p.now()
+	if m.asked++; m.asked == 3 {
+		m.quiet = k.sent
+	}
+}
+
+// move ends the wait of a call at a member that rests.
+func (p *Pool) move(k *pooled) {
+	if p.rests(&p.members[k.index]) && k.cancel != nil {
+		k.cancel(errChoose)
+	}
 }
 
 // reconsider ends the wait of a call at a member if another one is better, or looks again later.
@@ -284,6 +302,107 @@ func (p *Pool) reconsider(in context.Context, left []int, within time.Duration, 
 	}
 }
 
+// pooled is a call of a Pool, and the permit of the member that admits it.
+type pooled struct {
+	guarded
+	pool    *Pool
+	ctx     context.Context
+	repeats bool
+
+	// The Pool's mu protects what follows.
+	index  int // of the member, or -1
+	cancel context.CancelCauseFunc
+	again  *time.Timer   // while the call waits: when it chooses again
+	probes time.Duration // rests of the member, as long as the call probes it
+	sent   time.Duration // when it was admitted
+	unsent bool
+	end    int
+	bad    int // of the member, before the success of this call
+}
+
+// How a call has ended.
+const (
+	ended = iota + 1
+	succeeded
+)
+
+// chooseAgain has the call choose again if it waits.
+func (k *pooled) chooseAgain() bool { return k.again != nil && k.again.Reset(0) }
+
+// Settle notes a call that was never sent. Its end is no success of the member.
+func (k *pooled) Settle(used Cost) {
+	if used == (Cost{}) {
+		k.pool.mu.Lock()
+		k.unsent = true
+		k.pool.mu.Unlock()
+	}
+	k.guarded.Settle(used)
+}
+
+// Answered notes an answer that is no success.
+func (k *pooled) Answered(a Answer) {
+	if a.fails() {
+		k.fails(a.Kind == AnswerRefused && !k.guarded.TakesAnswers())
+	}
+	k.guarded.Answered(a)
+}
+
+// fails notes that the call has no success. If bad, that is the member's failure.
+func (k *pooled) fails(bad bool) {
+	p := k.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if k.end == ended {
+		return
+	}
+	m, t, before := &p.members[k.index], p.now(), k.end
+	k.finish(ended)
+	switch {
+	case before == 0 && late(t-k.sent, p.usual()):
+		p.fail(k, resting, !k.repeats, t)
+	case bad:
+		p.fail(k, failure, !k.repeats || before == succeeded, t)
+	case k.ctx.Err() != nil:
+		p.release(k)
+	case p.other(k.index, 1):
+		p.fail(k, odd, true, t)
+	default: // the calls fail at all members
+		m.bad, m.failed = max(m.bad, odd), t
+		p.release(k)
+	}
+}
+
+// finish notes the end of the call.
+func (k *pooled) finish(end int) {
+	if k.end == 0 {
+		m := &k.pool.members[k.index]
+		m.asked = max(0, m.asked-1)
+	}
+	k.end = end
+}
+
+// Done notes a success, unless the call has had none.
+func (k *pooled) Done() {
+	k.guarded.Done()
+	p := k.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case k.end != 0:
+	case k.unsent:
+		k.finish(ended)
+		p.release(k)
+	default:
+		p.succeed(k, p.now())
+	}
+}
+
+func (k *pooled) pending() bool {
+	k.pool.mu.Lock()
+	defer k.pool.mu.Unlock()
+	return k.end == 0 || k.guarded.pending()
+}
+
 // Member returns the index of the member that has admitted the call of this permit, even in a job
 // of [Do], [Wrap] or [Each]. It is -1 if no member of p has.
 func (p *Pool) Member(permit *Permit) int {
@@ -296,6 +415,13 @@ func (p *Pool) Member(permit *Permit) int {
 }
 
 func (p *Permit) member(of *Pool) int { return of.Member(p) }
+
+func (k *pooled) member(of *Pool) int {
+	if k.pool == of {
+		return k.index
+	}
+	return k.guarded.member(of)
+}
 
 // Idle reports whether forgetting all members loses nothing.
 func (p *Pool) Idle() bool {

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"runtime"
 	"sync"
@@ -50,4 +51,20 @@ func BenchmarkWaiters(b *testing.B) {
 	}
 	b.ReportMetric(bytes/float64(b.N), "B/waiter")
 	b.ReportMetric(cancelled/float64(b.N)*1000, "ms/cancel-all")
+}
+
+// BenchmarkPool measures a call of a pool of five members that are all free.
+func BenchmarkPool(b *testing.B) {
+	p := new(outbound.Pool)
+	for i := range 5 {
+		p.Members = append(p.Members, New(outbound.Must(outbound.NewBucket(fmt.Sprint(i), outbound.Limit{Capacity: 1e12, LeakRate: 1e12})), Config{}))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		permit, err := p.Acquire(bg, one)
+		if err != nil {
+			b.Fatal(err)
+		}
+		permit.Done()
+	}
 }

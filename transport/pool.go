@@ -34,9 +34,9 @@ import (
 //
 // A member fails if it does not answer, if its body breaks off, and if it answers 401, 402, 403 or
 // a status from 500 on. Then the rule of [outbound.Pool] holds: the member rests, and one request
-// at a time probes it. Five other statuses from 400 on, slow answers and cancelled requests in a
-// row are a failure, if requests of other members succeed meanwhile. So a missing resource rests no
-// member. A 429 holds the member's limiter. If that takes no answers, a 429 is a failure.
+// at a time probes it. Ten other statuses from 400 on in a row are a failure, while requests of
+// other members succeed. So a missing resource rests no member. A 429 holds the member's limiter.
+// If that takes no answers, a 429 is a failure.
 //
 // The program gets the answer of a member that fails, and later requests use other members.
 // Package retry around a Pool sends the same request again immediately by another member, if that
@@ -155,7 +155,7 @@ func (p *Pool) RoundTrip(req *http.Request) (*http.Response, error) {
 		r.asks[i].refused.Store(&refusedBy{err, i})
 		if !inside {
 			e, unknown := p.chosen.Explain(r.ctx, r.asks[0].cost)
-			if unknown != nil || e.Wait < 0 || !r.retry.again(failed, err, e.Wait) {
+			if unknown != nil || !r.retry.again(failed, err, e.Wait) {
 				return failed, err
 			}
 			moved = true
@@ -185,7 +185,6 @@ func (r *pooled) report(p *Pool, resp *http.Response, inside bool, err error) (a
 		failed = true
 	case status == 0, status >= 400:
 		r.call.Answered(outbound.Answer{})
-		failed = p.chosen.Rests(r.member) > 0
 	case status != http.StatusSwitchingProtocols && !bodiless(resp):
 		r.ReadCloser, resp.Body = resp.Body, r
 	}
@@ -233,7 +232,7 @@ func (p *Pool) pooled(req *http.Request) (*pooled, error) {
 		}
 		p.chosen.Stick = func(ctx context.Context) string { return pooledOf(ctx).key }
 		p.chosen.Slack = p.Slack
-		p.chosen.Probe = func(ctx context.Context) bool {
+		p.chosen.Repeats = func(ctx context.Context) bool {
 			r := pooledOf(ctx)
 			return r.retry != nil && r.retry.always
 		}

@@ -212,7 +212,7 @@ func TestPool_DeadMembersCostNothing(t *testing.T) {
 			synctest.Test(t, func(*testing.T) { alone.run() })
 			for _, f := range faults {
 				w := w
-				w.mu, w.fault, w.until, w.lasts = new(sync.Mutex), f, 14*time.Second, 20*time.Second
+				w.mu, w.fault, w.until, w.lasts = new(sync.Mutex), f, 14*time.Second, 20*time.Second+f.takes
 				synctest.Test(t, func(*testing.T) { w.run() })
 				w.judge(t, before(alone.answered, w.until))
 			}
@@ -247,7 +247,7 @@ func (w *world) judge(t *testing.T, want int) {
 				break
 			}
 		}
-		if w.plain || (w.fault.takes > 0 || w.fault.returned) && w.callers < 50 {
+		if w.plain || (w.fault.takes > 0 || w.fault.returned) && w.callers < 20 {
 			continue // there is no use for it, and a probe costs the caller something
 		}
 		if back := w.good[i]; len(back) == 0 || back[0] > w.until+w.fault.takes+5*time.Second {
