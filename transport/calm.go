@@ -68,9 +68,9 @@ func (t *Transport) watch(resp *http.Response, permit *outbound.Permit, a *attem
 	if resp.ProtoMajor != 2 || bodiless(resp) {
 		return
 	}
-	b := &calmBody{ReadCloser: resp.Body, t: t}
-	if b.call = onHeap(permit); a != nil {
-		b.call = a
+	b := &calmBody{ReadCloser: resp.Body, t: t, call: a}
+	if a == nil {
+		b.call = onHeap(permit)
 	}
 	resp.Body = b
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// resetting is a server of HTTP/2 without TLS. It ends each request with a RST_STREAM or a GOAWAY of
-// a code, before a response or in the body of one. It returns its URL.
-func resetting(t *testing.T, goAway, body bool, code uint32, last uint32) string {
+// frames is a server of HTTP/2 without TLS, which answers each request by frames. It closes the
+// connection if answer returns true. It returns its URL.
+func frames(t *testing.T, answer func(stream uint32, frame func(kind, flags byte, stream uint32, payload ...byte)) bool) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -39,25 +39,39 @@ func resetting(t *testing.T, goAway, body bool, code uint32, last uint32) string
 						return
 					}
 					_, _ = io.CopyN(io.Discard, c, int64(head[0])<<16|int64(head[1])<<8|int64(head[2]))
-					stream := binary.BigEndian.Uint32(head[5:])
-					switch {
-					case head[3] != 1: // HEADERS
-						continue
-					case body:
-						frame(1, 4, stream, 0x88) // :status 200
-						frame(0, 0, stream, 't')
+					if head[3] == 1 && answer(binary.BigEndian.Uint32(head[5:]), frame) { // HEADERS
+						return
 					}
-					if !goAway {
-						frame(3, 0, stream, binary.BigEndian.AppendUint32(nil, code)...)
-						continue
-					}
-					frame(7, 0, 0, append(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, min(last, stream)), code), "slow down"...)...)
-					return
 				}
 			}()
 		}
 	}()
 	return "http://" + l.Addr().String()
+}
+
+// overHTTP2 returns a Base that knows that a server speaks HTTP/2 without TLS.
+func overHTTP2(t *testing.T) *http.Transport {
+	base := &http.Transport{Protocols: new(http.Protocols)}
+	base.Protocols.SetUnencryptedHTTP2(true)
+	t.Cleanup(base.CloseIdleConnections)
+	return base
+}
+
+// resetting is a server of HTTP/2. It ends each request with a RST_STREAM or a GOAWAY of a code,
+// before a response or in the body of one.
+func resetting(t *testing.T, goAway, body bool, code uint32, last uint32) string {
+	return frames(t, func(stream uint32, frame func(kind, flags byte, stream uint32, payload ...byte)) bool {
+		if body {
+			frame(1, 4, stream, 0x88) // :status 200
+			frame(0, 0, stream, 't')
+		}
+		if !goAway {
+			frame(3, 0, stream, binary.BigEndian.AppendUint32(nil, code)...)
+			return false
+		}
+		frame(7, 0, 0, append(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, min(last, stream)), code), "slow down"...)...)
+		return true
+	})
 }
 
 // ENHANCE_YOUR_CALM of HTTP/2 is a refusal without a time, instead of a response and in its body.
@@ -81,11 +95,8 @@ func TestCalm_IsARefusalWithoutATime(t *testing.T) {
 		"GOAWAY with NO_ERROR, in the body": {true, true, 0, 1, false},
 	} {
 		for _, untilEnd := range []bool{false, true} {
-			var plain http.Protocols
-			plain.SetUnencryptedHTTP2(true)
-			base := &http.Transport{Protocols: &plain}
 			limiter := &recorder{}
-			rt := &transport.Transport{Limiter: limiter, Base: base}
+			rt := &transport.Transport{Limiter: limiter, Base: overHTTP2(t)}
 			if untilEnd {
 				rt.OnResponse = ignore
 			}
@@ -105,7 +116,6 @@ func TestCalm_IsARefusalWithoutATime(t *testing.T) {
 			if got != c.refuses || errors.Is(err, transport.ErrCalm) != c.refuses || err == nil {
 				t.Errorf("%s: refused %v, %v", name, got, err)
 			}
-			base.CloseIdleConnections()
 		}
 	}
 }

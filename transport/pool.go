@@ -114,6 +114,7 @@ func (p *Pool) RoundTrip(req *http.Request) (*http.Response, error) {
 	outer, unsent := linkOf(req.Context(), p), true
 	outer.enter()
 	defer func() { outer.leave(unsent) }()
+	resendOf(req.Context()).again()
 	r, err := p.pooled(req)
 	if err != nil {
 		return nil, err

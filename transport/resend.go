@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -15,37 +16,62 @@ import (
 // bucket alone does not wait. It is as often as net/http does so after REFUSED_STREAM.
 const unpaid = 8
 
-// resend makes the limiter admit what Base sends again by itself. It waits where Base asks for a
-// connection, so that an API which never processes a request gets it at the limiter's pace.
+// resend makes the limiter admit what Base sends again by itself, before it does, so that an API
+// which never processes a request gets it at the limiter's pace.
 type resend struct {
+	outer   *resend         // of the transport around, or nil
 	ctx     context.Context // of the request
 	a       *attempt
 	limiter outbound.Limiter
-	cost    outbound.Cost
+	cost    func() outbound.Cost
 	wrote   atomic.Bool // the headers, since again was called
+	over2   atomic.Bool // HTTP/2 or 3
 	unpaid  atomic.Int32
 }
 
-// withResend returns a request whose connections r follows.
+// resendKey is the key of a context's innermost *resend.
+type resendKey struct{}
+
+// resendOf returns that of the transport around, or nil.
+func resendOf(ctx context.Context) *resend {
+	r, _ := ctx.Value(resendKey{}).(*resend)
+	return r
+}
+
+// withResend returns a request whose connections r follows. HTTP/1 waits before it takes a
+// connection: there may be few, and the API closes idle ones. HTTP/2 waits with one: before, it
+// holds the lock of all its connections.
 func withResend(req *http.Request, r *resend) *http.Request {
-	return req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
-		GetConn:      func(string) { r.again() },
+	return req.WithContext(httptrace.WithClientTrace(context.WithValue(req.Context(), resendKey{}, r), &httptrace.ClientTrace{
+		GetConn: func(string) {
+			if !r.over2.Load() {
+				r.again()
+			}
+		},
+		GotConn: func(httptrace.GotConnInfo) { r.again() },
+		WroteHeaderField: func(name string, _ []string) {
+			if strings.HasPrefix(name, ":") { // as :path, which HTTP/1 does not have
+				r.over2.Store(true)
+			}
+		},
 		WroteHeaders: func() { r.wrote.Store(true) },
 	}))
 }
 
 // again waits for a new permit if the request has been sent. The one before ends first, because the
-// new one may wait for it.
+// new one may wait for it. The transport around does the same before, as with the first permits.
 func (r *resend) again() {
-	if !r.wrote.Swap(false) {
+	if r == nil || !r.wrote.Swap(false) {
 		return
 	}
 	r.a.mu.Lock()
 	r.a.permit.Done()
 	r.a.mu.Unlock()
+	r.outer.again()
+	cost := r.cost()
 	for {
 		var p outbound.Permit
-		err := p.AcquireIn(r.ctx, r.limiter, r.cost)
+		err := p.AcquireIn(r.ctx, r.limiter, cost)
 		if err == nil {
 			r.a.mu.Lock()
 			defer r.a.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -135,3 +136,91 @@ func TestResend_WaitsForTheLimiter(t *testing.T) {
 		})
 	}
 }
+
+// While a request waits for the limiter to be sent again over HTTP/2, others use the same
+// connections: the limiter may wait for one of them.
+func TestResend_BlocksNoOtherRequest(t *testing.T) {
+	var requests, asked atomic.Int64
+	url := frames(t, func(stream uint32, frame func(kind, flags byte, stream uint32, payload ...byte)) bool {
+		if requests.Add(1) == 1 {
+			frame(3, 0, stream, 0, 0, 0, 7) // RST_STREAM with REFUSED_STREAM
+		} else {
+			frame(1, 5, stream, 0x89) // :status 204, END_STREAM
+		}
+		return false
+	})
+	base := overHTTP2(t)
+	rt := &transport.Transport{Base: base, Limiter: limiterFunc(func(context.Context, outbound.Cost) (outbound.Permit, error) {
+		if asked.Add(1) == 2 {
+			other := make(chan error, 1)
+			go func() { other <- fetch(t, base, url) }()
+			select {
+			case err := <-other:
+				return outbound.Permit{}, err
+			case <-time.After(10 * time.Second):
+				t.Error("another request waits for this one's limiter")
+			}
+		}
+		return outbound.Permit{}, nil
+	})}
+	if err := fetch(t, rt, url); err != nil || asked.Load() != 2 {
+		t.Errorf("asked the limiter %d times: %v", asked.Load(), err)
+	}
+}
+
+// What is sent again ends the permits of nested transports and asks their limiters from the outside
+// in, as any request does. Otherwise two requests could wait for each other.
+func TestResend_AsksNestedLimitersInOrder(t *testing.T) {
+	var log []string
+	noted := func(name string) outbound.Limiter {
+		return limiterFunc(func(context.Context, outbound.Cost) (outbound.Permit, error) {
+			log = append(log, name)
+			return outbound.NewPermit(ended(func() { log = append(log, name+" ends") })), nil
+		})
+	}
+	sends := func(n int) http.RoundTripper {
+		return pooled{func(req *http.Request) (*http.Response, error) {
+			trace := httptrace.ContextClientTrace(req.Context())
+			for range n {
+				trace.GetConn("h:80")
+				trace.WroteHeaders()
+			}
+			return &http.Response{StatusCode: 204, Body: http.NoBody, Request: req}, nil
+		}}
+	}
+	twice := func(inner http.RoundTripper) http.RoundTripper {
+		return pooled{func(req *http.Request) (*http.Response, error) {
+			if _, err := inner.RoundTrip(req); err != nil {
+				return nil, err
+			}
+			return inner.RoundTrip(req)
+		}}
+	}
+	paced := func(n int) *transport.Transport { return &transport.Transport{Base: sends(n), Limiter: noted("inner")} }
+	for name, base := range map[string]http.RoundTripper{
+		"the innermost Base sends it again": paced(2),
+		"a Base between":                    twice(paced(1)),
+		"a Base between, around a Pool":     twice(&transport.Pool{Members: []*transport.Transport{paced(1)}}),
+	} {
+		log = nil
+		costs := 0
+		rt := &transport.Transport{Base: base, Limiter: noted("outer"), Cost: func(*http.Request) outbound.Cost {
+			costs++
+			return outbound.Cost{1}
+		}}
+		if err := fetch(t, rt, "http://h/"); err != nil {
+			t.Fatal(err)
+		}
+		want := "outer, inner, inner ends, outer ends, outer, inner, inner ends, outer ends"
+		if got := strings.Join(log, ", "); got != want || costs != 2 {
+			t.Errorf("%s: got %s, want %s; %d costs", name, got, want, costs)
+		}
+	}
+}
+
+// ended is a call whose end calls it.
+type ended func()
+
+func (ended) Settle(outbound.Cost)     {}
+func (ended) Answered(outbound.Answer) {}
+func (f ended) Done()                  { f() }

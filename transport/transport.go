@@ -119,6 +119,7 @@ func (t *Transport) roundTrip(req *http.Request, admitted *outbound.Permit) (res
 		}
 		closeResponse(resp)
 	}()
+	resendOf(req.Context()).again() // if what is between the transports sends a request again
 	var permit outbound.Permit
 	cost := ctxCostOf(req.Context())
 	limiter, redirected := t.limiter(req)
@@ -143,7 +144,7 @@ func (t *Transport) roundTrip(req *http.Request, admitted *outbound.Permit) (res
 	}
 	var again *resend
 	if pays {
-		again = &resend{ctx: req.Context(), a: a, limiter: limiter, cost: t.cost(req, cost)}
+		again = &resend{outer: resendOf(req.Context()), ctx: req.Context(), a: a, limiter: limiter, cost: func() outbound.Cost { return t.cost(req, cost) }}
 	}
 	ctx := req.Context()
 	if resp, err = t.send(req, inner, again, &ctx, &sent); err != nil {
