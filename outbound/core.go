@@ -246,10 +246,10 @@ func (b *core) update(ctx context.Context, p *slowPath, s *step, t *trip, r *rep
 // may hold a cost that was left out, or that the old ones have rounded. After a Resume they are
 // unknown.
 func (s *step) outdated(f *inForce, r *reply) bool {
-	if r.force == f || s.Action > store.Book || len(r.Charges) > 0 {
+	if r.force == f || s.Action > store.Book || len(r.Charges) > 0 || len(s.costs) == 0 {
 		return false
 	}
-	return r.force.unsure || len(s.costs) > 0 && !store.Equal(r.force.law, f.law)
+	return r.force.unsure || !store.Equal(r.force.law, f.law)
 }
 
 // send has the key carry an Op out, wherever it is.
