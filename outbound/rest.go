@@ -93,11 +93,14 @@ func (p *Pool) enter(k *pooled, i int) bool {
 	if p.rests(m) {
 		return false
 	}
-	if k.probes = 0; m.bad >= resting {
+	if k.probes, k.bad = 0, 0; m.bad >= resting {
 		m.rests = p.now() + probeMost
 		k.probes = m.rests
 	}
 	if m.bad > 0 {
+		if p.calls >= m.after { // it is a probe, too: without success it has the member rest
+			k.bad = resting - odd
+		}
 		m.after = p.calls + spare
 	}
 	if m.line == nil {
@@ -146,20 +149,29 @@ func (p *Pool) fail(k *pooled, weight int, lost bool, t time.Duration) {
 	time.AfterFunc(rest, func() { p.wake(k.index) })
 }
 
-// other reports whether another member has failed less.
+// other reports whether another member that does not rest has failed less.
 func (p *Pool) other(than, bad int) bool {
 	for i := range p.members {
-		if i != than && p.members[i].bad < bad {
+		if m := &p.members[i]; i != than && m.bad < bad && !p.rests(m) {
 			return true
 		}
 	}
 	return false
 }
 
-// wake has a call of the longest line choose again: it may probe the member, whose rest is over.
+// wake has calls that wait choose again, because a member's rest is over: one of the longest line,
+// which may probe it, or all if a probe has had success.
 func (p *Pool) wake(i int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.members[i].bad < resting {
+		for j := range p.members {
+			for k := range p.members[j].line {
+				k.chooseAgain()
+			}
+		}
+		return
+	}
 	longest := i
 	for j := range p.members {
 		if len(p.members[j].line) > len(p.members[longest].line) {
@@ -191,10 +203,8 @@ func (p *Pool) succeed(k *pooled, t time.Duration) {
 		return
 	}
 	k.end, k.bad = succeeded, m.bad
-	m.bad, m.rests = 0, 0
-	for j := 0; j < len(p.members) && k.bad >= resting; j++ { // the calls that wait may use it
-		for other := range p.members[j].line {
-			other.chooseAgain()
-		}
+	if m.bad, m.rests = 0, 0; k.bad >= resting { // its body may break off yet
+		m.rests = t + restFirst
+		time.AfterFunc(restFirst, func() { p.wake(k.index) })
 	}
 }
