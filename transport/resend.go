@@ -65,7 +65,7 @@ func (r *resend) again() {
 		return
 	}
 	r.a.mu.Lock()
-	r.a.permit.Done()
+	r.a.permit.Failed() // no success
 	r.a.mu.Unlock()
 	r.outer.again()
 	cost := r.cost()

@@ -168,14 +168,14 @@ func TestResend_BlocksNoOtherRequest(t *testing.T) {
 	}
 }
 
-// What is sent again ends the permits of nested transports and asks their limiters from the outside
+// What is sent again ends the permits of nested transports, as no success, and asks their limiters from the outside
 // in, as any request does. Otherwise two requests could wait for each other.
 func TestResend_AsksNestedLimitersInOrder(t *testing.T) {
 	var log []string
 	noted := func(name string) outbound.Limiter {
 		return limiterFunc(func(context.Context, outbound.Cost) (outbound.Permit, error) {
 			log = append(log, name)
-			return outbound.NewPermit(ended(func() { log = append(log, name+" ends") })), nil
+			return outbound.NewPermit(logged(func(end string) { log = append(log, name+end) })), nil
 		})
 	}
 	sends := func(n int) http.RoundTripper {
@@ -197,30 +197,37 @@ func TestResend_AsksNestedLimitersInOrder(t *testing.T) {
 		}}
 	}
 	paced := func(n int) *transport.Transport { return &transport.Transport{Base: sends(n), Limiter: noted("inner")} }
-	for name, base := range map[string]http.RoundTripper{
-		"the innermost Base sends it again": paced(2),
-		"a Base between":                    twice(paced(1)),
-		"a Base between, around a Pool":     twice(&transport.Pool{Members: []*transport.Transport{paced(1)}}),
+	const first, last = "outer, inner, ", "inner ends, outer has no answer, outer ends, outer, inner, inner ends, outer ends"
+	for name, c := range map[string]struct {
+		base http.RoundTripper
+		want string
+	}{
+		"the innermost Base sends it again": {paced(2), first + "inner has no answer, " + last},
+		"a Base between":                    {twice(paced(1)), first + last},
+		"a Base between, around a Pool":     {twice(&transport.Pool{Members: []*transport.Transport{paced(1)}}), first + last},
 	} {
 		log = nil
 		costs := 0
-		rt := &transport.Transport{Base: base, Limiter: noted("outer"), Cost: func(*http.Request) outbound.Cost {
+		rt := &transport.Transport{Base: c.base, Limiter: noted("outer"), Cost: func(*http.Request) outbound.Cost {
 			costs++
 			return outbound.Cost{1}
 		}}
 		if err := fetch(t, rt, "http://h/"); err != nil {
 			t.Fatal(err)
 		}
-		want := "outer, inner, inner ends, outer ends, outer, inner, inner ends, outer ends"
-		if got := strings.Join(log, ", "); got != want || costs != 2 {
-			t.Errorf("%s: got %s, want %s; %d costs", name, got, want, costs)
+		if got := strings.Join(log, ", "); got != c.want || costs != 2 {
+			t.Errorf("%s: got %s, want %s; %d costs", name, got, c.want, costs)
 		}
 	}
 }
 
-// ended is a call whose end calls it.
-type ended func()
+// logged is a call that logs its end, and that it had no answer.
+type logged func(string)
 
-func (ended) Settle(outbound.Cost)     {}
-func (ended) Answered(outbound.Answer) {}
-func (f ended) Done()                  { f() }
+func (logged) Settle(outbound.Cost) {}
+func (f logged) Answered(a outbound.Answer) {
+	if a == (outbound.Answer{}) {
+		f(" has no answer")
+	}
+}
+func (f logged) Done() { f(" ends") }

@@ -136,6 +136,7 @@ func TestAnswer_RefusalOfAGatewayHoldsTheBucket(t *testing.T) {
 		"Envoy, with a reset":             {grpcs(200, "Grpc-Status", "14", "X-Envoy-Ratelimited", "true", "X-Ratelimit-Limit", "10, 10;w=60", "X-Ratelimit-Remaining", "0", "X-Ratelimit-Reset", "40"), 40 * time.Second},
 		"a stream refused for its number": {rst(http2.ErrCodeEnhanceYourCalm), time.Second},
 		"a connection, too":               {goaway("slow down"), time.Second},
+		"a connection, for its pings":     {goaway("too_many_pings"), 0},
 		"Unavailable":                     {grpcs(200, "Grpc-Status", "14", "Grpc-Message", "restarting"), 0},
 		"Unknown":                         {grpcs(200, "Grpc-Status", "2"), 0},
 		"503":                             {answer(503, "restarting", "Content-Type", "text/html"), 0},

@@ -335,6 +335,34 @@ func TestAttempt_InterceptorsRetriesArePaced(t *testing.T) {
 	}
 }
 
+// A call that an interceptor inside fails, before gRPC has seen it, is in flight no more and no success: a second refusal
+// in a row holds the bucket for 2 s.
+func TestAttempt_FailedInterceptorEndsTheCall(t *testing.T) {
+	inTime(t, func(t *testing.T, call func(context.Context, client) error) {
+		b := bucket(outbound.Window(10, time.Hour), outbound.InFlight(1))
+		no := errors.New("no")
+		c := dialed(t, new(health), &pace.Pacer{Limiter: b},
+			grpc.WithChainUnaryInterceptor(func(context.Context, string, any, any, *grpc.ClientConn, grpc.UnaryInvoker, ...grpc.CallOption) error {
+				return no
+			}), grpc.WithChainStreamInterceptor(func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, grpc.Streamer, ...grpc.CallOption) (grpc.ClientStream, error) {
+				return nil, no
+			}))
+		refuse := func() time.Duration {
+			permit, err := b.Acquire(t.Context(), outbound.Cost{1})
+			require.NoError(t, err)
+			permit.Refused(0)
+			permit.Done()
+			state, err := b.State(t.Context())
+			require.NoError(t, err)
+			time.Sleep(state.HeldFor)
+			return state.HeldFor
+		}
+		require.Equal(t, time.Second, refuse())
+		require.ErrorIs(t, call(t.Context(), c), no)
+		require.Equal(t, 2*time.Second, refuse())
+	})
+}
+
 // A panic below the Pacer ends the call in flight.
 func TestAttempt_PanicEndsTheCall(t *testing.T) {
 	b := bucket(outbound.InFlight(1))
