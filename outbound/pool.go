@@ -36,15 +36,15 @@ import (
 //
 // A tie goes to a member whose last call has succeeded, then to the oldest failure, then to the
 // first member. After two failures in a row, or a slow one, a member rests for 1 s, doubled up to
-// 4 s, and calls that wait there move. Then one call at a time probes it until one succeeds. A second
-// later all may use it. A call probes a member to avoid a wait elsewhere, or if probes cost at most
-// a fiftieth of the calls and their time. If all members would rest, all are used.
+// 4 s, and calls that wait there move. Then one call at a time probes it until one succeeds. A
+// second later all may use it. A call probes a member to avoid a wait elsewhere, or if probes
+// cost at most a fiftieth of the calls and their time. If all members would rest, all are used.
 //
 // A member fails if a call ends with [Permit.Failed], or takes eight times as long as at the
-// fastest member, and 1 s at least. Three calls without an answer for that time are a slow failure.
-// Ten refusals or errors of jobs in a row are a failure, too, or the one of a probe. They count only
-// if the last call of another member has succeeded. A call whose ctx ends before that time counts as
-// nothing.
+// fastest member, and 1 s at least. Three calls without an answer for that time are a slow
+// failure. Ten refusals or errors of jobs in a row are a failure, too, or the one of a probe.
+// They count only if the last call of another member has succeeded. A call whose ctx ends before
+// that time counts as nothing.
 //
 // A member that has recovered is back within 5 s if calls would wait elsewhere, or if it failed
 // fast and Repeats is true. Otherwise it may take longer. Each process learns of failures by

@@ -32,11 +32,11 @@ import (
 // least RetryAfter. A request that a [Transport] inside a member's Base has refused stays with
 // that member if its body cannot be read again, because it has no GetBody.
 //
-// A member fails if it does not answer, if its body breaks off, and if it answers 401, 402, 403 or
-// a status from 500 on. Then the rule of [outbound.Pool] holds: the member rests, and one request
-// at a time probes it. Ten other statuses from 400 on in a row are a failure, or one to a probe, while requests
-// of other members succeed. So a missing resource rests no member. A 429 holds the member's limiter.
-// If that takes no answers, a 429 is a failure.
+// A member fails if it does not answer, if its body breaks off, and if it answers 401, 402, 403
+// or a status from 500 on. Then the rule of [outbound.Pool] holds: the member rests, and one
+// request at a time probes it. Ten other statuses from 400 on in a row are a failure, or one to a
+// probe, while requests of other members succeed. So a missing resource rests no member. A 429
+// holds the member's limiter. If that takes no answers, a 429 is a failure.
 //
 // The program gets the answer of a member that fails, and later requests use other members.
 // Package retry around a Pool sends the same request again immediately by another member, if that
