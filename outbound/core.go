@@ -366,21 +366,24 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 		s.costs = s.costs[:i]
 	}
 	if h := b.slots().fleet; h != nil && len(s.costs) > 0 && !s.inJob && s.Move == nil {
-		if b.inForce().check(b.key, &s.costs[0]) != nil { // other limits may be in force
+		bad := b.inForce().check(b.key, &s.costs[0])
+		if bad != nil && len(s.back) == 0 { // other limits may be in force
 			if err := b.do(ctx, "look", &step{}, new(reply)); err != nil {
 				return err
 			}
-			if err := b.inForce().check(b.key, &s.costs[0]); err != nil {
-				return err
+			if bad = b.inForce().check(b.key, &s.costs[0]); bad != nil {
+				return bad
 			}
 		}
-		again, err := h.wait(ctx, s)
-		if err != nil {
-			return err
-		} else if again > 0 {
-			refused := &ThrottledError{Key: b.key, RetryAfter: again}
-			b.slots().crowded(refused)
-			return refused
+		if bad == nil {
+			again, err := h.wait(ctx, s)
+			if err != nil {
+				return err
+			} else if again > 0 {
+				refused := &ThrottledError{Key: b.key, RetryAfter: again}
+				b.slots().crowded(refused)
+				return refused
+			}
 		}
 	}
 	if err := b.do(ctx, s.Action.String(), s, r); err != nil || len(r.Charges) > 0 || len(s.costs) == 0 {

@@ -442,7 +442,7 @@ func take[T any](c *changing, of *[]T) (t T) {
 // Play plays a history, and checks that no limit was exceeded.
 func (f *Changes) Play(t testing.TB, seed uint64) {
 	c := &changing{Changes: f, TB: t, Rand: rand.New(rand.NewPCG(seed, 0)), seed: seed, at: math.MinInt64}
-	c.slots = c.IntN(4) == 0 && !(c.Exact && c.Remembers)
+	c.slots = c.IntN(4) == 0
 	for i := range c.processes {
 		c.start(i)
 	}
@@ -461,7 +461,24 @@ func (f *Changes) Play(t testing.TB, seed uint64) {
 	for _, m := range c.processes {
 		c.stop(m)
 	}
+	c.idle()
 	c.lawful()
+}
+
+// idle checks that no slot is in use after the last call.
+func (c *changing) idle() {
+	time.Sleep(c.seconds(1))
+	for _, m := range c.processes {
+		all, err := m.bucket.States(bg)
+		if err != nil {
+			c.errorf("%v", err)
+		}
+		for _, s := range all {
+			if strings.HasSuffix(s.Limit.String(), "in flight") && s.Level > 0 {
+				c.errorf("process %s: %v slots are in use after the last call", m.name, s.Level)
+			}
+		}
+	}
 }
 
 // stop ends what a process has.
