@@ -34,6 +34,7 @@ type holder struct {
 	have     int
 	sent     time.Time       // when the last answered ask was sent, or zero
 	last     store.Allotment // its answer
+	others   int             // slots that other processes hold, by the last reply
 	granted  time.Duration
 	idleFrom time.Duration // idle slots are returned from then on
 	again    time.Duration // calls that wait do not ask before
@@ -113,8 +114,12 @@ func (h *holder) surplus() int {
 func (h *holder) spare() int { return h.idle() - h.surplus() }
 
 // total returns the slots that other processes hold and those in use here, as far as is known.
-func (h *holder) total() int {
-	return h.of.used + max(0, int(h.of.limit.Load().Capacity)-h.last.Free-h.last.Held)
+func (h *holder) total() int { return h.of.used + h.others }
+
+// count notes the slots of other processes by the limit of the reply: the next may be another.
+func (h *holder) count(r *reply) {
+	h.last.Free = r.Allotment.Free
+	h.others = max(0, int(r.force.law[0].Capacity)-h.last.Free-h.last.Held)
 }
 
 // lacks notes how many calls of a booking have found no slot.
@@ -210,6 +215,7 @@ func (h *holder) ask() {
 	} else {
 		got := r.Allotment.Held - s.Ask.Keep
 		h.sent, h.last, h.waits, h.tries = sent, r.Allotment, s.Ask.Stays && got < s.Ask.Want, 0
+		h.count(&r)
 		changed = h.learn()
 		if got > 0 {
 			h.have, h.granted, h.idleFrom, h.wants, changed = h.have+got, t, t+idleFor, max(0, h.wants-got), true
@@ -274,7 +280,7 @@ func (h *holder) look(ctx context.Context) error {
 	h.of.mu.Lock()
 	defer h.of.mu.Unlock()
 	if err == nil {
-		h.last.Free = r.Allotment.Free
+		h.count(&r)
 		h.learn()
 	}
 	return err
