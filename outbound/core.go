@@ -243,13 +243,12 @@ func (b *core) update(ctx context.Context, p *slowPath, s *step, t *trip, r *rep
 }
 
 // outdated reports whether a step by the limits of f has to be made again by those in force. They
-// may hold a cost that was left out, or that the old ones have rounded. After a Resume they are
-// unknown.
+// may hold a cost that was left out, or that the old ones have rounded.
 func (s *step) outdated(f *inForce, r *reply) bool {
 	if r.force == f || s.Action > store.Book || len(r.Charges) > 0 || len(s.costs) == 0 {
 		return false
 	}
-	return r.force.unsure || !store.Equal(r.force.law, f.law)
+	return !store.Equal(r.force.law, f.law)
 }
 
 // send has the key carry an Op out, wherever it is.
@@ -276,9 +275,7 @@ func (b *core) send(ctx context.Context, p *slowPath, s *step, op *store.Op, r *
 
 // prepare fills in what each Op says of the process, and what a Replace puts in force.
 func (b *core) prepare(p *slowPath, s *step, t *trip, f *inForce) {
-	if t.op.Base, t.op.Age = p.base, now(); f.unsure {
-		t.op.Number = 0
-	}
+	t.op.Base, t.op.Age = p.base, now()
 	if f.calendar != nil {
 		unix := calendar.Stamp(time.Now())
 		if p.shared != nil {

@@ -171,7 +171,6 @@ type inForce struct {
 	limitSet
 	number int64         // of the latest reply, or 0
 	born   time.Duration // the life of the key in which they have this number
-	unsure bool          // the key has another life, in which the number may be that of other limits
 }
 
 // align returns a charge that was booked by other limits as one by these. Limits that are the same
@@ -196,18 +195,16 @@ func (s *limitSet) align(c *store.Charge, by *limitSet, cost *Cost) *store.Charg
 // learn returns what is in force after a reply to a step that counted by f. mine are the limits
 // that the bucket was made with.
 func (f *inForce) learn(r *store.Reply, mine *limitSet, shared bool) (*inForce, error) {
-	if !f.unsure && r.Number == f.number && len(r.Limits) == 0 && (!shared || f.born == r.State.Born) || r.Number == 0 || shared && r.Number != f.number && len(r.Limits) == 0 {
+	if r.Number == 0 || len(r.Limits) == 0 && (!shared || r.Number != f.number || f.born == r.State.Born) {
 		return f, nil
 	}
 	next := &inForce{number: r.Number, born: r.State.Born}
 	switch {
-	case r.Number == f.number && len(r.Limits) == 0:
-		next.limitSet, next.unsure = f.limitSet, true
-	case store.Equal(r.Limits, f.law):
+	case len(r.Limits) == 0 || store.Equal(r.Limits, f.law):
 		next.limitSet = f.limitSet
 	case store.Equal(r.Limits, mine.law):
 		next.limitSet = *mine
-	case len(r.Limits) > 0:
+	default:
 		limits := make([]Limit, len(r.Limits))
 		for i := range r.Limits {
 			if limits[i] = limitOf(&r.Limits[i]); !r.Limits[i].Sound() {

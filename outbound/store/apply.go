@@ -109,7 +109,7 @@ func (op *Op) ApplyAt(s *Stored, now, unix time.Duration) Reply {
 		acted = op.act(s, &r, now)
 	}
 	r.Number = s.Number
-	if op.Number != s.Number || r.Stale { // a key that was not kept may have had the same Number
+	if op.Number != s.Number || !Equal(op.Limits, s.Limits) { // a key that was not kept, or another life, may have had the same Number
 		r.Limits, r.Base, r.Made = s.Limits, s.Base, s.Made
 	}
 	r.State = s.State

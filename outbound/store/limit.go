@@ -134,14 +134,16 @@ func (l *Limit) equal(m *Limit) bool {
 // Same reports whether both are the same limits in the same order, perhaps with other numbers.
 // Costs and charges that count by one of them count by the other.
 func Same(a, b []Limit) bool {
-	one := len(a) > 0 && len(a) == len(b) && &a[0] == &b[0]
-	return one || slices.EqualFunc(a, b, func(l, m Limit) bool { return l.same(&m) })
+	return identical(a, b) || slices.EqualFunc(a, b, func(l, m Limit) bool { return l.same(&m) })
 }
 
 // Equal reports whether both are the same limits in the same order with the same numbers.
 func Equal(a, b []Limit) bool {
-	return slices.EqualFunc(a, b, func(l, m Limit) bool { return l.equal(&m) })
+	return identical(a, b) || slices.EqualFunc(a, b, func(l, m Limit) bool { return l.equal(&m) })
 }
+
+// identical reports whether both are one slice.
+func identical(a, b []Limit) bool { return len(a) > 0 && len(a) == len(b) && &a[0] == &b[0] }
 
 // Sound reports whether a key can have been used with this limit. A store may read back
 // anything.

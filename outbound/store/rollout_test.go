@@ -165,3 +165,22 @@ func TestRollout_EvictionsChangeNoLimits(t *testing.T) {
 		t.Errorf("the limits were replaced %d times, want once", changes)
 	}
 }
+
+// A process that has looked at a key which nobody had written learns of the limits that another
+// process writes it with at the same time, although both are Number 1 of the same life.
+func TestReply_NamesOtherLimitsOfTheSameNumber(t *testing.T) {
+	one, other := numbered([]Limit{{Capacity: 10, Rate: 1}}), numbered([]Limit{{Capacity: 2, Rate: 1}})
+	var looked, s Stored
+	look := Op{Limits: one}
+	number := look.Apply(&looked, time.Hour).Number
+	write := Op{Limits: other, Action: Book, Costs: []Units{{1}}}
+	write.Apply(&s, time.Hour)
+	next := Op{Limits: one, Number: number}
+	if r := next.Apply(&s, time.Hour); r.Number != number || !Equal(r.Limits, other) {
+		t.Errorf("the reply to a step by other limits: number %d, limits %v", r.Number, r.Limits)
+	}
+	next.Limits = other
+	if r := next.Apply(&s, time.Hour); r.Limits != nil {
+		t.Errorf("the reply to a step by the limits in force has them: %v", r.Limits)
+	}
+}

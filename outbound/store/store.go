@@ -206,7 +206,7 @@ type Reply struct {
 	Stale bool
 	// Untimely is true if the step did nothing, because the Op's Periods are not those of Unix.
 	Untimely bool
-	// Number is that of the limits in force. If the Op did not know it, or is Stale, Limits are those
+	// Number is that of the limits in force. If the Op has another, or other Limits, Limits are those
 	// in force, Base is the Hash of the limits that their program was made with, and Made is the
 	// store's time when its process was started. See [Op.Yields].
 	Number int64
