@@ -172,3 +172,38 @@ func TestInFlight_CostsAfterAnInvalidOneTakeNoSlot(t *testing.T) {
 		t.Errorf("%d tickets; another call could start: %v", len(k.Tickets), free)
 	}
 }
+
+// Tickets that come back together with a call above a capacity free their slots and their units.
+func TestInFlight_TicketsBesideATooLargeCallFreeSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewSharedBucket(new(FakeStore), "k", Limit{Capacity: 10, LeakRate: 1}, InFlight(2)))
+		k := BookRequest{Costs: []Cost{{5}, {5}}, Wait: time.Hour, Horizon: time.Hour}
+		must(t, b.Book(ctx, &k))
+		k.Unused, k.Costs = k.Tickets, []Cost{{11}}
+		k.Tickets = nil
+		if err := b.Book(ctx, &k); !errors.Is(err, ErrTooLarge) {
+			t.Errorf("%v", err)
+		}
+		synctest.Wait()
+		if s := states(t, b); s[0].Level != 0 || s[1].Level != 0 {
+			t.Errorf("%v units and %v in progress, want none", s[0].Level, s[1].Level)
+		}
+	})
+}
+
+// The calls of other processes count by the limit of the reply that says so, and not by the one that follows.
+func TestInFlight_StateOfANewLimitCountsNoSlotTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := new(FakeStore), Limit{Capacity: 10, LeakRate: 1}
+		old := Must(NewSharedBucket(StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+			op.Age += time.Hour
+			return s.Update(ctx, key, op)
+		}), "k", l, InFlight(2)))
+		p := admit(t, old, 1)
+		time.Sleep(time.Minute)
+		if n := inProgress(t, Must(NewSharedBucket(s, "k", l, InFlight(5)))); n != 1 {
+			t.Errorf("%v calls in progress, want 1", n)
+		}
+		p.Done()
+	})
+}
