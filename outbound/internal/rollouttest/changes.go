@@ -466,8 +466,8 @@ func (f *Changes) Play(t testing.TB, seed uint64) {
 	c.lawful()
 }
 
-// idle checks that soon after the last call no slot is in use. A bucket whose Book has found no slot
-// keeps one until it reports to the store again.
+// idle checks that the last call leaves no slot in use. A bucket keeps one for a while after a Book
+// that has found too few.
 func (c *changing) idle() {
 	var used []outbound.State
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
