@@ -47,6 +47,10 @@ type BookRequest struct {
 	Claim float64
 	// Weight is this process's weight, as [store.Op.Weight] says. If it is zero, it is 1.
 	Weight float64
+	// Headroom is the fraction of each limit, from 0 to less than 1, that the calls keep free for
+	// other calls. It counts in whole units and slots, rounded down, and in the limits of which a call
+	// takes units. Book then reserves no time ahead, except After: other calls would wait behind it.
+	Headroom float64
 
 	// Tickets are the reservations, in order: at most one for each of Costs.
 	Tickets []Ticket
@@ -71,9 +75,16 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 	if k.Wait < 0 || k.Horizon < 0 || k.After < 0 {
 		return fmt.Errorf("%w: BookRequest: Wait %v, After %v or Horizon %v is negative", ErrInvalid, k.Wait, k.After, k.Horizon)
 	}
+	if !(k.Headroom >= 0 && k.Headroom < 1) {
+		return fmt.Errorf("%w: BookRequest: Headroom %v is not from 0 to less than 1", ErrInvalid, k.Headroom)
+	}
 	s := step{costs: k.Costs, inJob: k.InJob, waits: true, Op: store.Op{
-		Action: store.Book, Wait: k.Wait, Horizon: k.Horizon, After: k.After, Claim: k.Claim, Weight: k.Weight, Into: k.into[:0], Slots: true,
+		Action: store.Book, Wait: k.Wait, Horizon: k.Horizon, After: k.After, Claim: k.Claim, Weight: k.Weight, Headroom: k.Headroom, Into: k.into[:0], Slots: true,
 	}}
+	if k.Headroom > 0 {
+		ahead := k.After + k.After/8 // a slow clock rounds After up
+		s.Wait, s.Horizon = min(k.Wait, ahead), min(k.Horizon, ahead)
+	}
 	var invalid error
 	if len(k.Costs) > 0 && !k.Costs[0].valid() {
 		invalid = &CostError{Key: b.key, Cost: k.Costs[0], Err: ErrInvalid}
@@ -108,6 +119,7 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 	replied := r.State.Speed > 0
 	if replied {
 		k.Clock = b.clock(&r, sent, &k.Clock)
+		k.Clock.headroom = k.Headroom
 		if k.Clock.changes = changes; len(s.reports) > 0 {
 			k.Clock.changes++ // the caller knows that they have arrived
 		}

@@ -11,15 +11,17 @@ import (
 // reservations and after waiting calls that cost ahead in all. With one leaky limit it is exact. It
 // does not cover limits on calls in flight. If [Clock.Lacks] is true for the call, it is the time
 // of the reply, because the store may be available again at any time. limit is what the call waits
-// for, as in [ThrottledError]. A cost above a capacity is a [*CostError].
+// for, as in [ThrottledError]. A cost above a capacity is a [*CostError]. The Headroom of the
+// BookRequest counts, as if no other call came.
 func (k *Clock) Earliest(c, ahead *Cost) (at time.Time, limit string, err error) {
-	if err := k.whole.check(k.core.key, c); err != nil {
+	if err := k.whole.checkBeside(k.core.key, c, k.headroom); err != nil {
 		return at, "", err
 	}
 	if k.Lacks(c) {
 		return k.at, "", nil
 	}
 	units, before := k.limits.units(c), store.Units{}
+	units = (&store.Op{Headroom: k.headroom}).Needs(k.limits.law, &units)
 	for i := range k.limits.law {
 		before[i] = ahead[k.limits.law[i].Unit]
 	}

@@ -290,7 +290,7 @@ func (w *twin) acquire(n float64) {
 	w.advance()
 	was := w.state.Clone()
 	c := new(store.Charge)
-	wait, _, ok := w.state.Fill(w.limits, &store.Units{n}, 0, c)
+	wait, _, ok := w.state.Fill(w.limits, &store.Units{n}, &store.Units{n}, 0, c)
 	p, err := w.b.Acquire(ctx, Cost{n})
 	var full *ThrottledError
 	retry := time.Duration(0)
@@ -306,7 +306,7 @@ func (w *twin) acquire(n float64) {
 		w.state = was
 		return
 	case !ok && err == nil:
-		if _, _, ok = w.state.Fill(w.limits, &store.Units{n}, wait, c); !ok {
+		if _, _, ok = w.state.Fill(w.limits, &store.Units{n}, &store.Units{n}, wait, c); !ok {
 			w.Fatalf("not even after %v", wait)
 		}
 	case !ok:

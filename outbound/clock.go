@@ -23,6 +23,7 @@ type Clock struct {
 	fresh    time.Duration // for how long it may be relied upon from then
 	shared   bool
 	changes  uint64 // of the bucket, before the request
+	headroom float64
 }
 
 // clock returns what the reply to a request of that time reports. older is the clock before.
@@ -147,7 +148,7 @@ func (k *Clock) Same(older *Clock) bool {
 // Lacks reports whether a call of this cost exceeds the part of the limits that a fallback uses
 // while a store is unavailable. Such a call fails with the store's error.
 func (k *Clock) Lacks(c *Cost) bool {
-	return k.limits != nil && k.limits != k.whole && k.limits.lacks(c)
+	return k.limits != nil && k.limits != k.whole && k.limits.lacks(c, k.headroom)
 }
 
 // Reopens returns the longest time until each window and calendar can admit one more call, after

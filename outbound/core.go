@@ -363,12 +363,12 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 		s.costs = s.costs[:i]
 	}
 	if h := b.slots().fleet; h != nil && len(s.costs) > 0 && !s.inJob && s.Move == nil {
-		bad := b.inForce().check(b.key, &s.costs[0])
+		bad := b.inForce().checkBeside(b.key, &s.costs[0], s.Headroom)
 		if bad != nil && len(s.back) == 0 { // other limits may be in force
 			if err := b.do(ctx, "look", &step{}, new(reply)); err != nil {
 				return err
 			}
-			if bad = b.inForce().check(b.key, &s.costs[0]); bad != nil {
+			if bad = b.inForce().checkBeside(b.key, &s.costs[0], s.Headroom); bad != nil {
 				return bad
 			}
 		}
@@ -386,7 +386,7 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 	if err := b.do(ctx, s.Action.String(), s, r); err != nil || len(r.Charges) > 0 || len(s.costs) == 0 {
 		return err
 	}
-	if bad := r.force.check(b.key, &s.costs[0]); bad != nil {
+	if bad := r.force.checkBeside(b.key, &s.costs[0], s.Headroom); bad != nil {
 		return bad
 	} else if !r.Refused && s.Move == nil {
 		return &StoreError{Op: s.Action.String(), Key: b.key, Err: errSilent}

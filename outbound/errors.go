@@ -167,6 +167,8 @@ type CostError struct {
 	Limit Limit
 	// Cost is what the call would take.
 	Cost Cost
+	// Headroom is how many units of the limit the call's queue keeps free for other calls.
+	Headroom float64
 	// Err is ErrTooLarge or ErrInvalid.
 	Err error
 }
@@ -182,6 +184,9 @@ func (e *CostError) Error() string {
 	n, cure := e.Cost[e.Limit.Unit], "split the call"
 	if e.Limit.kind == store.Leaky && n <= e.Limit.n { // of Per
 		cure = "use Window or Burst(" + number(n) + ")"
+	}
+	if e.Headroom > 0 {
+		return fmt.Sprintf("outbound: cost %s for %s exceeds limit %s with %s kept free for others: %s", number(n), quote(e.Key), e.Limit, number(e.Headroom), cure)
 	}
 	return fmt.Sprintf("outbound: cost %s for %s exceeds limit %s: %s", number(n), quote(e.Key), e.Limit, cure)
 }

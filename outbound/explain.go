@@ -54,6 +54,12 @@ type Explanation struct {
 // does not count calls that wait in a queue: ask the queue. A cost above a capacity is in the
 // Explanation's Err. An invalid cost is a [*CostError].
 func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
+	return b.ExplainBeside(ctx, c, 0)
+}
+
+// ExplainBeside is Explain for a call that keeps a fraction of each limit free for others, as
+// [BookRequest].Headroom says.
+func (b *Bucket) ExplainBeside(ctx context.Context, c Cost, headroom float64) (Explanation, error) {
 	if err := b.ready(ctx); err != nil {
 		return Explanation{}, err
 	}
@@ -72,19 +78,20 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 	if s.Last > time.Microsecond { // in a hold the time of what has left before it
 		e.Booked = s.Real(s.Last)
 	}
-	longest, units := e.explainLimits(&r, &k), k.limits.units(&c)
+	longest, units := e.explainLimits(&r, &k, headroom), k.limits.units(&c)
+	units = (&store.Op{Headroom: headroom}).Needs(k.limits.law, &units)
 	w, _, _ := s.Wait(k.limits.law, &units)
 	e.Wait = s.Real(w)
 	if c.charged() == (Cost{}) && r.inFlight == nil {
 		e.Wait = held // it has no reservation behind other calls
 	}
-	switch bad := k.whole.check(b.key, &c); {
+	switch bad := k.whole.checkBeside(b.key, &c, headroom); {
 	case bad != nil:
 		e.Wait, e.Because, e.Limit, e.Err = -1, "never", "", bad
-	case k.limits.lacks(&c): // a share, and calls fail with the store's error
+	case k.limits.lacks(&c, headroom): // a share, and calls fail with the store's error
 		e.Wait, e.Because = -1, "limit"
 		e.Limit = e.States[slices.IndexFunc(e.States, func(l State) bool { return l.Wait < 0 && !l.Limit.inFlight })].Label()
-	case r.inFlight != nil && r.used >= int(r.inFlight.Capacity):
+	case r.inFlight != nil && r.used+keptFree(int(r.inFlight.Capacity), headroom) >= int(r.inFlight.Capacity):
 		e.Wait, e.Because, e.Limit = -1, "in flight", r.inFlight.label()
 	case e.Wait <= 0:
 	case held >= e.Wait-held:
@@ -99,20 +106,23 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 
 // explainLimits adds the state of each limit, and names the one that makes the call wait longest.
 // It returns the longest wait that one of them alone makes.
-func (e *Explanation) explainLimits(r *reply, k *Clock) (longest time.Duration) {
+func (e *Explanation) explainLimits(r *reply, k *Clock, headroom float64) (longest time.Duration) {
 	s, units, at, most := &k.state, r.force.units(&e.Cost), 0, time.Duration(0)
+	needs := (&store.Op{Headroom: headroom}).Needs(k.limits.law, &units)
 	defer func(rem time.Duration) { s.Rem = rem }(s.Rem)
 	s.Rem = 0
 	e.States = r.states()
 	for i := range e.States {
 		l := &e.States[i]
 		if l.Limit.inFlight {
-			if r.used >= int(r.inFlight.Capacity) {
+			l.Headroom = float64(keptFree(int(l.Limit.Capacity), headroom))
+			if float64(r.used)+l.Headroom >= l.Limit.Capacity {
 				l.Wait = -1
 			}
 			continue
 		}
-		law, n := &k.limits.law[at], units[at]
+		law, n := &k.limits.law[at], needs[at]
+		l.Headroom = n - units[at]
 		l.Wait = s.Alone(k.limits.law, at, n)
 		longest = max(longest, l.Wait)
 		own := l.Wait
@@ -203,7 +213,7 @@ func (e *Explanation) answer() string {
 func (l *State) explain(c *Cost) string {
 	s, units := "limit "+quote(l.Label())+": ", c[l.Limit.Unit]
 	if l.Limit.inFlight {
-		return s + number(l.Level) + " of " + number(l.Limit.Capacity) + " calls in progress"
+		return s + number(l.Level) + " of " + number(l.Limit.Capacity) + " calls in progress" + l.kept()
 	}
 	if l.Limit.Capacity == 1 && l.Limit.kind == store.Leaky {
 		s += "1 each " + span(time.Duration(float64(time.Second)/(l.Limit.LeakRate*l.Speed)))
@@ -212,6 +222,7 @@ func (l *State) explain(c *Cost) string {
 	} else {
 		s += "level " + number(l.Level) + " of " + number(l.Limit.Capacity)
 	}
+	s += l.kept()
 	switch {
 	case units == 0:
 		return s
@@ -224,6 +235,14 @@ func (l *State) explain(c *Cost) string {
 		return s + ", capacity for " + number(units) + " now"
 	}
 	return s + ", capacity for " + number(units) + " in " + span(l.Wait)
+}
+
+// kept says how much a queue keeps free.
+func (l *State) kept() string {
+	if l.Headroom <= 0 {
+		return ""
+	}
+	return ", " + number(l.Headroom) + " kept free for others"
 }
 
 // span is a duration without needless digits.

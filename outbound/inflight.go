@@ -43,6 +43,7 @@ type holder struct {
 	wants    int           // slots that calls which wait have not found
 	wanted   time.Duration // when the last of them looked for one
 	waiters  int           // calls that wait for the answer only
+	low      low           // calls that keep slots free
 	waits    bool          // the store knows that calls wait
 	asking   bool
 	due      bool          // ask now
@@ -58,9 +59,20 @@ type holder struct {
 	held     time.Duration // when the last reply with a hold came
 }
 
+// low are calls that keep a part of the slots free for others. Each needs a slot that was granted
+// for it: what the process has in hand may be what others were to find.
+type low struct {
+	headroom float64       // the fraction that the last of them keeps free
+	wants    int           // slots that they have not found
+	wanted   time.Duration // when the last of them looked for one
+	granted  int           // slots in hand that the last answer has granted for them
+	at       time.Duration // when
+	again    time.Duration // they do not ask before
+}
+
 // newHolder returns the holder of a bucket that a store keeps.
 func newHolder(of *slots, key string, limit *Limit, in store.Store, notify func()) *holder {
-	h := &holder{of: of, id: rand.Uint64() | 1, notify: notify, answered: make(chan struct{}), granted: never, idleFrom: never, again: never, pause: never, wanted: never, received: never, held: never}
+	h := &holder{of: of, id: rand.Uint64() | 1, notify: notify, answered: make(chan struct{}), granted: never, idleFrom: never, again: never, pause: never, wanted: never, received: never, held: never, low: low{wanted: never, again: never, at: never}}
 	h.core.init(key, []Limit{leasedLimit(limit)}, in)
 	h.core.slowPath().shared.key = apart + "in flight:" + key
 	return h
@@ -113,6 +125,16 @@ func (h *holder) surplus() int {
 // spare returns how many calls may start.
 func (h *holder) spare() int { return h.idle() - h.surplus() }
 
+// spareBeside is spare for calls that keep a fraction of the slots free.
+func (h *holder) spareBeside(headroom float64) int {
+	if headroom > 0 && now()-h.low.at > minReplyAge {
+		return 0
+	} else if headroom > 0 {
+		return min(h.low.granted, h.spare())
+	}
+	return h.spare()
+}
+
 // total returns the slots that other processes hold and those in use here, as far as is known.
 func (h *holder) total() int { return h.of.used + h.others }
 
@@ -123,15 +145,23 @@ func (h *holder) count(r *reply) {
 }
 
 // lacks notes how many calls of a booking have found no slot.
-func (h *holder) lacks(n int) {
-	h.wants, h.wanted = max(h.wants, n), now()
+func (h *holder) lacks(n int, headroom float64) {
+	h.want(n, headroom)
 	h.plan()
+}
+
+func (h *holder) want(n int, headroom float64) {
+	if headroom > 0 {
+		h.low.wants, h.low.wanted, h.low.headroom = max(h.low.wants, n), now(), headroom
+	} else {
+		h.wants, h.wanted = max(h.wants, n), now()
+	}
 }
 
 // forgo notes that no call waits for the bucket any more.
 func (h *holder) forgo() {
 	h.of.mu.Lock()
-	h.wants = 0
+	h.wants, h.low.wants = 0, 0
 	h.plan()
 	h.of.mu.Unlock()
 }
@@ -141,6 +171,9 @@ func (h *holder) forgo() {
 func (h *holder) freed(refused bool) {
 	if h.idleFrom = now(); refused || !h.last.Other {
 		h.idleFrom += idleFor
+	}
+	if !refused {
+		h.low.again = never // there is a slot to return
 	}
 	h.plan()
 }
@@ -154,9 +187,14 @@ func (h *holder) plan() {
 	if t-h.wanted > wantedFor {
 		h.wants = 0
 	}
+	if t-h.low.wanted > wantedFor {
+		h.low.wants = 0
+	}
 	need := h.wants + h.waiters
 	if need > h.spare() {
 		at = h.again
+	} else if need == 0 && h.low.wants > 0 && h.spareBeside(h.low.headroom) == 0 {
+		at = h.low.again
 	}
 	if h.idle() > need {
 		at = min(at, h.idleFrom)
@@ -199,9 +237,14 @@ func (h *holder) ask() {
 	if unused := h.idle() - h.wants - h.waiters; unused > back && now() >= h.idleFrom {
 		back = unused
 	}
+	want, headroom := max(0, h.wants+h.waiters-h.spare()), 0.
+	if h.wants+h.waiters == 0 && h.low.wants > 0 {
+		back, want, headroom = h.idle(), h.low.wants, h.low.headroom
+	}
 	h.have -= back // before the ask leaves
+	h.low.granted = 0
 	s := step{Op: store.Op{Action: store.Allot, Ask: store.Ask{
-		ID: h.id, Keep: h.have, Want: max(0, h.wants+h.waiters-h.spare()), Stays: h.wants > 0, Known: !h.lapsed(), Lease: h.of.limit.Load().lease(),
+		ID: h.id, Keep: h.have, Want: want, Stays: h.wants > 0, Known: !h.lapsed(), Lease: h.of.limit.Load().lease(), Headroom: headroom,
 	}}}
 	h.of.mu.Unlock()
 	sent, r := time.Now(), reply{}
@@ -218,10 +261,20 @@ func (h *holder) ask() {
 		h.count(&r)
 		changed = h.learn()
 		if got > 0 {
-			h.have, h.granted, h.idleFrom, h.wants, changed = h.have+got, t, t+idleFor, max(0, h.wants-got), true
+			if h.have, h.granted, h.idleFrom, changed = h.have+got, t, t+idleFor, true; headroom > 0 {
+				h.low.granted, h.low.at, h.low.wants = got, t, max(0, h.low.wants-got)
+			} else {
+				h.wants = max(0, h.wants-got)
+			}
 		}
-		if h.again = never; got < s.Ask.Want {
-			h.again = t + time.Duration(float64(h.last.Again)*(0.9+0.2*rand.Float64()))
+		again := time.Duration(never)
+		if got < s.Ask.Want {
+			again = t + time.Duration(float64(h.last.Again)*(0.9+0.2*rand.Float64()))
+		}
+		if headroom > 0 {
+			h.low.again = again
+		} else {
+			h.again = again
 		}
 	}
 	close(h.answered)
@@ -238,17 +291,19 @@ func (h *holder) ask() {
 func (h *holder) wait(ctx context.Context, s *step) (again time.Duration, err error) {
 	h.of.mu.Lock()
 	defer h.of.mu.Unlock()
-	for h.spare() == 0 {
+	for h.spareBeside(s.Headroom) == 0 {
 		if !h.asking {
-			again = h.again - now()
-			if s.waits && max(again, h.pause-now()) > 0 {
+			if again = h.again - now(); s.Headroom > 0 {
+				again = h.low.again - now()
+			}
+			if s.waits && (max(again, h.pause-now()) > 0 || s.Headroom > 0 && h.wants+h.waiters > 0) {
 				return 0, nil // it learns of a slot
 			} else if again > 0 {
 				return again, nil
 			}
 		}
 		if s.waits {
-			h.wants, h.wanted = max(h.wants, len(s.costs)), now()
+			h.want(len(s.costs), s.Headroom)
 		} else {
 			h.waiters++
 		}

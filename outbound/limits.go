@@ -112,7 +112,10 @@ func (s *limitSet) units(c *Cost) (n store.Units) {
 }
 
 // check returns why a call of this cost can never be admitted by these limits of a key, or nil.
-func (s *limitSet) check(key string, c *Cost) error {
+func (s *limitSet) check(key string, c *Cost) error { return s.checkBeside(key, c, 0) }
+
+// checkBeside is check for a call that keeps a fraction of each limit free.
+func (s *limitSet) checkBeside(key string, c *Cost, headroom float64) error {
 	if !c.valid() {
 		return badCost(key, nil, c, ErrInvalid)
 	}
@@ -123,7 +126,7 @@ func (s *limitSet) check(key string, c *Cost) error {
 		if first == nil || l.Unit < first.Unit {
 			first = l
 		}
-		if small == nil && l.Takes(c[l.Unit]) > l.Capacity {
+		if n := l.Takes(c[l.Unit]); small == nil && (n > l.Capacity || n > 0 && headroom > 0 && n+l.Headroom(headroom) > l.Capacity) {
 			small = l
 		}
 	}
@@ -131,13 +134,15 @@ func (s *limitSet) check(key string, c *Cost) error {
 	case first != nil && c[first.Unit] == 0:
 		return badCost(key, first, c, ErrInvalid)
 	case small != nil:
-		return badCost(key, small, c, ErrTooLarge)
+		bad := badCost(key, small, c, ErrTooLarge)
+		bad.Headroom = small.Headroom(headroom)
+		return bad
 	}
 	return nil
 }
 
 //go:noinline
-func badCost(key string, l *store.Limit, c *Cost, err error) error { // apart, so that bad costs need no stack of good ones
+func badCost(key string, l *store.Limit, c *Cost, err error) *CostError { // apart, so that bad costs need no stack of good ones
 	e := &CostError{Key: key, Cost: *c, Err: err}
 	if l != nil {
 		e.Limit = limitOf(l)
@@ -145,9 +150,16 @@ func badCost(key string, l *store.Limit, c *Cost, err error) error { // apart, s
 	return e
 }
 
-// lacks reports whether a cost is above the capacity of a limit.
-func (s *limitSet) lacks(c *Cost) bool {
-	return slices.ContainsFunc(s.law, func(l store.Limit) bool { return l.Takes(c[l.Unit]) > l.Capacity })
+// lacks reports whether a cost is above the capacity of a limit, with a fraction that stays free.
+func (s *limitSet) lacks(c *Cost, headroom float64) bool {
+	n := s.units(c)
+	n = (&store.Op{Headroom: headroom}).Needs(s.law, &n)
+	for i := range s.law {
+		if n[i] > s.law[i].Capacity {
+			return true
+		}
+	}
+	return false
 }
 
 // inFlightOf returns the InFlight among limits, or nil.

@@ -83,12 +83,17 @@ func (p *slots) adapt(admitted time.Duration, refused bool) {
 	p.adapted.Store(&next)
 }
 
-// spare returns how many calls may start, of at most so many.
-func (p *slots) spare(most int) int {
+// spare returns how many calls may start, of at most so many, that keep a fraction free.
+func (p *slots) spare(most int, headroom float64) int {
 	if p.fleet != nil {
-		return p.fleet.spare()
+		return p.fleet.spareBeside(headroom)
 	}
-	return max(0, most-p.used)
+	return max(0, most-p.used-keptFree(most, headroom))
+}
+
+// keptFree returns how many of the slots a fraction keeps free: less than all of them.
+func keptFree(most int, fraction float64) int {
+	return min(most-1, int((&store.Limit{Capacity: float64(most)}).Headroom(fraction)))
 }
 
 // ended counts n calls less. If refused is true, they were not sent.
@@ -144,7 +149,7 @@ func (p *slots) reserve(s *step) (asked []Cost) {
 		return s.costs
 	}
 	asked = s.costs
-	n := min(len(asked), p.spare(most))
+	n := min(len(asked), p.spare(most, s.Headroom))
 	s.costs = asked[:n]
 	p.missed = p.missed || n < len(asked) && p.reserved > 0
 	p.used += n
@@ -152,8 +157,11 @@ func (p *slots) reserve(s *step) (asked []Cost) {
 	if p.used >= most {
 		p.full = now()
 	}
+	if p.fleet != nil && s.Headroom > 0 {
+		p.fleet.low.granted -= n
+	}
 	if p.fleet != nil && s.waits && n < len(asked) {
-		p.fleet.lacks(len(asked) - n)
+		p.fleet.lacks(len(asked)-n, s.Headroom)
 	}
 	return asked
 }
@@ -165,6 +173,10 @@ func (p *slots) seat(s *step, asked []Cost, r *reply) (missed bool) {
 	defer p.mu.Unlock()
 	if r.slots = s.seats; s.seats {
 		reserved, taken := len(s.costs), len(r.Charges)
+		if p.fleet != nil && s.Headroom > 0 && reserved > taken {
+			p.fleet.low.wants = 0 // it is another limit that lacks capacity
+			p.fleet.low.granted += reserved - taken
+		}
 		p.ended(reserved-taken, true)
 		p.reserved -= reserved
 		if !r.Refused && taken == reserved && reserved < len(asked) {

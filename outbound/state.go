@@ -38,6 +38,9 @@ type State struct {
 	// Wait is set in an [Explanation]: how long until the call's units fit in this limit alone,
 	// without a hold. It is negative if they never fit, or if it is unknown.
 	Wait time.Duration
+	// Headroom is set in an [Explanation] of a queue: how many units or slots it keeps free for other
+	// calls.
+	Headroom float64
 }
 
 // Label returns the limit's name, or its numbers if it has none, such as "10 per 1s".

@@ -94,7 +94,7 @@ func (t *trip) resolve(key string, s *step, f *inForce) {
 		}
 	}
 	for i := range s.costs {
-		if s.Action == store.Book && f.check(key, &s.costs[i]) != nil {
+		if s.Action == store.Book && f.checkBeside(key, &s.costs[i], s.Headroom) != nil {
 			break
 		}
 		t.costs = append(t.costs, f.units(&s.costs[i]))

@@ -46,6 +46,15 @@ type Config struct {
 	// more processes. A queue of weight 9 leaves a tenth to one of weight 1. If calls wait in one
 	// queue only, it has the whole rate. If Weight is zero, it is 1.
 	Weight float64
+	// Headroom is the fraction of each limit that this queue keeps free for other queues and calls,
+	// from 0 to less than 1. With 0.2 around a Window of 100 its calls leave only while 20 units
+	// remain after them. Calls of other queues, processes and programs then find capacity without a
+	// wait. It counts in each limit of which the call takes units, and in the slots of an
+	// [outbound.InFlight], in whole units, rounded down. So a limit of a capacity of 1, such as
+	// PerSecond(10), keeps nothing free. A call that needs more than the rest is an
+	// [*outbound.CostError]. The queue reserves no time ahead, so Weight does not apply, and several
+	// queues with a Headroom share what is left by chance. Early refusals count no other calls.
+	Headroom float64
 	// Behind is another queue of this process, such as that of users. While calls wait there, this
 	// queue reserves no time: its calls wait up to MaxWait or their deadlines. A call that has a
 	// reservation keeps it: one call below 50 calls per second, and those of about 15 ms above. The
@@ -63,6 +72,9 @@ func (c Config) check() error {
 	}
 	if !(c.Weight >= 0 && c.Weight <= math.MaxFloat64) {
 		return fmt.Errorf("queue: Weight %v is negative or no number: %w", c.Weight, outbound.ErrInvalid)
+	}
+	if !(c.Headroom >= 0 && c.Headroom < 1) {
+		return fmt.Errorf("queue: Headroom %v is not from 0 to less than 1: %w", c.Headroom, outbound.ErrInvalid)
 	}
 	return nil
 }

@@ -85,7 +85,7 @@ func (q *Queue) toBook(now time.Time) (first *waiter) {
 	k.Costs, k.Move = k.Costs[:0], outbound.Ticket{}
 	early := q.early(now)
 	switch {
-	case q.news > 0 && len(l.tickets) == 1 && early > 0:
+	case q.news > 0 && len(l.tickets) == 1 && early > 0 && k.Headroom == 0:
 		// Returned units may bring the only reservation nearer.
 		first, k.Move = l.end.next, l.tickets[0]
 		k.Costs = append(k.Costs, first.cost)
@@ -108,7 +108,7 @@ func (q *Queue) toBook(now time.Time) (first *waiter) {
 	}
 	// By Claim, processes with a backlog have equal shares. Without it those close to the store
 	// would have most of a busy bucket. One call is no backlog.
-	if k.Claim = cmp.Or(k.Claim, math.Inf(1)); len(k.Costs) == 1 {
+	if k.Claim = cmp.Or(k.Claim, math.Inf(1)); len(k.Costs) == 1 || k.Headroom > 0 {
 		k.Claim = 0
 	}
 	return first
@@ -158,7 +158,10 @@ func (q *Queue) nextIn(now time.Time) time.Duration {
 // long. A calendar books it only after its period, if w waits for the one after the next, and a
 // fixed window after its end.
 func (q *Queue) bookableAt(w *waiter, after time.Duration, now time.Time) time.Time {
-	at := now.Add(newsCheck) // another process may have changed the limits
+	at := now.Add(newsCheck)   // another process may have changed the limits
+	if q.config.Headroom > 0 { // calls leave when the bucket is asked, and not before
+		return now.Add(min(newsCheck, after))
+	}
 	if q.clock.Known() {
 		if opens, _, _ := q.clock.Earliest(&w.cost, new(outbound.Cost)); opens.Before(at) {
 			at = opens
@@ -219,7 +222,7 @@ func (q *Queue) surely(w *waiter) bool {
 	if alike {
 		ahead = &l.sure
 	}
-	w.sure = q.config.Behind == nil && !q.head.soonest.After(by) && q.clock.Surely(&w.cost, ahead, l.n, alike, by)
+	w.sure = q.config.Behind == nil && q.config.Headroom == 0 && !q.head.soonest.After(by) && q.clock.Surely(&w.cost, ahead, l.n, alike, by)
 	return w.sure
 }
 

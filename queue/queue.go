@@ -76,7 +76,7 @@ type Stats struct {
 func New(b *outbound.Bucket, c Config) *Queue {
 	q := &Queue{bucket: b, config: c, err: c.check(), shared: b.Shared()}
 	q.config.MaxLen = cmp.Or(c.MaxLen, defaultLen)
-	q.booking.Weight = c.Weight
+	q.booking.Weight, q.booking.Headroom = c.Weight, c.Headroom
 	q.line.init()
 	return q
 }
@@ -182,7 +182,7 @@ func (q *Queue) ask(ctx context.Context, c *outbound.Cost, p *outbound.Permit) (
 	defer q.mu.Unlock()
 	// A request to a store takes time, and the caller may give up meanwhile. Unused reservations must
 	// go back before the bucket is asked, or it would refuse the call for their sake.
-	if q.closed || q.booking.InJob || q.shared || !q.idle() || q.givesWay() {
+	if q.closed || q.booking.InJob || q.shared || !q.idle() || q.givesWay() || q.config.Headroom > 0 {
 		return false, nil
 	}
 	return q.askLocked(ctx, c, p)
@@ -328,7 +328,7 @@ func (q *Queue) Explain(ctx context.Context, c outbound.Cost) (outbound.Explanat
 	if err := q.invalid(); err != nil {
 		return outbound.Explanation{}, err
 	}
-	e, err := q.bucket.Explain(ctx, c)
+	e, err := q.bucket.ExplainBeside(ctx, c, q.config.Headroom)
 	if err != nil {
 		return e, err
 	}

@@ -212,11 +212,12 @@ const whole = 2
 // exactly carries op out as a server that has booked m calls, whatever the limits allow.
 func exactly(op *store.Op, s *store.Stored, now time.Duration, m int, other *store.Reply) store.Reply {
 	o := *op
-	o.Costs, o.Wait, o.Horizon = op.Costs[:m], farthest, farthest
+	o.Costs, o.Wait, o.Horizon, o.Headroom = op.Costs[:m], farthest, farthest, 0
 	r := o.ApplyAt(s, now, now)
 	if m < len(op.Costs) {
 		if r.Refused, r.Limit, r.Wait = true, other.Limit, other.Wait; r.Wait <= 0 {
-			w, which, _ := s.State.Wait(s.Limits, &op.Costs[m])
+			needs := op.Needs(s.Limits, &op.Costs[m])
+			w, which, _ := s.State.Wait(s.Limits, &needs)
 			r.Limit, r.Wait = which, max(1, s.State.Real(w))
 		}
 	}

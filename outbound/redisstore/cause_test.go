@@ -316,7 +316,7 @@ func (f instead) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPip
 func grant(cmd *redis.Cmd) {
 	step := decode(string(cmd.Args()[7].([]byte))[headSize+5:]) // 5: the head of the array
 	backs, runs, booked := int(step[8]), int(step[9]), 0.
-	for at := 10 + 4 + 8*backs + 5; runs > 0; runs-- {
+	for at := 10 + 4 + 8*backs + 6; runs > 0; runs-- {
 		booked += step[at]
 		at += 2
 	}

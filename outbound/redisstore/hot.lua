@@ -36,7 +36,7 @@
 -- known, ref (µs), n, move (0 none, 1 undo, 2 book nothing), reports, backs, runs; capacity, rate,
 -- kind and window of each limit; begin, end and next of each calendar's period, in seconds; the
 -- charge of the move; the reports; the backs; and if there are runs wait, horizon, after, claim,
--- weight, the runs.
+-- weight, headroom, the runs.
 --   charge: id (-1: settled; 1e17: of another life, or none), prev, place and before less (ref -
 --           born), until (µs), of each limit N, Y (-inf: nothing can be returned), Up
 --   report: 0 settled: charge, Used of each limit. 1 refused, 2 held: epoch less that of v, wait,
@@ -529,8 +529,8 @@ repeat
   end
 
   if runs > 0 then
-    local most, horizon, after, claim, weight = unpack(q, pos, pos + 4)
-    pos = pos + 5
+    local most, horizon, after, claim, weight, headroom = unpack(q, pos, pos + 5)
+    pos = pos + 6
     if moved then most = 4.6e18 end
     after = after > 0 and max(0, after - max(0, rem)) or 0
     if speed < 1 and after > 0 then after = dial_of(after) end
@@ -538,14 +538,19 @@ repeat
     local sum = begins and 0 or claim
     for _ = 1, runs do
       local left = q[pos]
-      for i = 1, n do full = full or q[pos + i] > q[4 * i + 7] end
+      local needs = {} -- what has to be free, with the headroom
+      for i = 1, n do
+        local u, cap = q[pos + i], q[4 * i + 7]
+        if headroom > 0 and u > 0 then u = u + floor(cap * headroom + 1e-9) end
+        needs[i], full = u, full or u > cap
+      end
       while left > 0 and not full do
         local w, again, more = max(0, last), true, 1
         if m == 0 then w = max(w, after) end
         while again and not full do -- until no limit makes it later
           again = false
           for i = 1, n do
-            local u, cap, kind, at_w = q[pos + i], q[4 * i + 7], q[4 * i + 9], w
+            local u, cap, kind, at_w = needs[i], q[4 * i + 7], q[4 * i + 9], w
             local total, fit = d[2 * i + 13] + u, cap * (1 + 0.5e-9)
             if u == 0 then -- it does not fill it
             elseif kind == 0 then
@@ -596,7 +601,7 @@ repeat
           more = left
           for i = 1, n do
             local u = q[pos + i]
-            if u > 0 then more = min(more, floor((q[4 * i + 7] - d[2 * i + 13]) / u) - 1) end
+            if u > 0 then more = min(more, floor((q[4 * i + 7] - needs[i] + u - d[2 * i + 13]) / u) - 1) end
           end
           more = max(1, more)
         end

@@ -194,7 +194,7 @@ func (q *request) steps() []byte {
 			weight = 1
 		}
 		w.ints(int64(min(op.Wait, farthest)), int64(op.Horizon), int64(max(0, op.After)))
-		w.add(op.Claim, weight)
+		w.add(op.Claim, weight, max(0, op.Headroom))
 		for i := 0; i < len(op.Costs); {
 			j := i + 1
 			for j < len(op.Costs) && op.Costs[j] == op.Costs[i] {

@@ -337,6 +337,9 @@ func (w *twin) step() *store.Op {
 	if w.IntN(3) == 0 {
 		op.Claim = []float64{1, 5, 40, math.Inf(1), math.NaN(), -1}[w.IntN(6)]
 	}
+	if w.IntN(4) == 0 {
+		op.Headroom = []float64{0.1, 0.29, 0.5, 0.99}[w.IntN(4)]
+	}
 	if w.IntN(5) == 0 {
 		op.Move = w.take()
 	}

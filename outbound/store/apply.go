@@ -274,11 +274,31 @@ func (op *Op) Movable(limits []Limit) bool {
 				return false
 			}
 		}
-		if op.Costs[0][i] > limits[i].Capacity {
+	}
+	n := op.Needs(limits, &op.Costs[0])
+	for i := range limits {
+		if n[i] > limits[i].Capacity {
 			return false
 		}
 	}
 	return true
+}
+
+// Needs returns the units that have to be free in each limit for a call of n: with the Headroom.
+func (op *Op) Needs(limits []Limit, n *Units) Units {
+	needs := *n
+	for i := range limits {
+		if op.Headroom > 0 && n[i] > 0 {
+			needs[i] += limits[i].Headroom(op.Headroom)
+		}
+	}
+	return needs
+}
+
+// Headroom returns a fraction of the limit's capacity in whole units, rounded down: a limit of a
+// capacity of 1, which only spaces calls, has none.
+func (l *Limit) Headroom(fraction float64) float64 {
+	return math.Floor(float64(l.Capacity*fraction) + 1e-9) // no fused operation: hot.lua has none
 }
 
 func (op *Op) book(s *Stored, r *Reply) {
@@ -306,7 +326,8 @@ func (op *Op) book(s *Stored, r *Reply) {
 		moved, booked := s.State.Last-last, len(r.Charges)
 		r.Charges = append(r.Charges, Charge{})
 		c := &r.Charges[booked]
-		wait, which, ok := s.State.Fill(s.Limits, n, most, c)
+		needs := op.Needs(s.Limits, n)
+		wait, which, ok := s.State.Fill(s.Limits, n, &needs, most, c)
 		if !ok {
 			s.State.Last, r.Charges = last, r.Charges[:booked]
 			r.Refused, r.Wait, r.Limit = true, wait, which

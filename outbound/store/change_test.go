@@ -25,7 +25,7 @@ func TestChange_ManyMoveNoReservationOfTheNextSecond(t *testing.T) {
 			calls++
 		}
 		next = new(Charge)
-		l.Fill(l.limits, &Units{1}, time.Second, next)
+		l.Fill(l.limits, &Units{1}, &Units{1}, time.Second, next)
 	}
 	if calls < 298 || calls > 304 {
 		t.Errorf("%d calls in 30 s at 10 to 10.1 a second", calls)

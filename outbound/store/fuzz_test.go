@@ -139,7 +139,7 @@ func FuzzFill(f *testing.F) {
 			o.pass(limits, x)
 			n := in.cost(limits)
 			var c Charge
-			w, _, ok := s.Fill(limits, &n, math.MaxInt64, &c)
+			w, _, ok := s.Fill(limits, &n, &n, math.MaxInt64, &c)
 			slack += 1e-12
 			var most float64
 			for i, l := range limits {
@@ -200,7 +200,7 @@ func FuzzAnything(f *testing.F) {
 			case 0:
 				n := in.cost(limits)
 				c := new(Charge)
-				if real, which, ok := s.Fill(limits, &n, pick(in, spans), c); ok {
+				if real, which, ok := s.Fill(limits, &n, &n, pick(in, spans), c); ok {
 					charges = append(charges, c)
 				} else if real < 0 || which >= len(limits) || !sameStates(s, was) {
 					t.Fatalf("refused: wait %v, limit %v, changed %v", real, which, !sameStates(s, was))

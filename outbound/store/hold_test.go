@@ -38,7 +38,7 @@ func TestHold_FillsOnlyTheShortestLimit(t *testing.T) {
 		l.Refused(l.limits, c.Epoch, time.Second, 0, c)
 		l.book(Units{1, 1}, 1)
 		var c2 Charge
-		real, _, _ := l.Fill(l.limits, &Units{1, 1}, time.Hour, &c2)
+		real, _, _ := l.Fill(l.limits, &Units{1, 1}, &Units{1, 1}, time.Hour, &c2)
 		if d := real.Seconds() - 1; math.Abs(d-drip) > 1e-4 {
 			t.Errorf("the second goes %v s after the first, want %v", d, drip)
 		}
@@ -170,7 +170,7 @@ func TestPause_CostsOnlyItsTime(t *testing.T) {
 	l := newLife(t, month)
 	l.Hold(l.limits, time.Second, nil, false)
 	for range 30 {
-		if real, _, ok := l.Fill(l.limits, &Units{1}, time.Hour, new(Charge)); !ok || real > time.Second+time.Microsecond {
+		if real, _, ok := l.Fill(l.limits, &Units{1}, &Units{1}, time.Hour, new(Charge)); !ok || real > time.Second+time.Microsecond {
 			t.Errorf("after a pause of a second a call leaves in %v", real)
 		}
 	}

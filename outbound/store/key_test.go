@@ -90,7 +90,7 @@ func (l *life) at(s float64) { l.Advance(l.limits, -7*time.Hour+sec(s)) }
 func (l *life) book(n Units, wait float64) *Charge {
 	l.Helper()
 	c := new(Charge)
-	if real, _, ok := l.Fill(l.limits, &n, time.Hour*9, c); !ok || real < sec(wait) || real > sec(wait)+3 {
+	if real, _, ok := l.Fill(l.limits, &n, &n, time.Hour*9, c); !ok || real < sec(wait) || real > sec(wait)+3 {
 		l.Errorf("a call of %v goes after %v (%v), want %v", n[:2], real, ok, sec(wait))
 	}
 	return c

@@ -53,6 +53,8 @@ type Ask struct {
 	Stays bool          // those calls wait if there is none
 	Known bool          // its lease runs: if the key does not know it, the key has lost data
 	Lease time.Duration // the lease that it relies on
+	// Headroom is the fraction of the slots that stays free after a grant: see [Limit.Headroom].
+	Headroom float64
 }
 
 // Allotment is the answer to an [Ask].
@@ -96,7 +98,8 @@ func (h *Holders) step(a *Ask, n int, e time.Duration) (*Holders, Allotment) {
 	q := t.shares(i, n)
 	got := 0
 	if !looks && t.Dial >= t.Shut && !(q.others > 0 && me.Held < before.Held) { // a process that returns slots for other processes gets none in the same step
-		got = min(max(0, a.Want), q.free)
+		kept := int((&Limit{Capacity: float64(n)}).Headroom(max(0, a.Headroom)))
+		got = min(max(0, a.Want), max(0, q.free-kept), q.free)
 		if q.others > 0 {
 			got = min(got, max(1, int(math.Ceil(q.share)))-me.Held)
 			if !a.Stays { // a call that does not wait overtakes none that does

@@ -83,7 +83,7 @@ func (f *fleet) run(until time.Duration) (taken, sent int) {
 		case 1:
 			heap.Pop(&f.idle)
 			var c Charge
-			f.Fill(f.limits, &Units{1}, farthest, &c)
+			f.Fill(f.limits, &Units{1}, &Units{1}, farthest, &c)
 			f.booked = append(f.booked, c)
 		case 2:
 			f.hear(f.answers[0])

@@ -159,7 +159,7 @@ func TestSteer_RowIsForgottenAfterAnHour(t *testing.T) {
 		t.Errorf("forgotten after %v, want an hour", in)
 	}
 	var c Charge
-	if _, _, ok := s.Fill(limits, &Units{5}, 0, &c); !ok || s.Row.Calls != 1 {
+	if _, _, ok := s.Fill(limits, &Units{5}, &Units{5}, 0, &c); !ok || s.Row.Calls != 1 {
 		t.Errorf("a call of five units: %+v", s.Row)
 	}
 	later := s

@@ -34,7 +34,7 @@ func TestUndo_AllInReverseOrder(t *testing.T) {
 			var at float64
 			for range 100 {
 				c := new(Charge)
-				l.Fill(l.limits, &Units{1}, farthest, c)
+				l.Fill(l.limits, &Units{1}, &Units{1}, farthest, c)
 				places = append(places, c)
 				at += r.Float64() * min(4e-4, 4e-3/limit.Rate)
 				l.at(at)

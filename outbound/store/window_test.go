@@ -50,7 +50,7 @@ func TestWindow_WaitsLittleLongerThanAnExactLog(t *testing.T) {
 			now += time.Duration(r.ExpFloat64() * float64(window) / (n * share))
 			s.Advance(limits, now)
 			var c Charge
-			wait, _, ok := s.Fill(limits, &Units{1}, farthest, &c)
+			wait, _, ok := s.Fill(limits, &Units{1}, &Units{1}, farthest, &c)
 			if !ok {
 				t.Fatalf("refused for %v", wait)
 			}
@@ -81,7 +81,7 @@ func TestWindow_IsUsedWholly(t *testing.T) {
 			for range windows * n {
 				s.Advance(limits, now)
 				var c Charge
-				wait, _, _ := s.Fill(limits, &Units{1}, farthest, &c)
+				wait, _, _ := s.Fill(limits, &Units{1}, &Units{1}, farthest, &c)
 				places = append(places, now+wait)
 				now += gap
 			}
@@ -105,7 +105,7 @@ func TestWindow_ManyReservationsTakeFewSlots(t *testing.T) {
 	var charges []Charge
 	for range 3000 {
 		var c Charge
-		s.Fill(limits, &Units{1, 1}, farthest, &c)
+		s.Fill(limits, &Units{1, 1}, &Units{1, 1}, farthest, &c)
 		charges = append(charges, c)
 		if r.IntN(4) == 0 { // undo the last, and more
 			k := len(charges) - 1
@@ -136,12 +136,12 @@ func TestWindow_ReturnedUnitsAreFreeImmediately(t *testing.T) {
 		var charges [4]Charge
 		for i := range charges {
 			s.Advance(limits, time.Duration(i)*200*time.Millisecond)
-			s.Fill(limits, &Units{1}, 0, &charges[i])
+			s.Fill(limits, &Units{1}, &Units{1}, 0, &charges[i])
 		}
 		s.Settle(limits, &charges[back], &Units{0.5})
 		var c Charge
-		_, _, first := s.Fill(limits, &Units{0.5}, 0, &c)
-		wait, _, second := s.Fill(limits, &Units{0.5}, 0, &c)
+		_, _, first := s.Fill(limits, &Units{0.5}, &Units{0.5}, 0, &c)
+		wait, _, second := s.Fill(limits, &Units{0.5}, &Units{0.5}, 0, &c)
 		if !first || second || wait > 400*time.Millisecond {
 			t.Errorf("call %d has settled to less: admitted %v and %v, wait %v", back, first, second, wait)
 		}

@@ -159,14 +159,14 @@ func (w *world) goes(n Units) error {
 	limits := w.limits()
 	var c Charge
 	probe := w.probe()
-	wait, _, ok := probe.Fill(limits, &n, 0, &c)
+	wait, _, ok := probe.Fill(limits, &n, &n, 0, &c)
 	if ok {
 		return nil
 	}
 	wait += w.ahead // Apply adds it to the wait of a refusal
 	probe.Keep(w.ahead)
 	probe.Advance(limits, w.now()+wait)
-	if again, _, ok := probe.Fill(limits, &n, 0, &c); !ok {
+	if again, _, ok := probe.Fill(limits, &n, &n, 0, &c); !ok {
 		return fmt.Errorf("told to come back after %v, then after another %v", wait, again)
 	}
 	early := time.Duration(3) // the wait is rounded up, and less than 1 ns is none
@@ -179,7 +179,7 @@ func (w *world) goes(n Units) error {
 	probe = w.probe()
 	probe.Keep(w.ahead)
 	probe.Advance(limits, w.now()+wait-early)
-	if _, _, ok := probe.Fill(limits, &n, 0, &c); ok && wait > early && !fixed {
+	if _, _, ok := probe.Fill(limits, &n, &n, 0, &c); ok && wait > early && !fixed {
 		return fmt.Errorf("admitted %v before the %v that it was told", early, wait)
 	}
 	return nil
@@ -195,8 +195,8 @@ func (w *world) asNew() error {
 			n[i] = min(1, limits[i].Capacity)
 		}
 		var c Charge
-		a, _, _ := old.Fill(limits, &n, time.Hour, &c)
-		b, _, _ := fresh.Fill(limits, &n, time.Hour, &c)
+		a, _, _ := old.Fill(limits, &n, &n, time.Hour, &c)
+		b, _, _ := fresh.Fill(limits, &n, &n, time.Hour, &c)
 		if d := a - b; d < -10 || d > 10 {
 			return fmt.Errorf("idle, but a call waits %v and in a new bucket %v", a, b)
 		}

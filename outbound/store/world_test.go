@@ -221,7 +221,7 @@ func (w *world) fill(cost int, fate int8) {
 	}
 	c := &w.calls[w.n]
 	was := w.probe()
-	real, _, ok := w.state.Fill(w.limits(), &n, 0, &c.Charge)
+	real, _, ok := w.state.Fill(w.limits(), &n, &n, 0, &c.Charge)
 	if ok != (real == 0) || !ok && !sameStates(*was, w.state) {
 		w.oops = fmt.Errorf("a gate with a wait of %v: filled %v, changed %v", real, ok, !sameStates(*was, w.state))
 		return
@@ -231,7 +231,7 @@ func (w *world) fill(cost int, fate int8) {
 		if w.fixed() { // no booking counts on its end
 			most = farthest
 		}
-		again, _, ok := w.state.Fill(w.limits(), &n, most, &c.Charge)
+		again, _, ok := w.state.Fill(w.limits(), &n, &n, most, &c.Charge)
 		if !ok && w.fixed() {
 			return // no call can be booked for then
 		}

@@ -126,7 +126,7 @@ func together(a, b *store.Op) bool {
 
 // isGate reports whether an operation asks for one call now, and nothing else.
 func isGate(op *store.Op) bool {
-	return op.Action == store.Book && len(op.Costs) == 1 && op.Wait == 0 && op.Horizon == 0 && op.Move == nil && op.After == 0 && op.Claim == 0
+	return op.Action == store.Book && len(op.Costs) == 1 && op.Wait == 0 && op.Horizon == 0 && op.Move == nil && op.After == 0 && op.Claim == 0 && op.Headroom == 0
 }
 
 // onlyLooks reports whether an operation does nothing but look and report.
