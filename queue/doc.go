@@ -63,6 +63,10 @@
 //	users := queue.New(bucket, queue.Config{Weight: 9})
 //	batch := queue.New(bucket, queue.Config{}) // a tenth while both wait, all while no user waits
 //	nightly := queue.New(bucket, queue.Config{Behind: users}) // only while no user waits
+//	reports := queue.New(bucket, queue.Config{Headroom: 0.2}) // only while a fifth stays free
+//
+// A [Config].Headroom acts in all processes: users find capacity without a wait until more of them
+// come than it keeps free. The others change only who of the waiting calls leaves first.
 //
 // Queues of weights 9 and 1 take rounds of 10 calls, one from the second. A ratio above 9 needs a
 // Weight of 1 for the smallest share. A queue counts while two of its calls have no reservation.

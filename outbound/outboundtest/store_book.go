@@ -14,6 +14,7 @@ var bookCases = []storeCase{
 	{sentence: "no reservation is sooner than After", check: (*exam).after},
 	{sentence: "a process behind the lead catches up, at most 100 ms at a time or 4 times as far again as its first reservation, or as its Weight", check: (*exam).claims},
 	{sentence: "a process has a share of the claims as large as its Weight", check: (*exam).weights},
+	{sentence: "a call with a Headroom leaves only while as much stays free in each of its limits", check: (*exam).headroom},
 	{sentence: "the last booking is undone as if it had never been, and no other", check: (*exam).undoes},
 	{sentence: "Move undoes the last booking and books again, or does nothing", check: (*exam).moves},
 	{sentence: "Slots asks for the parts of the state", check: (*exam).slots},
@@ -132,6 +133,26 @@ func (e *exam) weights() {
 	for _, none := range []float64{0, -1, math.NaN()} { // a weight that is not above 0 is 1
 		p.claim(10, none, 0, 2, 12)
 	}
+}
+
+func (e *exam) headroom() {
+	p := e.process(slow(10), moving(100, time.Hour), fixed(1, time.Hour))
+	op := store.Op{Action: store.Book, Headroom: 0.3}
+	for range 12 {
+		op.Costs = append(op.Costs, store.Units{1, 10, 0})
+	}
+	if r := p.step(op); len(r.Charges) != 7 || !r.Refused || r.Wait < 50*time.Minute {
+		e.failf("%d calls leave 3 of 10 units, and the next waits %v; want 7, and an hour", len(r.Charges), r.Wait)
+	}
+	if op.Costs = op.Costs[:1]; len(p.step(op).Charges) > 0 {
+		e.failf("a call leaves 2 of 10 units")
+	}
+	op.Costs = []store.Units{{0, 0, 1}} // a limit of 1 keeps nothing free
+	if len(p.step(op).Charges) != 1 {
+		e.failf("a call does not leave, by a limit of 1")
+	}
+	p.admit(3, 30, 0)
+	p.levels(10, 100, 1)
 }
 
 func (e *exam) undoes() {

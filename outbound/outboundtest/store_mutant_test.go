@@ -321,6 +321,8 @@ func TestStoreCases_FindMutants(t *testing.T) {
 			return op
 		}},
 		"no Slots in the reply": {fails: "Slots asks", asked: step(func(op *store.Op, _ *store.Stored) { op.Slots = false })},
+		"no Headroom":           {fails: "a call with a Headroom", asked: step(func(op *store.Op, _ *store.Stored) { op.Headroom = 0 })},
+		"Headroom twice":        {fails: "a call with a Headroom", asked: step(func(op *store.Op, _ *store.Stored) { op.Headroom *= 2 })},
 		"no Weight":             {fails: "a process has", asked: step(func(op *store.Op, _ *store.Stored) { op.Weight = 1 })},
 		"no Claim":              {fails: "a process has", asked: step(func(op *store.Op, _ *store.Stored) { op.Claim = 0 })},
 		"no After":              {fails: "no reservation", asked: step(func(op *store.Op, _ *store.Stored) { op.After = 0 })},
