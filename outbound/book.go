@@ -48,8 +48,9 @@ type BookRequest struct {
 	// Weight is this process's weight, as [store.Op.Weight] says. If it is zero, it is 1.
 	Weight float64
 	// Headroom is the fraction of each limit, from 0 to less than 1, that the calls keep free for
-	// other calls. It counts in whole units and slots, rounded down, and in the limits of which a call
-	// takes units. Book then reserves no time ahead, except After: other calls would wait behind it.
+	// other calls. It counts in whole units and slots, rounded down, in the limits that count the
+	// call. Book then ignores Wait and Horizon beyond After: other calls would wait behind such a
+	// reservation.
 	Headroom float64
 
 	// Tickets are the reservations, in order: at most one for each of Costs.

@@ -186,7 +186,7 @@ func (e *CostError) Error() string {
 		cure = "use Window or Burst(" + number(n) + ")"
 	}
 	if e.Headroom > 0 {
-		return fmt.Sprintf("outbound: cost %s for %s exceeds limit %s with %s kept free for others: %s", number(n), quote(e.Key), e.Limit, number(e.Headroom), cure)
+		return fmt.Sprintf("outbound: cost %s for %s exceeds limit %s less %s kept free: %s", number(n), quote(e.Key), e.Limit, number(e.Headroom), cure)
 	}
 	return fmt.Sprintf("outbound: cost %s for %s exceeds limit %s: %s", number(n), quote(e.Key), e.Limit, cure)
 }

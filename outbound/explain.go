@@ -57,7 +57,7 @@ func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
 	return b.ExplainBeside(ctx, c, 0)
 }
 
-// ExplainBeside is Explain for a call that keeps a fraction of each limit free for others, as
+// ExplainBeside is Explain for a call that keeps a fraction of each limit free, as
 // [BookRequest].Headroom says.
 func (b *Bucket) ExplainBeside(ctx context.Context, c Cost, headroom float64) (Explanation, error) {
 	if err := b.ready(ctx); err != nil {

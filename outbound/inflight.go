@@ -59,8 +59,8 @@ type holder struct {
 	held     time.Duration // when the last reply with a hold came
 }
 
-// low are calls that keep a part of the slots free for others. Each needs a slot that was granted
-// for it: what the process has in hand may be what others were to find.
+// low are calls that keep a part of the slots free. Each needs a slot that was granted for it: a
+// slot in hand may be one that a call of another process was to find.
 type low struct {
 	headroom float64       // the fraction that the last of them keeps free
 	wants    int           // slots that they have not found

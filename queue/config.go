@@ -49,11 +49,11 @@ type Config struct {
 	// Headroom is the fraction of each limit that this queue keeps free for other queues and calls,
 	// from 0 to less than 1. With 0.2 around a Window of 100 its calls leave only while 20 units
 	// remain after them. Calls of other queues, processes and programs then find capacity without a
-	// wait. It counts in each limit of which the call takes units, and in the slots of an
-	// [outbound.InFlight], in whole units, rounded down. So a limit of a capacity of 1, such as
-	// PerSecond(10), keeps nothing free. A call that needs more than the rest is an
-	// [*outbound.CostError]. The queue reserves no time ahead, so Weight does not apply, and several
-	// queues with a Headroom share what is left by chance. Early refusals count no other calls.
+	// wait. It counts in each limit that counts the call, and in the slots of an
+	// [outbound.InFlight]. It is rounded down to whole units, so PerSecond(10), whose capacity is 1,
+	// keeps nothing free. A call that needs more than the rest is an [*outbound.CostError]. The queue
+	// asks when its call can leave, and reserves nothing before. So it ignores Weight, and several
+	// queues with a Headroom share the rest by chance. Early refusals count its first call alone.
 	Headroom float64
 	// Behind is another queue of this process, such as that of users. While calls wait there, this
 	// queue reserves no time: its calls wait up to MaxWait or their deadlines. A call that has a

@@ -66,7 +66,7 @@
 //	reports := queue.New(bucket, queue.Config{Headroom: 0.2}) // only while a fifth stays free
 //
 // A [Config].Headroom acts in all processes: users find capacity without a wait until more of them
-// come than it keeps free. The others change only who of the waiting calls leaves first.
+// come than it keeps free. Weight and Behind only order the calls that wait.
 //
 // Queues of weights 9 and 1 take rounds of 10 calls, one from the second. A ratio above 9 needs a
 // Weight of 1 for the smallest share. A queue counts while two of its calls have no reservation.

@@ -177,7 +177,7 @@ func TestHeadroom_ErrorsAndWords(t *testing.T) {
 			}
 		}
 		batch := New(b, Config{Headroom: 0.9, MaxWait: time.Second})
-		if _, err := batch.Acquire(bg, outbound.Cost{2}); !errors.Is(err, outbound.ErrTooLarge) || !strings.Contains(err.Error(), "with 9 kept free for others") {
+		if _, err := batch.Acquire(bg, outbound.Cost{2}); !errors.Is(err, outbound.ErrTooLarge) || !strings.Contains(err.Error(), "less 9 kept free") {
 			t.Errorf("a call of 2 units beside 9 of 10: %v", err)
 		}
 		admitted(t, batch, 1)

@@ -298,7 +298,7 @@ func (op *Op) Needs(limits []Limit, n *Units) Units {
 // Headroom returns a fraction of the limit's capacity in whole units, rounded down: a limit of a
 // capacity of 1, which only spaces calls, has none.
 func (l *Limit) Headroom(fraction float64) float64 {
-	return math.Floor(float64(l.Capacity*fraction) + 1e-9) // no fused operation: hot.lua has none
+	return math.Floor(float64(l.Capacity*fraction) + 1e-9) // not fused, as in hot.lua
 }
 
 func (op *Op) book(s *Stored, r *Reply) {

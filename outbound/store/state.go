@@ -305,8 +305,8 @@ func (s *State) Earliest(limits []Limit, ahead, n *Units) (real time.Duration, w
 	return s.Real(w), which
 }
 
-// Fill books the next reservation for a call of n, at which needs are free, if that is at most so
-// far away in real time, and writes what it has charged to c. Otherwise it changes nothing. It
+// Fill books the next reservation for a call of n, when needs are free. If that is at most so far
+// away in real time, Fill writes what it has charged to c. Otherwise it changes nothing. It
 // returns the real time until the reservation, or until the caller may retry, and the limit that
 // the call waits for.
 func (s *State) Fill(limits []Limit, n, needs *Units, most time.Duration, c *Charge) (real time.Duration, which int, ok bool) {

@@ -97,9 +97,8 @@ type Op struct {
 	// Weight divides the units that a booking adds to the Claim. If it is zero, it is 1.
 	Weight float64
 	// Headroom is the fraction of each limit that a booking keeps free for other calls, as
-	// [Limit.Headroom] rounds it. It counts in the limits of which the call takes units. What is
-	// booked further ahead than After would delay other calls, so the caller keeps Wait and Horizon
-	// that short.
+	// [Limit.Headroom] rounds it. It counts in the limits that count the call. A reservation beyond
+	// After would delay other calls, so the caller keeps Wait and Horizon that short.
 	Headroom float64
 	// Unused are bookings to return, in the order in which they were booked. The step undoes the
 	// latest, and settles earlier ones to nothing, which returns what is safe.
