@@ -420,6 +420,9 @@ func (op *Op) Sound(r *Reply) bool {
 		var none [Max]Part
 		s.Parts = none[:min(len(limits), Max)]
 	}
+	if a := &r.Allotment; op.Action == Allot && (a.Held < 0 || a.Held > op.Ask.Keep+op.Ask.Want || float64(a.Free) > limits[0].Capacity || a.Again < 0) {
+		return false
+	}
 	return len(r.Charges) <= len(op.Costs) && r.Limit >= -1 && r.Limit < len(limits) && r.Wait >= 0 && (op.Action == Replace || Same(op.Limits, limits)) &&
 		(len(r.Share) == 0 || len(r.Share) == len(limits) && allSound(r.Share)) && s.sound(limits, s.At)
 }
