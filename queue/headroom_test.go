@@ -140,9 +140,9 @@ func TestHeadroom_UsersBeforeBatch(t *testing.T) {
 	}
 }
 
-// Slots of an InFlight stay free as well.
+// Slots of an InFlight stay free as well, also for another process.
 func TestHeadroom_KeepsSlotsFree(t *testing.T) {
-	bothWays(t, []outbound.Limit{outbound.InFlight(10)}, func(t *testing.T, b *outbound.Bucket) {
+	test := func(t *testing.T, b, other *outbound.Bucket) {
 		ctx, cancel := context.WithCancel(bg)
 		batch, d := New(b, Config{Headroom: 0.3}), new(departures)
 		d.loops(ctx, batch, 50, func([]time.Time) int { return 1 }, time.Second)
@@ -153,7 +153,7 @@ func TestHeadroom_KeepsSlotsFree(t *testing.T) {
 		if e, err := batch.Explain(bg, one); err != nil || e.Because != "in flight" || !strings.Contains(e.String(), "7 of 10 calls in progress, 3 kept free for others") {
 			t.Errorf("%v %v", e, err)
 		}
-		users := New(b, Config{})
+		users := New(other, Config{})
 		for range 20 {
 			for range 3 {
 				if c := comeAndUse(bg, users, func(p *outbound.Permit) { time.Sleep(300 * ms); p.Done() }, 1); c.ended().left != c.came {
@@ -164,6 +164,11 @@ func TestHeadroom_KeepsSlotsFree(t *testing.T) {
 		}
 		cancel()
 		pass(time.Second)
+	}
+	bothWays(t, []outbound.Limit{outbound.InFlight(10)}, func(t *testing.T, b *outbound.Bucket) { test(t, b, b) })
+	synctest.Test(t, func(t *testing.T) {
+		m := store.NewMemory()
+		test(t, shared(t, m, outbound.InFlight(10)), shared(t, m, outbound.InFlight(10)))
 	})
 }
 
