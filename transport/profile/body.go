@@ -16,16 +16,15 @@ import (
 // with a violation for each of some quotas, has about 3 KiB.
 const maxPeek = 8 << 10
 
-// peeks reports whether the profile lists the response, whose headers have said s, and whether it
-// does so for their silence.
-func (p *Profile) peeks(resp *http.Response, s *Signal) (listed, silent bool) {
+// body returns the entry of Bodies that selects a response, whose headers have said s. A nil s
+// counts as silent.
+func (p *Profile) body(status int, h http.Header, s *Signal) *Body {
 	for i := range p.Bodies {
-		k := &p.Bodies[i]
-		if k.Status == resp.StatusCode && k.lists(resp.Header) && (!k.Silent || s.silent()) {
-			return true, k.Silent
+		if k := &p.Bodies[i]; k.Status == status && k.lists(h) && (!k.Silent || s == nil || s.silent()) {
+			return k
 		}
 	}
-	return false, false
+	return nil
 }
 
 // lists reports whether the header has the line that the body must have.
@@ -43,8 +42,11 @@ func (k *Body) lists(h http.Header) bool {
 
 // silent reports whether the headers lack a wait, or a limit if the response is a success.
 func (s *Signal) silent() bool {
-	if !s.Throttled {
+	switch {
+	case !s.Throttled:
 		return s.n == 0
+	case s.RetryAfter > 0:
+		return false
 	}
 	read := *s
 	read.computeWait(0)

@@ -35,8 +35,8 @@ type Profile struct {
 	// Members are values in the JSON of bodies, as Fields are those of headers. Their Header is the
 	// path, with slashes before and between the names: "/error/retry_after". In an array each element
 	// counts. A wait may also be a duration as Go writes it, and counts for refusals whose headers have
-	// none. A reset in milliseconds since 1970 is exact. Members do not cover asterisks, IsName, lists
-	// and structured fields.
+	// none. A reset in milliseconds since 1970 is exact. Members do not cover asterisks, Item, IsCustom
+	// and IsRateLimit.
 	Members []Field
 	// Free are the statuses of responses that cost nothing, such as a 304: see [Signal.Free].
 	Free []int
@@ -198,9 +198,7 @@ func (p *Profile) ReadEarly(resp *http.Response, now time.Time, early func(Signa
 // generally known.
 func (p *Profile) mayRead(status int, h http.Header) bool {
 	return isRefusal(status) || len(p.Fields) > 0 || slices.Contains(p.Refusals, status) ||
-		slices.Contains(p.Free, status) ||
-		slices.ContainsFunc(p.Bodies, func(k Body) bool { return k.Status == status && k.lists(h) }) ||
-		p.ruled(status)
+		slices.Contains(p.Free, status) || p.body(status, h, nil) != nil || p.ruled(status)
 }
 
 // isRefusal reports whether a status is a refusal for every API.
@@ -216,7 +214,8 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, more boo
 	if now.IsZero() {
 		now = time.Now()
 	}
-	r := reader{p: p, header: resp.Header, seen: seen, left: maxRead, now: now}
+	var r reader // not a literal, which would be copied
+	r.p, r.header, r.seen, r.left, r.now = p, resp.Header, seen, maxRead, now
 	s := &r.s
 	if r.cached() {
 		return Signal{Cached: true}
@@ -243,11 +242,11 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, more boo
 		s.Throttled = true
 	}
 	s.Free = !s.Throttled && slices.Contains(p.Free, status)
-	listed, silent := p.peeks(resp, s)
-	if !listed || !p.readable(resp) {
-		r.judge(p, status, nil, listed && !silent, custom)
+	peek := p.body(status, resp.Header, s)
+	if peek == nil || !p.readable(resp) {
+		r.judge(p, status, nil, peek != nil && !peek.Silent, custom)
 	} else {
-		hasty := silent && !s.Throttled
+		hasty := peek.Silent && !s.Throttled
 		b := lookAt(resp, hasty)
 		if hasty {
 			b.waitBegun()
@@ -271,7 +270,7 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, more boo
 // judge lets the profile's rules and its function look at what there is. listed and custom are why
 // the function looks at a response that is no refusal.
 func (r *reader) judge(p *Profile, status int, body []byte, listed, custom bool) {
-	if r.s.Throttled || listed || p.ruled(status) {
+	if body != nil || p.ruled(status) || (r.s.Throttled || listed) && p.ruled(0) {
 		r.words(p, status, body, listed)
 	}
 	if p.Judge == nil || !listed && !custom && !r.s.Throttled && !r.s.Free {

@@ -164,9 +164,14 @@ func (r *reader) words(p *Profile, status int, text []byte, listed bool) {
 	s.ask(wait, waits && s.Throttled)
 }
 
-// ruled reports whether a rule may fit responses with a status whose body is not read.
+// ruled reports whether a rule of a status may fit a response whose body is not read.
 func (p *Profile) ruled(status int) bool {
-	return slices.ContainsFunc(p.Rules, func(u Rule) bool { return u.Status == status && !strings.HasPrefix(u.In, "/") })
+	for i := range p.Rules { // by address: this runs for every response
+		if u := &p.Rules[i]; u.Status == status && (!strings.HasPrefix(u.In, "/") || strings.Contains(u.In, " ")) {
+			return true
+		}
+	}
+	return false
 }
 
 // paths returns those of the body that Rules and Members name.
