@@ -52,6 +52,10 @@ var settings = []setting{
 	{name: "lowered held", shapes: [][]Limit{one(2, 2), one(2, 0.5), {{Capacity: 2, Rate: 0.5}, {Capacity: 3, Rate: 1}}}, costs: []Units{{1, 1}, {2, 1}}, fates: []int{0}, ops: "ch", events: 3, holds: []time.Duration{s1, 3 * s1}, fills: 4, depth: 6, steps: []time.Duration{s1}, lenient: true},
 	{name: "paused", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0, dead}, ops: "pehu", events: 3, holds: []time.Duration{s1, 2 * s1}, fills: 4, depth: 5, steps: []time.Duration{s1 / 2, s1}},
 	{name: "paused, changed", shapes: [][]Limit{one(2, 1), one(3, 2), one(1, 0.5)}, costs: costs(1, 2), fates: []int{0}, ops: "pces", events: 3, holds: []time.Duration{2 * s1}, fills: 4, depth: 5, steps: []time.Duration{s1 / 2, s1}},
+	{name: "headroom", shapes: [][]Limit{one(3, 1)}, costs: costs(1, 2), fates: []int{0, dead}, ops: "su", fills: 4, depth: 5, steps: []time.Duration{s1 / 2, s1}, headroom: 0.4},
+	{name: "headroom, two limits", shapes: [][]Limit{{{Capacity: 2, Rate: 1}, {Capacity: 4, Rate: 1}}}, costs: []Units{{1, 1}, {0, 2}}, fates: []int{0}, ops: "hr", events: 2, holds: []time.Duration{s1, 2 * s1}, fills: 5, depth: 6, steps: []time.Duration{s1}, headroom: 0.5},
+	{name: "headroom, changed", shapes: [][]Limit{one(3, 1), one(2, 2), one(5, 0.5)}, costs: costs(1, 2), fates: []int{0}, ops: "ces", events: 2, fills: 4, depth: 5, steps: []time.Duration{s1}, headroom: 0.5},
+	{name: "headroom, late", shapes: [][]Limit{one(3, 1)}, costs: costs(1), fates: []int{0, 1}, ops: "u", fills: 5, depth: 6, steps: []time.Duration{tau, s1 - tau}, tau: tau, headroom: 0.4},
 	{name: "back", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0}, ops: "bhsx", events: 2, holds: []time.Duration{s1}, fills: 4, depth: 5, steps: []time.Duration{s1, 12 * s1}},
 }
 
@@ -143,7 +147,7 @@ func playAll(t *testing.T, seed uint64, rounds int, steps []time.Duration, draw 
 		if round%2 == 0 {
 			s.tau, s.fates = tau, []int{0, 1, dead}
 		}
-		s.lenient = round%4 == 1
+		s.lenient, s.headroom = round%4 == 1, float64(round%3)/3
 		if slices.ContainsFunc(s.shapes, func(l []Limit) bool { return l[0].Kind == Fixed }) {
 			// It is unknown that the first call of the API's window is late, or never leaves, or that
 			// the clock has gone back between two steps.

@@ -9,7 +9,8 @@ import (
 )
 
 // lawful replays the departures through ideal buckets. The calls booked under one version
-// of the limits obey that version, and all calls together obey the largest of them.
+// of the limits obey that version, and all calls together obey the largest of them. Of that, a call
+// that keeps a fraction free leaves it to others.
 func (w *world) lawful() error {
 	slack := w.stood // calls that left while the dial stood have left late
 	if w.late {
@@ -77,7 +78,7 @@ func (w *world) replayWindow(i int, l Limit, slack time.Duration, from, to int) 
 				}
 			}
 		}
-		if sum > l.Capacity+1e-6 {
+		if sum > w.room(c, &l)+1e-6 {
 			return fmt.Errorf("limit %d %v (versions %d to %d): %v units in a window at %v", i, l, from, to, sum, c.when)
 		}
 	}
@@ -89,7 +90,7 @@ func (w *world) replay(i int, l Limit, slack time.Duration, from, to int) error 
 		return w.replayWindow(i, l, slack, from, to)
 	}
 	level, at := 0.0, time.Duration(0)
-	brim := l.Capacity + l.Rate*slack.Seconds() + 1e-6
+	brim := l.Rate*slack.Seconds() + 1e-6
 	for k := range w.out {
 		c := &w.calls[w.left[k]]
 		if int(c.version) < from || int(c.version) > to || c.used[i] == 0 {
@@ -97,11 +98,19 @@ func (w *world) replay(i int, l Limit, slack time.Duration, from, to int) error 
 		}
 		level = max(0, level-l.Rate*(c.when-at).Seconds()) + c.used[i]
 		at = c.when
-		if level > brim {
+		if level > w.room(c, &l)+brim {
 			return fmt.Errorf("limit %d %v (versions %d to %d): %v units in it at %v", i, l, from, to, level, c.when)
 		}
 	}
 	return nil
+}
+
+// room returns how full a limit may be when c has left.
+func (w *world) room(c *visit, l *Limit) float64 {
+	if c.kept {
+		return l.Capacity - math.Floor(l.Capacity*w.headroom)
+	}
+	return l.Capacity
 }
 
 // sound checks the rules that every state keeps after any history.

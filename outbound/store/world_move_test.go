@@ -8,7 +8,7 @@ type move struct {
 }
 
 func (m move) String() string {
-	names := map[byte]string{'f': "fill", 's': "settle", 'u': "unbook", 'h': "hold", 'r': "refused", 'y': "succeeded",
+	names := map[byte]string{'f': "fill", 'k': "fill beside headroom", 's': "settle", 'u': "unbook", 'h': "hold", 'r': "refused", 'y': "succeeded",
 		'e': "resume", 'c': "change", 'b': "back", 'x': "forget", 't': "step", 'p': "pause"}
 	return fmt.Sprintf("%s(%d,%d)", names[m.op], m.a, m.b)
 }
@@ -28,6 +28,9 @@ func (w *world) moves(all []move) []move {
 		for i := range w.costs {
 			for _, fate := range w.fates {
 				all = append(all, move{'f', int8(i), int8(fate)})
+			}
+			if w.headroom > 0 {
+				all = append(all, move{'k', int8(i), 0})
 			}
 		}
 	}

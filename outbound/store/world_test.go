@@ -44,6 +44,8 @@ type setting struct {
 	fills  int           // most fills
 	depth  int           // most operations
 	tau    time.Duration // lateness up to this is on time
+	// headroom is the fraction that some calls keep free; 0: none does.
+	headroom float64
 	// lenient lets a call leave that became due during a hold, however far the dial
 	// has gone past its place meanwhile.
 	lenient bool
@@ -65,6 +67,7 @@ type visit struct {
 	over       bool // it will not leave: given back or void
 	settled    bool // it has said what it cost, at told
 	inFlight   bool // it was booked for when it came
+	kept       bool // it was to keep the headroom free
 	when, told time.Duration
 }
 
@@ -116,8 +119,8 @@ func (w *world) do(m move) error {
 	before, life := w.state, w.state.Born
 	passed := time.Duration(0)
 	switch m.op {
-	case 'f':
-		w.fill(int(m.a), m.b)
+	case 'f', 'k':
+		w.fill(int(m.a), m.b, m.op == 'k')
 	case 's':
 		w.settle(&w.calls[m.a], int(m.b))
 	case 'u':
@@ -167,7 +170,7 @@ func (w *world) do(m move) error {
 	case 't':
 		passed = w.steps[m.b]
 	}
-	if m.op != 'f' && m.op != 's' && m.op != 'u' && m.op != 'y' && m.op != 'x' && m.op != 't' {
+	if m.op != 'f' && m.op != 'k' && m.op != 's' && m.op != 'u' && m.op != 'y' && m.op != 'x' && m.op != 't' {
 		w.events++
 	}
 	if life != w.state.Born { // the bookings of another life are void
@@ -214,19 +217,27 @@ func (w *world) fits(cost int) (n Units, ok bool) {
 	return n, n != (Units{}) // else ErrInvalid
 }
 
-func (w *world) fill(cost int, fate int8) {
+func (w *world) fill(cost int, fate int8, kept bool) {
 	n, ok := w.fits(cost)
 	if !ok {
 		return
 	}
-	c := &w.calls[w.n]
+	c, needs := &w.calls[w.n], n
+	if kept {
+		needs = (&Op{Headroom: w.headroom}).Needs(w.limits(), &n)
+	}
 	was := w.probe()
-	real, _, ok := w.state.Fill(w.limits(), &n, &n, 0, &c.Charge)
+	real, _, ok := w.state.Fill(w.limits(), &n, &needs, 0, &c.Charge)
 	if ok != (real == 0) || !ok && !sameStates(*was, w.state) {
 		w.oops = fmt.Errorf("a gate with a wait of %v: filled %v, changed %v", real, ok, !sameStates(*was, w.state))
 		return
 	}
-	if c.inFlight = ok; !ok {
+	if !ok && kept {
+		return
+	}
+	if c.inFlight, c.kept = ok, kept; kept {
+		w.leavesRoom(c, &n)
+	} else if !ok {
 		most := real
 		if w.fixed() { // no booking counts on its end
 			most = farthest
@@ -248,6 +259,20 @@ func (w *world) fill(cost int, fate int8) {
 		}
 	}
 	w.n++
+}
+
+// leavesRoom checks that a call that keeps a fraction free leaves now, and that calls which take all
+// of the fraction would leave now as well.
+func (w *world) leavesRoom(c *visit, n *Units) {
+	var free Units
+	for i, l := range w.limits() {
+		if n[i] > 0 {
+			free[i] = math.Floor(l.Capacity * w.headroom)
+		}
+	}
+	if wait, _, ok := w.probe().Wait(w.limits(), &free); c.Place != w.state.Dial() || !ok || wait > 0 {
+		w.oops = fmt.Errorf("%v after %v, with %v kept free, for which others wait %v", *n, c.Place-w.state.Dial(), free, wait)
+	}
 }
 
 func (w *world) settle(c *visit, how int) {
