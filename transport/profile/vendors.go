@@ -105,9 +105,6 @@ func (s *Signal) ask(d time.Duration, ok bool) {
 	}
 }
 
-// askText takes a wait in seconds, or as Go writes a duration.
-func (s *Signal) askText(v string) { s.ask(span(v, time.Second)) }
-
 // contains reports whether a text contains one of the parts, in any case.
 func contains(text string, parts ...string) bool {
 	text = strings.ToLower(text)

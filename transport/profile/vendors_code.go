@@ -2,7 +2,6 @@ package profile
 
 import (
 	"bytes"
-	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -146,60 +145,41 @@ var Monday *Profile = monday
 
 var monday = add(Profile{
 	Name: "monday", also: "mondaycom", Bodies: []Body{{Status: 200}, {Status: 429}},
+	Members: headers(Field{}, "wait /errors/extensions/retry_in_seconds wait /retry_in_seconds"),
+	Rules: []Rule{
+		{In: mondayCodes, Words: "*daily*", Reason: Quota},
+		{In: mondayCodes, Words: "*concurrency*", Reason: Concurrency},
+		{In: mondayCodes, Words: "complexity*|*rate_limit*|*limit_exceeded*|*ip_rate*", Reason: Rate},
+		{Status: 429, In: mondayCodes, Words: "maxcomplexity*", TooLarge: true}, // 5M for a single query
+		{Status: 429, In: mondayCodes, Words: "*"},
+	},
 	Judge: func(r *Response, s *Signal) {
-		seconds, counted, other, codes := "", "", "", 0
-		reason, never := Unknown, ""
-		cost, budget := 0.0, math.Inf(1)
-		v := find(r.Body, "errors/extensions/code", "error_code", "errors/extensions/retry_in_seconds", "retry_in_seconds",
+		codes, cost, budget := 0, 0.0, math.Inf(1)
+		v := find(r.Body, "errors/extensions/code", "error_code",
+			// developer.monday.com/api-reference/changelog/hotfix-updated-complexity-budget-exhausted-error
 			"errors/extensions/complexity", "errors/extensions/complexity_budget_limit")
 		for v.next() {
-			switch v.path() {
-			case "errors/extensions/code", "error_code":
+			switch n, numeric := number(v.value); {
+			case v.at < 2:
 				codes++
-				other = cmp.Or(other, v.value)
-				why := Unknown
-				switch {
-				case contains(v.value, "maxcomplexity"): // developer.monday.com/api-reference/docs/rate-limits: 5M for a single query
-					never = v.value
-				case contains(v.value, "daily"):
-					why = Quota
-				case contains(v.value, "concurrency"):
-					why = Concurrency
-				case contains(v.value, "complexity", "rate_limit", "limit_exceeded", "ip_rate"):
-					why = Rate
-				}
-				if why != Unknown && reason == Unknown {
-					reason, counted = why, v.value
-				}
-			case "errors/extensions/retry_in_seconds", "retry_in_seconds":
-				seconds = v.value
-			// developer.monday.com/api-reference/changelog/hotfix-updated-complexity-budget-exhausted-error
-			case "errors/extensions/complexity":
-				cost, _ = number(v.value)
-			case "errors/extensions/complexity_budget_limit":
-				if n, ok := number(v.value); ok {
-					budget = n
-				}
+			case v.at == 2:
+				cost = n
+			case numeric:
+				budget = n
 			}
 		}
 		// With several errors it is unknown whose numbers these are, and they may be cut off.
-		if reason == Rate && (codes == 1 && cost > budget || r.Status == 200 && v.depth > 0) {
-			reason, never = Unknown, counted
-		}
-		switch {
-		case reason != Unknown:
-			s.refuse(reason)
-			s.Detail = counted
-		case never != "" && s.Throttled && r.Status < 500:
-			s.Reason, s.Detail, s.TooLarge = Lock, never, true
-		case s.Throttled && s.Detail == "":
-			s.Detail = other
-		}
-		if s.Throttled {
-			s.askText(seconds)
+		switch cut := v.depth > 0; {
+		case s.Reason != Rate:
+		case r.Status == 200 && (codes == 1 && cost > budget || cut):
+			s.Throttled, s.Reason, s.Detail, s.RetryAfter, s.HasRetryAfter = false, Unknown, "", 0, false
+		case codes == 1 && cost > budget:
+			s.Reason, s.TooLarge = Lock, true
 		}
 	},
 })
+
+const mondayCodes = "/errors/extensions/code /error_code"
 
 // Zoom is the API of Zoom (developers.zoom.us, "Rate limits", 2026). The label of the
 // endpoint names the policy, such as "Light"; the limit of the day is a Quota and ends at a

@@ -2,7 +2,6 @@ package profile
 
 import (
 	"cmp"
-	"math"
 	"strings"
 	"time"
 )
@@ -23,36 +22,15 @@ var ShopifyGraphQL *Profile = shopifyGraphQL
 
 var shopifyGraphQL = add(Profile{
 	Name: "shopify-graphql", Bodies: []Body{{Status: 200}, {Status: 429}},
+	Members: headers(Field{Policy: "graphql-cost", Unit: "points", Kind: Bucket}, `
+		limit /extensions/cost/throttleStatus/maximumAvailable
+		remaining /extensions/cost/throttleStatus/currentlyAvailable`),
+	Rules: []Rule{{In: "/errors/extensions/code /errors/message", Words: "throttled"}},
 	Judge: func(r *Response, s *Signal) {
-		p := NewPolicy("graphql-cost")
-		p.Kind, p.Unit = Bucket, "points"
-		asked, available, rate := 0.0, math.Inf(1), 0.0
-		refused := r.Status == 429
-		for v := find(r.Body, "errors/extensions/code", "errors/message",
-			"extensions/cost/requestedQueryCost", "extensions/cost/throttleStatus/maximumAvailable",
-			"extensions/cost/throttleStatus/currentlyAvailable", "extensions/cost/throttleStatus/restoreRate"); v.next(); {
-			switch v.path() {
-			case "extensions/cost/requestedQueryCost":
-				asked, _ = number(v.value)
-			case "extensions/cost/throttleStatus/maximumAvailable":
-				p.Limit, _ = count(v.value)
-			case "extensions/cost/throttleStatus/currentlyAvailable":
-				if n, ok := p.remains(v.value); ok {
-					available = n
-				}
-			case "extensions/cost/throttleStatus/restoreRate":
-				rate, _ = number(v.value)
-			default:
-				refused = refused || strings.EqualFold(v.value, "throttled")
-			}
-		}
-		s.Add(p)
-		if refused {
-			s.refuse(Rate)
-			if rate > 0 && asked > available {
-				s.ask(duration((asked-available)/rate, time.Second), true)
-			}
-		}
+		asked, _ := number(r.JSON("extensions/cost/requestedQueryCost"))
+		rate, _ := number(r.JSON("extensions/cost/throttleStatus/restoreRate"))
+		available, ok := new(Policy).remains(r.JSON("extensions/cost/throttleStatus/currentlyAvailable"))
+		s.ask(duration((asked-available)/rate, time.Second), s.Throttled && ok && rate > 0 && asked > available)
 	},
 })
 
