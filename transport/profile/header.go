@@ -118,9 +118,7 @@ type reader struct {
 	dateRead bool   // the header Date has been looked at
 	s        Signal // by value: a pointer to it would cost an allocation
 
-	groups  groups
-	quotas  [8]quota // RateLimit-Policy of the drafts 04 to 07
-	nQuotas int
+	groups groups
 }
 
 // lines returns the lines of a header, at most maxLines.

@@ -6,17 +6,12 @@ import (
 	"time"
 )
 
-// quota is what the drafts 00 to 07 say of a limit: how much in how long.
-type quota struct {
-	limit  float64
-	window time.Duration
-}
-
+// quota adds what the drafts 00 to 07 say of a limit: how much in how long.
 func (r *reader) quota(limit int64, window bare) {
-	if w, ok := seconds(window); ok && w > 0 && limit >= 0 && r.nQuotas < len(r.quotas) &&
-		!slices.Contains(r.quotas[:r.nQuotas], quota{float64(limit), w}) {
-		r.quotas[r.nQuotas] = quota{float64(limit), w}
-		r.nQuotas++
+	if w, ok := seconds(window); ok && w > 0 && limit >= 0 && !slices.ContainsFunc(r.s.Policies(), func(q Policy) bool {
+		return q.quota && q.Limit == float64(limit) && q.Window == w
+	}) {
+		r.s.push(Policy{Limit: float64(limit), Window: w, quota: true, Remaining: None, Reset: None, used: None})
 	}
 }
 

@@ -207,26 +207,26 @@ func (r *reader) mergePolicies() {
 			all[i].Kind = Bucket
 		}
 	}
-	n := len(all)
-	for i, q := range r.quotas[:r.nQuotas] {
-		if p := windowless(all[:n], q.limit); p != nil {
-			p.Window = q.window
-			r.quotas[i].window = 0
+	quotas := 0
+	for i := range all {
+		if all[i].quota {
+			quotas++
 		}
 	}
-	for _, q := range r.quotas[:r.nQuotas] {
-		if q.window == 0 {
-			continue
+	for i := 0; i < r.s.n; i++ {
+		if q := &all[i]; q.quota {
+			// The only quota is that of the only policy, although the API has lowered that limit
+			// for now.
+			only := quotas == 1 && r.s.n == 2
+			j := slices.IndexFunc(all[:r.s.n], func(p Policy) bool {
+				return !p.quota && p.Name == "" && p.Window == 0 && (only || p.Limit == q.Limit)
+			})
+			if j >= 0 {
+				all[j].Window = q.Window
+				r.s.drop(i)
+				i--
+			}
 		}
-		// The only quota is that of the only policy, although the API has lowered that limit
-		// for now.
-		if r.nQuotas == 1 && n == 1 && all[0].Name == "" && all[0].Window == 0 {
-			all[0].Window = q.window
-			continue
-		}
-		p := NewPolicy("")
-		p.Limit, p.Window = q.limit, q.window
-		r.s.push(p)
 	}
 	r.witness()
 }
@@ -245,15 +245,6 @@ func (r *reader) witness() {
 			return
 		}
 	}
-}
-
-func windowless(all []Policy, limit float64) *Policy {
-	for i := range all {
-		if p := &all[i]; p.Limit == limit && p.Window == 0 && p.Name == "" {
-			return p
-		}
-	}
-	return nil
 }
 
 // merge drops policies that another family of headers has already. Only the same limit with the

@@ -82,6 +82,7 @@ type Policy struct {
 
 	minusOne bool // Remaining was -1, which may stand for 0 or for unknown
 	beta     bool // for information: it does not refuse
+	quota    bool // a limit with its window, which may be the window of another policy
 
 	// Window is the time that Limit is for, or 0 if unknown.
 	Window time.Duration
