@@ -33,7 +33,7 @@ func (k *Body) lists(h http.Header) bool {
 		return true
 	}
 	v := ""
-	if all := h[canonical(k.Header)]; len(all) > 0 {
+	if all := h[http.CanonicalHeaderKey(k.Header)]; len(all) > 0 {
 		v, _, _ = strings.Cut(all[0], ";")
 		v = trim(v)
 	}

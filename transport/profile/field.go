@@ -55,7 +55,7 @@ func (r *reader) headers(more bool) (custom bool) {
 
 // lines returns the lines of the field's header, or the value that the field takes.
 func (f *Field) lines(h http.Header) []string {
-	v := lines(h, canonical(f.Header))
+	v := lines(h, http.CanonicalHeaderKey(f.Header))
 	if f.Item <= 0 || len(v) == 0 {
 		return v
 	}
@@ -114,19 +114,6 @@ func (r *reader) siblings(l *label) {
 			r.headerLines(&more, v)
 		}
 	}
-}
-
-// canonical is http.CanonicalHeaderKey, but quicker for a name that is canonical already.
-func canonical(name string) string {
-	start := true
-	for i := range len(name) {
-		c := name[i]
-		if start && 'a' <= c && c <= 'z' || !start && 'A' <= c && c <= 'Z' {
-			return http.CanonicalHeaderKey(name)
-		}
-		start = c == '-'
-	}
-	return name
 }
 
 func (r *reader) used(p *Policy, lines []string, ofLimit bool) {

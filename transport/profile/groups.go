@@ -20,32 +20,6 @@ type group struct {
 	ms        bool // numbers without a unit are milliseconds
 }
 
-// groups are the policies that stand in several headers each. The array costs no allocation.
-type groups struct {
-	few  [4]group
-	n    int
-	many []group // all of them, once they are more than few
-}
-
-func (g *groups) all() []group {
-	if g.many != nil {
-		return g.many
-	}
-	return g.few[:g.n]
-}
-
-func (g *groups) push(a group) *group {
-	if g.n++; g.n <= len(g.few) {
-		g.few[g.n-1] = a
-		return &g.few[g.n-1]
-	}
-	if g.many == nil {
-		g.many = append(make([]group, 0, 4*len(g.few)), g.few[:]...)
-	}
-	g.many = append(g.many, a)
-	return &g.many[g.n-1]
-}
-
 // everywhere are headers with one meaning for all APIs, which their names do not say. Sources are
 // the documents of KuCoin, Bybit (v5/rate-limit), Amazon's Selling Partner API ("Usage plans and
 // rate limits"), Shopify, Etsy ("Rate limits"), Xero and X.
@@ -80,10 +54,10 @@ func (r *reader) group(l *label) *group {
 			return a
 		}
 	}
-	if len(all) == maxPolicies {
+	a := r.groups.push(group{Policy: NewPolicy(""), stem: l.stem, key: l.key, field: l.field, weak: l.weak})
+	if a == nil {
 		return nil
 	}
-	a := r.groups.push(group{Policy: NewPolicy(""), stem: l.stem, key: l.key, field: l.field, weak: l.weak})
 	if l.policy != "" {
 		a.Name = lower(clean(l.policy))
 	}
@@ -304,27 +278,16 @@ func (r *reader) values(l *label, lines []string) {
 	}
 }
 
-// object reads a policy in JSON, as 37signals and Trakt send it.
+// objectFields are those of a policy in JSON, as 37signals and Trakt send it.
+var objectFields = headers(Field{}, "name /name limit /limit remaining /remaining window /period reset /until")
+
+// object reads a policy in JSON.
 func (r *reader) object(v string) {
-	p := NewPolicy("")
 	for f := find([]byte(v), "name", "limit", "remaining", "period", "until"); f.next(); {
-		n, numeric := number(f.value)
-		switch f.path() {
-		case "name":
-			p.Name = f.value
-		case "limit":
-			p.Limit, _ = count(f.value)
-		case "remaining":
-			p.remains(f.value)
-		case "period":
-			if numeric {
-				p.Window = duration(n, time.Second)
-			}
-		case "until":
-			r.resetAt(&p, f.value, 0)
+		if field := &objectFields[f.at]; f.value != "" {
+			r.headerLines(&label{is: field.Is, stem: v, key: v, field: field}, []string{f.value})
 		}
 	}
-	r.s.Add(p)
 }
 
 // pairs reads words with numbers. A word with a colon, or one that comes again, begins a policy.

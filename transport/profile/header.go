@@ -118,7 +118,7 @@ type reader struct {
 	dateRead bool   // the header Date has been looked at
 	s        Signal // by value: a pointer to it would cost an allocation
 
-	groups groups
+	groups list[group]
 }
 
 // lines returns the lines of a header, at most maxLines.

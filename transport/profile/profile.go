@@ -222,7 +222,7 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, more boo
 	}
 	if r.seen != 0 {
 		for i := range p.Fields {
-			if n := slot(canonical(p.Fields[i].Header)); n != hNone {
+			if n := slot(http.CanonicalHeaderKey(p.Fields[i].Header)); n != hNone {
 				r.seen &^= 1 << n
 			}
 		}

@@ -36,7 +36,7 @@ func (r *Response) Lines(name string) iter.Seq[string] { return r.linesUpTo(name
 // is read whole.
 func (r *Response) linesUpTo(name string, most int) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		for _, v := range lines(r.Header, canonical(name)) {
+		for _, v := range lines(r.Header, http.CanonicalHeaderKey(name)) {
 			if len(v) > most || r.left <= 0 {
 				continue
 			}

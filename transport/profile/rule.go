@@ -2,6 +2,7 @@ package profile
 
 import (
 	"cmp"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -138,7 +139,7 @@ func (r *reader) words(p *Profile, status int, text []byte, listed bool) {
 			case place[0] == '<':
 				q.offer(s, place, inner(text, place, "</"+place[1:]))
 			case place[0] != '/':
-				for v := range r.each(lines(r.header, canonical(place))) {
+				for v := range r.each(lines(r.header, http.CanonicalHeaderKey(place))) {
 					q.offer(s, place, v)
 				}
 			}
@@ -146,7 +147,7 @@ func (r *reader) words(p *Profile, status int, text []byte, listed bool) {
 	}
 	wait, waits := time.Duration(0), false
 	if text != nil {
-		r.groups, r.left = groups{}, maxRead
+		r.groups, r.left = list[group]{}, maxRead
 		for v := find(text, p.paths()...); v.next(); {
 			if v.value != "" {
 				q.offer(s, "/"+v.path(), v.value)

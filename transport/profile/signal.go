@@ -200,19 +200,12 @@ type Signal struct {
 	Skew time.Duration
 
 	overdrawn bool // less than nothing remains of a policy. -1 may stand for no limit
-	few       [inlined]Policy
-	n         int
-	many      []Policy // all of them, once they are more than few
+	list[Policy]
 }
 
 // Policies returns the policies seen, at most 32, in an order that means nothing. No two are
 // the same. The slice is the Signal's own; do not append to it.
-func (s *Signal) Policies() []Policy {
-	if s.many != nil {
-		return s.many
-	}
-	return s.few[:s.n:s.n]
-}
+func (s *Signal) Policies() []Policy { return s.all() }
 
 // Add adds a policy, for a function Judge. It bounds Name and Unit as the fields say. Beyond
 // 32 policies it adds nothing.
@@ -253,32 +246,45 @@ func amount(f float64) float64 {
 	return None
 }
 
-// push adds a policy and returns its address, or nil if there are too many.
-func (s *Signal) push(p Policy) *Policy {
-	if s.n >= maxPolicies {
-		return nil
-	}
-	if s.n < inlined && s.many == nil {
-		s.few[s.n] = p
-		s.n++
-		return &s.few[s.n-1]
-	}
-	if s.many == nil {
-		s.many = append(make([]Policy, 0, 4*inlined), s.few[:]...)
-	}
-	s.many = append(s.many, p)
-	s.n++
-	return &s.many[s.n-1]
+// A list holds its first values without an allocation.
+type list[T any] struct {
+	few  [inlined]T
+	n    int
+	many []T // all of them, once they are more than few
 }
 
-// drop removes the policy with the given index.
-func (s *Signal) drop(i int) {
-	if s.many != nil {
-		s.many = slices.Delete(s.many, i, i+1)
-	} else {
-		copy(s.few[i:], s.few[i+1:s.n])
+func (l *list[T]) all() []T {
+	if l.many != nil {
+		return l.many
 	}
-	s.n--
+	return l.few[:l.n:l.n]
+}
+
+// push adds a value and returns its address, or nil if there are maxPolicies.
+func (l *list[T]) push(a T) *T {
+	switch {
+	case l.n >= maxPolicies:
+		return nil
+	case l.n < inlined && l.many == nil:
+		l.few[l.n] = a
+	case l.many == nil:
+		l.many = append(make([]T, 0, 4*inlined), l.few[:]...)
+		fallthrough
+	default:
+		l.many = append(l.many, a)
+	}
+	l.n++
+	return &l.all()[l.n-1]
+}
+
+// drop removes the value with the given index.
+func (l *list[T]) drop(i int) {
+	if l.many != nil {
+		l.many = slices.Delete(l.many, i, i+1)
+	} else {
+		copy(l.few[i:], l.few[i+1:l.n])
+	}
+	l.n--
 }
 
 // Binding returns the policy that binds most: one of which nothing remains, with the longest reset,

@@ -3,7 +3,6 @@ package profile
 import (
 	"bytes"
 	"math"
-	"slices"
 	"time"
 )
 
@@ -29,37 +28,29 @@ var gitHub = add(Profile{
 	Name: "github", also: "githubgraphql githubrest", Types: []string{"text/html"},
 	Bodies: []Body{{Status: 403}, {Status: 429}, {Status: 200, Header: "X-Ratelimit-Resource", Value: "graphql"}},
 	Free:   []int{304},
+	Rules: []Rule{
+		{In: "/message /errors/message", Words: "*secondary rate limit*|*abuse detection*", Scope: "secondary"},
+		{In: "/documentation_url", Words: "secondary-rate-limits|abuse-rate-limits", Scope: "secondary"},
+		{In: "/message /errors/message", Words: "*rate limit exceeded*|*rate limit already exceeded*", Scope: "primary"},
+		{In: "/errors/type /errors/code /errors/extensions/code", Words: "*rate_limit*", Scope: "primary"},
+	},
 	Judge: func(r *Response, s *Signal) {
+		p, spent := s.spent()
 		if s.Free { // only with a token: other callers have 60 calls an hour
-			p := s.Binding()
 			s.Free = p == nil || p.Limit > 60
 			return
 		}
-		primary, secondary, mute := false, false, true
-		if page := bytes.TrimLeft(r.Body, " \t\r\n"); r.Status != 200 && bytes.HasPrefix(page, []byte("<")) {
-			secondary = contains(string(page), "secondary rate limit", "abuse detection", "<title>rate limit")
-		}
-		for v := find(r.Body, "message", "errors/message", "documentation_url",
-			"errors/type", "errors/code", "errors/extensions/code"); v.next(); {
-			switch v.path() {
-			case "message", "errors/message":
-				primary = primary || contains(v.value, "rate limit exceeded", "rate limit already exceeded")
-				secondary = secondary || contains(v.value, "secondary rate limit", "abuse detection")
-				mute = mute && v.value == ""
-			case "documentation_url":
-				secondary = secondary || contains(v.value, "secondary-rate-limits", "abuse-rate-limits")
-			default:
-				primary = primary || contains(v.value, "rate_limit")
-			}
-		}
-		p, spent := s.spent()
+		page := bytes.TrimLeft(r.Body, " \t\r\n")
+		secondary := s.Scope == "secondary" || r.Status != 200 && bytes.HasPrefix(page, []byte("<")) &&
+			contains(string(page), "secondary rate limit", "abuse detection", "<title>rate limit")
+		primary := s.Scope == "primary"
 		switch {
 		case r.Status >= 500: // the API has troubles of its own
 			return
 		case secondary, r.Status != 200 && !spent && !primary && (s.HasRetryAfter || r.Status == 429):
 			s.Scope = "secondary"
 			s.ask(time.Minute, !spent)
-		case primary, s.Throttled, r.Status != 200 && spent && mute:
+		case primary, s.Throttled, r.Status != 200 && spent && r.JSON("message") == "" && r.JSON("errors/message") == "":
 			if s.Scope = "primary"; p != nil {
 				s.Wait = p.Wait() // even if some remain: the call may cost more
 			}
@@ -214,22 +205,20 @@ var jira = add(Profile{
 	Name: "jira", also: "atlassian confluence confluencecloud jiracloud",
 	Fields: append(headers(Field{Kind: Bucket, Unit: "points"}, "ratelimit Beta-Ratelimit policy Beta-Ratelimit-Policy"),
 		headers(Field{}, "detail Ratelimit-Reason")...),
+	Rules: []Rule{
+		{Status: 429, In: "Ratelimit-Reason", Words: "*quota*", Reason: Quota},
+		{Status: 429, In: "Ratelimit-Reason", Words: "*per-issue*", Reason: Lock}, // one issue gets too many writes
+	},
 	Judge: func(r *Response, s *Signal) {
+		spent := false
 		for i := range s.Policies() {
 			p := &s.Policies()[i]
 			p.beta = p.beta || p.Kind == Bucket
+			spent = spent || p.Name != "" && p.Remaining == 0
 		}
-		switch {
-		case r.Status != 429:
-		case contains(s.Detail, "quota"):
-			s.Reason = Quota
-		case contains(s.Detail, "per-issue"):
-			s.Reason = Lock // one issue gets too many writes
-		case contains(s.Detail, "burst"):
-			// developer.atlassian.com/cloud/jira/platform/build-an-app-that-respects-rate-limits
-			if !slices.ContainsFunc(s.Policies(), func(p Policy) bool { return p.Name != "" && p.Remaining == 0 }) {
-				s.Reason, s.Scope = Lock, "endpoint"
-			}
+		// developer.atlassian.com/cloud/jira/platform/build-an-app-that-respects-rate-limits
+		if r.Status == 429 && s.Reason == Rate && contains(s.Detail, "burst") && !spent {
+			s.Reason, s.Scope = Lock, "endpoint"
 		}
 	},
 })

@@ -156,26 +156,21 @@ var riot = add(Profile{
 	Rules:  []Rule{{In: "X-Rate-Limit-Type", Words: "service", Reason: Overload}},
 	Judge: func(r *Response, s *Signal) {
 		for _, f := range [...]struct{ header, name string }{{"X-App-Rate-Limit", "app:"}, {"X-Method-Rate-Limit", "method:"}} {
-			counts := r.list(f.header + "-Count")
 			for one := range items(r.list(f.header), ",") {
 				limit, window, _ := strings.Cut(one, ":")
 				if seconds, ok := number(window); ok {
-					s.Add(usage(f.name+window, countOf(counts, window), limit, duration(seconds, time.Second)))
+					s.Add(usage(f.name+window, "", limit, duration(seconds, time.Second)))
+				}
+			}
+			for one := range items(r.list(f.header+"-Count"), ",") {
+				count, window, _ := strings.Cut(one, ":")
+				if p := s.policy(f.name + window); p != nil && p.used < 0 {
+					p.used, _ = number(count)
 				}
 			}
 		}
 	},
 })
-
-// countOf returns the count with the given window from a list.
-func countOf(list, window string) string {
-	for one := range items(list, ",") {
-		if count, w, _ := strings.Cut(one, ":"); w == window {
-			return count
-		}
-	}
-	return ""
-}
 
 // Dropbox is the API of Dropbox (developers.dropbox.com, "Performance guide", 2026), whose
 // wait is in the body, too. A refusal because two calls write to one namespace is a Lock.

@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"cmp"
 	"strings"
 	"time"
 )
@@ -89,26 +88,21 @@ var hubSpot = add(Profile{
 	Rules: []Rule{
 		{Status: 423, Reason: Lock, Wait: 2 * time.Second},
 		{Status: 477, Reason: Overload}, // HubSpot is moving the account
+		// "You have reached your daily limit."
+		{Status: 429, In: "/policyName /message", Words: "*daily*", Reason: Quota, Scope: "daily"},
+		{Status: 429, In: "/policyName /message", Words: "*ten_secondly*", Scope: "interval", Wait: 10 * time.Second},
+		{Status: 429, In: "/policyName /message", Words: "*secondly*", Scope: "interval", Wait: time.Second},
 	},
+	Members: headers(Field{}, "detail /policyName"),
 	Judge: func(r *Response, s *Signal) {
-		s.Detail = r.JSON("policyName")
-		limit := cmp.Or(s.Detail, r.JSON("message")) // "You have reached your daily limit."
-		window := time.Duration(0)
-		switch {
-		case contains(limit, "ten_secondly"):
-			window = 10 * time.Second
-		case contains(limit, "secondly"):
-			window = time.Second
-		}
 		p, spent := s.spent()
-		switch {
-		case r.Status != 429:
-		case contains(limit, "daily"), window == 0 && s.Detail == "" && spent && p.Name == "daily":
+		switch interval := s.policy("interval"); {
+		case r.Status != 429 || s.Reason == Quota:
+		case s.Scope == "" && s.Detail == "" && spent && p.Name == "daily":
 			s.Reason, s.Scope = Quota, "daily"
-		case s.Detail != "" || window > 0 || spent:
-			s.Scope, s.Wait = "interval", window
-			if p := s.policy("interval"); p != nil {
-				s.Wait = max(window, p.Window)
+		case s.Scope != "" || s.Detail != "" || spent:
+			if s.Scope = "interval"; interval != nil {
+				s.Wait = max(s.Wait, interval.Window)
 			}
 		}
 	},
