@@ -12,9 +12,12 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// unpaid is how often Base may send a request again although the limiter refuses that, because a
-// bucket alone does not wait. It is as often as net/http does so after REFUSED_STREAM.
+// unpaid is how often Base may send a request again for a slot only if the limiter refuses its cost,
+// because a bucket alone does not wait. It is as often as net/http does so after REFUSED_STREAM,
+// which says that the API has processed nothing. The slot of the earlier call may have another owner.
 const unpaid = 8
+
+var slotOnly = outbound.Cost{outbound.Free, outbound.Free, outbound.Free, outbound.Free}
 
 // resend makes the limiter admit what Base sends again by itself, before it does, so that an API
 // which never processes a request gets it at the limiter's pace.
@@ -72,6 +75,10 @@ func (r *resend) again() {
 	for {
 		var p outbound.Permit
 		err := p.AcquireIn(r.ctx, r.limiter, cost)
+		again := err != nil && r.unpaid.Add(1) <= unpaid
+		if again {
+			err = p.AcquireIn(r.ctx, r.limiter, slotOnly)
+		}
 		if err == nil {
 			r.a.mu.Lock()
 			defer r.a.mu.Unlock()
@@ -80,11 +87,12 @@ func (r *resend) again() {
 			}
 			return
 		}
-		if r.unpaid.Add(1) <= unpaid {
+		pause := time.Second
+		full, ok := errors.AsType[*outbound.ThrottledError](err)
+		if _, down := errors.AsType[*outbound.StoreError](err); again && !ok && !down { // as of a queue that is closed
 			return
 		}
-		pause := time.Second
-		if full, ok := errors.AsType[*outbound.ThrottledError](err); ok && full.RetryAfter > 0 {
+		if ok && full.RetryAfter > 0 {
 			pause = full.RetryAfter
 		}
 		timer := time.NewTimer(pause)

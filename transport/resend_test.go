@@ -137,6 +137,49 @@ func TestResend_WaitsForTheLimiter(t *testing.T) {
 	}
 }
 
+// A request that is sent again beyond the rate takes a slot first: another call may have taken that of
+// the earlier send.
+func TestResend_ExceedsNoInFlight(t *testing.T) {
+	for name, takes := range map[string]time.Duration{"another call takes the slot": 5 * time.Second, "the rate is spent": 0} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := outbound.Must(outbound.NewBucket("b", outbound.Per(1, time.Hour), outbound.InFlight(1)))
+				asked, began := 0, time.Now()
+				limiter := limiterFunc(func(ctx context.Context, cost outbound.Cost) (outbound.Permit, error) {
+					if asked++; asked == 2 && takes > 0 {
+						other, err := b.Acquire(ctx, outbound.Cost{outbound.Free})
+						if err != nil {
+							t.Error(err)
+						}
+						time.AfterFunc(takes, other.Done)
+					}
+					return b.Acquire(ctx, cost)
+				})
+				base := pooled{func(req *http.Request) (*http.Response, error) {
+					trace := httptrace.ContextClientTrace(req.Context())
+					trace.GetConn("h:443")
+					trace.WroteHeaders()
+					trace.GetConn("h:443")
+					if d := time.Since(began); d < takes || d > takes+time.Second {
+						t.Errorf("sent again after %v", d)
+					}
+					var full *outbound.ThrottledError
+					if _, err := b.Acquire(t.Context(), outbound.Cost{outbound.Free}); !errors.As(err, &full) || full.InProgress != 1 {
+						t.Errorf("beside the request: %v", err)
+					}
+					return &http.Response{StatusCode: 204, Body: http.NoBody, Request: req}, nil
+				}}
+				if err := fetch(t, &transport.Transport{Base: base, Limiter: limiter}, "http://h/"); err != nil {
+					t.Error(err)
+				}
+				if _, err := b.Acquire(t.Context(), outbound.Cost{outbound.Free}); err != nil {
+					t.Errorf("after the request: %v", err)
+				}
+			})
+		})
+	}
+}
+
 // While a request waits for the limiter to be sent again over HTTP/2, others use the same
 // connections: the limiter may wait for one of them.
 func TestResend_BlocksNoOtherRequest(t *testing.T) {
