@@ -103,7 +103,8 @@ func TestAcquire_LateReplyReportsReturnedUnits(t *testing.T) {
 	})
 }
 
-// A ticket that is booked again takes its slot along, and no second one during its request.
+// A ticket that is booked again takes its slot along, and no second one during its request. Further
+// calls of the request are not booked: they would be in flight without slots.
 func TestInFlight_MoveTakesNoSecondSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewSharedBucket(&FakeStore{Way: 10 * time.Millisecond}, "k", Limit{Capacity: 1, LeakRate: 1}, InFlight(2)))
@@ -113,7 +114,7 @@ func TestInFlight_MoveTakesNoSecondSlot(t *testing.T) {
 		p.Settle(Cost{})
 		p.Done()
 		first := k.Tickets[0]
-		k.Move = first
+		k.Move, k.Costs, k.Horizon = first, []Cost{{1}, {1}, {1}}, time.Minute
 		var request sync.WaitGroup
 		request.Go(func() {
 			if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 1 || k.Tickets[0] == first {
