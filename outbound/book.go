@@ -26,8 +26,8 @@ type BookRequest struct {
 	// it stays as it is, and Book books nothing. If the store does not reply, as with a
 	// [*StoreError], it is unknown whether it was undone: no call may use it, and it cannot be
 	// returned. An error before the request leaves it as it was: an ended ctx, a negative duration,
-	// an invalid cost without Unused. If the call is one in flight, Book books no further Costs with
-	// it. The zero Ticket stands for none.
+	// an invalid cost without Unused. With a call in flight Book books no further Costs. The zero
+	// Ticket stands for none.
 	Move Ticket
 	// Costs are the calls to book, in this order. If it is empty, Book only reads the clock.
 	Costs []Cost

@@ -72,9 +72,8 @@
 // idle connection breaks, and over HTTP/2 up to eight times after REFUSED_STREAM. After a graceful
 // GOAWAY that leaves the request out, Go 1.26 and 1.27 do so without a bound and a pause. Each of
 // those sends asks the limiter again and waits for it, and the permit before ends. Up to eight are
-// sent even if the limiter refuses their cost, but none without a slot of an InFlight or in a hold.
-// With a bucket alone, such a request tries again after [outbound.ThrottledError.RetryAfter], or each
-// second, until its context ends. This needs a Base with a method CloseIdleConnections, or Unwrap
+// sent even if the limiter refuses their cost, but none in a hold or without a slot of an InFlight.
+// Then it asks again after a pause. This needs a Base with a method CloseIdleConnections, or Unwrap
 // that leads to one.
 //
 // [Transport.Timeout] bounds a request from its admission to the end of its body. The Timeout of an

@@ -12,9 +12,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// unpaid is how often Base may send a request again for a slot only if the limiter refuses its cost,
-// because a bucket alone does not wait. It is as often as net/http does so after REFUSED_STREAM,
-// which says that the API has processed nothing. The slot of the earlier call may have another owner.
+// unpaid is how often Base may send a request again although the limiter refuses its cost: a bucket
+// alone does not wait. It is as often as net/http does so after REFUSED_STREAM, which says that the
+// API has processed nothing. Each takes a slot: another call may have that of the earlier send.
 const unpaid = 8
 
 var slotOnly = outbound.Cost{outbound.Free, outbound.Free, outbound.Free, outbound.Free}
