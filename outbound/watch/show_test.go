@@ -171,6 +171,16 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 		}
 		stop()
 	})
+	question(t, "how much does batch work keep free for others", func(t *testing.T, b *Board) {
+		batch := b.Add("batch", queue.New(bucket(t, outbound.Window(10, time.Hour)), queue.Config{Headroom: 0.4}))
+		take(t, batch, 6)
+		stop := wait(batch, 2)
+		is, text := called(t, b, "batch"), "level 6 of 10, 4 kept free for others"
+		if page := jsonOf(t, b.Snapshot(bg, Query{})); is.Severity != Busy || is.Explain.Because != "limit" || !strings.Contains(is.Explain.String(), text) || !strings.Contains(page, text) {
+			t.Errorf("%v, %v\n%s", is.Severity, is.Explain, page)
+		}
+		stop()
+	})
 	question(t, "is the store unavailable, since when, and what do calls do meanwhile", func(t *testing.T, b *Board) {
 		s := newStore()
 		f := &fallback.Store{Store: s, Share: 0.5}

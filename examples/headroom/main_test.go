@@ -1,0 +1,16 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/dripfeed/dripfeed/examples/internal/exampletest"
+)
+
+// Users wait behind batch work, and with a Headroom they do not. Calls of batch work still leave.
+func TestProgram_UsersBeforeBatch(t *testing.T) {
+	exampletest.Output(t, run, `Headroom 0    █{5,} \d\.\d s, and \d+ calls`, `Headroom 0\.25 █ 0\.0 s, and \d\d calls`)
+}
+
+// An interrupt ends the program in its second way.
+func TestProgram_InterruptEndsIt(t *testing.T) { exampletest.Interrupt(t, 500*time.Millisecond, run) }
