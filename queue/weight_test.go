@@ -82,6 +82,10 @@ func TestWeight_QueuesShareABucket(t *testing.T) {
 // A tenant with 10,000 calls delays none of 999 others with the same weight: while these use their
 // shares, their waits are as without it.
 func TestWeight_BacklogOfATenantDelaysNoOther(t *testing.T) {
+	backlog, seconds := 10_000, 60.
+	if raced {
+		backlog, seconds = 1_000, 30
+	}
 	p95 := func(backlog int, load float64) (wait time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
 			const rate, tenants = 100, 999
@@ -91,7 +95,7 @@ func TestWeight_BacklogOfATenantDelaysNoOther(t *testing.T) {
 			for range backlog {
 				comeAndUse(ctx, queues.For(0), done, 1)
 			}
-			r, all := rand.New(rand.NewPCG(3, 4)), make(calls, int(load*rate*60))
+			r, all := rand.New(rand.NewPCG(3, 4)), make(calls, int(load*rate*seconds))
 			for i := range all {
 				time.Sleep(time.Duration(r.ExpFloat64() * float64(time.Second) / rate / load))
 				all[i] = comeAndUse(ctx, queues.For(1+r.IntN(tenants)), done, 1)
@@ -110,7 +114,7 @@ func TestWeight_BacklogOfATenantDelaysNoOther(t *testing.T) {
 		// never empty then.
 		0.5: func(d time.Duration) time.Duration { return d + 60*ms },
 	} {
-		without, with := p95(0, load), p95(10_000, load)
+		without, with := p95(0, load), p95(backlog, load)
 		if t.Logf("load %v: %v without, %v with", load, without, with); with > bound(without) {
 			t.Errorf("load %v: the others wait %v, and %v without the tenant", load, with, without)
 		}

@@ -210,7 +210,10 @@ func TestPool_DeadMembersCostNothing(t *testing.T) {
 			alone := w
 			alone.mu = new(sync.Mutex)
 			synctest.Test(t, func(*testing.T) { alone.run() })
-			for _, f := range faults {
+			for k, f := range faults {
+				if raced && (k+len(dead)+w.callers)%4 > 0 { // each fault in some world
+					continue
+				}
 				w := w
 				w.mu, w.fault, w.until, w.lasts = new(sync.Mutex), f, 14*time.Second, 20*time.Second+f.takes
 				synctest.Test(t, func(*testing.T) { w.run() })
