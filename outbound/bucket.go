@@ -178,15 +178,21 @@ func (b *Bucket) Hold(ctx context.Context, d time.Duration) error {
 	return b.stop(ctx, store.Held, "hold", d)
 }
 
-// Pause admits no call for d from now on, as an operator wants it. The limits continue to leak,
-// unlike in a [Bucket.Hold]: after the pause calls leave as if none had come meanwhile. A pause
-// that ends before a hold in force changes nothing. Resume ends it early. If d is zero or less, the
-// error is [ErrInvalid].
+// Pause stops all calls for d from now on, as an operator wants it. The limits continue to leak,
+// unlike in a [Bucket.Hold]: after the pause calls leave as if none had come meanwhile. A
+// reservation in the pause is late afterwards, and is replaced. A pause that ends before a hold in
+// force changes nothing. Resume ends it early. If d is zero or less, the error is [ErrInvalid].
 func (b *Bucket) Pause(ctx context.Context, d time.Duration) error {
 	return b.stop(ctx, store.Paused, "pause", d)
 }
 
-// stop is Hold and Pause.
+// Delay moves all reservations by d, and stops calls until then. Schedulers use it if their jobs
+// run later than reserved. Unlike a [Bucket.Hold] it leaves the capacity as it is.
+func (b *Bucket) Delay(ctx context.Context, d time.Duration) error {
+	return b.stop(ctx, store.Delayed, "delay", d)
+}
+
+// stop is Hold, Pause and Delay.
 func (b *Bucket) stop(ctx context.Context, kind store.ReportKind, name string, d time.Duration) error {
 	if err := b.ready(ctx); err != nil {
 		return err

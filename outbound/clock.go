@@ -101,6 +101,9 @@ func (k *Clock) Due(t Ticket) time.Time {
 	return k.at.Add(in)
 }
 
+// HeldUntil returns when the last hold or pause ends, or has ended, but at least some 10 s ago.
+func (k *Clock) HeldUntil() time.Time { return k.at.Add(k.state.Rem) }
+
 // Latency returns the normal latency of a reply from the store. A reservation that is due sooner is
 // late when the process learns of it. If the store does not report what is normal, Latency is the
 // latency of this reply. It is 0 for a store in this process, and for one that does not report the

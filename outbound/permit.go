@@ -193,7 +193,7 @@ func (b bothEnd) Done() {
 // holds the bucket for d. One without a d does not: the caller waits before its next attempt, as
 // package transport/retry does. A loop around Acquire that retries immediately is admitted at the
 // bucket's pace. A second such refusal without a success between holds the bucket for 2 s, doubled
-// as above. All of this ends an hour after the last refusal, or by [Bucket.Resume].
+// as above. All of this ends an hour after the hold of the last refusal, or by [Bucket.Resume].
 func (p *Permit) Refused(d time.Duration) {
 	p.Answered(Answer{Kind: AnswerRefused, Wait: d, Reason: "rate"})
 }

@@ -149,3 +149,30 @@ func TestBucket_PauseFillsNothing(t *testing.T) {
 		}
 	}, limits...)
 }
+
+// A pause lets the limits leak, also if a call left a moment before: 5 of 6 go after 2 s, as with
+// block_for of the Ruby library Prorate.
+func TestBucket_PauseLetsTheLimitsLeak(t *testing.T) {
+	for _, before := range []time.Duration{0, time.Millisecond, time.Second / 20, time.Second / 5} {
+		outbound.BothWays(t, func(t *testing.T, b *outbound.Bucket) {
+			take := func() (n int) {
+				for range 6 {
+					if _, err := b.Acquire(background, outbound.Cost{1}); err == nil {
+						n++
+					}
+				}
+				return n
+			}
+			first := take()
+			time.Sleep(before)
+			if err := b.Pause(background, 2*time.Second); err != nil {
+				t.Fatal(err)
+			}
+			blocked := take()
+			time.Sleep(2 * time.Second)
+			if then := take(); first != 5 || blocked != 0 || then != 5 {
+				t.Errorf("%v before a pause %d of 6 left, in it %d, then %d, want 5, 0, 5", before, first, blocked, then)
+			}
+		}, outbound.Limit{Capacity: 5, LeakRate: 5})
+	}
+}

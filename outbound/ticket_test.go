@@ -33,7 +33,7 @@ func reserve(t *testing.T, b *Bucket, n int) (tickets []string, due []time.Time)
 	return tickets, due
 }
 
-// The text of a ticket is due when the ticket is, through pauses and holds.
+// The text of a ticket is due when the ticket is, through delays and holds.
 func TestTicket_TextSaysWhenItIsDue(t *testing.T) {
 	for _, limits := range [][]Limit{
 		{{Capacity: 2, LeakRate: 1}}, {PerSecond(2), Window(5, time.Minute)}, {Window(3, time.Minute)}, {Daily(100, time.UTC)},
@@ -49,7 +49,7 @@ func TestTicket_TextSaysWhenItIsDue(t *testing.T) {
 			}
 			hold := b.Hold
 			if _, window := limits[len(limits)-1].Each(); window > 0 { // whose reservations a hold makes void
-				hold = b.Pause
+				hold = b.Delay
 			}
 			must(t, hold(ctx, 10*time.Second))
 			k = clockOf(t, b) // those that were due before the hold are not due in it

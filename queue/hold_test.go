@@ -47,6 +47,36 @@ func TestHold_WindowAgesInIt(t *testing.T) {
 	}
 }
 
+// A pause costs its time only: what leaks in it lets calls go at once afterwards, in their order. A
+// reservation in it is not late by this process. 5 of 6 as block_for of shopify/prorate lets go.
+func TestHold_PauseLetsTheLimitsLeak(t *testing.T) {
+	bothWays(t, []outbound.Limit{{Capacity: 5, LeakRate: 5}}, func(t *testing.T, b *outbound.Bucket) {
+		q := New(b, Config{})
+		defer q.Close()
+		defer b.Observe(func(e outbound.Event) {
+			if e.Kind == outbound.EventLate {
+				t.Errorf("%+v", e)
+			}
+		})()
+		begin, all := time.Now(), comeAll(8, bg, q, 1) // 3 have reservations in the pause
+		time.Sleep(ms)
+		if err := b.Pause(bg, 2*time.Second-ms); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, comeAll(3, bg, q, 1)...)
+		pass(3 * time.Second)
+		for i, c := range all {
+			want := []time.Duration{0, 0, 0, 0, 0, 2000, 2000, 2000, 2000, 2000, 2200}[i] * ms
+			if at := c.ended().left.Sub(begin); c.ended().err != nil || at < want || at > want+10*ms {
+				t.Errorf("call %d left after %v, %v, want %v", i, at, c.ended().err, want)
+			}
+		}
+		if _, sorted := all.admitted(); !sorted || q.Stats().Late > 0 {
+			t.Errorf("in order: %v; %+v", sorted, q.Stats())
+		}
+	})
+}
+
 // The error of a call that waited when a hold began, and is refused for it, has the hold and its reason, as
 // that of a new call.
 func TestHold_RefusalHasItsReason(t *testing.T) {

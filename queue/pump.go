@@ -118,7 +118,7 @@ const looks, piece = 32, 2048
 func (q *Queue) tripLocked(now time.Time) error {
 	k := &q.booking
 	k.Unused, q.line.unused = q.line.unused, k.Unused[:0]
-	k.Lost, k.Late, q.line.late, q.line.latest = q.line.late, q.line.latest, 0, 0
+	k.Lost, k.Late, q.line.late, q.line.lost, q.line.latest = q.line.lost, q.line.latest, 0, 0, 0
 	k.Clock = q.clock
 	noticed := q.news > 0
 	if len(k.Unused) > 0 {
@@ -186,8 +186,10 @@ func (q *Queue) letGoLocked(now time.Time) {
 		if late > tolerance {
 			lost = true // other calls have booked its time since, and would leave with this call
 			l.unused = append(l.unused, t)
-			q.stats.Late++
-			l.late, l.latest = l.late+1, max(l.latest, late)
+			if l.late++; now.Sub(q.clock.HeldUntil()) > tolerance { // else a pause has passed it
+				q.stats.Late++
+				l.lost, l.latest = l.lost+1, max(l.latest, late)
+			}
 			l.unbookLast()
 			continue
 		}

@@ -45,6 +45,7 @@ type waiters struct {
 	tickets []outbound.Ticket // the reservations
 	unused  []outbound.Ticket // reservations that no call will use; the next request returns them
 	late    int               // how many of the unused were late
+	lost    int               // how many of those by this process, not by a pause
 	latest  time.Duration     // and by how much at most
 }
 

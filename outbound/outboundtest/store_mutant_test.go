@@ -313,7 +313,7 @@ func TestStoreCases_FindMutants(t *testing.T) {
 				row.Limits = op.Limits
 			}
 		})},
-		"it reports before it asks": {fails: "in a pause", asked: func(op *store.Op, row *store.Stored) *store.Op {
+		"it reports before it asks": {fails: "a key remembers", asked: func(op *store.Op, row *store.Stored) *store.Op {
 			if row.Number > 0 && len(op.Reports) > 0 && op.Reports[0].Kind != store.Settled {
 				first := store.Op{Limits: row.Limits, Number: row.Number, Periods: op.Periods, Reports: op.Reports}
 				first.Apply(row, row.State.At)

@@ -152,10 +152,6 @@ repeat
 
   -- The clock.
   local ahead, changed, passed, m = 0, false, 0, 0
-  if high ~= 0 then
-    till = min(till, now + 3.6e9)
-    if till <= now then calls, refused, high, per, fast, trust, till = 0, 0, 0, 0, 0, 0, 0 end
-  end
   local e = (now - at) * 1e3
   if e <= 0 then
     skip = skip + e
@@ -167,6 +163,9 @@ repeat
       for i = 1, n do marks[3 * i - 2] = max(0, marks[3 * i - 2] - q[4 * i + 8] * sec) end
     end
     rem = max(-1e10, rem - e)
+    if marks and rem <= 0 then
+      for i = 1, n do marks[3 * i - 2] = 0 end -- real time has caught up
+    end
     if speed < 1 then passed, speed = dial_of(passed) end
     skip = skip + (e - passed)
     if passed > 0 then
@@ -175,6 +174,11 @@ repeat
       last = max(-1e8, last - passed)
     end
   end
+  if high ~= 0 then
+    till = min(till, now + floor(max(0, rem) / 1e3) + 3.6e9)
+    if till <= now then calls, refused, high, per, fast, trust, till = 0, 0, 0, 0, 0, 0, 0 end
+  end
+  if high == 0 and fails > -1 then fails = -2 end
   if marks and last <= 0 and rem <= 0 then -- no level counts on anything
     for i = 1, n do
       marks[3 * i] = 0
@@ -457,7 +461,7 @@ repeat
         pos = pos + 1
         if report == 1 and (newest or high > 0) then
           if high == 0 then high = speed end
-          refused, till, changed = min(refused + 1, 4095), now + 3.6e9, true
+          refused, till, changed = min(refused + 1, 4095), max(till, now + 3.6e9), true
         end
         if report == 1 and newest then
           count = count + 1
@@ -520,6 +524,7 @@ repeat
             d[k + 1] = d[k + 1] + d[k]
           end
         end
+        if holds and report == 1 and high > 0 then till = max(till, now + floor(max(0, rem) / 1e3) + 3.6e9) end
       end
     end
     for _ = 1, backs do

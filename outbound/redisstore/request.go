@@ -126,7 +126,7 @@ func hotable(op *store.Op, r *row) bool {
 		return false
 	}
 	for i := range op.Reports {
-		if kind := op.Reports[i].Kind; kind == store.Paused || kind == store.Remaining {
+		if kind := op.Reports[i].Kind; kind == store.Paused || kind == store.Remaining || kind == store.Delayed {
 			return false
 		}
 	}

@@ -363,8 +363,10 @@ func (s *Stored) report(r *Report) (changed bool) {
 		}
 	case Refused:
 		s.State.Refused(s.Limits, r.Epoch, r.Wait, r.MaxWait, c)
-	case Held, Paused:
+	case Held, Delayed:
 		s.State.Hold(s.Limits, r.Wait, c, r.Kind == Held)
+	case Paused:
+		s.State.Pause(s.Limits, r.Wait)
 	case Succeeded:
 		s.State.Succeeded(r.Epoch)
 	case Remaining:
@@ -376,7 +378,7 @@ func (s *Stored) report(r *Report) (changed bool) {
 	}
 	if s.State.Rem > before {
 		s.State.Why = r.Reason
-		if s.State.Last > MaxReplyAge && r.Kind != Paused && (c == nil || s.State.has(c)) && slices.ContainsFunc(s.Limits, func(l Limit) bool { return l.Slides() }) {
+		if s.State.Last > MaxReplyAge && r.Kind != Paused && r.Kind != Delayed && (c == nil || s.State.has(c)) && slices.ContainsFunc(s.Limits, func(l Limit) bool { return l.Slides() }) {
 			s.Number++ // units are freed in the hold, and the reservations that wait for them would leave later
 			s.State.Change(s.Limits, s.Limits, s.Number)
 		}

@@ -106,12 +106,8 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge, drips bool) {
 			x = min(max(0, sub(c.FreeBy(limits), dial)), ext)
 		}
 	}
-	s.Rem, s.Skip = d, sub(s.Skip, x)
-	levels := s.Level
-	s.leak(limits, x)
-	for i := range limits {
-		s.Leaked[i] += levels[i] - s.Level[i]
-	}
+	s.Rem = d
+	s.ahead(limits, x)
 	s.Top = 0
 	if out {
 		s.Last = max(s.Last, time.Microsecond)
@@ -134,6 +130,28 @@ func (s *State) Hold(limits []Limit, d time.Duration, c *Charge, drips bool) {
 		limits[i].law().hold(s, &limits[i], i, dial, ext-x, room)
 	}
 	s.look(limits, false)
+}
+
+// Pause lets no call leave for d from now on. The key's clock runs on, ahead of real time, to what
+// it shows at the end. So a reservation in the pause is late then, and its caller returns it.
+func (s *State) Pause(limits []Limit, d time.Duration) {
+	d = min(d, farthest)
+	if x := d - max(0, s.Rem); x > 0 {
+		s.Rem = d
+		x, s.Speed = dialOf(s.Speed, x)
+		s.ahead(limits, x)
+		s.look(limits, false)
+	}
+}
+
+// ahead lets dial time x pass ahead of real time, in a hold.
+func (s *State) ahead(limits []Limit, x time.Duration) {
+	levels := s.Level
+	s.Skip = sub(s.Skip, x)
+	s.leak(limits, x)
+	for i := range limits {
+		s.Leaked[i] += levels[i] - s.Level[i]
+	}
 }
 
 // FreeBy returns when c's units have leaked from the first limit, on the key's clock: as c was
@@ -187,6 +205,7 @@ func (s *State) Refused(limits []Limit, epoch int64, d, most time.Duration, c *C
 		}
 	}
 	s.Hold(limits, d, c, true)
+	s.Row.remember(s.At, s.Rem)
 }
 
 // Succeeded reports a call that has succeeded. It has no effect with an epoch older than the key's.

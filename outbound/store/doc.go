@@ -42,7 +42,7 @@
 // No call waits longer than the shortest wait that keeps the limits and the order, with these
 // exceptions:
 //   - after a hold, a step of the clock, a change of limits or a settle, and after a booking was
-//     returned before later ones;
+//     returned before later ones, or in a pause. A call booked in a pause leaves 1 µs after it;
 //   - a window lets calls of its last 64th wait for that long;
 //   - what left less than [BookingGrace] before a hold, and what is reserved within [MaxReplyAge]
 //     after it, counts in a window for longer by the hold. A call from before a hold may get
@@ -79,10 +79,11 @@
 //
 // Rem above 0 is what is left of a hold. Below 0 it is the time since the last hold ended. A clock
 // that steps back by at most [Wobble] may come forward again, and that does not count twice. The
-// key's clock runs as real time does, or slower after refusals, or stands in a hold. A
-// reservation is a time on it, so a hold and a slow-down move every reservation of all processes
-// without touching one. The reservations of a key with a window are void then if they are later
-// than [MaxReplyAge] after the hold: what left before it ages meanwhile.
+// key's clock runs as real time does, or slower after refusals, or stands in a hold. A pause sets
+// it to what it shows at the pause's end. A reservation is a time on it, so a hold and a slow-down
+// move every reservation of all processes without touching one. The reservations of a key with a
+// window are void then if they are later than [MaxReplyAge] after the hold: what left before it
+// ages meanwhile.
 //
 // # The numbers of a key
 //

@@ -2,6 +2,7 @@ package store
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 )
@@ -89,7 +90,7 @@ func TestSince_HoldCountsAsNoCall(t *testing.T) {
 func TestRefused_InARowDoublesTheHold(t *testing.T) {
 	l := newLife(t, Limit{Capacity: 1, Rate: 10})
 	for i := range 14 {
-		l.at(1e6 * float64(i+1))
+		l.Advance(l.limits, l.At+max(0, l.Rem)+59*time.Minute)
 		c := l.book(Units{1}, 0)
 		l.Refused(l.limits, c.Epoch, 0, 0, c)
 		want := min(time.Hour, time.Second<<i)
@@ -102,7 +103,7 @@ func TestRefused_InARowDoublesTheHold(t *testing.T) {
 		}
 	}
 	for i, most := range []time.Duration{time.Millisecond, 5 * time.Second, 0, 2 * time.Hour} {
-		l.at(1e6 * float64(i+20))
+		l.Advance(l.limits, l.At+max(0, l.Rem)+59*time.Minute)
 		c := l.book(Units{1}, 0)
 		l.Refused(l.limits, c.Epoch, 0, most, c)
 		if want := []time.Duration{time.Millisecond, 5 * time.Second, time.Hour, time.Hour}[i]; l.Rem != want {
@@ -114,6 +115,23 @@ func TestRefused_InARowDoublesTheHold(t *testing.T) {
 	l.Refused(l.limits, epoch, 0, 0, nil)
 	if l.Rem > 0 {
 		t.Errorf("a refusal from before a Resume holds for %v", l.Rem)
+	}
+}
+
+// Refusals are forgotten an hour after the end of the hold, for all kinds of limits together.
+func TestRefused_IsForgottenAnHourAfterTheHold(t *testing.T) {
+	for _, hold := range []time.Duration{0, 5 * time.Hour} {
+		for after, want := range map[float64]time.Duration{3599: 4 * time.Second, 3601: time.Second} {
+			l := newLife(t, Limit{Capacity: 10, Rate: 10}, moving(1000, time.Minute))
+			for range 2 {
+				l.Refused(l.limits, l.Epoch, hold, 0, nil)
+				l.Advance(l.limits, l.At+l.Rem)
+			}
+			l.Advance(l.limits, l.At+sec(after))
+			if l.Refused(l.limits, l.Epoch, 0, 0, nil); l.Rem != want {
+				t.Errorf("%v s after the end of a hold of %v: held for %v, want %v", after, hold, l.Rem, want)
+			}
+		}
 	}
 }
 
@@ -161,6 +179,16 @@ func TestResume_KeepsWhatALoweredLimitHolds(t *testing.T) {
 	l.Resume(l.limits)
 	l.change(high...)
 	l.level(0, 10)
+
+	l = newLife(t, Limit{Capacity: 5, Rate: 1}) // once a hold is over, all that leaked in it has leaked
+	l.book(Units{5}, 0)
+	l.at(1)
+	l.Hold(l.limits, 10*time.Second, nil, true)
+	l.at(2)
+	l.change(Limit{Capacity: 5, Rate: 0.1})
+	l.at(3600)
+	l.Resume(l.limits)
+	l.level(0, 0)
 }
 
 // An operator's pause lets the limits leak on: afterwards all calls leave that have capacity, and a
@@ -168,7 +196,7 @@ func TestResume_KeepsWhatALoweredLimitHolds(t *testing.T) {
 func TestPause_CostsOnlyItsTime(t *testing.T) {
 	month := Limit{Capacity: 1000, Rate: 1000. / (30 * 86_400)}
 	l := newLife(t, month)
-	l.Hold(l.limits, time.Second, nil, false)
+	l.Pause(l.limits, time.Second)
 	for range 30 {
 		if real, _, ok := l.Fill(l.limits, &Units{1}, &Units{1}, time.Hour, new(Charge)); !ok || real > time.Second+time.Microsecond {
 			t.Errorf("after a pause of a second a call leaves in %v", real)
@@ -176,10 +204,37 @@ func TestPause_CostsOnlyItsTime(t *testing.T) {
 	}
 	l.level(0, 30)
 
+	l = newLife(t, Limit{Capacity: 100, Rate: 1}, moving(100, time.Minute)) // a call that has left a moment before
+	l.book(Units{100, 100}, 0)
+	l.Pause(l.limits, time.Minute)
+	l.at(60)
+	l.level(0, 40)
+	l.book(Units{60, 60}, 0)
+
+	l = newLife(t, Limit{Capacity: 100, Rate: 1}) // a slowed clock stays as slow
+	l.Speed = 0.5
+	l.book(Units{100}, 0)
+	alone := State{At: l.At, Speed: l.Speed, Level: l.Level, Parts: slices.Clone(l.Parts)}
+	l.Pause(l.limits, time.Minute)
+	l.at(60)
+	alone.Advance(l.limits, l.At)
+	if l.level(0, alone.Level[0]); l.Speed != alone.Speed || l.Level[0] < 40 {
+		t.Errorf("paused: speed %v and level %v, alone %v and %v", l.Speed, l.Level[0], alone.Speed, alone.Level[0])
+	}
+
+	l = newLife(t, Limit{Capacity: 1, Rate: 1}) // reservations in the pause are late after it, and those behind it stand
+	l.book(Units{1}, 0)
+	l.book(Units{1}, 1)
+	stands := l.book(Units{1}, 2)
+	l.Pause(l.limits, 1500*time.Millisecond)
+	if in, late := l.Due(stands.Place); in != 2*time.Second || late != 0 {
+		t.Errorf("a reservation behind a pause is due in %v, %v late, want 2s", in, late)
+	}
+
 	l = newLife(t, month, Limit{Capacity: 5, Rate: 1})
 	l.book(Units{3, 3}, 0)
 	l.at(1)
-	l.Hold(l.limits, time.Minute, nil, false)
+	l.Pause(l.limits, time.Minute)
 	l.at(3)
 	l.Resume(l.limits)
 	l.level(1, 0) // 3 s after the 3 units

@@ -50,8 +50,8 @@ var settings = []setting{
 	{name: "refused lenient", shapes: [][]Limit{{{Capacity: 1, Rate: 1}, {Capacity: 3, Rate: 2}}}, costs: []Units{{1, 3}, {0, 1}}, fates: []int{0}, ops: "hr", events: 3, holds: []time.Duration{s1, 3 * s1}, fills: 4, depth: 5, steps: []time.Duration{s1 / 2}, lenient: true},
 	{name: "over-settled held", shapes: [][]Limit{one(2, 1)}, costs: costs(2), fates: []int{0}, ops: "sh", events: 2, holds: []time.Duration{s1, 4 * s1}, fills: 3, depth: 7, steps: []time.Duration{5 * s1}, lenient: true},
 	{name: "lowered held", shapes: [][]Limit{one(2, 2), one(2, 0.5), {{Capacity: 2, Rate: 0.5}, {Capacity: 3, Rate: 1}}}, costs: []Units{{1, 1}, {2, 1}}, fates: []int{0}, ops: "ch", events: 3, holds: []time.Duration{s1, 3 * s1}, fills: 4, depth: 6, steps: []time.Duration{s1}, lenient: true},
-	{name: "paused", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0, dead}, ops: "pehu", events: 3, holds: []time.Duration{s1, 2 * s1}, fills: 4, depth: 5, steps: []time.Duration{s1 / 2, s1}},
-	{name: "paused, changed", shapes: [][]Limit{one(2, 1), one(3, 2), one(1, 0.5)}, costs: costs(1, 2), fates: []int{0}, ops: "pces", events: 3, holds: []time.Duration{2 * s1}, fills: 4, depth: 5, steps: []time.Duration{s1 / 2, s1}},
+	{name: "paused", shapes: [][]Limit{one(2, 1)}, costs: costs(1, 2), fates: []int{0, dead}, ops: "pdehu", events: 3, holds: []time.Duration{s1, 2 * s1}, fills: 4, depth: 5, steps: []time.Duration{s1 / 2, s1}},
+	{name: "paused, changed", shapes: [][]Limit{one(2, 1), one(3, 2), one(1, 0.5)}, costs: costs(1, 2), fates: []int{0}, ops: "pdces", events: 3, holds: []time.Duration{2 * s1}, fills: 4, depth: 5, steps: []time.Duration{s1 / 2, s1}},
 	{name: "headroom", shapes: [][]Limit{one(3, 1)}, costs: costs(1, 2), fates: []int{0, dead}, ops: "su", fills: 4, depth: 5, steps: []time.Duration{s1 / 2, s1}, headroom: 0.4},
 	{name: "headroom, two limits", shapes: [][]Limit{{{Capacity: 2, Rate: 1}, {Capacity: 4, Rate: 1}}}, costs: []Units{{1, 1}, {0, 2}}, fates: []int{0}, ops: "hr", events: 2, holds: []time.Duration{s1, 2 * s1}, fills: 5, depth: 6, steps: []time.Duration{s1}, headroom: 0.5},
 	{name: "headroom, changed", shapes: [][]Limit{one(3, 1), one(2, 2), one(5, 0.5)}, costs: costs(1, 2), fates: []int{0}, ops: "ces", events: 2, fills: 4, depth: 5, steps: []time.Duration{s1}, headroom: 0.5},
@@ -139,7 +139,7 @@ func searchAll(t *testing.T, short, ci, long int64, worlds ...[]setting) {
 func playAll(t *testing.T, seed uint64, rounds int, steps []time.Duration, draw func(*rand.Rand) []Limit) {
 	for round := range rounds {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
-		s := setting{name: fmt.Sprint("round ", round), fates: []int{0, 0, dead}, ops: "suhprecbxy", events: 1 + r.IntN(4), fills: 8, depth: 24,
+		s := setting{name: fmt.Sprint("round ", round), fates: []int{0, 0, dead}, ops: "suhpdrecbxy", events: 1 + r.IntN(4), fills: 8, depth: 24,
 			costs: []Units{{1, 1}, {1, 3}, {2, 1}, {0, 1}, {1, 0}, {0.5, 2}}, steps: steps, holds: []time.Duration{s1 / 2, s1, 2 * s1}}
 		for range 4 {
 			s.shapes = append(s.shapes, draw(r))
@@ -151,7 +151,7 @@ func playAll(t *testing.T, seed uint64, rounds int, steps []time.Duration, draw 
 		if slices.ContainsFunc(s.shapes, func(l []Limit) bool { return l[0].Kind == Fixed }) {
 			// It is unknown that the first call of the API's window is late, or never leaves, or that
 			// the clock has gone back between two steps.
-			s.tau, s.fates, s.ops = 0, []int{0}, "suhprecxy"
+			s.tau, s.fates, s.ops = 0, []int{0}, "suhpdrecxy"
 		}
 		s.play(t, r)
 	}

@@ -184,7 +184,6 @@ func (s *State) Dial() time.Duration { return s.At - s.Born - s.Skip }
 func (s *State) Advance(limits []Limit, now time.Duration) (ahead time.Duration) {
 	e := sub(now, s.At)
 	s.At = now
-	s.Row.pass(now)
 	if e <= 0 {
 		if s.Skip = add(s.Skip, e); e >= -Wobble {
 			ahead = -e
@@ -194,10 +193,15 @@ func (s *State) Advance(limits []Limit, now time.Duration) (ahead time.Duration)
 		for i := 0; x < e && i < len(limits); i++ {
 			s.Leaked[i] = max(0, s.Leaked[i]-limits[i].flow((e-x).Seconds()))
 		}
-		s.Rem = max(-HoldMemory, sub(s.Rem, e))
+		if s.Rem = max(-HoldMemory, sub(s.Rem, e)); s.Rem <= 0 {
+			s.Leaked = Units{} // real time has caught up
+		}
 		x, s.Speed = dialOf(s.Speed, x)
 		s.Skip += e - x
 		s.leak(limits, x)
+	}
+	if s.Row.pass(now, s.Rem) && s.Fails > HasSucceeded {
+		s.Fails = NoRefusalYet
 	}
 	s.look(limits, true)
 	return ahead

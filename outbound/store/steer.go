@@ -10,7 +10,7 @@ const (
 	// trusted is the number of rows for which the verdict stands that slowing down does
 	// not help.
 	trusted = 128
-	// Remember is how long after its last refusal a key remembers a row.
+	// Remember is how long after the hold of its last refusal a key remembers refusals.
 	Remember = time.Hour
 	// The most that a row counts, so that a store can pack both counts into one number.
 	mostCalls, mostRefused = 1<<32 - 1, 1<<12 - 1
@@ -43,21 +43,34 @@ func (r *Row) call() {
 // refused counts a refusal at the time now, while the clock has speed v.
 func (r *Row) refused(now time.Duration, v float64) {
 	if r.Top == 0 {
-		r.Top = v
+		r.Top, r.Until = v, -farthest // times may be negative
 	}
 	r.Refused = min(r.Refused+1, mostRefused)
-	r.Until = add(now, Remember)
+	r.remember(now, 0)
 }
 
-// pass forgets the row when its time has come. If the store's clock has stepped back, the
-// row lasts no longer for that.
-func (r *Row) pass(now time.Duration) {
-	if r.Top == 0 {
-		return
+// remember keeps the row until Remember after a hold of which rem is left.
+func (r *Row) remember(now, rem time.Duration) {
+	if r.Top > 0 {
+		r.Until = max(r.Until, forgets(now, rem))
 	}
-	if r.Until = min(r.Until, add(now, Remember)); r.Until <= now {
-		*r = Row{}
+}
+
+// forgets returns when a refusal is forgotten. Stores keep it in whole microseconds.
+func forgets(now, rem time.Duration) time.Duration {
+	rem = max(0, rem)
+	return add(now, add(rem-rem%time.Microsecond, Remember))
+}
+
+// pass forgets the row when its time has come, and reports whether there is none. If the store's
+// clock has stepped back, the row lasts no longer for that.
+func (r *Row) pass(now, rem time.Duration) (none bool) {
+	if r.Top > 0 {
+		if r.Until = min(r.Until, forgets(now, rem)); r.Until <= now {
+			*r = Row{}
+		}
 	}
+	return r.Top == 0
 }
 
 // left returns for how much longer the key remembers the row.

@@ -180,14 +180,14 @@ type Report struct {
 	Kind   ReportKind
 	Charge *Charge // of the call, or nil
 	Used   Units   // Settled: the real cost. the rest of each limit, with Remaining; negative if unknown
-	// Wait is the length of the hold, with Refused, Held and Paused, or 0 if the API did not say.
-	// With Remaining it is the time until the reset.
+	// Wait is the length of the hold, with Refused, Held, Paused and Delayed, or 0 if the API did not
+	// say. With Remaining it is the time until the reset.
 	Wait time.Duration
 	// MaxWait is, with Refused, the longest hold to which consecutive refusals are doubled. If it
 	// is zero, or more than an hour, it is an hour.
 	MaxWait time.Duration
 	Epoch   int64 // Refused, Succeeded: State.Epoch as the call knew it when it left
-	Reason  uint8 // Refused, Held, Paused, Remaining: State.Why keeps it for the key's user
+	Reason  uint8 // not Settled, Succeeded: State.Why keeps it for the key's user
 }
 
 // ReportKind is the kind of a [Report].
@@ -201,6 +201,7 @@ const (
 	Paused                      // an operator asks to wait: the limits leak on
 	Succeeded                   // the call has succeeded
 	Remaining                   // the API has said what remains until a reset
+	Delayed                     // all reservations move by Wait
 )
 
 // Reply is what a store answers to an [Op].

@@ -9,7 +9,7 @@ type move struct {
 
 func (m move) String() string {
 	names := map[byte]string{'f': "fill", 'k': "fill beside headroom", 's': "settle", 'u': "unbook", 'h': "hold", 'r': "refused", 'y': "succeeded",
-		'e': "resume", 'c': "change", 'b': "back", 'x': "forget", 't': "step", 'p': "pause"}
+		'e': "resume", 'c': "change", 'b': "back", 'x': "forget", 't': "step", 'p': "pause", 'd': "delay"}
 	return fmt.Sprintf("%s(%d,%d)", names[m.op], m.a, m.b)
 }
 
@@ -63,8 +63,10 @@ func (w *world) moves(all []move) []move {
 			if w.has('h') {
 				all = append(all, move{'h', -1, int8(b)})
 			}
-			if w.has('p') {
-				all = append(all, move{'p', -1, int8(b)})
+			for _, op := range "pd" {
+				if w.has(byte(op)) {
+					all = append(all, move{byte(op), -1, int8(b)})
+				}
 			}
 			if w.has('r') && w.out > 0 { // of the call that left last, with the newest epoch
 				all = append(all, move{'r', -1, int8(b)})
@@ -99,4 +101,4 @@ func (w *world) moves(all []move) []move {
 	return all
 }
 
-func (w *world) event() bool { return w.events < w.setting.events }
+func (w *world) event() bool { return w.events+w.pauses < w.setting.events }

@@ -136,6 +136,9 @@ func (w *world) prompt() error {
 	if w.events > w.version || w.version > 1 || w.untidy {
 		return nil
 	}
+	if shows := w.state.Dial() - max(0, w.state.Rem); w.events == 0 && shows != w.real-w.state.Born {
+		return fmt.Errorf("after %d pauses the dial shows %v less than real time", w.pauses, w.real-w.state.Born-shows)
+	}
 	for k := range w.costs {
 		n, ok := w.fits(k)
 		if !ok {
@@ -150,6 +153,9 @@ func (w *world) prompt() error {
 					coarse = max(coarse, limits[i].Window/parts)
 				}
 			}
+		}
+		if w.pauses > 0 && w.state.Last > 0 { // what is booked in one leaves a moment after it
+			coarse += time.Microsecond
 		}
 		if told > least+10+coarse {
 			return fmt.Errorf("%v waits %v, and could go after %v", n, told, least)

@@ -190,7 +190,7 @@ func (s *Scheduler) hold(ctx context.Context, d time.Duration, speed float64) {
 	case err == nil && book.Book(ctx, &k) == nil && speed < 0.95*k.Clock.Speed():
 		p.Refused(max(d, time.Millisecond))
 	case d > s.config.HeadStart:
-		_ = book.Pause(ctx, d)
+		_ = book.Delay(ctx, d)
 	}
 }
 
