@@ -142,6 +142,9 @@ func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (decided bool, 
 // leaked a moment later; a window or a calendar quota stays full. To raise an alarm once in a
 // fleet, let a bucket of Monthly(1, zone) admit it. The State is that of the limit nearest its
 // capacity. Fillup does not count calls in flight.
+//
+// A bucket in memory begins empty, so a restarted program has a fresh capacity. To begin full,
+// fill it up to its capacities first. A store keeps levels through restarts.
 func (b *Bucket) Fillup(ctx context.Context, c Cost) (State, error) {
 	if err := b.ready(ctx); err != nil {
 		return State{}, err

@@ -3,7 +3,10 @@ package outbound_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -79,4 +82,38 @@ func ExampleLimit() {
 	// tokens (unit 1): 10000 per day UTC
 	// 5 in flight
 	// shop's bucket: 40 burst, 2/s
+}
+
+// A ticker of exactly 100 ms that does not wait. Per spaces calls by 110 ms, so every second tick comes too early.
+func TestPer_TickerOnTheBeat(t *testing.T) {
+	for want, l := range map[int]outbound.Limit{
+		500:  outbound.PerSecond(10),
+		910:  outbound.Window(10, time.Second),
+		1000: {Capacity: 1, LeakRate: 10},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			bucket, admitted := outbound.Must(outbound.NewBucket("api", l)), 0
+			for tick := range 1000 {
+				if tick > 0 {
+					time.Sleep(100 * time.Millisecond)
+				}
+				if _, err := bucket.Acquire(t.Context(), outbound.Cost{1}); err == nil {
+					admitted++
+				}
+			}
+			if admitted < want-5 || admitted > want+5 {
+				t.Errorf("%v admits %d of 1,000 ticks, want some %d", l, admitted, want)
+			}
+		})
+	}
+}
+
+// A restarted program has a fresh capacity. It begins full with a Fillup of that.
+func ExampleBucket_Fillup_restart() {
+	bucket := outbound.Must(outbound.NewBucket("api", outbound.Limit{Capacity: 100, LeakRate: 1}))
+	_, _ = bucket.Fillup(context.Background(), outbound.Cost{100})
+
+	_, err := bucket.Acquire(context.Background(), outbound.Cost{100})
+	fmt.Println(errors.Is(err, outbound.ErrThrottled))
+	// Output: true
 }

@@ -38,6 +38,9 @@ var seed = maphash.MakeSeed()
 //	}}
 //	permit, err := tenants.Acquire(ctx, "acme", outbound.Cost{1})
 //
+// One key on hold can take all workers of a small pool, because each waits for it. Then use queues
+// with a MaxWait of about 300 ms, and try again after a [ThrottledError]'s RetryAfter.
+//
 // [Keyed.For] returns a [Limiter], for instance for a transport's For.
 //
 // A limiter is dropped when its method Idle() bool returns true, and no call is in its Acquire or

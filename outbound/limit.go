@@ -64,7 +64,10 @@ type Limit struct {
 // quota.
 //
 // The window is the API's, not the distance of calls: with Per(1, 100*time.Millisecond) one call
-// leaves every 110 ms. For a distance of 100 ms write Limit{Capacity: 1, LeakRate: 10}.
+// leaves every 110 ms. For a distance of 100 ms write Limit{Capacity: 1, LeakRate: 10}. That admits
+// every call of a ticker of exactly 100 ms. PerSecond(10) refuses each second one.
+//
+// n is above 0. For a suspended tenant refuse calls before you ask, or use [Bucket.Pause].
 func Per(n float64, window time.Duration) Limit {
 	l := Limit{Capacity: 1, LeakRate: n / (window + jitter).Seconds(), n: n, window: window}
 	switch {
@@ -208,7 +211,8 @@ const adaptiveHere = "Adaptive is for a bucket in this process, without a Lease"
 // Use it for an API that counts calls in fixed or sliding windows: Window(100, 10*time.Second), or
 // PerSecond(10) with Window(5_000, time.Hour), which admits 300 calls in 30 s. [Per] spaces calls
 // evenly, and suits an API of unknown kind. The bucket remembers a window in 64 parts, so it may
-// free a unit up to a 64th of the window late.
+// free a unit up to a 64th of the window late. So Window(10, time.Second) admits some 910 of 1,000
+// calls of a ticker of exactly 100 ms.
 //
 // After a hold as many leave as the window has capacity for. To space them, add a limit of [Per] to
 // the bucket. What left just before a hold counts longer by the hold.

@@ -25,6 +25,9 @@ import (
 //
 // A Keyed has an upper bound. A set without one grows with every host that the program calls.
 //
+// One host on hold can take all workers of a small pool, because each waits for it. Then give the
+// hosts' queues a MaxWait of about 300 ms, and call a refused host again later.
+//
 // The name is the host of the URL, which net/http connects to, rather than the Host header. It is
 // in lower case and ASCII ("xn--bcher-kva.example"), without a final dot and without the scheme's
 // usual port. An IPv6 address is in its short form, and in brackets before a port. All spellings of

@@ -48,6 +48,10 @@
 // that need the next one come when it begins, spread over a poll interval in the order of their
 // Laters in each process. A job that comes then for the first time may be before them.
 //
+// A Scheduler reschedules a job as often as it needs. To bound that, give the job's context a
+// deadline that counts from when it was enqueued. A job that comes later gets ctx's error, and your
+// job system ends it as a failed one.
+//
 // An adapter keeps the job system from counting a Later as a failure or an attempt. Log a Later
 // that has an Err. If thousands of jobs with reservations are deleted, later jobs wait behind
 // those. [Scheduler.Resume] voids them, and ends a hold.
