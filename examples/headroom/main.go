@@ -35,14 +35,14 @@ var (
 func main() { example.Main() }
 
 func run(ctx context.Context, out io.Writer) error {
-	fmt.Fprintf(out, "%s\n\nThe limit is %s. A user calls each %v. The longest wait of a user:\n", shows, limit, every)
+	fmt.Fprintf(out, "%s\n\nThe limit is %s. A user calls each %v.\nThe longest wait of a user:\n", shows, limit, every)
 	for _, headroom := range []float64{0, 0.25} {
 		longest, batch, err := serve(ctx, headroom)
 		if err != nil {
 			return err
 		}
-		bar := strings.Repeat("█", min(max(1, int(longest.Seconds()*10)), 30))
-		fmt.Fprintf(out, "  Headroom %-5v%s %.1f s, and %d calls of batch work\n", headroom, bar, longest.Seconds(), batch)
+		bar := strings.Repeat("█", min(max(1, int(longest.Seconds()*5)), 15))
+		fmt.Fprintf(out, "  Headroom %-5v%-15s %.1f s, %d batch calls\n", headroom, bar, longest.Seconds(), batch)
 	}
 	return nil
 }
