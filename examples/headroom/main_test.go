@@ -9,7 +9,7 @@ import (
 
 // Users wait behind batch work, and with a Headroom they do not. Calls of batch work still leave.
 func TestProgram_UsersBeforeBatch(t *testing.T) {
-	exampletest.Output(t, run, `Headroom 0    █{5,} \d\.\d s, and \d+ calls`, `Headroom 0\.25 █ 0\.0 s, and \d\d calls`)
+	exampletest.Output(t, run, `Headroom 0    █{5,} +\d\.\d s, \d+ batch calls`, `Headroom 0\.25 █ +0\.0 s, \d\d batch calls`)
 }
 
 // An interrupt ends the program in its second way.
