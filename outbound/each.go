@@ -170,7 +170,7 @@ func (e *each[T]) next() bool {
 	case e.taken <- struct{}{}:
 	case <-e.more.Done():
 	}
-	return e.more.Err() == nil // select chooses by lot
+	return e.ctx.Err() == nil && e.more.Err() == nil // select chooses by lot, and more ends after ctx
 }
 
 // work runs the job of an item.
