@@ -67,11 +67,17 @@ func heirOf(old, limits []Limit, l *Limit) int {
 
 // Resume ends a hold and a slow-down, and begins a new life: reservations become void, and nothing
 // is returned to calls from before. The key's clock goes back by what the hold may have let leak
-// ahead of real time. A corrupt key keeps only what calls have taken since.
+// ahead of real time. A corrupt key keeps only what calls have taken since. What is reserved within
+// [MaxReplyAge] counts as left: a process that has not heard of the Resume lets it leave.
 func (s *State) Resume(limits []Limit) {
 	dial := max(-farthest, sub(s.Dial(), max(0, s.Rem)))
+	soon, _ := dialOf(s.Speed, max(0, MaxReplyAge-max(0, s.Rem)))
+	last := time.Duration(0)
+	if soon > 0 && s.Last > 0 {
+		last = min(MaxReplyAge, s.Real(s.Last))
+	}
 	for i := range limits {
-		limits[i].law().resume(s, &limits[i], i, s.Dial()-dial)
+		limits[i].law().resume(s, &limits[i], i, s.Dial()-dial, soon, last)
 	}
 	born := s.At
 	if born <= s.Born {
@@ -80,6 +86,9 @@ func (s *State) Resume(limits []Limit) {
 	was := *s
 	*s = New(born, 0)
 	s.At, s.Skip, s.Level, s.Parts, s.Epoch, s.Unix, s.IDs = was.At, was.At-born-dial, was.Level, was.Parts, was.Epoch+1, was.Unix, was.IDs
+	if last > 0 {
+		s.Last = last
+	}
 	s.look(limits, false)
 }
 

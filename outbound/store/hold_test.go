@@ -191,6 +191,24 @@ func TestResume_KeepsWhatALoweredLimitHolds(t *testing.T) {
 	l.level(0, 0)
 }
 
+// What is reserved within a second of a Resume counts, after a second Resume too: a process that has
+// not heard of it lets it leave.
+func TestResume_CountsWhatMayStillLeave(t *testing.T) {
+	for _, limit := range []Limit{{Capacity: 1, Rate: 2}, {Kind: Window, Capacity: 1, Rate: 2, Window: time.Second / 2}} {
+		for resumes := 1; resumes <= 2; resumes++ {
+			l := newLife(t, limit)
+			l.book(Units{1}, 0)
+			l.book(Units{1}, 0.5)
+			for range resumes {
+				l.Resume(l.limits)
+			}
+			if w, _, _ := l.Wait(l.limits, &Units{1}); w < time.Second {
+				t.Errorf("%v: after %d Resumes a call leaves in %v, and another may leave in 500ms", limit, resumes, w)
+			}
+		}
+	}
+}
+
 // An operator's pause lets the limits leak on: afterwards all calls leave that have capacity, and a
 // Resume undoes it.
 func TestPause_CostsOnlyItsTime(t *testing.T) {

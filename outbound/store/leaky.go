@@ -98,10 +98,11 @@ func (law leaky) void(s *State, l *Limit, i int) bool {
 	return false
 }
 
-func (law leaky) resume(s *State, l *Limit, i int, back time.Duration) {
+func (law leaky) resume(s *State, l *Limit, i int, back, soon, last time.Duration) {
 	p := &s.Parts[i]
-	most := law.most(s, l, i)
-	s.Level[i] = min(most, s.Level[i]+s.Leaked[i]+p.Owed)
+	run := l.flow(last.Seconds())
+	ran := l.flow(min(max(0, s.Last), soon, last).Seconds())
+	s.Level[i] = min(law.most(s, l, i)+run, s.Level[i]+s.Leaked[i]+p.Owed+run-ran)
 	if s.filled(i) { // what filled it then has leaked first
 		s.Level[i] = max(0, s.Level[i]-max(0, l.Capacity-l.flow((s.Dial()-back).Seconds())))
 	}

@@ -116,7 +116,7 @@ func (law period) behind(s *State, l *Limit, i int, n float64, w time.Duration) 
 func (period) void(*State, *Limit, int) bool { return true }
 
 // resume takes nothing out of a period, because the API goes on counting.
-func (period) resume(s *State, l *Limit, i int, _ time.Duration) {
+func (period) resume(s *State, l *Limit, i int, _, _, _ time.Duration) {
 	if s.filled(i) && s.Parts[i].Sure { // since then the period is the same, and no call has left
 		s.Level[i] = 0
 	}

@@ -134,8 +134,9 @@ type law interface {
 	// void takes out reservations later than MaxReplyAge. It reports whether charges from before can still
 	// be returned.
 	void(s *State, l *Limit, i int) bool
-	// resume takes out all reservations. Then the dial goes back by back.
-	resume(s *State, l *Limit, i int, back time.Duration)
+	// resume takes out all reservations that are later than soon. Then the dial goes back by back, and
+	// the last of them is last away.
+	resume(s *State, l *Limit, i int, back, soon, last time.Duration)
 	// change brings the level from the limit old to l. It reports whether charges from before
 	// can still be returned.
 	change(s *State, old, l *Limit, i int) bool

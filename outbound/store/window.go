@@ -213,15 +213,21 @@ func (law window) cut(s *State, l *Limit, i int, dial time.Duration) {
 	law.look(s, l, i, false)
 }
 
-func (law window) resume(s *State, l *Limit, i int, back time.Duration) {
+// resume lets what is reserved soon count until a window after a process can have let it leave.
+func (law window) resume(s *State, l *Limit, i int, back, soon, _ time.Duration) {
 	p := &s.Parts[i]
 	if s.filled(i) { // which is the first slot
 		p.Slots = slices.DeleteFunc(p.Slots, func(t Slot) bool { return t.End <= l.Window })
 	}
 	dial := s.Dial()
-	law.cut(s, l, i, dial)
+	law.cut(s, l, i, dial+soon)
+	end := dial - back + l.Window
 	for k := range p.Slots {
-		p.Slots[k].End = min(p.Slots[k].End, dial-back+l.Window)
+		if at := p.Slots[k].End - l.Window; at < dial || at == dial && (back == 0 || soon == 0) {
+			p.Slots[k].End = min(p.Slots[k].End, end)
+		} else { // at dial it may wait for the end of the hold
+			p.Slots[k].End = end + MaxReplyAge
+		}
 	}
 	p.Begin = 0
 }

@@ -64,11 +64,12 @@ type visit struct {
 	used       Units
 	fate       int8
 	version    int8
-	gone       bool // it has left, at when
-	over       bool // it will not leave: given back or void
-	settled    bool // it has said what it cost, at told
-	inFlight   bool // it was booked for when it came
-	kept       bool // it was to keep the headroom free
+	gone       bool          // it has left, at when
+	over       bool          // it will not leave: given back or void
+	settled    bool          // it has said what it cost, at told
+	inFlight   bool          // it was booked for when it came
+	kept       bool          // it was to keep the headroom free
+	by         time.Duration // void by a Resume that its process has not heard of: it leaves then
 	when, told time.Duration
 }
 
@@ -148,6 +149,13 @@ func (w *world) do(m move) error {
 	case 'y':
 		w.state.Succeeded(w.state.Epoch)
 	case 'e':
+		for i := range w.n {
+			c := &w.calls[i]
+			in, _ := w.state.Due(c.place + time.Duration(c.fate)*max(w.tau, time.Millisecond))
+			if !c.gone && !c.over && c.fate != dead && in < MaxReplyAge && w.ahead == 0 && w.state.Dial()-c.place <= w.tau+10 {
+				c.by = w.real + in
+			}
+		}
 		w.state.Resume(w.limits())
 	case 'b':
 		switch m.a {
@@ -179,7 +187,7 @@ func (w *world) do(m move) error {
 	}
 	if life != w.state.Born { // the bookings of another life are void
 		for i := range w.n {
-			if c := &w.calls[i]; !c.gone {
+			if c := &w.calls[i]; !c.gone && (c.by == 0 || m.op != 'e') {
 				c.over = true
 			}
 		}
@@ -353,7 +361,11 @@ func (w *world) pass(d time.Duration) {
 				continue
 			}
 			in, _ := w.state.Due(c.place + time.Duration(c.fate)*max(w.tau, time.Millisecond))
-			if t := w.real + in + w.ahead; t < next || t == next && who < 0 {
+			t := w.real + in + w.ahead
+			if c.by > 0 {
+				t = c.by
+			}
+			if t < next || t == next && who < 0 {
 				next, who = t, i
 			}
 		}
@@ -364,7 +376,9 @@ func (w *world) pass(d time.Duration) {
 		}
 		c := &w.calls[who]
 		late := w.state.Dial() - c.place
-		if late < 0 || w.state.Rem > 0 {
+		if c.by > 0 {
+			late, w.late = 0, w.late || c.fate > 0
+		} else if late < 0 || w.state.Rem > 0 {
 			w.oops = fmt.Errorf("due %v early, with a hold of %v", -late, w.state.Rem)
 			return
 		}

@@ -54,7 +54,6 @@ type changing struct {
 	most     int // the largest limit on these so far
 	actions  []string
 	failed   bool
-	resumed  bool // calls of other processes leave by replies of up to 25 ms before
 }
 
 // version is limits that were in force from a time on.
@@ -388,7 +387,6 @@ func (c *changing) action(m *member) {
 		}
 	case 18:
 		did("resume")
-		c.resumed = true
 		must(m.bucket.Resume(bg))
 	case 19:
 		did("explain %v", k)

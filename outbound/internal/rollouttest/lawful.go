@@ -100,7 +100,7 @@ func (c *changing) lawful() {
 func (c *changing) check(l *store.Limit, window time.Duration, from, to int) {
 	var h outboundtest.History
 	for _, d := range c.left {
-		if d.version < from || d.version > to || d.waited && (c.resumed || from > 0 || to < len(c.inForce)-1) {
+		if d.version < from || d.version > to || d.waited && (from > 0 || to < len(c.inForce)-1) {
 			continue // a call that has waited may have been booked by other limits
 		}
 		h.Add(d.at, d.used[l.Unit])
