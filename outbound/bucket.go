@@ -208,9 +208,9 @@ func (b *Bucket) stop(ctx context.Context, kind store.ReportKind, name string, d
 }
 
 // Resume ends a hold and a slow-down immediately, for operators. Reservations are void, and waiting
-// calls book again. What was reserved within the next second still counts, because another process
-// that has not heard of the Resume lets it leave. Levels stay, except in a bucket whose stored data
-// was corrupt: that keeps only what calls have taken since.
+// calls book again. What was reserved within the next second still counts: other processes let it
+// leave until a reply reports the Resume. Levels stay, except in a bucket whose stored data was
+// corrupt: that keeps only what calls have taken since.
 func (b *Bucket) Resume(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return err

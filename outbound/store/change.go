@@ -68,7 +68,7 @@ func heirOf(old, limits []Limit, l *Limit) int {
 // Resume ends a hold and a slow-down, and begins a new life: reservations become void, and nothing
 // is returned to calls from before. The key's clock goes back by what the hold may have let leak
 // ahead of real time. A corrupt key keeps only what calls have taken since. What is reserved within
-// [MaxReplyAge] counts as left: a process that has not heard of the Resume lets it leave.
+// [MaxReplyAge] counts as left: other processes let it leave until a reply reports the Resume.
 func (s *State) Resume(limits []Limit) {
 	dial := max(-farthest, sub(s.Dial(), max(0, s.Rem)))
 	soon, _ := dialOf(s.Speed, max(0, MaxReplyAge-max(0, s.Rem)))
