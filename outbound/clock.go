@@ -101,7 +101,7 @@ func (k *Clock) Due(t Ticket) time.Time {
 	return k.at.Add(in)
 }
 
-// HeldUntil returns when the last hold or pause ends, or has ended, but at least some 10 s ago.
+// HeldUntil returns when the last hold or pause ends or has ended, or a time some 10 s ago.
 func (k *Clock) HeldUntil() time.Time { return k.at.Add(k.state.Rem) }
 
 // Latency returns the normal latency of a reply from the store. A reservation that is due sooner is

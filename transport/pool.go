@@ -34,9 +34,10 @@ import (
 //
 // A member fails if it does not answer, if its body breaks off, and if it answers 401, 402, 403
 // or a status from 500 on. Then the rule of [outbound.Pool] holds: the member rests, and one
-// request at a time probes it. Ten other statuses from 400 on in a row are a failure, or one to a
-// probe, while requests of other members succeed. So a missing resource rests no member. A 429
-// holds the member's limiter. If that takes no answers, a 429 is a failure.
+// request at a time probes it. Ten other statuses from 400 on in a row are a failure while
+// requests of other members succeed. One that answers a probe is a failure, too. So a missing
+// resource rests no member. A 429 holds the member's limiter. If that takes no answers, a 429 is
+// a failure.
 //
 // The program gets the answer of a member that fails, and later requests use other members.
 // Package retry around a Pool sends the same request again immediately by another member, if that
