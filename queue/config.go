@@ -49,11 +49,12 @@ type Config struct {
 	// Headroom is the fraction of each limit that this queue keeps free for other queues and calls,
 	// from 0 to less than 1. With 0.2 around a Window of 100 its calls leave only while 20 units
 	// remain after them. Calls of other queues, processes and programs then find capacity without a
-	// wait. It counts in each limit that counts the call, and in the slots of an
-	// [outbound.InFlight]. It is rounded down to whole units, so PerSecond(10), whose capacity is 1,
-	// keeps nothing free. A call that needs more than the rest is an [*outbound.CostError]. The queue
-	// asks when its call can leave, and reserves nothing before. So it ignores Weight, and several
-	// queues with a Headroom share the rest by chance. Early refusals count its first call alone.
+	// wait. A burst of them with an InFlight in a store takes some requests for slots. It counts in
+	// each limit that counts the call, and in the slots of an [outbound.InFlight]. It is rounded down
+	// to whole units, so PerSecond(10), whose capacity is 1, keeps nothing free. A call that needs
+	// more than the rest is an [*outbound.CostError]. The queue asks when its call can leave, and
+	// reserves nothing before. So it ignores Weight, and several queues with a Headroom share the rest
+	// by chance. Early refusals count its first call alone.
 	Headroom float64
 	// Behind is another queue of this process, such as that of users. While calls wait there, this
 	// queue reserves no time: its calls wait up to MaxWait or their deadlines. A call that has a

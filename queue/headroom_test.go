@@ -127,7 +127,11 @@ func TestHeadroom_UsersBeforeBatch(t *testing.T) {
 					})
 				}
 				pass(time.Second)
-				if burst.Wait(); late > 3*most {
+				rounds := 3 * most
+				if name == "slots, unused" {
+					rounds = 8 * most // bookings of 1 to 64 calls, each after a request for the slots that it lacks
+				}
+				if burst.Wait(); late > rounds {
 					t.Errorf("%s, %v away: one of 60 users waits %v", name, way, late)
 				}
 				if keeps := int(float64(n) * headroom); d.least < keeps {

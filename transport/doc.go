@@ -54,7 +54,7 @@
 //   - Without any hint they used 93 %. It refused 0.4 % at 5 calls per second, and 2 % at 1.
 //   - An API that refuses everything gets one call in the time that it asks for, up to MaxHold. If
 //     it asks for none, it gets one an hour, or one per MaxHold if that is less. After
-//     [outbound.Bucket.Resume], the speed is back within a second.
+//     [outbound.Bucket.Resume], the speed is back within two seconds.
 //
 // # When a call ends
 //
