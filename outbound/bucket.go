@@ -47,9 +47,15 @@ func NewBucket(key string, limits ...Limit) (*Bucket, error) {
 // them with the reply to their next call. So in a rollout the new release counts as soon as its
 // first process has called. A process that started within a second of another does not replace its
 // limits. Two programs with different limits for one key replace each other's whenever one of them
-// is restarted: give each a key of its own. [Bucket.SetLimits] sets limits for all processes, which
-// hold until the program's own change. [Bucket.Observe] reports each change as an [EventLimits]
-// with both.
+// is restarted: give each a key of its own.
+//
+// If a process of the old release restarts, its limits count again until a new one starts. That is
+// wrong if the vendor has lowered its limit. Then number the limits: those of the highest
+// [Limit.Version] count, whichever process starts last. A store keeps limits with a version for 30
+// days after their last use, and other ones until their levels have drained.
+//
+// [Bucket.SetLimits] sets limits for all processes, which hold until the program's own change.
+// [Bucket.Observe] reports each change as an [EventLimits] with both.
 //
 // Limits are the same if Unit, Name and kind are the same, and without a Name their window, or
 // their period and zone: those keep their levels. Another limit begins empty.
@@ -222,7 +228,8 @@ func (b *Bucket) Resume(ctx context.Context) error {
 // through restarts, until the program's own limits change: then those of the new release count.
 // Without arguments SetLimits restores the bucket's own; for a bucket in this process that is an
 // error. Limits that are in force already change nothing, so a program may set what it reads as
-// often as it reads it.
+// often as it reads it. Limits without a Version take that in force. A lower Version changes
+// nothing.
 //
 // A limit that stays keeps its level, in units; a new one begins empty; nothing refills. A limit
 // stays if Unit, Name and kind are the same, and without a Name its window, or its period and zone.

@@ -304,7 +304,7 @@ func (b *core) follow(ctx context.Context, p *slowPath, f *inForce, op *store.Op
 		return is, err
 	}
 	next := is
-	if len(r.Limits) > 0 && !op.Yields(r) {
+	if len(r.Limits) > 0 && !op.Yields(r, p.made.law) {
 		own := store.Op{Limits: r.Limits, Number: r.Number, Base: op.Base, Age: now(), Action: store.Replace, Replacement: p.made.law, Own: true}
 		var replaced reply
 		switch err := b.send(ctx, p, new(step), &own, &replaced); {

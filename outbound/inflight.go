@@ -80,7 +80,7 @@ func newHolder(of *slots, key string, limit *Limit, in store.Store, notify func(
 
 // leasedLimit is what a store keeps of an InFlight: a leaky limit that no call fills.
 func leasedLimit(l *Limit) Limit {
-	return Limit{Capacity: l.Capacity, LeakRate: l.Capacity / l.lease().Seconds(), Name: "in flight"}
+	return Limit{Capacity: l.Capacity, LeakRate: l.Capacity / l.lease().Seconds(), Name: "in flight", Version: l.Version}
 }
 
 // lease returns how long a silent process keeps its slots.
@@ -96,7 +96,7 @@ func (h *holder) learn() (changed bool) {
 	law, l := &h.core.inForce().law[0], *h.of.limit.Load()
 	d := time.Duration(math.Round(law.Capacity/law.Rate*1e3)) * time.Millisecond
 	is := InFlight(int(law.Capacity)).Lease(min(max(d, store.MinLease), store.MaxLease)).Of(l.Unit, l.Name)
-	if is == l {
+	if is.Version = int(law.Version); is == l {
 		return false
 	}
 	h.of.limit.Store(&is)

@@ -48,6 +48,10 @@ type Limit struct {
 	// and zone, match it. Limits of one unit and kind with the same window need names, and so need
 	// two literals of one unit.
 	Name string
+	// Version orders the limits of a shared bucket: the highest counts, see [NewSharedBucket]. That
+	// of a set is the highest of its limits, at most
+	// 2,147,483,647. If it is zero, there is none.
+	Version int
 
 	n        float64       // Per: so many; InFlight: the most of an Adaptive
 	window   time.Duration // in any window of this length
@@ -345,10 +349,13 @@ func (l Limit) String() string {
 	if name != "" {
 		name += ": "
 	}
+	if l.Version != 0 {
+		return fmt.Sprintf("%s%s, version %d", name, l.spec(), l.Version)
+	}
 	return name + l.spec()
 }
 
-// spec is String without the name and the unit.
+// spec is String without the name, the unit and the version.
 func (l *Limit) spec() string {
 	n := digits(l.Capacity)
 	switch {
@@ -418,6 +425,8 @@ func (l *Limit) check() string {
 		return fmt.Sprintf("unit %d is not one of 0 to %d", l.Unit, units-1)
 	case l.kind == store.Leaky && !l.inFlight && !(l.LeakRate > 0 && l.LeakRate <= maxLeakRate):
 		return "leak rate " + number(l.LeakRate) + " is not above 0 and at most 1e12 units per second"
+	case l.Version < 0 || l.Version > math.MaxInt32:
+		return fmt.Sprintf("version %d is not one of 0 to %d", l.Version, math.MaxInt32)
 	case l.made != [2]float64{} && l.made != l.intact().made:
 		return "the Capacity or the LeakRate of " + l.spec() + " was changed: make the limit again"
 	case l.inFlight || l.kind == store.Hourly:
@@ -441,7 +450,7 @@ func (l Limit) intact() Limit {
 
 // law returns the limit as a store has it.
 func (l *Limit) law() store.Limit {
-	m := store.Limit{Name: l.Name, Unit: int32(l.Unit), Kind: l.kind, Capacity: l.Capacity, Rate: l.LeakRate, Window: l.window, Zone: l.zone}
+	m := store.Limit{Name: l.Name, Unit: int8(l.Unit), Kind: l.kind, Capacity: l.Capacity, Rate: l.LeakRate, Window: l.window, Zone: l.zone, Version: int32(l.Version)}
 	if l.Name == "" {
 		m.Name, m.Unnamed = l.shape(), true
 	}
@@ -457,7 +466,7 @@ func (l *Limit) law() store.Limit {
 
 // limitOf is the inverse of law.
 func limitOf(l *store.Limit) Limit {
-	m := Limit{Capacity: l.Capacity, LeakRate: l.Rate, Unit: int(l.Unit), Name: l.Name, window: l.Window, zone: l.Zone, kind: l.Kind}
+	m := Limit{Capacity: l.Capacity, LeakRate: l.Rate, Unit: int(l.Unit), Name: l.Name, Version: int(l.Version), window: l.Window, zone: l.Zone, kind: l.Kind}
 	if l.Unnamed {
 		m.Name = ""
 	}

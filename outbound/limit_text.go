@@ -25,6 +25,7 @@ import (
 //	5 in flight                   InFlight(5)
 //	5 in flight, 1m lease         InFlight(5).Lease(time.Minute)
 //	64 in flight, adaptive        InFlight(64).Adaptive()
+//	10 per 1s, version 2          one of these, with a Version
 //
 // A burst above n, as in "40 burst, 2 per 1s", can only be the bucket that an API publishes, and is
 // read as "40 burst, 2/s". A name and a unit come first: "tokens (unit 1): 30000 per 1m". A name
@@ -45,6 +46,14 @@ func parseLimit(s string) (l Limit, flaw string) {
 	name, unit, s, flaw := cutName(s)
 	if flaw != "" {
 		return l, flaw
+	}
+	if i := strings.LastIndex(s, ", version "); i >= 0 {
+		if l, flaw = parseLimit(s[:i]); flaw == "" {
+			if l.Version, _ = strconv.Atoi(s[i+len(", version "):]); l.Version < 1 {
+				flaw = quote(s[i+2:]) + ` is not like "version 1"`
+			}
+		}
+		return l.Of(unit, name), flaw
 	}
 	if front, ok := strings.CutSuffix(s, ", adaptive"); ok {
 		l, flaw := parseLimit(front)
@@ -219,6 +228,7 @@ type limitObject struct {
 	LeakRate    float64 `json:"leak_rate"`
 	Unit        int     `json:"unit"`
 	Name        string  `json:"name"`
+	Version     int     `json:"version"`
 }
 
 // text returns the limit as ParseLimit reads it, and what is wrong with the object, or "".
@@ -247,6 +257,9 @@ func (o *limitObject) text() (text, flaw string) {
 	}
 	if o.Burst != 0 {
 		text += ", " + digits(o.Burst) + " burst"
+	}
+	if o.Version != 0 {
+		text += ", version " + strconv.Itoa(o.Version)
 	}
 	return fmt.Sprintf("%q (unit %d): %s", o.Name, o.Unit, text), ""
 }
@@ -280,7 +293,7 @@ func (l *Limit) UnmarshalText(text []byte) error {
 // UnmarshalJSON reads a string as UnmarshalText does, or an object, with each duration a string:
 //
 //	{"n":30000,"per":"1m","burst":3000,"unit":1,"name":"tokens"}
-//	{"n":100,"window":"1m"}, or "fixed_window"
+//	{"n":100,"window":"1m","version":2}, or "fixed_window"
 //	{"n":10000,"per":"day","zone":"Europe/Berlin"}, or "week", "month", or "hour" with "UTC"
 //	{"n":900,"per":"month","zone":"UTC","from_day":15}
 //	{"capacity":40,"leak_rate":2}

@@ -18,6 +18,7 @@ var someLimits = []Limit{
 	Per(1e-9, time.Second), Per(3, 1), Per(1e9, time.Second), InFlight(1), InFlight(1e9).Of(2, "at once"),
 	Window(100, 10*time.Second), Window(5_000, time.Hour).Of(1, "tokens"), Window(1./3, time.Millisecond), Window(1e12, maxWindow), FixedWindow(30, 7*time.Second),
 	InFlight(50).Lease(90*time.Second).Of(0, "calls"), InFlight(64).Adaptive().Of(1, "calls"),
+	{Capacity: 1, LeakRate: 1, Version: 1}, {Capacity: 4, LeakRate: 4, Name: "x, version 3", Version: math.MaxInt32},
 	Hourly(1e12), Daily(10_000, time.UTC), Daily(10_000, pacific).Of(2, "units"), Monthly(1e-9, pacific),
 	Weekly(7, time.UTC), Weekly(7, pacific).From(7), Monthly(9, pacific).From(31).Of(1, "tokens"),
 }

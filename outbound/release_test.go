@@ -89,6 +89,60 @@ func TestBucket_NewestReleaseCounts(t *testing.T) {
 	})
 }
 
+// A vendor lowers its limit from 10 to 4 a second, and so does the new release. A replica of the old
+// one that restarts changes nothing: 80 calls leave in 20 s, and not 199. Neither does an operator's
+// change take the version away, nor a day without a call.
+func TestBucket_HighestVersionCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kept := store.NewMemory()
+		start := func(n float64, version int) *outbound.Bucket {
+			time.Sleep(time.Minute)
+			started := time.Now()
+			aged := outbound.StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+				op.Age = time.Since(started)
+				return kept.Update(ctx, key, op)
+			})
+			l := outbound.PerSecond(n)
+			l.Version = version
+			return outbound.Must(outbound.NewSharedBucket(aged, "api", l))
+		}
+		admits := func(want int, by string, all ...*outbound.Bucket) {
+			t.Helper()
+			n := 0
+			for begin := time.Now(); time.Since(begin) < 20*time.Second; time.Sleep(time.Millisecond) {
+				for _, b := range all {
+					if _, err := b.Acquire(background, outbound.Cost{1}); err == nil {
+						n++
+					}
+				}
+			}
+			for _, b := range all {
+				if got := labels(b); n != want || got != by {
+					t.Errorf("%d calls in 20 s by %s, want %d by %s", n, got, want, by)
+				}
+			}
+		}
+		old := start(10, 1)
+		admits(199, "10 per 1s, version 1;", old)
+		young := start(4, 2)
+		admits(80, "4 per 1s, version 2;", young, old)
+		restarted := start(10, 1)
+		admits(80, "4 per 1s, version 2;", restarted, young)
+		unversioned := start(10, 0)
+		admits(80, "4 per 1s, version 2;", unversioned, restarted, young)
+		if err := young.SetLimits(background, outbound.PerSecond(2)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(24 * time.Hour)
+		admits(40, "2 per 1s, version 2;", start(10, 1), young)
+		if err := restarted.SetLimits(background); err != nil { // its own are of a lower version
+			t.Fatal(err)
+		}
+		admits(40, "2 per 1s, version 2;", restarted, young)
+		admits(60, "3 per 1s, version 3;", start(3, 3), restarted, young)
+	})
+}
+
 // However often limits are set, no reservation of the next second moves.
 func TestBucket_SetLimitsMovesNoReservation(t *testing.T) {
 	outbound.BothWays(t, func(t *testing.T, b *outbound.Bucket) {

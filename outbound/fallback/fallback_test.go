@@ -458,8 +458,8 @@ func TestStore_OneSetOfLimitsForAKey(t *testing.T) {
 		}
 		op := store.Op{Limits: limits{leaky(40, 20), {Name: "b", Unit: 1, Capacity: 1, Rate: 1}}, Base: 7}
 		r, err := p.f.Update(t.Context(), p.key, &op)
-		if err != nil || !r.Stale || !store.Equal(r.Limits, p.limits) || !op.Yields(&r) {
-			t.Errorf("limits of another shape: stale %v, %v, brought %v, yields %v", r.Stale, err, r.Limits, op.Yields(&r))
+		if err != nil || !r.Stale || !store.Equal(r.Limits, p.limits) || !op.Yields(&r, op.Limits) {
+			t.Errorf("limits of another shape: stale %v, %v, brought %v, yields %v", r.Stale, err, r.Limits, op.Yields(&r, op.Limits))
 		}
 		p.mend()
 		fresh.limits, fresh.number = limits{leaky(40, 20)}, 0

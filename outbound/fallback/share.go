@@ -1,7 +1,6 @@
 package fallback
 
 import (
-	"math"
 	"sync/atomic"
 	"time"
 
@@ -84,7 +83,7 @@ func (s *Store) serveLocked(k *away, op *store.Op) (store.Reply, error) {
 		}
 	}
 	if r.Number, r.Limits, r.Base = k.look.Number, nil, 0; op.Number != k.look.Number || r.Stale {
-		r.Limits, r.Base, r.Made = k.look.Limits, k.look.Base, math.MaxInt64 // every process yields to them
+		r.Limits, r.Base = k.look.Limits, op.Base // every process yields to them
 	}
 	return r, nil
 }

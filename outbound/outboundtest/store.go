@@ -155,7 +155,7 @@ func daily(n float64) store.Limit {
 }
 
 // named returns l with another name and unit.
-func named(l store.Limit, unit int32, name string) store.Limit {
+func named(l store.Limit, unit int8, name string) store.Limit {
 	l.Unit, l.Name = unit, name
 	return l
 }

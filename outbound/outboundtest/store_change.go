@@ -10,6 +10,7 @@ import (
 var changeCases = []storeCase{
 	{sentence: "the step is carried out by the limits that are in force, and the reply brings them", check: (*exam).oneSet},
 	{sentence: "limits that were set are in force for all, and levels stay", check: (*exam).replaces},
+	{sentence: "limits of a higher version count, whoever starts later, and limits without one take that in force", check: (*exam).versions},
 	{sentence: "Replace does nothing if Number is not that of the limits in force, and equal limits change nothing", check: (*exam).races},
 	{sentence: "a step by limits with other units, names or kinds does nothing", check: (*exam).stale},
 	{sentence: "a limit of another kind is another limit", check: (*exam).otherKind},
@@ -26,7 +27,7 @@ func (e *exam) inForce(key string, base uint64, number int64, age time.Duration,
 	if r.Stale || r.Number != number || !store.Equal(r.Limits, want) || r.State.At-r.Made > 2*time.Hour {
 		e.failf("stale %v, number %d, limits %v made at %v, %v ago; want %d, %v", r.Stale, r.Number, r.Limits, r.Made, r.State.At-r.Made, number, want)
 	}
-	return op.Yields(&r)
+	return op.Yields(&r, nil)
 }
 
 func (e *exam) oneSet() {
@@ -62,6 +63,37 @@ func (e *exam) oneSet() {
 		e.failf("limits that were set are not adopted by the program that they were set for")
 	}
 	p.levels(19)
+}
+
+func (e *exam) versions() {
+	of := func(capacity float64, v int32) []store.Limit {
+		l := slow(capacity)
+		l.Version = v
+		return []store.Limit{l}
+	}
+	p := e.process(of(10, 2)...)
+	p.age = time.Hour
+	p.admit(4)
+	for v, yields := range map[int32]bool{0: true, 1: true, 2: false, 3: false} { // all start later
+		own := of(20, v)
+		op := store.Op{Limits: own, Base: store.Hash(own)}
+		if r := e.ask(p.name, &op); r.Stale || !store.Equal(r.Limits, p.limits) || op.Yields(&r, own) != yields {
+			e.failf("version %d yields %v to %v, want %v", v, !yields, r.Limits, yields)
+		}
+	}
+	op := store.Op{Action: store.Replace, Replacement: of(30, 1)}
+	if r := p.step(op); r.Stale || r.Number != 1 {
+		e.failf("a lower version replaces limits: stale %v, number %d", r.Stale, r.Number)
+	}
+	for i, c := range []struct{ set, want []store.Limit }{{of(7, 0), of(7, 2)}, {of(7, 3), of(7, 3)}, {of(8, 3), of(8, 3)}} {
+		if p.replace(c.set...); !store.Equal(p.limits, c.want) || p.number != int64(i+2) {
+			e.failf("%v in force after %v, want %v", p.limits, c.set, c.want)
+		}
+	}
+	p.levels(4)
+	if r := p.levels(); r.Expire < 29*24*time.Hour {
+		e.failf("limits with a version are kept for %v, want 30 days", r.Expire)
+	}
 }
 
 func (e *exam) replaces() {

@@ -43,7 +43,7 @@ type twin struct {
 func (w *twin) limits() []store.Limit {
 	all := make([]store.Limit, 1+w.IntN(4))
 	for i := range all {
-		all[i] = store.Limit{Name: string(rune('a' + i)), Unit: int32(i % 2), Capacity: []float64{1, 3, 10.5, 1000}[w.IntN(4)], Rate: []float64{0.1, 1, 77.7, 1e4}[w.IntN(4)]}
+		all[i] = store.Limit{Name: string(rune('a' + i)), Unit: int8(i % 2), Capacity: []float64{1, 3, 10.5, 1000}[w.IntN(4)], Rate: []float64{0.1, 1, 77.7, 1e4}[w.IntN(4)]}
 		kind := w.IntN(8)
 		if w.dense { // the windows decide
 			kind, all[i].Rate = min(i, w.IntN(2))*7, 1e4

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// keepSet is how long limits outlive their levels that are not those of the program.
+	// keepSet is how long limits outlive their levels if Set is true.
 	keepSet = 30 * 24 * time.Hour
 	// catchUp is how much further away than its first reservation a process that is behind the lead
 	// may book, or as many times as far again as that is away as its weight, and catchUpTimes at
@@ -34,7 +34,8 @@ type Stored struct {
 	Lead float64
 	// Holders are the processes that hold slots. It is nil until the first [Ask].
 	Holders *Holders
-	// Set is true if Limits differ from those of the program.
+	// Set is true if Limits outlive their levels: they differ from those of the program, or have a
+	// version.
 	Set bool
 
 	trusted bool // Apply has left it so
@@ -182,7 +183,12 @@ func (s *Stored) Take(number int64, n *Units, periods []Period, most, now, unix 
 
 // own puts limits in force that a program was made with.
 func (s *Stored) own(limits []Limit, op *Op, now time.Duration) {
-	s.Limits, s.Base, s.Made, s.Set = limits, op.Base, sub(now, op.Age), Hash(limits) != op.Base
+	s.Base, s.Made = op.Base, sub(now, op.Age)
+	s.set(limits)
+}
+
+func (s *Stored) set(limits []Limit) {
+	s.Limits, s.Set = limits, Hash(limits) != s.Base || versionOf(limits) > 0
 }
 
 // sound reports whether Apply can have left s so.
@@ -387,18 +393,28 @@ func (s *Stored) report(r *Report) (changed bool) {
 }
 
 // replace puts other limits in force. Equal limits are no change: a program may set what it reads
-// as often as it reads it.
+// as often as it reads it. Limits without a version take that in force, and those of a lower
+// one are ignored.
 func (s *Stored) replace(op *Op, now time.Duration) bool {
+	limits := op.Replacement
+	switch v, is := versionOf(s.Limits), versionOf(limits); {
+	case is > 0 && is < v:
+		return false
+	case is < v:
+		limits = slices.Clone(limits)
+		for i := range limits {
+			limits[i].Version = v
+		}
+	}
 	if op.Own {
 		s.Base, s.Made = op.Base, sub(now, op.Age)
 	}
-	if Equal(op.Replacement, s.Limits) {
+	if Equal(limits, s.Limits) {
 		return op.Own
 	}
-	s.Set = Hash(op.Replacement) != s.Base
 	s.Number++
-	s.State.Change(s.Limits, op.Replacement, s.Number)
-	s.Limits = slices.Clip(op.Replacement)
+	s.State.Change(s.Limits, limits, s.Number)
+	s.set(slices.Clip(limits))
 	return true
 }
 

@@ -13,7 +13,7 @@ func fill(t *testing.T, v reflect.Value, next *int64) {
 	switch v.Kind() {
 	case reflect.Bool:
 		v.SetBool(true)
-	case reflect.Int, reflect.Int32, reflect.Int64:
+	case reflect.Int, reflect.Int8, reflect.Int32, reflect.Int64:
 		v.SetInt(*next)
 	case reflect.Uint8, reflect.Uint64:
 		v.SetUint(uint64(*next % 256))

@@ -10,7 +10,7 @@ import (
 )
 
 // format is the first byte of what AppendBinary writes.
-const format = 3
+const format = 4
 
 // ErrCorrupt is the error, with its reason, of bytes that are not a [Stored], or of one that Apply
 // cannot have left.
@@ -123,6 +123,7 @@ func (l *Limit) appendBinary(b []byte) []byte {
 	b = append(b, byte(l.Kind), byte(l.Unit), flag(l.Unnamed))
 	b = appendFloat(appendFloat(b, l.Capacity), l.Rate)
 	b = appendFloat(binary.AppendVarint(b, int64(l.Window)), l.N)
+	b = binary.AppendUvarint(b, uint64(l.Version))
 	b = binary.AppendUvarint(b, uint64(len(l.Zone)))
 	return append(b, l.Zone...)
 }
@@ -247,7 +248,7 @@ func (r *reader) text() string {
 
 func (r *reader) limit() (l Limit) {
 	l.Name = r.text()
-	l.Kind, l.Unit, l.Unnamed = Kind(r.byte()), int32(r.byte()), r.flag()
-	l.Capacity, l.Rate, l.Window, l.N, l.Zone = r.float(), r.float(), r.time(), r.float(), r.text()
+	l.Kind, l.Unit, l.Unnamed = Kind(r.byte()), int8(r.byte()), r.flag()
+	l.Capacity, l.Rate, l.Window, l.N, l.Version, l.Zone = r.float(), r.float(), r.time(), r.float(), int32(r.count(math.MaxInt32)), r.text()
 	return l
 }

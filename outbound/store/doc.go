@@ -63,8 +63,9 @@
 // step, and the Number that it knows. If other limits are in force, the reply brings them. A
 // process adopts them, unless its own program was made with other limits and it was started later:
 // then it replaces them ([Op.Yields]). So in a rollout the newest process wins, and the rest adopts
-// its limits within a reply. Limits that an operator sets hold until the program's own limits
-// change. Two programs with different limits for one key are two releases forever.
+// its limits within a reply. If limits have a [Limit.Version], the highest wins, and the time of
+// start decides between equal ones. Limits that an operator sets hold until the program's own
+// limits change. Two programs with different limits for one key are two releases forever.
 //
 // Levels of limits that stay are kept, and nothing refills. Reservations of the next second stand.
 // Later ones are void, so that calls wait by the limits in force only.

@@ -58,11 +58,13 @@ type Limit struct {
 	// made for none. Only the user understands it.
 	N float64 `json:",omitzero"`
 	// Unit is what the limit counts: a number from 0 to MaxUnit that only the user understands.
-	Unit int32
+	Unit int8
 	Kind Kind `json:",omitzero"`
 	// Unnamed is true if the user gave no name and Name was made up. If two limits of a change are the
 	// only such ones of their unit and kind, the new one keeps the level, whatever their Names.
 	Unnamed bool `json:",omitzero"`
+	// Version orders sets of limits: see [Op.Yields]. That of a set is the highest of its limits.
+	Version int32 `json:",omitzero"`
 }
 
 // Takes returns what a call of n units takes of the limit: 0, or at least a billionth of the
@@ -128,7 +130,7 @@ func (l *Limit) same(m *Limit) bool { return l.Unit == m.Unit && l.Kind == m.Kin
 
 // equal reports whether both are the same limit with the same numbers.
 func (l *Limit) equal(m *Limit) bool {
-	return l.same(m) && l.Capacity == m.Capacity && l.Rate == m.Rate && l.Window == m.Window && l.Zone == m.Zone
+	return l.same(m) && l.Capacity == m.Capacity && l.Rate == m.Rate && l.Window == m.Window && l.Zone == m.Zone && l.Version == m.Version
 }
 
 // Same reports whether both are the same limits in the same order, perhaps with other numbers.
@@ -148,7 +150,7 @@ func identical(a, b []Limit) bool { return len(a) > 0 && len(a) == len(b) && &a[
 // Sound reports whether a key can have been used with this limit. A store may read back
 // anything.
 func (l *Limit) Sound() bool {
-	return l.Capacity > 0 && l.Capacity <= maxCapacity && l.Unit >= 0 && l.Unit <= MaxUnit && l.Window >= 0 && l.Kind <= Weekly &&
+	return l.Capacity > 0 && l.Capacity <= maxCapacity && l.Unit >= 0 && l.Unit <= MaxUnit && l.Window >= 0 && l.Kind <= Weekly && l.Version >= 0 &&
 		(l.N == 0 || l.Kind == Leaky && l.Window > 0 && l.N > 0 && l.N <= math.MaxFloat64) && l.law().shaped(l)
 }
 
@@ -160,6 +162,14 @@ func allSound(limits []Limit) bool {
 		}
 	}
 	return len(limits) > 0 && len(limits) <= Max
+}
+
+// versionOf returns the version of a set of limits.
+func versionOf(limits []Limit) (v int32) {
+	for i := range limits {
+		v = max(v, limits[i].Version)
+	}
+	return v
 }
 
 // find returns the index of the limit that is the same as l, or -1.

@@ -28,7 +28,7 @@ func (p *process) ask(s *Stored, now time.Duration, op Op) Reply {
 			return r
 		}
 		p.limits, p.number = r.Limits, r.Number
-		if !Equal(r.Limits, p.made) && !op.Yields(&r) {
+		if !Equal(r.Limits, p.made) && !op.Yields(&r, p.made) {
 			replace := Op{Limits: p.limits, Number: p.number, Base: op.Base, Age: op.Age, Action: Replace, Own: true, Replacement: p.made}
 			if r := replace.Apply(s, now); !r.Stale {
 				p.limits, p.number = p.made, r.Number

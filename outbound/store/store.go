@@ -261,8 +261,10 @@ type Reply struct {
 }
 
 // Yields reports whether a process adopts the limits of a reply that brings some. Otherwise it
-// replaces them by its own: its program was made with other limits, and it was started later, by
-// more than MaxReplyAge, because a request takes time.
-func (op *Op) Yields(r *Reply) bool {
-	return op.Base == r.Base || sub(sub(r.State.At, op.Age), MaxReplyAge) <= r.Made
+// replaces them by its own: its program was made with other limits, and these have a higher
+// version. If the versions are the same, it replaces them if it was started later, by more than
+// MaxReplyAge, because a request takes time.
+func (op *Op) Yields(r *Reply, own []Limit) bool {
+	v, is := versionOf(own), versionOf(r.Limits)
+	return op.Base == r.Base || v < is || v == is && sub(sub(r.State.At, op.Age), MaxReplyAge) <= r.Made
 }

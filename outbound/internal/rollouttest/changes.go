@@ -42,6 +42,7 @@ type changing struct {
 	seed      uint64
 	shapes    []shape // of the latest limits
 	slots     bool    // the buckets have an InFlight
+	versions  int     // of the limits of processes that start: 0 and below this
 	processes [3]*member
 	waiting   sync.WaitGroup
 	lined     atomic.Int64 // calls in queues
@@ -115,8 +116,12 @@ func (m *member) Update(ctx context.Context, key string, op *store.Op) (store.Re
 	// A look at a key that is not kept makes it for itself only, and a booking of the same moment makes another.
 	newest := r.State.At >= c.at || len(c.inForce) > 0 && r.State.Born == c.born && r.Number > c.now().number || c.Exact && len(r.Charges) > 0 && !slices.ContainsFunc(c.inForce, counts)
 	if r.Number > 0 && newest {
+		same := r.State.Born == c.born && r.State.At > c.at
 		c.at, c.born = r.State.At, r.State.Born
 		if len(c.inForce) == 0 || !counts(*c.now()) {
+			if v := versionOf(law); c.Exact && same && len(c.inForce) > 0 && v < versionOf(c.now().law) {
+				c.Errorf("DRIPFEED_SEED=%d: version %d is in force after %v\n%q", c.seed, v, c.now().law, c.actions)
+			}
 			c.inForce = append(c.inForce, version{law, r.Number})
 		}
 	}
@@ -129,6 +134,10 @@ func (m *member) Update(ctx context.Context, key string, op *store.Op) (store.Re
 		}
 	}
 	return r, err
+}
+
+func versionOf(law []store.Limit) int32 {
+	return slices.MaxFunc(law, func(a, b store.Limit) int { return int(a.Version - b.Version) }).Version
 }
 
 func (c *changing) key() string   { return fmt.Sprint("changes ", c.seed) }
@@ -204,6 +213,7 @@ func (c *changing) start(i int) {
 	if c.slots {
 		all = append(all, c.inFlight())
 	}
+	all[0].Version = c.IntN(c.versions)
 	b, err := outbound.NewSharedBucket(&other, c.key(), all...)
 	if err != nil {
 		c.Fatal(err)
@@ -444,7 +454,7 @@ func take[T any](c *changing, of *[]T) (t T) {
 // Play plays a history, and checks that no limit was exceeded.
 func (f *Changes) Play(t testing.TB, seed uint64) {
 	c := &changing{Changes: f, TB: t, Rand: rand.New(rand.NewPCG(seed, 0)), seed: seed, at: math.MinInt64}
-	c.slots = c.IntN(4) == 0
+	c.slots, c.versions = c.IntN(4) == 0, 1+c.IntN(3)
 	for i := range c.processes {
 		c.start(i)
 	}

@@ -66,7 +66,7 @@ func (c *changing) lawful() {
 	defer c.mu.Unlock()
 	type id struct {
 		name string
-		unit int32
+		unit int8
 		kind store.Kind
 	}
 	of := func(l *store.Limit) id { return id{l.Name, l.Unit, l.Kind} }
