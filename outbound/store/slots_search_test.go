@@ -341,6 +341,9 @@ func TestSlots_NoHistoryHasMoreCallsInFlight(t *testing.T) {
 
 // The search finds each rule of the page that is broken.
 func TestSlots_SearchFindsBrokenRules(t *testing.T) {
+	if raced {
+		t.Skip("a search of one goroutine")
+	}
 	for f, name := range map[flaw]string{noFence: "no fence", unordered: "no order", lowersLate: "lowered by the answer", clockInFull: "a step of the clock in full", noMargin: "no margin", forgetsCalls: "truth", ignoresKeep: "above n", takesHeadroom: "headroom"} {
 		var err error
 		for seed := range uint64(400) {
