@@ -13,8 +13,8 @@ type Answer struct {
 	// Kind is the kind of reply. If it is empty, no reply came, or it came from a cache, or the
 	// server is down. That changes no pace: the call counts as neither a success nor a refusal.
 	Kind string
-	// Wait is how long the API asks to wait, with AnswerRefused and AnswerHold, and the
-	// time until the reset, with AnswerRemaining.
+	// Wait is how long the API asks to wait, with AnswerRefused and AnswerHold, the time until the
+	// reset, with AnswerRemaining, and how late the call was sent, with AnswerSent.
 	Wait time.Duration
 	// MaxWait bounds the pause that consecutive refusals double, with AnswerRefused. If it is zero,
 	// negative or above an hour, it is an hour. It does not bound Wait.
@@ -56,6 +56,12 @@ const (
 	AnswerRemaining = "remaining"
 	// AnswerQuota is a quota of the API, in Budget, for [Permit.Listen]. It changes nothing.
 	AnswerQuota = "quota"
+	// AnswerSent says that the call was sent only now, Wait after it was admitted, because a
+	// connection had to be opened. The call then counts from now on, and a Settle returns nothing.
+	// Otherwise it would reach the API together with the calls of the next window, which find a
+	// connection. A bucket ignores a Wait of 10 ms or less. After a burst of late calls it ignores
+	// others for 50 times their Wait, so that these answers cost at most 2 % of the quota.
+	AnswerSent = "sent"
 )
 
 // reasons are the words of [Answer.Reason], by the number that a store keeps.
@@ -86,6 +92,8 @@ func (a *Answer) concerns(b *core, since time.Duration) bool {
 		return true
 	case AnswerHold:
 		return a.Wait > 0
+	case AnswerSent:
+		return a.Wait > jitter
 	case AnswerRemaining:
 	default:
 		return false

@@ -112,7 +112,7 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 		}
 	}
 	m.watches.announceLate(k.Lost, k.Late)
-	changes := m.waiting.changes.Load()
+	changes, lates := m.waiting.changes.Load(), m.waiting.lates.Load()
 	sent := time.Now()
 	var r reply
 	err := b.book(ctx, &s, &r)
@@ -125,6 +125,9 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 	if replied {
 		k.Clock = b.clock(&r, sent, &k.Clock)
 		k.Clock.headroom = k.Headroom
+		if k.Clock.lates != lates {
+			k.Clock.lates, k.Clock.early = lates, k.booked
+		}
 		if k.Clock.changes = changes; len(s.reports) > 0 {
 			k.Clock.changes++ // the caller knows that they have arrived
 		}

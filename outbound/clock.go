@@ -23,6 +23,8 @@ type Clock struct {
 	fresh    time.Duration // for how long it may be relied upon from then
 	shared   bool
 	changes  uint64 // of the bucket, before the request
+	lates    uint64 // calls that were sent late, before the request
+	early    uint64 // tickets up to this one were booked before the last of them
 	headroom float64
 }
 
@@ -32,6 +34,7 @@ func (b *core) clock(r *reply, sent time.Time, older *Clock) Clock {
 	k := Clock{core: b, whole: &r.force.limitSet, number: r.Number, shared: b.remote()}
 	decided, state := r.decided()
 	k.limits, k.state = decided, *state
+	k.lates, k.early = older.lates, older.early
 	if k.before, k.stands = older.before, older.stands; older.number != k.number {
 		k.before, k.stands = older.number, older.state.Dial()+store.MaxReplyAge
 	}
@@ -78,14 +81,15 @@ func (k *Clock) Changed() bool { return k.core.slowPath().waiting.changes.Load()
 
 // Holds reports whether the ticket still names a reservation. It is void after a Resume, and after
 // a SetLimits unless it was due within a second. It is also void if a hold or a slow-down has moved
-// it out of a calendar period. Then return it, and book its call again.
+// it out of a calendar period, or if a call ahead was sent late: see [AnswerSent]. Then return it, and
+// book its call again.
 func (k *Clock) Holds(t Ticket) bool {
 	c := &t.call.charge[0]
 	stands := t.call.sure
 	if c.Number == k.before {
 		stands = max(stands, k.stands)
 	}
-	if c.Born != k.state.Born || c.Number != k.number && c.Place > stands {
+	if t.call.order <= k.early || c.Born != k.state.Born || c.Number != k.number && c.Place > stands {
 		return false
 	}
 	in, late := k.state.Due(c.Place)
@@ -141,10 +145,10 @@ func (k *Clock) Stale(t Ticket) bool {
 }
 
 // Same reports whether plans of an older reply still hold: since then there was neither a hold nor
-// a Resume nor a change of limits.
+// a Resume nor a change of limits nor a call that was sent late.
 func (k *Clock) Same(older *Clock) bool {
 	s, o := &k.state, &older.state
-	return s.Born == o.Born && s.Epoch == o.Epoch && k.number == older.number &&
+	return s.Born == o.Born && s.Epoch == o.Epoch && k.number == older.number && k.early == older.early &&
 		(s.Rem <= 0 || s.At+s.Rem == o.At+o.Rem)
 }
 

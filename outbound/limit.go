@@ -218,6 +218,10 @@ const adaptiveHere = "Adaptive is for a bucket in this process, without a Lease"
 // free a unit up to a 64th of the window late. So Window(10, time.Second) admits some 910 of 1,000
 // calls of a ticker of exactly 100 ms.
 //
+// A first burst waits for its connections, which take two or three round trips, and the next one
+// does not. Package transport reports such calls as [AnswerSent]. Without it open a connection
+// before the first burst.
+//
 // After a hold as many leave as the window has capacity for. To space them, add a limit of [Per] to
 // the bucket. What left just before a hold counts longer by the hold.
 //

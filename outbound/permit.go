@@ -456,9 +456,30 @@ func (k *call) Answered(a Answer) {
 	if a.Kind == AnswerRefused || a.Kind == AnswerHold && a.Reason == "concurrency" {
 		k.core.slots().adapt(k.admitted, true)
 	}
-	if a.concerns(k.core, now()-k.admitted) {
+	switch {
+	case !a.concerns(k.core, now()-k.admitted):
+	case a.Kind == AnswerSent:
+		k.sentLate(a.Wait)
+	default:
 		k.core.report(a.report(&k.charge[0], k.by()))
 	}
+}
+
+// sentLate has the call count from now on: its units come back, and a charge that no key knows takes
+// them.
+func (k *call) sentLate(by time.Duration) {
+	w := &k.core.slowPath().waiting
+	if k.flags&flagSettled != 0 || !w.late(by) {
+		return
+	}
+	r := report{Report: store.Report{Kind: store.Settled, Charge: &k.charge[0]}, by: k.by(), cost: k.cost[0]}
+	k.core.settle(r)
+	c := &k.charge[0]
+	*c = store.Charge{Born: -1, Epoch: c.Epoch, Number: c.Number}
+	r.used, r.cost = r.cost, Cost{}
+	k.core.settle(r)
+	w.lates.Add(1) // after the reports: what is booked before they arrive is too early
+	w.changed()
 }
 
 func (k *call) Done() {

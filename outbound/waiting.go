@@ -3,6 +3,7 @@ package outbound
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
@@ -17,6 +18,10 @@ type waiting struct {
 	// The newest epoch of which the store knows no success since the hold.
 	unconfirmed atomic.Int64
 
+	lates     atomic.Uint64 // calls that count from when they were sent
+	lateUntil atomic.Int64  // when the burst of them ends, since start
+	lateAgain atomic.Int64  // when the next may begin
+
 	hasKept atomic.Bool
 	failing atomic.Bool // the last request has failed: kept reports wait for one that succeeds
 
@@ -29,6 +34,18 @@ func (w *waiting) init() {
 	w.lastSuccess.Store(never)
 	w.reported.Store(never)
 	w.unconfirmed.Store(never)
+	w.lateUntil.Store(never)
+	w.lateAgain.Store(never)
+}
+
+// late reports whether a call counts from now on that was sent so late: one of the first late burst,
+// or of the first after 50 times as long as that was late.
+func (w *waiting) late(by time.Duration) bool {
+	at, by := now(), min(by, time.Hour)
+	if again := w.lateAgain.Load(); at >= time.Duration(again) && w.lateAgain.CompareAndSwap(again, int64(at+50*by)) {
+		w.lateUntil.Store(int64(at + by))
+	}
+	return at <= time.Duration(w.lateUntil.Load())
 }
 
 // listen has f called with every change. stop ends it, and reports whether it leaves postponed

@@ -37,7 +37,11 @@ func (a *attempt) Settle(used outbound.Cost) {
 func (a *attempt) Answered(answer outbound.Answer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.answered = a.answered || answer.Kind != outbound.AnswerRemaining && answer.Kind != outbound.AnswerQuota
+	switch answer.Kind {
+	case outbound.AnswerRemaining, outbound.AnswerQuota, outbound.AnswerSent:
+	default:
+		a.answered = true
+	}
 	answer.Wait = min(answer.Wait, a.maxHold)
 	if answer.MaxWait <= 0 || answer.MaxWait > a.maxHold {
 		answer.MaxWait = a.maxHold

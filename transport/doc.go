@@ -62,7 +62,9 @@
 // the response's body: at its end, its failure or its Close. If the program forgets the body, the
 // permit ends with the request's context, or else when the garbage collector finds it. A 101
 // Switching Protocols keeps its permit until it is closed, and its body stays writable. All other
-// permits end with the headers. A request stays charged even if it could not be dialed.
+// permits end with the headers. A request stays charged even if it could not be dialed. One that is
+// sent more than 10 ms after its admission, because it had to open a connection, counts from then
+// on: see [outbound.AnswerSent].
 //
 // # Retries, redirects, timeouts
 //

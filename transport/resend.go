@@ -27,8 +27,9 @@ type resend struct {
 	a       *attempt
 	limiter outbound.Limiter
 	cost    func() outbound.Cost
-	wrote   atomic.Bool // the headers, since again was called
-	over2   atomic.Bool // HTTP/2 or 3
+	since   atomic.Int64 // when the last permit was acquired, after start
+	wrote   atomic.Bool  // the headers, since again was called
+	over2   atomic.Bool  // HTTP/2 or 3
 	unpaid  atomic.Int32
 }
 
@@ -57,9 +58,20 @@ func withResend(req *http.Request, r *resend) *http.Request {
 				r.over2.Store(true)
 			}
 		},
-		WroteHeaders: func() { r.wrote.Store(true) },
+		WroteHeaders: func() {
+			r.wrote.Store(true)
+			if late := time.Since(start) - time.Duration(r.since.Load()); late > notable {
+				go r.a.Answered(outbound.Answer{Kind: outbound.AnswerSent, Wait: late}) // HTTP/2 holds a lock here, and a store may be far away
+			}
+		},
 	}))
 }
+
+// start is when this process began, and notable how late a request is sent that does not find a
+// connection: a bucket ignores less.
+var start = time.Now()
+
+const notable = 10 * time.Millisecond
 
 // again waits for a new permit if the request has been sent. The one before ends first, because the
 // new one may wait for it. The transport around does the same before, as with the first permits.
@@ -80,6 +92,7 @@ func (r *resend) again() {
 			err = p.AcquireIn(r.ctx, r.limiter, slotOnly)
 		}
 		if err == nil {
+			r.since.Store(int64(time.Since(start)))
 			r.a.mu.Lock()
 			defer r.a.mu.Unlock()
 			if r.a.permit = p; r.a.answered { // the request has ended meanwhile

@@ -145,6 +145,7 @@ func (t *Transport) roundTrip(req *http.Request, admitted *outbound.Permit) (res
 	var again *resend
 	if pays {
 		again = &resend{outer: resendOf(req.Context()), ctx: req.Context(), a: a, limiter: limiter, cost: func() outbound.Cost { return t.cost(req, cost) }}
+		again.since.Store(int64(time.Since(start)))
 	}
 	ctx := req.Context()
 	if resp, err = t.send(req, inner, again, &ctx, &sent); err != nil {

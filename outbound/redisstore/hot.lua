@@ -353,11 +353,12 @@ repeat
         if kind == 1 then
           local place = known and due or 0
           local ends, safe = place + window, known and place >= begin[i] and place + window > -max(0, rem)
-          if more < 0 and not safe or ends <= fin[i] and (sure[i] == 0 or prev[i] < ends) and newest(i, more) then return end
+          local near = known and math.huge or floor(window / 64) -- an unknown call leaves now
+          if more < 0 and not safe or ends <= fin[i] and fin[i] - ends < near and (sure[i] == 0 or prev[i] < ends) and newest(i, more) then return end
           load()
           local p, j = slots[i], 1
           while p[j] and p[j] < ends do j = j + 2 end
-          if more > 0 and p[j] then
+          if more > 0 and p[j] and p[j] - ends < near then
             p[j + 1] = p[j + 1] + more
           elseif more > 0 and ends > 0 then
             slot(p, j, ends, more)

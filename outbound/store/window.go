@@ -143,7 +143,7 @@ func (law window) settle(s *State, l *Limit, i int, c *Charge, more float64, kno
 		place = s.Dial()
 	}
 	k := p.find(place + l.Window) // the call is in this slot
-	found := k < len(p.Slots)
+	found := k < len(p.Slots) && (known || p.Slots[k].End-place-l.Window < l.Window/parts)
 	switch {
 	case more > 0 && found:
 		p.Slots[k].Units += more
