@@ -60,7 +60,7 @@ const (
 	// connection had to be opened. The call then counts from now on, and a Settle returns nothing.
 	// Otherwise it would reach the API together with the calls of the next window, which find a
 	// connection. A bucket ignores a Wait of 10 ms or less. After a burst of late calls it ignores
-	// others for 50 times their Wait, so that these answers cost at most 2 % of the quota.
+	// later ones for 50 times the Wait, so that bursts cost at most 2 % of the quota.
 	AnswerSent = "sent"
 )
 

@@ -81,8 +81,8 @@ func (k *Clock) Changed() bool { return k.core.slowPath().waiting.changes.Load()
 
 // Holds reports whether the ticket still names a reservation. It is void after a Resume, and after
 // a SetLimits unless it was due within a second. It is also void if a hold or a slow-down has moved
-// it out of a calendar period, or if a call ahead was sent late: see [AnswerSent]. Then return it, and
-// book its call again.
+// it out of a calendar period, or if an [AnswerSent] has come since. Then return it, and book its
+// call again.
 func (k *Clock) Holds(t Ticket) bool {
 	c := &t.call.charge[0]
 	stands := t.call.sure
@@ -144,8 +144,8 @@ func (k *Clock) Stale(t Ticket) bool {
 	return k.shared && k.Due(t).Sub(k.received) > k.fresh
 }
 
-// Same reports whether plans of an older reply still hold: since then there was neither a hold nor
-// a Resume nor a change of limits nor a call that was sent late.
+// Same reports whether plans of an older reply still hold: since then there was no hold, no Resume,
+// no change of limits, and no call that was sent late.
 func (k *Clock) Same(older *Clock) bool {
 	s, o := &k.state, &older.state
 	return s.Born == o.Born && s.Epoch == o.Epoch && k.number == older.number && k.early == older.early &&

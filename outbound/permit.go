@@ -465,8 +465,7 @@ func (k *call) Answered(a Answer) {
 	}
 }
 
-// sentLate has the call count from now on: its units come back, and a charge that no key knows takes
-// them.
+// sentLate settles the call to nothing, and an unknown charge to its cost: that counts from now on.
 func (k *call) sentLate(by time.Duration) {
 	w := &k.core.slowPath().waiting
 	if k.flags&flagSettled != 0 || !w.late(by) {

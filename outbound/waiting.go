@@ -38,8 +38,8 @@ func (w *waiting) init() {
 	w.lateAgain.Store(never)
 }
 
-// late reports whether a call counts from now on that was sent so late: one of the first late burst,
-// or of the first after 50 times as long as that was late.
+// late reports whether a call that was sent so late counts from now on. It does in the first burst
+// of late calls, and in the next one that comes after 50 times as long.
 func (w *waiting) late(by time.Duration) bool {
 	at, by := now(), min(by, time.Hour)
 	if again := w.lateAgain.Load(); at >= time.Duration(again) && w.lateAgain.CompareAndSwap(again, int64(at+50*by)) {
