@@ -173,9 +173,13 @@ func (p *slots) seat(s *step, asked []Cost, r *reply) (missed bool) {
 	defer p.mu.Unlock()
 	if r.slots = s.seats; s.seats {
 		reserved, taken := len(s.costs), len(r.Charges)
-		if p.fleet != nil && s.Headroom > 0 && reserved > taken {
-			p.fleet.low.wants = 0 // it is another limit that lacks capacity
-			p.fleet.low.granted += reserved - taken
+		if p.fleet != nil && s.waits && reserved > taken { // it is another limit that lacks capacity
+			if s.Headroom == 0 {
+				p.fleet.wants = 0
+			} else {
+				p.fleet.low.wants = 0
+				p.fleet.low.granted += reserved - taken
+			}
 		}
 		p.ended(reserved-taken, true)
 		p.reserved -= reserved
