@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -18,9 +17,9 @@ const maxPeek = 8 << 10
 
 // body returns the entry of Bodies that selects a response, whose headers have said s. A nil s
 // counts as silent.
-func (p *Profile) body(status int, h http.Header, s *Signal) *Body {
+func (p *Profile) body(status int, h http.Header, f *candidates, s *Signal) *Body {
 	for i := range p.Bodies {
-		if k := &p.Bodies[i]; k.Status == status && k.lists(h) && (!k.Silent || s == nil || s.silent()) {
+		if k := &p.Bodies[i]; k.Status == status && k.lists(h, f) && (!k.Silent || s == nil || s.silent()) {
 			return k
 		}
 	}
@@ -28,15 +27,16 @@ func (p *Profile) body(status int, h http.Header, s *Signal) *Body {
 }
 
 // lists reports whether the header has the line that the body must have.
-func (k *Body) lists(h http.Header) bool {
+func (k *Body) lists(h http.Header, f *candidates) bool {
 	if k.Header == "" {
 		return true
 	}
-	v := ""
-	if all := h[http.CanonicalHeaderKey(k.Header)]; len(all) > 0 {
-		v, _, _ = strings.Cut(all[0], ";")
-		v = trim(v)
+	if aboutLimits(k.Header) && f.n <= len(f.few) && // which is cheaper than to look it up
+		!slices.ContainsFunc(f.few[:f.n], func(l line) bool { return strings.EqualFold(l.name, k.Header) }) {
+		return false
 	}
+	v, _, _ := strings.Cut(h.Get(k.Header), ";")
+	v = trim(v)
 	return v != "" && (k.Value == "" || strings.EqualFold(v, k.Value))
 }
 
@@ -96,17 +96,13 @@ const (
 	bodyTimeout = 2 * time.Second
 )
 
-// lookAt begins to look at the response's body, which reads as before. hasty is true for one that
-// may be a stream.
-func lookAt(resp *http.Response, hasty bool) *body {
+// lookAt begins to look at the response's body, which reads as before.
+func lookAt(resp *http.Response) *body {
 	size := int64(4 << 10)
 	if resp.ContentLength > 0 { // one byte more, to meet the end without growing
 		size = min(resp.ContentLength, maxPeek) + 1
 	}
-	b := &body{old: resp.Body, gzip: gzipped(resp), seen: make([]byte, 0, size), done: make(chan struct{})}
-	if hasty {
-		b.begun = make(chan struct{})
-	}
+	b := &body{old: resp.Body, gzip: gzipped(resp), seen: make([]byte, 0, size), done: make(chan struct{}), begun: make(chan struct{})}
 	resp.Body = b
 	go b.readAhead()
 	return b
@@ -119,29 +115,27 @@ type body struct {
 	old  io.ReadCloser
 	gzip bool
 	done chan struct{} // closed when the goroutine has ended
-	// begun is closed when a body that may be a stream has more than blanks, which keep connections
-	// alive. It is nil for other bodies.
+	// begun is closed when there is more than blanks, which keep connections alive, or done.
 	begun chan struct{}
 
-	stopped atomic.Bool // the reading ahead ends with the next bytes
-
-	mu     sync.Mutex // protects what follows
-	seen   []byte     // what was read ahead
-	off    int        // how much of it the program has read
-	text   bool       // begun is closed
-	err    error      // how the reading ahead ended, if it did
-	broken any        // what the reader panicked with
+	mu      sync.Mutex // protects what follows
+	stopped bool       // the reading ahead ends with the next bytes
+	text    bool       // begun is closed
+	seen    []byte     // what was read ahead
+	off     int        // how much of it the program has read
+	err     error      // how the reading ahead ended, if it did
+	broken  any        // what the reader panicked with
 }
 
 // readAhead reads until there is enough.
 func (b *body) readAhead() {
 	defer close(b.done)
 	defer func() {
-		if v := recover(); v != nil { // the panic belongs to the program's goroutine, which gets it from replay
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			b.broken = v
-		}
+		v := recover() // a panic belongs to the program's goroutine, which gets it from replay
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.broken = v
+		b.begin()
 	}()
 	for idle := 0; idle < 100; idle++ { // reads in a row that brought nothing
 		buffer := b.buffer()
@@ -163,12 +157,10 @@ func (b *body) buffer() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := len(b.seen)
-	if b.stopped.Load() || b.err != nil || n >= maxPeek {
+	if b.stopped || b.err != nil || n >= maxPeek {
 		return nil
 	}
-	if n == cap(b.seen) {
-		b.seen = append(b.seen, 0)[:n]
-	}
+	b.seen = slices.Grow(b.seen, 1)
 	return b.seen[n:min(cap(b.seen), maxPeek)]
 }
 
@@ -177,41 +169,35 @@ func (b *body) added(n int, err error) {
 	defer b.mu.Unlock()
 	before := len(b.seen)
 	b.seen, b.err = b.seen[:before+n], err
-	if b.begun != nil && !b.text && len(bytes.TrimSpace(b.seen[before:])) > 0 {
+	if len(bytes.TrimSpace(b.seen[before:])) > 0 {
+		b.begin()
+	}
+}
+
+func (b *body) begin() {
+	if !b.text {
 		b.text = true
 		close(b.begun)
 	}
 }
 
-// waitBegun is wait for what may be a stream: until promptTimeout after its beginning, and until
-// bodyTimeout without one.
-func (b *body) waitBegun() {
-	t := time.NewTimer(bodyTimeout)
-	defer t.Stop()
-	select {
-	case <-b.done:
-	case <-t.C:
-	case <-b.begun:
-		b.wait(promptTimeout)
-	}
-}
-
-// wait waits until all that is looked at is there, for at most d, and reports whether it is.
-func (b *body) wait(d time.Duration) bool {
+// within waits for the end of something, for at most d, and reports whether it has ended.
+func within(d time.Duration, end <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
-	case <-b.done:
+	case <-end:
 		return true
 	case <-t.C:
 		return false
 	}
 }
 
-// look returns what is there.
-func (b *body) look() []byte {
+// look returns what is there. If it is the last look, the reading ahead ends.
+func (b *body) look(last bool) []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.stopped = last
 	if b.broken != nil {
 		panic(b.broken)
 	}
@@ -257,17 +243,15 @@ func (b *body) Close() error {
 		return b.old.Close()
 	default:
 	}
-	closed := make(chan error, 1)
+	var err error
+	closed := make(chan struct{})
 	go func() {
+		defer close(closed)
 		defer func() { _ = recover() }() // a panic here would end the program
-		closed <- b.old.Close()
+		err = b.old.Close()
 	}()
-	t := time.NewTimer(promptTimeout)
-	defer t.Stop()
-	select {
-	case err := <-closed:
+	if within(promptTimeout, closed) {
 		return err
-	case <-t.C:
-		return nil
 	}
+	return nil
 }

@@ -86,11 +86,12 @@
 // at most 128 bytes without control characters.
 //
 // Of one header the package reads 16 lines of at most 1 KiB, and of all together 4 KiB and 32
-// policies. Meta's X-Business-Use-Case-Usage may have lines of 8 KiB, which take 50 µs. Headers
-// with a name inside are ignored in a response with more than 128 headers. The package reads 8 KiB
-// and 1,024 values of a body. Reading takes at most 20 µs for headers and 30 µs more for a body, or
-// 1 ms if gzip is made to be slow. Each call of [Response.JSON] is a search of its own. To bound the
-// bytes of headers, set MaxResponseHeaderBytes of [net/http.Transport], which is 10 MB otherwise.
+// policies. A function Judge reads lines of up to 8 KiB, which take 50 µs with Meta. A structured
+// field has at most 64 items. In a response with more than 128 headers, those with a name inside are
+// ignored. The package reads 8 KiB and 1,024 values of a body. Reading takes at most 20 µs for
+// headers and 30 µs more for a body, or 1 ms if gzip is made to be slow. Each call of
+// [Response.JSON] is a search of its own. To bound the bytes of headers, set MaxResponseHeaderBytes
+// of [net/http.Transport], which is 10 MB otherwise.
 //
 // Read waits for a body only if the profile looks at it, and for at most 2 s. A success that may be
 // a stream waits until 10 ms after its first bytes. [Profile.ReadEarly] reports a refusal before

@@ -1,54 +1,30 @@
 package profile
 
 import (
-	"cmp"
 	"net/http"
 	"slices"
 	"strings"
 )
 
-// headers reads the headers of policies: those that the profile lists, those that mean the same
-// everywhere, and the rest by their names. It reports whether there is one for Judge.
-func (r *reader) headers(more bool) (custom bool) {
-	p := r.p
-	var limits, policies []string
-	var ietf *Field
-	for i := range p.Fields {
-		f := &p.Fields[i]
+// headers reads the headers: those that the profile lists, those that mean the same everywhere, and
+// the rest by their names. It reports whether there is one for Judge.
+func (r *reader) headers() (custom bool) {
+	star := false
+	for i := range r.p.Fields {
+		f := &r.p.Fields[i]
 		if strings.IndexByte(f.Header, '*') >= 0 {
-			more = true
-			continue
-		}
-		switch v := f.lines(r.header); {
-		case len(v) == 0:
-		case f.Is == IsRateLimit:
-			limits, ietf = v, f
-		case f.Is == IsRateLimitPolicy:
-			policies, ietf = v, f
-		case f.Is == IsCustom:
-			custom = true
-		default:
+			star = true
+		} else if v := f.lines(r.header); len(v) > 0 {
+			custom = custom || f.Is == IsCustom
 			r.headerLines(f.label(f.Policy, i), v)
 		}
 	}
-	from := r.s.n
-	r.structured(limits, policies)
-	for i := from; i < r.s.n; i++ {
-		q := &r.s.Policies()[i]
-		q.Kind, q.Unit = max(q.Kind, ietf.Kind), cmp.Or(q.Unit, ietf.Unit)
-	}
-	for n := hLimit; n < hNone; n++ {
-		if v := r.known(n); v != nil {
-			r.headerLines(&labels[n], v)
+	for _, one := range r.lines(star) {
+		if len(one.lines) > 0 && !r.p.lists(one.name) {
+			custom = r.unlisted(one.name, one.lines) || custom
 		}
 	}
-	if more && len(r.header) <= maxNames {
-		for name, v := range r.header {
-			if slot(name) == hNone && len(v) > 0 && !p.lists(name) {
-				custom = r.unknown(name, v[:min(len(v), maxLines)]) || custom
-			}
-		}
-	}
+	r.milliseconds()
 	r.finishGroups()
 	return custom
 }
@@ -71,29 +47,24 @@ func (f *Field) label(policy string, i int) *label {
 	return &label{is: f.Is, key: policy, policy: policy, in: f.In, rank: int8(min(i, 100)), field: f}
 }
 
-// unknown reads a header that is missing in the profile and in the table of known ones. It reports
-// whether the header is for Judge.
-func (r *reader) unknown(name string, v []string) (custom bool) {
+// unlisted reads a header that no field without an asterisk lists. It reports whether it is for
+// Judge.
+func (r *reader) unlisted(name string, v []string) (custom bool) {
 	read := false
 	for i := range r.p.Fields {
 		f := &r.p.Fields[i]
 		before, after, star := strings.Cut(f.Header, "*")
-		if !star || len(name) <= len(f.Header)-1 || !strings.EqualFold(name[:len(before)], before) ||
-			!strings.EqualFold(name[len(name)-len(after):], after) {
-			continue
-		}
-		if f.Is == IsCustom {
-			custom = true
-		} else if !read {
-			read = true
-			r.headerLines(f.label(name[len(before):len(name)-len(after)], i), v)
+		if star && len(name) >= len(f.Header) && strings.EqualFold(name[:len(before)], before) &&
+			strings.EqualFold(name[len(name)-len(after):], after) {
+			read, custom = true, custom || f.Is == IsCustom
+			r.headerLines(f.label(lower(clean(name[len(before):len(name)-len(after)])), i), v)
 		}
 	}
-	if read || strings.IndexByte(name, 'm') < 0 { // as in limit, remaining
+	if read || !aboutLimits(name) {
 		return custom
 	}
-	if f := everywhere[name]; f != nil {
-		r.headerLines(f.label(f.Policy, 0), v)
+	if l := common[name]; l != nil {
+		r.headerLines(l, v)
 	} else if l, ok := labelOf(name); ok {
 		r.headerLines(&l, v)
 		if l.weak && l.is == IsRemaining {
@@ -105,32 +76,12 @@ func (r *reader) unknown(name string, v []string) (custom bool) {
 
 // siblings reads the limit and the reset of what may be a quota, because a header has its rest.
 func (r *reader) siblings(l *label) {
-	for _, end := range [...]string{"-Limit", "-Reset", "-Resets-In"} {
+	more := *l
+	for end, is := range map[string]Meaning{"-Limit": IsLimit, "-Reset": IsReset, "-Resets-In": IsReset} {
 		if v := lines(r.header, l.stem+end); len(v) > 0 {
-			more := *l
-			if more.is = IsReset; end == "-Limit" {
-				more.is = IsLimit
-			}
+			more.is = is
 			r.headerLines(&more, v)
 		}
-	}
-}
-
-func (r *reader) used(p *Policy, lines []string, ofLimit bool) {
-	for v := range r.each(lines) {
-		used, limit, slash := strings.Cut(v, "/")
-		n, ok := number(strings.TrimRight(used, " \t"))
-		if !ok || slash != ofLimit {
-			continue
-		}
-		if ofLimit {
-			m, ok := number(strings.TrimLeft(limit, " \t"))
-			if !ok {
-				continue
-			}
-			p.least(&p.Limit, m)
-		}
-		p.used = max(p.used, n)
 	}
 }
 

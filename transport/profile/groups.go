@@ -2,6 +2,7 @@ package profile
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -20,12 +21,16 @@ type group struct {
 	ms        bool // numbers without a unit are milliseconds
 }
 
-// everywhere are headers with one meaning for all APIs, which their names do not say. Sources are
-// the documents of KuCoin, Bybit (v5/rate-limit), Amazon's Selling Partner API ("Usage plans and
-// rate limits"), Shopify, Etsy ("Rate limits"), Xero and X.
-var everywhere = func() map[string]*Field {
-	all := map[string]*Field{}
+// common are the names of headers with one meaning for all APIs, and what they say: those that are
+// usual, and those that do not say it. Sources are the documents of KuCoin, Bybit (v5/rate-limit),
+// Amazon's Selling Partner API ("Usage plans and rate limits"), Shopify, Etsy ("Rate limits"), Xero
+// and X.
+var common = func() map[string]*label {
+	all := map[string]*label{}
 	for _, f := range slices.Concat(
+		headers(Field{}, "ratelimit Ratelimit policy Ratelimit-Policy"),
+		headers(Field{In: seconds1970}, "wait Retry-After wait X-Ratelimit-Retry-After"),
+		headers(Field{In: time.Millisecond}, "wait Retry-After-Ms wait X-Ms-Retry-After-Ms wait X-Amz-Retry-After"),
 		limitFields("Gw-Ratelimit-", Field{In: time.Millisecond}),
 		headers(Field{}, "limit X-Bapi-Limit remaining X-Bapi-Limit-Status reset X-Bapi-Limit-Reset-Timestamp"),
 		headers(Field{Policy: "rate", Kind: PerSecond, Window: time.Second}, "limit X-Amzn-Ratelimit-Limit"),
@@ -40,34 +45,39 @@ var everywhere = func() map[string]*Field {
 		limitFields("X-App-Limit-24hour-", Field{Policy: "app-24hour", Window: day}),
 		limitFields("X-User-Limit-24hour-", Field{Policy: "user-24hour", Window: day}),
 	) {
-		all[f.Header] = &f
+		all[f.Header] = f.label(f.Policy, 0)
+	}
+	for name := range strings.FieldsSeq(`Ratelimit-Limit Ratelimit-Remaining Ratelimit-Reset Ratelimit-Resettime Ratelimit-Name
+		X-Ratelimit-Limit X-Ratelimit-Remaining X-Ratelimit-Reset X-Ratelimit-Reset-After
+		X-Rate-Limit-Limit X-Rate-Limit-Remaining X-Rate-Limit-Reset`) {
+		l, _ := labelOf(name)
+		all[name] = &l
 	}
 	return all
 }()
+
+// commonNames are those, in their order. They are read where there are too many headers to look at
+// all.
+var commonNames = slices.SortedFunc(maps.Keys(common), waitsFirst)
 
 // group returns the group of a label.
 func (r *reader) group(l *label) *group {
 	all := r.groups.all()
 	for i := range all {
-		if a := &all[i]; a.stem == l.stem && (a.key == l.key || l.stem == "" && strings.EqualFold(a.key, l.key)) {
+		if a := &all[i]; a.stem == l.stem && a.key == l.key {
 			a.weak = a.weak && l.weak
 			return a
 		}
 	}
-	a := r.groups.push(group{Policy: NewPolicy(""), stem: l.stem, key: l.key, field: l.field, weak: l.weak})
+	a := r.groups.push(group{Policy: NewPolicy(l.policy), stem: l.stem, key: l.key, field: l.field, weak: l.weak})
 	if a == nil {
 		return nil
 	}
-	if l.policy != "" {
-		a.Name = lower(clean(l.policy))
-	}
-	if f := l.field; f == nil {
-		a.names()
-	} else {
-		if f.Policy == l.key {
-			a.Name = f.Policy
-		}
+	if f := l.field; f != nil {
 		a.Kind, a.Window, a.Unit = f.Kind, f.Window, cmp.Or(f.Unit, unitOf(a.Name))
+	} else if a.Name != "" {
+		a.Name = lower(clean(a.Name))
+		a.names()
 	}
 	return a
 }
@@ -88,79 +98,90 @@ func (p *Policy) names() {
 	}
 }
 
+var (
+	units       = strings.Fields("tokens requests req calls images seconds points complexity credits bytes characters units")
+	otherWordOf = map[string]string{"req": "requests", "calls": "requests", "complexity": "points"}
+)
+
 // unitOf returns the unit that the end of a policy's name says.
 func unitOf(name string) string {
-	for _, unit := range [...]string{"tokens", "requests", "images", "seconds", "points", "credits", "bytes", "characters", "units"} {
+	for _, unit := range units {
 		if strings.HasSuffix(name, unit) {
-			return unit
+			return cmp.Or(otherWordOf[unit], unit)
 		}
-	}
-	switch name {
-	case "req", "calls":
-		return "requests"
-	case "complexity":
-		return "points"
 	}
 	return ""
 }
 
-// header reads the lines of one header.
+// headerLines reads the lines of one header.
 func (r *reader) headerLines(l *label, lines []string) {
+	var p *group
 	switch l.is {
-	case IsRetryAfter:
-		unit := l.in
-		if l.field == nil && unit != time.Millisecond {
-			unit = cmp.Or(r.p.In, seconds1970)
-		}
-		for v := range r.each(lines) {
-			r.delays(v, unit)
-		}
+	case IsCustom:
 		return
-	case IsScope, IsDetail:
-		to := &r.s.Scope
-		if l.is == IsDetail {
-			to = &r.s.Detail
+	case IsRateLimit, IsRateLimitPolicy:
+		r.structured(l, lines)
+		return
+	case IsRetryAfter, IsScope, IsDetail, isAll:
+	default:
+		if p = r.group(l); p == nil {
+			return
 		}
-		for v := range r.each(lines) {
-			*to = cmp.Or(*to, clean(v))
-		}
-		return
-	case IsRateLimitPolicy:
-		r.structured(nil, lines)
-		return
-	case isAll:
-		r.values(l, lines)
-		return
 	}
-	p := r.group(l)
-	if p == nil {
-		return
-	}
-	switch l.is {
-	case IsLimit:
-		r.limit(&p.Policy, lines)
-	case IsRemaining:
-		r.remaining(&p.Policy, lines)
-	case IsUsed, IsUsedOfLimit:
-		r.used(&p.Policy, lines, l.is == IsUsedOfLimit)
-	case IsWindow:
-		for v := range r.each(lines) {
-			if d, ok := span(first(v), cmp.Or(l.in, time.Second)); ok {
-				p.Window = max(p.Window, d)
-			}
-		}
-	case IsName:
-		for v := range r.each(lines) {
-			p.label = cmp.Or(p.label, clean(v))
-		}
-	case isFillRate:
-		p.Kind = Bucket
-	case IsReset:
+	if l.is == IsReset {
 		if l.field != nil && len(p.resets) > 0 && l.rank == p.rank {
 			p.resets = append(p.resets[:len(p.resets):len(p.resets)], lines...) // of the elements of an array
 		} else if len(p.resets) == 0 || l.rank < p.rank || l.rank == p.rank && lines[0] < p.resets[0] {
 			p.resets, p.in, p.rank = lines, l.in, l.rank
 		}
+		return
+	}
+	for v := range r.each(lines) {
+		r.value(l, p, v)
+	}
+}
+
+// value reads one line of a header. The group is that of the policy, or nil.
+func (r *reader) value(l *label, p *group, v string) {
+	switch l.is {
+	case IsRetryAfter:
+		unit := l.in
+		if l.field == nil {
+			unit = cmp.Or(unit, r.p.In, seconds1970)
+		}
+		r.delays(v, unit)
+	case IsScope:
+		r.s.Scope = cmp.Or(r.s.Scope, clean(v))
+	case IsDetail:
+		r.s.Detail = cmp.Or(r.s.Detail, clean(v))
+	case isAll:
+		r.values(l, v)
+	case IsLimit:
+		r.limit(&p.Policy, v)
+	case IsRemaining:
+		parts(v, func(one string) bool {
+			n, ok := p.remains(one)
+			r.s.overdrawn = r.s.overdrawn || n < -1
+			return ok
+		})
+	case IsUsed:
+		if n, ok := number(v); ok {
+			p.used = max(p.used, n)
+		}
+	case IsUsedOfLimit:
+		used, limit, _ := strings.Cut(v, "/")
+		n, ok := number(trim(used))
+		if m, ok2 := number(trim(limit)); ok && ok2 {
+			p.least(&p.Limit, m)
+			p.used = max(p.used, n)
+		}
+	case IsWindow:
+		d, _ := span(first(v), cmp.Or(l.in, time.Second))
+		p.Window = max(p.Window, d)
+	case IsName:
+		p.label = cmp.Or(p.label, clean(v))
+	case isFillRate:
+		p.Kind = Bucket
 	}
 }
 
@@ -200,15 +221,10 @@ func (r *reader) finishGroups() {
 				p.Kind = Bucket // of those whose names say no more, all are: OpenAI, Anthropic, Linear
 			}
 		} else if a.field != nil && a.field.Aligned && p.Reset < 0 && p.Remaining == 0 {
-			p.Reset, p.Absolute = aligned(r.clock(), p.Window), true
+			p.Reset, p.Absolute = r.clock().Truncate(p.Window).Add(p.Window).Sub(r.clock()), true
 		}
 		r.s.push(*p)
 	}
-}
-
-// aligned returns how long it is until the next multiple of a window since midnight, UTC.
-func aligned(clock time.Time, window time.Duration) time.Duration {
-	return clock.Truncate(window).Add(window).Sub(clock)
 }
 
 // milliseconds reports whether the reset is a number that is so far above the window that it cannot
@@ -228,58 +244,50 @@ func share(all []group, i int) {
 	if a.stem == "" || a.key != "" {
 		return
 	}
-	others, given := 0, false
-	var only *group
+	others, given, bare := 0, a.Policy, a.Limit < 0 && a.Remaining < 0
 	for j := range all {
-		if b := &all[j]; j != i && b.stem == a.stem {
+		if all[j].stem == a.stem && j != i {
 			others++
-			only = b
 		}
 	}
-	bare := a.Limit < 0 && a.Remaining < 0
-	switch {
-	case others == 1 && (a.Limit < 0 || only.Limit < 0) && (a.Remaining < 0 || only.Remaining < 0) &&
-		(a.Reset < 0 || only.Reset < 0) && (a.Window == 0 || only.Window == 0):
-		if !bare || only.key == "Requests" {
-			only.Name, only.Kind, only.Unit = a.Name, a.Kind, a.Unit
-		}
-		only.Limit, only.Remaining = max(a.Limit, only.Limit), max(a.Remaining, only.Remaining)
-		if a.Reset >= 0 {
-			only.Reset, only.Absolute = a.Reset, a.Absolute
-		}
-		only.Window = max(a.Window, only.Window)
-		given = true
-	case others > 1 && bare && a.Reset >= 0:
-		for j := range all {
-			if b := &all[j]; j != i && b.stem == a.stem && b.Remaining == 0 && b.Reset < 0 {
-				b.Reset, b.Absolute, given = a.Reset, a.Absolute, true
+	for j := range all {
+		switch b := &all[j]; {
+		case b.stem != a.stem, j == i:
+		case others == 1 && b.lacks(&given):
+			if !bare || b.key == "Requests" {
+				b.Name, b.Kind, b.Unit = a.Name, a.Kind, a.Unit
 			}
+			b.join(&given)
+			a.Policy = NewPolicy("")
+		case bare && b.Remaining == 0 && b.Reset < 0:
+			b.Reset, b.Absolute, a.Policy = given.Reset, given.Absolute, NewPolicy("")
 		}
-	}
-	if given {
-		a.Policy = NewPolicy("")
 	}
 }
 
-// values reads a header that says all of a policy in its value: 700, 100;w=60, 60r/m, JSON, or
-// words with numbers such as "total=100; remaining=99" and "token:a 22/2000 reset=3530s".
-func (r *reader) values(l *label, lines []string) {
-	for v := range r.each(lines) {
-		switch {
-		case strings.HasPrefix(v, "{"):
-			r.object(v)
-		case strings.IndexByte(v, '=') > 0 && (l.key != "" || strings.IndexByte(v, '/') > 0):
-			r.pairs(l, v)
-		case l.key == "" && l.stem != "X-Rate-Limit": // which is a limit with one vendor only
-			if p := r.group(l); p != nil {
-				r.limitOf(&p.Policy, v)
-			}
+// lacks reports whether a policy has nothing that q has.
+func (p *Policy) lacks(q *Policy) bool {
+	return (p.Limit < 0 || q.Limit < 0) && (p.Remaining < 0 || q.Remaining < 0) &&
+		(p.Reset < 0 || q.Reset < 0) && (p.Window == 0 || q.Window == 0)
+}
+
+// values reads a line that says all of a policy: 700, 100;w=60, 60r/m, JSON, or words with numbers
+// such as "total=100; remaining=99" and "token:a 22/2000 reset=3530s".
+func (r *reader) values(l *label, v string) {
+	switch {
+	case strings.HasPrefix(v, "{"):
+		r.object(v)
+	case strings.IndexByte(v, '=') > 0 && (l.key != "" || strings.IndexByte(v, '/') > 0):
+		r.pairs(l, v)
+	case l.key == "" && l.stem != "X-Rate-Limit": // which is a limit with one vendor only
+		if p := r.group(l); p != nil {
+			r.limit(&p.Policy, v)
 		}
 	}
 }
 
 // objectFields are those of a policy in JSON, as 37signals and Trakt send it.
-var objectFields = headers(Field{}, "name /name limit /limit remaining /remaining window /period reset /until")
+var objectFields = headers(Field{}, "name name limit limit remaining remaining window period reset until")
 
 // object reads a policy in JSON.
 func (r *reader) object(v string) {
@@ -290,38 +298,30 @@ func (r *reader) object(v string) {
 	}
 }
 
-// pairs reads words with numbers. A word with a colon, or one that comes again, begins a policy.
+// blanks are those within the words that pairs reads.
+var blanks = strings.NewReplacer(" = ", "=", " / ", "/")
+
+// pairs reads words with numbers. A word with a colon, or before the use of a limit, names a
+// policy.
 func (r *reader) pairs(l *label, v string) {
-	p := NewPolicy(lower(clean(l.policy)))
-	begin := func(name string) {
-		if l.key != "" {
-			p.Unit = "endpoint"
-		}
-		r.s.Add(p)
-		p = NewPolicy(clean(name))
+	one := label{stem: v, key: v, policy: lower(clean(l.policy)), field: cmp.Or(l.field, &Field{})}
+	if l.key != "" {
+		one.field.Unit = "endpoint"
 	}
-	for word := range items(v, ",; ") {
+	for word := range items(blanks.Replace(v), ",; ") {
 		key, value, pair := strings.Cut(word, "=")
-		used, limit, part := strings.Cut(word, "/")
-		n, numeric := number(value)
-		switch name, _, named := strings.Cut(word, ":"); {
-		case named && !pair:
-			begin(name)
-		case part:
-			if p.Limit >= 0 {
-				begin("")
-			}
-			p.used, _ = count(used)
-			p.Limit, _ = count(limit)
-		case !pair || key == "":
-		case meaningOf(key) == IsReset:
-			r.resetAt(&p, value, 0)
-		case !numeric:
-		case meaningOf(key) == IsLimit:
-			p.Limit = n
-		case meaningOf(key) == IsRemaining:
-			p.Remaining = n
+		name, _, named := strings.Cut(key, ":")
+		used := strings.IndexByte(word, '/') > 0
+		if named || used && pair {
+			one.key, one.policy = word, clean(name)
 		}
+		switch one.is = meaningOf[key]; {
+		case used && !pair:
+			one.is, value = IsUsedOfLimit, word
+		case used:
+			one.is = IsUsedOfLimit
+			value, _, _ = strings.Cut(value, "(") // the name of the app
+		}
+		r.headerLines(&one, []string{value})
 	}
-	begin("")
 }

@@ -1,9 +1,11 @@
 package profile
 
 import (
+	"cmp"
 	"iter"
 	"net/http"
 	"net/textproto"
+	"slices"
 	"strings"
 	"time"
 )
@@ -12,111 +14,100 @@ const (
 	maxRead  = 4 << 10 // bytes of values of one response
 	perValue = 64      // bytes that a value counts at least: parsing a date costs more than its length
 	maxValue = 1 << 10 // bytes of one line
-	maxUsage = 8 << 10 // bytes of one line of Meta's, which covers many objects
+	maxUsage = 8 << 10 // bytes of one line for Judge: Meta's cover many objects
 	maxLines = 16      // of one header
 	maxNames = 128     // headers to range over; where there are more, the known ones are looked up
 )
 
-// The headers that are generally known.
-const (
-	hRetryAfter = iota
-	hRetryAfterMs
-	hMsRetryAfterMs
-	hAmzRetryAfter
-	hXRetryAfter
-	hAge
-	hFromCache
-	hRateLimit
-	hPolicy
-	hLimit
-	hRemaining
-	hReset
-	hResetTime
-	hName
-	hXLimit
-	hXRemaining
-	hXReset
-	hXResetAfter
-	hYLimit
-	hYRemaining
-	hYReset
-	hNone
-)
-
-var known = [hNone]string{
-	hAge: "Age", hFromCache: "X-From-Cache",
-	hRetryAfter: "Retry-After", hRetryAfterMs: "Retry-After-Ms", hMsRetryAfterMs: "X-Ms-Retry-After-Ms",
-	hAmzRetryAfter: "X-Amz-Retry-After", hXRetryAfter: "X-Ratelimit-Retry-After",
-	hRateLimit: "Ratelimit", hPolicy: "Ratelimit-Policy", hName: "Ratelimit-Name",
-	hLimit: "Ratelimit-Limit", hRemaining: "Ratelimit-Remaining",
-	hReset: "Ratelimit-Reset", hResetTime: "Ratelimit-Resettime",
-	hXLimit: "X-Ratelimit-Limit", hXRemaining: "X-Ratelimit-Remaining",
-	hXReset: "X-Ratelimit-Reset", hXResetAfter: "X-Ratelimit-Reset-After",
-	hYLimit: "X-Rate-Limit-Limit", hYRemaining: "X-Rate-Limit-Remaining", hYReset: "X-Rate-Limit-Reset",
+// candidates are the headers that may be about limits.
+type candidates struct {
+	few   [8]line
+	n     int  // how many there are, which may be more than a few
+	size  int  // bytes of their values
+	cache bool // the response may come from a cache
 }
 
-// byLength are the known headers by the length of their names.
-var byLength = func() (all [24][]int) {
-	for n, name := range known {
-		all[len(name)] = append(all[len(name)], n)
-	}
-	return all
-}()
-
-// slot returns which of the known headers has the canonical name, or hNone. It runs for every
-// header of every response.
-func slot(name string) int {
-	if len(name) < len(byLength) {
-		for _, n := range byLength[len(name)] {
-			if known[n] == name {
-				return n
-			}
-		}
-	}
-	return hNone
+// line is a header with its lines.
+type line struct {
+	name  string
+	lines []string
 }
 
-// scan returns the set of the known headers that are there, and whether there are more about
-// limits. Ranging over a response's few headers is cheaper than looking up the many that are known,
-// but not over a flood of them.
-func scan(h http.Header) (seen uint32, more bool) {
+// scan looks for headers about limits. It runs for every response.
+func (f *candidates) scan(h http.Header) {
 	if len(h) > maxNames {
-		for n, name := range known {
-			if len(h[name]) > 0 {
-				seen |= 1 << n
+		f.n, f.cache = len(h), true
+		return
+	}
+	for name, v := range h {
+		switch {
+		case len(v) > 0 && aboutLimits(name):
+			v = v[:min(len(v), maxLines)]
+			if f.n < len(f.few) {
+				f.few[f.n] = line{name, v}
 			}
+			f.n++
+			for _, one := range v {
+				f.size += perValue + min(len(one), maxValue)
+			}
+		case name == "X-From-Cache":
+			f.n++ // which counts alone, too
+			fallthrough
+		case name == "Age":
+			f.cache = true
 		}
-		return seen, false
 	}
-	for name := range h {
-		if n := slot(name); n != hNone {
-			seen |= 1 << n
-		} else if strings.IndexByte(name, 'm') >= 0 { // which few names have, except limit and remaining
-			more = more || strings.Contains(name, "imit") || strings.HasSuffix(name, "emaining")
-		}
-	}
-	return seen, more
 }
 
-// labels are those of the known headers of a policy.
-var labels = func() (all [hNone]label) {
-	for n := hLimit; n < hNone; n++ {
-		all[n], _ = labelOf(known[n])
+// aboutLimits reports whether the name of a header may be that of a limit or a wait.
+func aboutLimits(name string) bool {
+	if len(name) < len("Ratelimit") {
+		return false
+	}
+	return strings.IndexByte(name, 'm') >= 0 && (strings.Contains(name, "imit") || strings.Contains(name, "emaining")) ||
+		strings.HasSuffix(name, "etry-After") || strings.HasSuffix(name, "etry-After-Ms")
+}
+
+// lines returns the headers to read: the common ones if there are too many. The order does not
+// depend on Go's maps if there is too much to read all.
+func (r *reader) lines(star bool) (all []line) {
+	if r.n <= len(r.few) && r.size <= maxRead && !star {
+		return r.few[:r.n]
+	}
+	if len(r.header) > maxNames {
+		for _, name := range commonNames {
+			all = append(all, line{name, lines(r.header, name)})
+		}
+		return all
+	}
+	for name := range r.header {
+		if star || aboutLimits(name) {
+			all = append(all, line{name, lines(r.header, name)})
+		}
+	}
+	if r.size > maxRead {
+		slices.SortFunc(all, func(a, b line) int { return waitsFirst(a.name, b.name) })
 	}
 	return all
-}()
+}
+
+// waitsFirst orders names so that the wait is read before there is too much.
+func waitsFirst(a, b string) int {
+	const wait = "etry-After"
+	return cmp.Or(cmp.Compare(min(strings.Index(b, wait), 0), min(strings.Index(a, wait), 0)), strings.Compare(a, b))
+}
 
 // reader reads one response into a Signal.
 type reader struct {
-	p        *Profile
-	header   http.Header
-	seen     uint32 // the known headers that are there
-	left     int    // bytes that may still be read
-	now      time.Time
-	date     time.Time
-	dated    bool
-	dateRead bool   // the header Date has been looked at
-	s        Signal // by value: a pointer to it would cost an allocation
+	p      *Profile
+	header http.Header
+	candidates
+	left  int // bytes that may still be read
+	now   time.Time
+	at    time.Time // the API's clock, once that is known
+	dated bool
+	ms    time.Duration // the longest wait in milliseconds, or None
+	s     Signal        // by value: a pointer to it would cost an allocation
 
 	groups list[group]
 }
@@ -125,23 +116,6 @@ type reader struct {
 func lines(h http.Header, name string) []string {
 	v := h[name]
 	return v[:min(len(v), maxLines)]
-}
-
-// known returns the lines of one of the known headers.
-func (r *reader) known(n int) []string {
-	if r.seen&(1<<n) == 0 {
-		return nil
-	}
-	return lines(r.header, known[n])
-}
-
-// take returns a line, trimmed, unless it is too long or too much has been read already.
-func (r *reader) take(v string) (string, bool) {
-	if len(v) > maxValue || r.left <= 0 {
-		return "", false
-	}
-	r.left -= len(v) + perValue
-	return trim(v), true
 }
 
 // trim returns a value without the blanks around it.
@@ -153,11 +127,15 @@ func first(v string) string {
 	return trim(v)
 }
 
-// each returns those lines that take returns.
+// each returns the lines, trimmed, except those that are too long. It ends when too much has been
+// read.
 func (r *reader) each(lines []string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, v := range lines {
-			if v, ok := r.take(v); ok && !yield(v) {
+			if len(v) > maxValue || r.left <= 0 {
+				continue
+			}
+			if r.left -= len(v) + perValue; !yield(trim(v)) {
 				return
 			}
 		}
@@ -167,33 +145,23 @@ func (r *reader) each(lines []string) iter.Seq[string] {
 // cached reports whether the response comes out of a cache. Its headers describe the API of an
 // earlier time.
 func (r *reader) cached() bool {
-	for _, v := range r.known(hFromCache) {
-		if v != "" {
-			return true
-		}
-	}
-	for _, v := range r.known(hAge) {
-		if len(v) > perValue {
-			continue
-		}
-		if v = first(v); allDigits(v) && strings.Trim(v, "0") != "" {
-			return true
-		}
-	}
-	return false
+	return r.cache && (slices.ContainsFunc(lines(r.header, "X-From-Cache"), func(v string) bool { return v != "" }) ||
+		slices.ContainsFunc(lines(r.header, "Age"), func(v string) bool {
+			v = first(v[:min(len(v), perValue)])
+			return allDigits(v) && strings.Trim(v, "0") != ""
+		}))
 }
 
 // clock returns what the API's clock showed when it answered, or else the local time.
 func (r *reader) clock() time.Time {
-	if !r.dateRead {
-		r.dateRead = true
+	if r.at.IsZero() {
+		r.at = r.now
 		// Another Date would be a proxy's.
 		if v := r.header["Date"]; len(v) > 0 && len(v[0]) <= maxValue {
-			r.date, r.dated = timestamp(trim(v[0]))
+			if at, ok := timestamp(trim(v[0])); ok {
+				r.at, r.dated = at, true
+			}
 		}
 	}
-	if r.dated {
-		return r.date
-	}
-	return r.now
+	return r.at
 }

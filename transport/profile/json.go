@@ -13,6 +13,7 @@ const (
 	// not count. Reading one counts as readSteps more.
 	maxSteps  = 1024
 	readSteps = 8
+	maxPaths  = 64
 )
 
 // A finder finds the strings, numbers and other plain values at some paths of a JSON text:
@@ -30,7 +31,7 @@ type finder struct {
 	b     []byte
 	i     int
 	left  int      // steps
-	paths []string // at most 64
+	paths []string // at most maxPaths
 	at    int      // which of the paths the value that next has found is at
 	value string   // the value, or empty if it is null, malformed or above 1 KiB
 

@@ -24,94 +24,55 @@ const (
 	isFillRate                       // how many units a bucket gets in each window
 )
 
-// meaningOf returns what a word says, whatever the case of its first letter is, or IsCustom.
-func meaningOf(word string) Meaning {
-	switch word[min(1, len(word)):] {
-	case "imit", "ax", "otal", "uota", "llowed":
-		return IsLimit
-	case "emaining", "emain", "vailable", "eft":
-		return IsRemaining
-	case "sed", "bserved", "ount":
-		return IsUsed
-	case "eset", "esets", "esettime", "xpire", "xpires", "ext":
-		return IsReset
-	case "indow", "eriod", "nterval", "enewalperiod":
-		return IsWindow
-	case "etry", "etryafter":
-		return IsRetryAfter
-	case "illrate":
-		return isFillRate
-	case "olicy":
-		return IsRateLimitPolicy
-	case "esource", "ucket", "ame":
-		return IsName
-	}
-	return IsCustom
+// meaningOf is what a word says, or IsCustom.
+var meaningOf = spelled(map[Meaning]string{
+	IsLimit: "limit max total quota allowed", IsRemaining: "remaining remain available left", IsUsed: "used observed count",
+	IsReset: "reset resets resettime expire expires next", IsWindow: "window period interval renewalperiod",
+	IsRetryAfter: "retry retryafter", isFillRate: "fillrate", IsRateLimitPolicy: "policy", IsName: "resource bucket name",
+})
+
+// A qualifier is a word after a meaning: the unit of a number, and the rank of a reset.
+type qualifier struct {
+	unit time.Duration
+	rank int8
 }
 
-// qualifier reads a word after a meaning: the unit of a number, and the rank of a reset.
-func qualifier(word string) (unit time.Duration, rank int8, ok bool) {
-	switch word {
-	case "Ms", "Milliseconds", "Millis":
-		return time.Millisecond, 0, true
-	case "After", "In":
-		return time.Second, 1, true
-	case "Seconds", "Secs", "Sec":
-		return time.Second, 2, true
-	case "At", "Time", "Timestamp", "Date", "Utc":
-		return 0, plainReset + 1, true
+var qualifiers = spelled(map[qualifier]string{
+	{time.Millisecond, 0}: "ms milliseconds millis", {time.Second, 1}: "after in", {time.Second, 2}: "seconds secs sec",
+	{0, plainReset + 1}: "at time timestamp date utc",
+})
+
+// spelled returns the meanings of words, with and without a capital, from those that mean the same.
+func spelled[T comparable](lists map[T]string) map[string]T {
+	all := map[string]T{}
+	for meaning, list := range lists {
+		for word := range strings.FieldsSeq(list) {
+			all[word], all[strings.ToUpper(word[:1])+word[1:]] = meaning, meaning
+		}
 	}
-	return 0, 0, false
+	return all
 }
 
 // plainReset is the rank of a reset that does not say what it counts.
 const plainReset = 3
 
-// words are those of a name in the spelling of net/http.
-type words struct {
-	name string
-	at   [12]uint8 // where each begins
-	n    int
+// cutLast returns the last word of a name, and the words before it.
+func cutLast(name string) (before, last string) {
+	i := strings.LastIndexByte(name, '-')
+	return name[:max(i, 0)], name[i+1:]
 }
-
-// split returns no words of a name that is too long.
-func split(name string) (w words) {
-	w.name = name
-	for i := range len(name) {
-		if i > 0 && name[i-1] != '-' {
-			continue
-		}
-		if w.n == len(w.at) || i > maxName {
-			return words{}
-		}
-		w.at[w.n] = uint8(i)
-		w.n++
-	}
-	return w
-}
-
-// from returns the words from i to before j.
-func (w *words) from(i, j int) string {
-	switch {
-	case i >= j:
-		return ""
-	case j < w.n:
-		return w.name[w.at[i] : w.at[j]-1]
-	}
-	return w.name[w.at[i]:]
-}
-
-func (w *words) word(i int) string { return w.from(i, i+1) }
 
 // labelOf reads a name such as X-Vendor-Ratelimit-Tokens-Remaining or X-Rate-Limit-Limit-Minute:
 // an owner, a word for a limit, and a meaning next to the name of a policy. If that is missing, the
 // policy has the owner's name. Without a word for a limit only what remains counts, because a Limit
 // or a Total may be that of a page.
 func labelOf(name string) (l label, ok bool) {
-	w := split(name)
-	owner, first := 0, 0 // the owner's words, and the first after the word for a limit
-	for i := 0; i < w.n && first == 0; i++ {
-		word := w.word(i)
+	if len(name) > maxName {
+		return l, false
+	}
+	begin, end := 0, 0 // of the word for a limit
+	for at, previous := 0, ""; at < len(name) && end == 0; {
+		word, _, _ := strings.Cut(name[at:], "-")
 		before, found := strings.CutSuffix(strings.TrimSuffix(word, "s"), "imit")
 		switch {
 		case word == "Beta": // is for information
@@ -123,66 +84,65 @@ func labelOf(name string) (l label, ok bool) {
 			if l.weak = !found && before != "Rate"; before != "Rate" {
 				l.policy = before
 			}
-			owner, first = i, i+1
-		case i > 0 && w.word(i-1) == "Rate":
-			owner, first = i-1, i+1
+			begin, end = at, at+len(word)
+		case previous == "Rate":
+			begin, end = at-len("Rate-"), at+len(word)
 		}
+		previous, at = word, at+len(word)+1
 	}
-	x := 0
-	if w.n > 0 && w.word(0) == "X" {
-		x = 1
+	if end == 0 {
+		l.stem, ok = strings.CutSuffix(name, "-Remaining")
+		return label{is: IsRemaining, stem: l.stem, policy: strings.TrimPrefix(l.stem, "X-"), weak: true}, ok
 	}
-	if first == 0 {
-		l = label{is: IsRemaining, stem: w.from(0, w.n-1), policy: w.from(x, w.n-1), weak: true}
-		return l, w.n > 1 && w.word(w.n-1) == "Remaining"
-	}
-	l.stem = w.from(0, first)
-	l.policy = cmp.Or(l.policy, w.from(x, owner))
-	return l, l.meaning(&w, first)
+	l.stem = name[:end]
+	l.policy = cmp.Or(l.policy, strings.TrimSuffix(strings.TrimPrefix(name[:begin], "X-"), "-"))
+	return l, l.meaning(strings.TrimPrefix(name[end:], "-"))
 }
 
-// meaning reads the words from first on.
-func (l *label) meaning(w *words, first int) bool {
-	end := w.n
+// meaning reads the words after the one for a limit.
+func (l *label) meaning(all string) bool {
 	l.rank = plainReset
-	for ; end > first; end-- {
-		unit, rank, ok := qualifier(w.word(end - 1))
+	words := all // without the qualifiers at the end
+	for words != "" {
+		before, last := cutLast(words)
+		q, ok := qualifiers[last]
 		if !ok {
 			break
 		}
-		l.in = cmp.Or(l.in, unit)
-		if end == w.n || rank < l.rank {
-			l.rank = rank
+		l.in = cmp.Or(l.in, q.unit)
+		if words == all || q.rank < l.rank {
+			l.rank = q.rank
 		}
+		words = before
 	}
 	switch {
-	case first == w.n:
+	case all == "":
 		l.is, l.weak = isAll, true
 		return true
-	case end == first:
+	case words == "":
 		l.is, l.in = IsRetryAfter, 0
-		return w.word(first) == "After" && !l.weak
+		return strings.HasPrefix(all, "After") && !l.weak
 	}
-	last, name := w.word(end-1), w.from(first, end-1)
-	l.is = meaningOf(last)
-	switch w.word(first) {
+	name, last := cutLast(words)
+	l.is = meaningOf[last]
+	switch first, _, several := strings.Cut(words, "-"); first {
 	case "Limit", "Remaining", "Remain", "Reset", "Used", "Renewalperiod":
-		if l.is != IsCustom || end == first+1 {
+		if l.is != IsCustom || !several {
 			break
 		}
-		if l.is = meaningOf(w.word(first)); l.in != time.Millisecond { // "Seconds" may be what the policy counts
-			l.in, l.rank, end = 0, plainReset, w.n
+		if l.is = meaningOf[first]; l.in != time.Millisecond { // "Seconds" may be what the policy counts
+			l.in, l.rank, words = 0, plainReset, all
 		}
-		name = w.from(first+1, end)
+		name = words[len(first)+1:]
 	}
-	if l.is == IsCustom && end == w.n {
-		name = w.from(first, w.n)
+	if l.is == IsCustom && words == all {
+		name = all
 		if l.is, l.weak = isAll, true; windowOf(name) > 0 { // X-Hubspot-Ratelimit-Daily
 			l.is, l.weak = IsLimit, false
 		}
 		for _, ending := range [...]string{"limit", "remaining", "reset"} { // X-Ratelimit-Userreset
 			if before, found := strings.CutSuffix(name, ending); found && before != "" {
-				l.is, l.weak, name = meaningOf(ending), false, before
+				l.is, l.weak, name = meaningOf[ending], false, before
 			}
 		}
 	}

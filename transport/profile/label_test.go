@@ -28,6 +28,8 @@ func TestHeaders_NamesAreRead(t *testing.T) {
 		"X-Rate-Limit-Reset-Tokens: 55":                                                              "tokens -1 -1 55s 0s", // github.com/openai/openai-python/issues/937
 		"X-RateLimit-FillRate: 5, X-RateLimit-Interval-Seconds: 60, X-RateLimit-Limit: 9":            " 9 -1 -1ns 1m0s",
 		"X-RateLimit-Limit: 9, X-RateLimit-Reset: 45000, X-RateLimit-Period: 60":                     " 9 -1 45s 1m0s", // milliseconds
+		"X-RateLimit-Policy: 100;w=60":                                                               " 100 -1 -1ns 1m0s",
+		"X-RateLimit-Limit: 1,000, X-RateLimit-Remaining: 1,000, X-RateLimit-Reset: 1,000":           "", // commas between thousands
 
 		"Access-Control-Expose-Headers: X-RateLimit-Limit": "", "X-Total-Count: 9": "", "X-Page-Limit: 9, X-Page-Remaining: 3": "",
 		"X-Beta-RateLimit-Limit: 9, X-Beta-RateLimit-Remaining: 0, X-Beta-RateLimit-Reset: 9": "", "X-Figma-Rate-Limit-Type: low": "",

@@ -80,19 +80,11 @@ func windowOf(word string) time.Duration {
 	return duration(n, windows[name])
 }
 
-// windows are the words for windows, with and without a capital.
-var windows = func() map[string]time.Duration {
-	all := map[string]time.Duration{}
-	for unit, names := range map[time.Duration]string{
-		time.Second: "s sec second secondly", time.Minute: "m min minute minutely", time.Hour: "h hour hourly",
-		day: "d day daily", 7 * day: "w week weekly", 30 * day: "month monthly", 365 * day: "year yearly",
-	} {
-		for name := range strings.FieldsSeq(names) {
-			all[name], all[strings.ToUpper(name[:1])+name[1:]] = unit, unit
-		}
-	}
-	return all
-}()
+// windows are the words for windows.
+var windows = spelled(map[time.Duration]string{
+	time.Second: "s sec second secondly", time.Minute: "m min minute minutely", time.Hour: "h hour hourly",
+	day: "d day daily", 7 * day: "w week weekly", 30 * day: "month monthly", 365 * day: "year yearly",
+})
 
 // goDuration reads a duration as Go writes it: 6m0s, 12ms, 2m59.56s.
 func goDuration(v string) (time.Duration, bool) {
@@ -101,25 +93,4 @@ func goDuration(v string) (time.Duration, bool) {
 	}
 	d, err := time.ParseDuration(v)
 	return min(d, forever), err == nil
-}
-
-// thousands reports whether a number is written with commas between the thousands, which
-// looks like a list. It may be one of several that a proxy has joined.
-func thousands(v string) bool {
-	if first, _, several := strings.Cut(v, joined); several {
-		v = first
-	}
-	if len(v) < 5 || strings.IndexByte(v, ' ') >= 0 {
-		return false
-	}
-	for i := range len(v) {
-		if (len(v)-i)%4 == 0 {
-			if v[i] != ',' {
-				return false
-			}
-		} else if !isDigit(v[i]) {
-			return false
-		}
-	}
-	return v[0] != ','
 }

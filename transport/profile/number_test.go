@@ -45,20 +45,6 @@ func TestDuration_RoundsUpAndSaturates(t *testing.T) {
 	}
 }
 
-// Commas are part of a number only between thousands.
-func TestNumber_Thousands(t *testing.T) {
-	for _, v := range []string{"1,000", "12,345,678", "999,999"} {
-		if !thousands(v) {
-			t.Errorf("%q is one number", v)
-		}
-	}
-	for _, v := range []string{"", "1000", "1, 000", "3300,165000", "600,30000", ",000", "1,00", "1000,000", "1,0000", "a,000", "1,000,", "1,000;w=1"} {
-		if thousands(v) {
-			t.Errorf("%q is no number", v)
-		}
-	}
-}
-
 // A name is of bounded length and printable.
 func TestName_BoundedAndPrintable(t *testing.T) {
 	for v, want := range map[string]string{

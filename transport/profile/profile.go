@@ -34,9 +34,8 @@ type Profile struct {
 	Rules []Rule
 	// Members are values in the JSON of bodies, as Fields are those of headers. Their Header is the
 	// path, with slashes before and between the names: "/error/retry_after". In an array each element
-	// counts. A wait may also be a duration as Go writes it, and counts for refusals whose headers have
-	// none. A reset in milliseconds since 1970 is exact. Members do not cover asterisks, Item, IsCustom
-	// and IsRateLimit.
+	// counts. A wait counts for refusals whose headers have none. A reset in milliseconds since 1970 is
+	// exact. Members do not cover asterisks, Item, IsCustom and IsRateLimit.
 	Members []Field
 	// Free are the statuses of responses that cost nothing, such as a 304: see [Signal.Free].
 	Free []int
@@ -109,7 +108,8 @@ const (
 	IsReset
 	// IsWindow: the time in which the limit is allowed.
 	IsWindow
-	// IsRetryAfter: how long to wait after a refusal.
+	// IsRetryAfter: how long to wait after a refusal, as a number, a duration as Go writes it, or a
+	// point in time.
 	IsRetryAfter
 	// IsName: the Name of the policy.
 	IsName
@@ -186,50 +186,35 @@ func (p *Profile) ReadEarly(resp *http.Response, now time.Time, early func(Signa
 	if p == nil {
 		p = Generic
 	}
-	seen, more := scan(resp.Header)
-	// Age alone has no meaning. Date is not among the headers that scan sees.
-	if seen&^(1<<hAge) != 0 || more || p.mayRead(resp.StatusCode, resp.Header) {
-		return p.read(resp, now, seen, more, early)
+	var f candidates
+	if f.scan(resp.Header); f.n > 0 || p.mayRead(resp.StatusCode, resp.Header, &f) {
+		return p.read(resp, now, &f, early)
 	}
 	return s
 }
 
 // mayRead reports whether a response can say something although it has no header that is
 // generally known.
-func (p *Profile) mayRead(status int, h http.Header) bool {
-	return isRefusal(status) || len(p.Fields) > 0 || slices.Contains(p.Refusals, status) ||
-		slices.Contains(p.Free, status) || p.body(status, h, nil) != nil || p.ruled(status)
-}
-
-// isRefusal reports whether a status is a refusal for every API.
-func isRefusal(status int) bool {
-	return status == http.StatusTooManyRequests || status == statusOverloaded
+func (p *Profile) mayRead(status int, h http.Header, f *candidates) bool {
+	return status == http.StatusTooManyRequests || status == statusOverloaded || len(p.Fields) > 0 || slices.Contains(p.Refusals, status) ||
+		slices.Contains(p.Free, status) || p.body(status, h, f, nil) != nil || p.ruled(status)
 }
 
 // statusOverloaded is what several vendors answer when they are overloaded.
 const statusOverloaded = 529
 
 // read is Read for a response that may have something to read.
-func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, more bool, early func(Signal)) Signal {
+func (p *Profile) read(resp *http.Response, now time.Time, f *candidates, early func(Signal)) Signal {
 	if now.IsZero() {
 		now = time.Now()
 	}
 	var r reader // not a literal, which would be copied
-	r.p, r.header, r.seen, r.left, r.now = p, resp.Header, seen, maxRead, now
+	r.p, r.header, r.candidates, r.left, r.now, r.ms = p, resp.Header, *f, maxRead, now, None
 	s := &r.s
 	if r.cached() {
 		return Signal{Cached: true}
 	}
-	if r.seen != 0 {
-		for i := range p.Fields {
-			if n := slot(http.CanonicalHeaderKey(p.Fields[i].Header)); n != hNone {
-				r.seen &^= 1 << n
-			}
-		}
-	}
-	r.retryAfter()
-	r.structured(r.known(hRateLimit), r.known(hPolicy))
-	custom := r.headers(more) || r.s.overdrawn && r.s.HasRetryAfter
+	custom := r.headers() || r.s.overdrawn && r.s.HasRetryAfter
 	r.mergePolicies()
 
 	status := resp.StatusCode
@@ -242,26 +227,24 @@ func (p *Profile) read(resp *http.Response, now time.Time, seen uint32, more boo
 		s.Throttled = true
 	}
 	s.Free = !s.Throttled && slices.Contains(p.Free, status)
-	peek := p.body(status, resp.Header, s)
+	peek := p.body(status, resp.Header, f, s)
 	if peek == nil || !p.readable(resp) {
 		r.judge(p, status, nil, peek != nil && !peek.Silent, custom)
 	} else {
-		hasty := peek.Silent && !s.Throttled
-		b := lookAt(resp, hasty)
-		if hasty {
-			b.waitBegun()
-		} else if !b.wait(promptTimeout) {
+		b := lookAt(resp)
+		if peek.Silent && !s.Throttled { // it may be a stream
+			_ = within(bodyTimeout, b.begun) && within(promptTimeout, b.done)
+		} else if !within(promptTimeout, b.done) {
 			if early != nil {
 				first := r
-				first.judge(p, status, b.look(), true, custom)
+				first.judge(p, status, b.look(false), true, custom)
 				if first.finish(p); first.s.Throttled {
 					early(first.s)
 				}
 			}
-			b.wait(bodyTimeout - promptTimeout)
+			within(bodyTimeout-promptTimeout, b.done)
 		}
-		b.stopped.Store(true)
-		r.judge(p, status, b.look(), true, custom)
+		r.judge(p, status, b.look(true), true, custom)
 	}
 	r.finish(p)
 	return r.s
@@ -290,7 +273,7 @@ func (r *reader) finish(p *Profile) {
 	s.computeWait(p.Penalty)
 	if s.Throttled || s.n > 0 {
 		if r.clock(); r.dated {
-			s.Date, s.Skew = r.date, max(-forever, between(r.now, r.date))
+			s.Date, s.Skew = r.at, max(-forever, between(r.now, r.at))
 		}
 	}
 }

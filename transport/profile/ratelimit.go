@@ -1,148 +1,114 @@
 package profile
 
 import (
+	"bytes"
+	"cmp"
 	"math"
 	"slices"
 	"strings"
 	"time"
 )
 
-// structured reads the fields RateLimit and RateLimit-Policy of the drafts 04 to 11.
-func (r *reader) structured(limits, policies []string) {
-	if len(limits) == 0 && len(policies) == 0 {
-		return
+// structured reads RateLimit or RateLimit-Policy of the drafts 04 to 11. A malformed line voids the
+// field.
+func (r *reader) structured(l *label, lines []string) {
+	text := ""
+	for v := range r.each(lines) {
+		if text != "" && v != "" {
+			text += joined
+		}
+		text += lastNames(v)
 	}
-	from := r.s.n
-	var it item
-	for m := r.members(policies, false); m.next(&it); {
-		r.policy(&it, from)
-	}
-	dict := isDictionary(limits)
-	one, good := NewPolicy(""), true
-	for m := r.members(limits, dict); m.next(&it); {
-		if dict {
+	f := fields{s: text}
+	first := f
+	f.dict = l.is == IsRateLimit && first.key() != "" && first.peek() == '=' // draft 07
+	before := r.s
+	before.many = slices.Clone(before.many)
+	one, good, field := NewPolicy(""), true, cmp.Or(l.field, &Field{})
+	it := item{}
+	for n := 0; f.item(&it); n++ {
+		switch {
+		case n > 2*maxPolicies:
+			f.bad = true
+		case f.dict:
 			good = one.member(&it) && good
-		} else {
-			r.remainder(&it, from)
+		case l.is == IsRateLimit:
+			r.remainder(&it, field)
+		default:
+			r.policy(&it, field)
 		}
 	}
-	if dict && good && one.normalize() {
+	if f.bad {
+		r.s = before
+	} else if f.dict && good && one.normalize() {
 		r.s.push(one)
 	}
-}
-
-// members are the items of the lines of one field.
-type members struct {
-	lines  []string
-	fields fields
-}
-
-// members returns the items of a field: none if a line is malformed, because that voids the field.
-func (r *reader) members(lines []string, dict bool) members {
-	m := members{fields: fields{dict: dict}}
-	for i, v := range lines {
-		if strings.Contains(v, `";"`) {
-			lines = slices.Clone(lines)
-			lines[i] = lastNames(v)
-			v = lines[i]
-		}
-		if v, ok := r.take(v); ok && !wellFormed(v, dict) {
-			return members{}
-		} else if ok || r.left > 0 {
-			m.lines = lines[:i+1]
-		}
-	}
-	return m
 }
 
 // lastNames leaves the last of several names that an item has, as Hugging Face sends them:
 // "fixed window";"api";q=500;w=300.
 func lastNames(v string) string {
-	for len(v) <= maxValue {
+	for {
 		i := strings.Index(v, `";"`)
 		from := strings.LastIndexByte(v[:max(i, 0)], '"')
 		if from < 0 {
-			break
+			return v
 		}
 		v = v[:from] + v[i+2:]
 	}
-	return v
 }
 
-func (m *members) next(it *item) bool {
-	for !m.fields.item(it) {
-		if len(m.lines) == 0 {
-			return false
-		}
-		if v := m.lines[0]; len(v) <= maxValue {
-			m.fields = fields{s: trim(v), dict: m.fields.dict}
-		}
-		m.lines = m.lines[1:]
-	}
-	return true
-}
-
-// wellFormed reports whether a line is a list or a dictionary.
-func wellFormed(v string, dict bool) bool {
-	var it item
-	f := fields{s: v, dict: dict}
-	for f.item(&it) {
+// wellFormed reports whether a line is a list.
+func wellFormed(v string) bool {
+	f := fields{s: v}
+	for it := (item{}); f.item(&it); {
 	}
 	return !f.bad
-}
-
-// isDictionary recognizes draft 07, whose RateLimit is a dictionary.
-func isDictionary(lines []string) bool {
-	for _, v := range lines {
-		f := fields{s: v, dict: true}
-		if f.skip(" \t"); f.end() || len(v) > maxValue {
-			continue
-		}
-		return f.key() != "" && f.peek() == '='
-	}
-	return false
 }
 
 // member reads a member of draft 07's dictionary. It reports whether the value is a number of 0
 // or more. If a key comes twice, RFC 9651 takes the last value. Here the one counts by which fewer
 // calls go, as with all other headers, because each line may come from another server.
 func (p *Policy) member(it *item) bool {
-	d, ok := seconds(it.value)
+	n, ok := it.value.integer()
 	switch it.key {
 	case "limit":
-		p.least(&p.Limit, float64(it.value.n))
+		p.least(&p.Limit, n)
 	case "remaining":
-		p.least(&p.Remaining, float64(it.value.n))
+		p.least(&p.Remaining, n)
 	case "reset":
-		if it.value.kind == decimal { // Close sends 5.5
-			var n float64
-			n, ok = number(it.value.text)
-			d = duration(n, time.Second)
-		}
-		if ok && d <= maxReset {
-			p.Reset = max(p.Reset, d)
-		}
+		n, ok = number(it.value.text) // Close sends 5.5
+		p.resets(duration(n, time.Second))
 	default:
 		return true
 	}
 	return ok
 }
 
+// resets counts one reset of several.
+func (p *Policy) resets(d time.Duration) {
+	if d <= maxReset {
+		p.Reset = max(p.Reset, d)
+	}
+}
+
 // policy reads an item of RateLimit-Policy: a quota up to draft 07, and later a policy with a name.
-func (r *reader) policy(it *item, from int) {
-	if it.value.kind == integer {
-		r.quota(it.value.n, it.w)
+func (r *reader) policy(it *item, f *Field) {
+	w, qu := it.get("w", "window"), it.get("qu")
+	window, timed := w.seconds()
+	if limit, ok := it.value.integer(); ok {
+		r.quota(limit, window)
 		return
 	}
-	window, timed := seconds(it.w)
-	unit, named := it.qu.name()
-	if it.q.kind != integer || it.q.n < 0 || it.w.kind != none && (!timed || window == 0) || it.qu.kind != none && !named {
+	limit, ok := it.get("q").integer()
+	unit, named := qu.name()
+	if !ok || w.kind != none && (!timed || window == 0) || qu.kind != none && !named {
 		return
 	}
-	if p := r.named(it, from); p != nil {
-		p.least(&p.Limit, float64(it.q.n))
+	if p := r.named(it, f); p != nil {
+		p.least(&p.Limit, limit)
 		p.Window = max(p.Window, window)
-		if p.Unit = clean(unit); unit == "concurrent-requests" {
+		if p.Unit = cmp.Or(clean(unit), p.Unit); unit == "concurrent-requests" {
 			p.Kind = InFlight
 		}
 	}
@@ -150,82 +116,64 @@ func (r *reader) policy(it *item, from int) {
 
 // remainder reads an item of RateLimit since draft 08. The working group has considered the names a
 // for r, and w for t.
-func (r *reader) remainder(it *item, from int) {
-	remaining, reset := it.r.or(it.a), it.t.or(it.w)
-	d, ok := seconds(reset)
-	if remaining.kind != none && (remaining.kind != integer || remaining.n < 0) || reset.kind != none && !ok {
+func (r *reader) remainder(it *item, f *Field) {
+	rest, reset := it.get("r", "a"), it.get("t", "w")
+	n, ok := rest.integer()
+	d, timed := reset.seconds()
+	if rest.kind != none && !ok || reset.kind != none && !timed || !ok && (!timed || d > maxReset) {
 		return
 	}
-	if ok = ok && d <= maxReset; remaining.kind == none && !ok {
-		return
+	if p := r.named(it, f); p != nil {
+		if ok {
+			p.least(&p.Remaining, n)
+		}
+		if timed {
+			p.resets(d)
+		}
 	}
-	p := r.named(it, from)
-	if p == nil {
-		return
-	}
-	if remaining.kind == integer {
-		p.least(&p.Remaining, float64(remaining.n))
-	}
-	if ok {
-		p.Reset = max(p.Reset, d)
-	}
-	p.normalize()
 }
 
-// named returns the policy of an item's name and partition among those since from, or nil if it has
-// no name, or if there are too many. If one of the fields has no partition, that of the other
-// counts.
-func (r *reader) named(it *item, from int) *Policy {
+// named returns the policy of an item's name and partition, or nil if it has no name, or if there
+// are too many. If one of the fields has no partition, that of the other counts.
+func (r *reader) named(it *item, f *Field) *Policy {
 	name, ok := it.value.name()
-	if !ok || it.pk.kind != none && it.pk.kind != octets {
+	pk := it.get("pk")
+	if !ok || pk.kind != none && pk.kind != octets {
 		return nil
 	}
-	name = clean(name)
-	partition := it.pk.bytes()
+	one := NewPolicy(clean(name))
+	one.Kind, one.Unit, one.Partition, one.beta = f.Kind, f.Unit, pk.bytes(), strings.HasPrefix(f.Header, "Beta-")
 	all := r.s.Policies()
-	for i := from; i < len(all); i++ {
+	for i := range all {
 		p := &all[i]
-		if p.Name == name && (len(p.Partition) == 0 || len(partition) == 0 || string(p.Partition) == string(partition)) {
-			if len(p.Partition) == 0 {
-				p.Partition = partition
+		if p.Name == one.Name && p.beta == one.beta && (p.Partition == nil || one.Partition == nil || bytes.Equal(p.Partition, one.Partition)) {
+			if p.Partition == nil {
+				p.Partition = one.Partition
 			}
 			return p
 		}
 	}
-	p := NewPolicy(name)
-	p.Partition = partition
-	return r.s.push(p)
+	return r.s.push(one)
 }
 
-// mergePolicies joins what the API has sent twice, and gives the quotas of the drafts 00 to 07 to
-// the policies that they are about.
+// mergePolicies makes one policy of what the API has sent twice.
 func (r *reader) mergePolicies() {
-	r.merge()
-	all := r.s.Policies()
-	for i := range all {
-		if all[i].leaks() {
-			all[i].Kind = Bucket
-		}
-	}
-	quotas := 0
-	for i := range all {
-		if all[i].quota {
-			quotas++
-		}
-	}
-	for i := 0; i < r.s.n; i++ {
-		if q := &all[i]; q.quota {
-			// The only quota is that of the only policy, although the API has lowered that limit
-			// for now.
-			only := quotas == 1 && r.s.n == 2
-			j := slices.IndexFunc(all[:r.s.n], func(p Policy) bool {
-				return !p.quota && p.Name == "" && p.Window == 0 && (only || p.Limit == q.Limit)
-			})
-			if j >= 0 {
-				all[j].Window = q.Window
-				r.s.drop(i)
-				i--
+	s := &r.s
+	for i := 0; i < s.n; i++ {
+		for j := i + 1; j < s.n; j++ {
+			if all := s.Policies(); all[i].same(&all[j], s.n == 2) {
+				all[i].join(&all[j])
+				s.drop(j)
+				j--
+			} else {
+				all[i].twin(&all[j])
+				all[j].twin(&all[i])
 			}
+		}
+	}
+	for i := range s.Policies() {
+		if p := &s.Policies()[i]; p.normalize() && p.leaks() {
+			p.Kind = Bucket
 		}
 	}
 	r.witness()
@@ -247,21 +195,17 @@ func (r *reader) witness() {
 	}
 }
 
-// merge drops policies that another family of headers has already. Only the same limit with the
-// same reset is the same: Jira sends different ones in two families.
-func (r *reader) merge() {
-	for i := 0; i < r.s.n; i++ {
-		for j := i + 1; j < r.s.n; j++ {
-			all := r.s.Policies()
-			if all[i].same(&all[j]) {
-				r.s.drop(j)
-				j--
-			} else {
-				all[i].twin(&all[j])
-				all[j].twin(&all[i])
-			}
-		}
+// same reports whether two policies are one, from different headers. They have the same limit and
+// the same reset: Jira sends different ones in two families. Or one is a quota of the drafts 00 to
+// 07 with the window of the other. The only quota is that of the only policy, although the API has
+// lowered that limit for now.
+func (p *Policy) same(q *Policy, only bool) bool {
+	if p.quota || q.quota {
+		return p.Name == q.Name && (p.Limit == q.Limit && p.Window == q.Window ||
+			p.quota != q.quota && (p.Window == 0 || q.Window == 0) && (p.Limit == q.Limit || only))
 	}
+	return p.Limit >= 0 && p.Limit == q.Limit && p.Reset >= 0 && q.Reset >= 0 &&
+		(p.Reset-q.Reset).Abs() <= 2*time.Second && (p.Name == "" || q.Name == "")
 }
 
 // twin takes the reset of a policy that has the same numbers and no window.
@@ -272,23 +216,19 @@ func (p *Policy) twin(q *Policy) {
 	}
 }
 
-// same reports whether q is the policy p. If so, p takes over what it lacks.
-func (p *Policy) same(q *Policy) bool {
-	if p.Limit < 0 || p.Limit != q.Limit || p.Reset < 0 || q.Reset < 0 ||
-		(p.Reset-q.Reset).Abs() > 2*time.Second || p.Name != "" && q.Name != "" {
-		return false
+// join takes over what the policy lacks from another that is the same.
+func (p *Policy) join(q *Policy) {
+	if p.quota {
+		*p, *q = *q, *p
 	}
 	if q.Remaining >= 0 {
 		p.least(&p.Remaining, q.Remaining)
 	}
-	if p.Absolute && !q.Absolute { // a time from now needs no clock
-		p.Reset, p.Absolute = q.Reset, false
+	if p.Limit < 0 {
+		p.Limit = q.Limit
 	}
-	if p.Name == "" {
-		p.Name = q.Name
+	if p.Reset < 0 || p.Absolute && q.Reset >= 0 && !q.Absolute { // a time from now needs no clock
+		p.Reset, p.Absolute = q.Reset, q.Absolute
 	}
-	if p.Window == 0 {
-		p.Window = q.Window
-	}
-	return true
+	p.Name, p.Window = cmp.Or(p.Name, q.Name), cmp.Or(p.Window, q.Window)
 }

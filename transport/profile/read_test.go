@@ -60,6 +60,9 @@ func TestRead_NothingToRead(t *testing.T) {
 			t.Errorf("%+v: %+v", resp, s)
 		}
 	}
+	if s := profile.Generic.Read(answer(200, "X-From-Cache", "1"), now); !s.Cached {
+		t.Errorf("out of a cache: %+v", s)
+	}
 }
 
 // The Signal has the API's time and its skew.

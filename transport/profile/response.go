@@ -20,7 +20,7 @@ type Response struct {
 	left  int       // bytes of headers that may still be read
 }
 
-// Get returns the first line of a header, trimmed, or "" if it is missing or longer than 1 KiB.
+// Get returns the first line of a header, trimmed, or "" if it is missing or longer than 8 KiB.
 func (r *Response) Get(name string) string {
 	for v := range r.Lines(name) {
 		return v
@@ -28,16 +28,12 @@ func (r *Response) Get(name string) string {
 	return ""
 }
 
-// Lines returns the lines of a header, trimmed: the first 16, except those longer than 1 KiB, up to
-// 4 KiB in all.
-func (r *Response) Lines(name string) iter.Seq[string] { return r.linesUpTo(name, maxValue) }
-
-// linesUpTo is Lines for a header whose lines may be longer. One that begins within the 4 KiB
-// is read whole.
-func (r *Response) linesUpTo(name string, most int) iter.Seq[string] {
+// Lines returns the lines of a header, trimmed: the first 16, except those longer than 8 KiB. After
+// 4 KiB of all headers together no further line begins.
+func (r *Response) Lines(name string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, v := range lines(r.Header, http.CanonicalHeaderKey(name)) {
-			if len(v) > most || r.left <= 0 {
+			if len(v) > maxUsage || r.left <= 0 {
 				continue
 			}
 			if r.left -= len(v) + perValue; !yield(trim(v)) {

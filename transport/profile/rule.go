@@ -93,76 +93,77 @@ func (s *Signal) resets() bool {
 	return slices.ContainsFunc(s.Policies(), func(p Policy) bool { return p.exhausted() && p.Reset > 0 })
 }
 
-// search looks for the first rule that fits a response.
-type search struct {
-	rules  []Rule
-	status int
-	listed bool // Bodies lists the response
-	first  int  // the first rule that fits, or how many there are
-	word   string
-}
-
-// of reports whether a rule comes before the one that fits and is about such a response.
-func (q *search) of(s *Signal, i int) bool {
-	u := &q.rules[i]
-	return i < q.first && (u.Status == q.status || u.Status == 0 && (q.listed || s.Throttled && q.status < 500)) &&
-		(!u.Spent || s.resets())
-}
-
-// offer looks for the words of the rules in the value of a header or path.
-func (q *search) offer(s *Signal, place, value string) {
-	for i := range q.rules[:q.first] {
-		if u := &q.rules[i]; q.of(s, i) && u.reads(place) {
-			if word, ok := u.fits(value); ok {
-				q.first, q.word = i, word
-				return
-			}
-		}
-	}
+// about reports whether a rule is about such a response. listed says that Bodies lists it.
+func (r *reader) about(u *Rule, status int, listed bool) bool {
+	return (u.Status == status || u.Status == 0 && (listed || r.s.Throttled && status < 500)) && (!u.Spent || r.s.resets())
 }
 
 // words applies the first rule that fits, and reads the values of the body that Members lists. The
 // text is nil if the profile does not read the body.
 func (r *reader) words(p *Profile, status int, text []byte, listed bool) {
 	s := &r.s
-	q := search{rules: p.Rules, status: status, listed: listed, first: len(p.Rules)}
+	first, word := len(p.Rules), ""
+	var paths []string // of the body
+	offer := func(i int, value string) {
+		if found, ok := p.Rules[i].fits(value); ok && i < first {
+			first, word = i, found
+		}
+	}
 	for i := range p.Rules {
 		u := &p.Rules[i]
-		if !q.of(s, i) {
+		if !r.about(u, status, listed) {
 			continue
 		}
 		if u.In == "" {
-			q.first, q.word = i, ""
+			first = min(first, i)
 		}
 		for place := range strings.FieldsSeq(u.In) {
 			switch {
 			case place[0] == '<':
-				q.offer(s, place, inner(text, place, "</"+place[1:]))
+				offer(i, inner(text, place, "</"+place[1:]))
 			case place[0] != '/':
 				for v := range r.each(lines(r.header, http.CanonicalHeaderKey(place))) {
-					q.offer(s, place, v)
+					offer(i, v)
+				}
+			case text != nil:
+				paths = append(paths, place[1:])
+			}
+		}
+	}
+	wait := time.Duration(None)
+	if text != nil {
+		r.groups, r.left = list[group]{}, maxRead
+		for i := range p.Members {
+			paths = append(paths, strings.TrimPrefix(p.Members[i].Header, "/"))
+		}
+		slices.Sort(paths)
+		paths = slices.Compact(paths)
+		for v := find(text, paths[:min(len(paths), maxPaths)]...); v.next(); {
+			if v.value == "" {
+				continue
+			}
+			for i := range p.Rules[:first] {
+				if u := &p.Rules[i]; r.about(u, status, listed) && u.reads("/"+v.path()) {
+					offer(i, v.value)
+				}
+			}
+			for i := range p.Members {
+				if f := &p.Members[i]; strings.TrimPrefix(f.Header, "/") != v.path() {
+				} else if f.Is != IsRetryAfter {
+					r.headerLines(f.label(f.Policy, i), []string{v.value})
+				} else if d, _, ok := delay(v.value, f.In, r.clock); ok {
+					wait = max(wait, d)
 				}
 			}
 		}
-	}
-	wait, waits := time.Duration(0), false
-	if text != nil {
-		r.groups, r.left = list[group]{}, maxRead
-		for v := find(text, p.paths()...); v.next(); {
-			if v.value != "" {
-				q.offer(s, "/"+v.path(), v.value)
-				d, ok := r.member(v.path(), v.value)
-				wait, waits = max(wait, d), waits || ok
-			}
-		}
 		if r.finishGroups(); r.groups.n > 0 {
-			r.merge()
+			r.mergePolicies()
 		}
 	}
-	if q.first < len(p.Rules) {
-		s.apply(&p.Rules[q.first], p, q.word)
+	if first < len(p.Rules) {
+		s.apply(&p.Rules[first], p, word)
 	}
-	s.ask(wait, waits && s.Throttled)
+	s.ask(wait, wait >= 0 && s.Throttled)
 }
 
 // ruled reports whether a rule of a status may fit a response whose body is not read.
@@ -173,24 +174,6 @@ func (p *Profile) ruled(status int) bool {
 		}
 	}
 	return false
-}
-
-// paths returns those of the body that Rules and Members name.
-func (p *Profile) paths() []string {
-	all := make([]string, 0, len(p.Members)+2*len(p.Rules))
-	for i := range p.Rules {
-		for place := range strings.FieldsSeq(p.Rules[i].In) {
-			if place[0] == '/' && !slices.Contains(all, place[1:]) {
-				all = append(all, place[1:])
-			}
-		}
-	}
-	for i := range p.Members {
-		if path := strings.TrimPrefix(p.Members[i].Header, "/"); !slices.Contains(all, path) {
-			all = append(all, path)
-		}
-	}
-	return all[:min(len(all), 64)] // as many as find takes
 }
 
 // apply makes the response a refusal by a rule that has found a word.
@@ -204,23 +187,4 @@ func (s *Signal) apply(u *Rule, p *Profile, word string) {
 		word = ""
 	}
 	s.Detail = clean(cmp.Or(u.Detail, word, s.Detail))
-}
-
-// member reads one value of the body, for each of the Members with its path. It returns the wait.
-func (r *reader) member(path, value string) (wait time.Duration, waits bool) {
-	for i := range r.p.Members {
-		f := &r.p.Members[i]
-		switch {
-		case strings.TrimPrefix(f.Header, "/") != path:
-		case f.Is == IsRetryAfter:
-			d, ok := goDuration(value)
-			if !ok {
-				d, _, ok = delay(value, f.In, r.clock)
-			}
-			wait, waits = max(wait, d), waits || ok
-		default:
-			r.headerLines(f.label(f.Policy, i), []string{value})
-		}
-	}
-	return wait, waits
 }

@@ -81,7 +81,7 @@ type Policy struct {
 	Absolute bool
 
 	minusOne bool // Remaining was -1, which may stand for 0 or for unknown
-	beta     bool // for information: it does not refuse
+	beta     bool // for information: it holds nothing
 	quota    bool // a limit with its window, which may be the window of another policy
 
 	// Window is the time that Limit is for, or 0 if unknown.
@@ -129,7 +129,7 @@ func (p *Policy) leaks() bool {
 
 // exhausted reports whether nothing remains for further calls.
 func (p *Policy) exhausted() bool {
-	return p.Remaining == 0 && p.Kind != InFlight && p.Kind != PerSecond && !p.beta
+	return p.Remaining == 0 && p.Kind != InFlight && p.Kind != PerSecond
 }
 
 // normalize brings the policy into the shape that its fields promise. It reports whether the
@@ -330,21 +330,10 @@ func (p *Policy) fraction() float64 {
 
 // ofEndpoint makes a refusal a Lock if only policies of endpoints are exhausted.
 func (s *Signal) ofEndpoint() {
-	if !s.Throttled || s.Reason != Rate {
-		return
-	}
-	all, last := s.Policies(), -1
-	for i := range all {
-		switch p := &all[i]; {
-		case !p.exhausted():
-		case p.Unit != "endpoint":
-			return
-		case last < 0 || p.binds(&all[last]):
-			last = i
-		}
-	}
-	if last >= 0 {
-		s.Reason, s.Scope, s.Detail, s.Wait = Lock, "endpoint", all[last].Name, max(s.Wait, all[last].Wait())
+	p := s.Binding()
+	if s.Throttled && s.Reason == Rate && p != nil && p.exhausted() &&
+		!slices.ContainsFunc(s.Policies(), func(q Policy) bool { return q.exhausted() && q.Unit != "endpoint" }) {
+		s.Reason, s.Scope, s.Detail, s.Wait = Lock, "endpoint", p.Name, max(s.Wait, p.Wait())
 	}
 }
 
@@ -356,6 +345,8 @@ func (s *Signal) computeWait(penalty time.Duration) {
 	for i := range all {
 		p := &all[i]
 		switch {
+		case p.beta:
+			continue
 		case !p.exhausted():
 		case s.Throttled:
 			longest = max(longest, p.refused())
@@ -393,12 +384,12 @@ func (s *Signal) computeWait(penalty time.Duration) {
 	case counted == 1 && s.Reason != Concurrency:
 		s.Wait = only
 	}
-	if s.Throttled && s.Wait == 0 && penalty > 0 && s.Reason == Rate {
-		s.RetryAfter, s.HasRetryAfter = min(penalty, forever), true
-		s.Wait = s.RetryAfter
-	}
 	if s.Throttled && s.Reason == Rate {
-		if p := s.Binding(); p != nil && p.exhausted() && p.Window >= 24*time.Hour {
+		if s.Wait == 0 && penalty > 0 {
+			s.RetryAfter, s.HasRetryAfter = min(penalty, forever), true
+			s.Wait = s.RetryAfter
+		}
+		if p := s.Binding(); p != nil && p.exhausted() && !p.beta && p.Window >= day {
 			s.Reason = Quota
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -22,7 +23,8 @@ var corpus = []string{
 func (b bare) described() any {
 	switch b.kind {
 	case integer:
-		return b.n
+		n, _ := strconv.ParseInt(b.text, 10, 64)
+		return n
 	case token, quoted:
 		name, _ := b.name()
 		return name
@@ -71,10 +73,10 @@ func compare(t *testing.T, field string, it *item, m httpsfv.Member) {
 	if got := it.value.described(); !equal(got, value) {
 		t.Errorf("%q: value %v, want %v", field, got, value)
 	}
-	for key, got := range map[string]bare{"q": it.q, "qu": it.qu, "w": it.w, "pk": it.pk, "r": it.r, "t": it.t, "a": it.a} {
-		want, _ := params.Get(key)
+	for i, got := range it.params {
+		want, _ := params.Get(paramNames[i])
 		if !equal(got.described(), described(want)) {
-			t.Errorf("%q: parameter %s is %v, want %v", field, key, got.described(), want)
+			t.Errorf("%q: parameter %s is %v, want %v", field, paramNames[i], got.described(), want)
 		}
 	}
 }
@@ -141,8 +143,8 @@ func TestStructured_BytesNeedNoPadding(t *testing.T) {
 	for text, want := range map[string]string{`:YWI=:`: "ab", `:YWI:`: "ab", `::`: "", `:YWJj:`: "abc"} {
 		var it item
 		f := fields{s: "a;pk=" + text}
-		if !f.item(&it) || string(it.pk.bytes()) != want {
-			t.Errorf("%s: %q, want %q", text, it.pk.bytes(), want)
+		if !f.item(&it) || string(it.get("pk").bytes()) != want {
+			t.Errorf("%s: %q, want %q", text, it.get("pk").bytes(), want)
 		}
 	}
 	for _, text := range []string{`:YWI==:`, `:Y:`, `:Y===:`, `:YW=I:`, `:YW I:`, `:YWI`, `:=:`} {
@@ -157,7 +159,7 @@ func TestStructured_BytesNeedNoPadding(t *testing.T) {
 func TestStructured_SkipsOtherParameters(t *testing.T) {
 	var it item
 	f := fields{s: `x;z=1` + strings.Repeat(`;k="v"`, 100) + `;r=7`}
-	if !f.item(&it) || it.r.n != 7 || f.item(&it) || f.bad {
+	if !f.item(&it) || it.get("r").text != "7" || f.item(&it) || f.bad {
 		t.Errorf("%+v", it)
 	}
 }

@@ -43,32 +43,25 @@ const jsLayout = "Mon Jan 02 2006 15:04:05 GMT-0700"
 // instead of the T, or with an offset without a colon or minutes, too. Without any offset it
 // is no point in time.
 func isoTimestamp(v string) (time.Time, bool) {
-	const date = len("2006-01-02T15:04")
-	zone := strings.IndexAny(v[date:], "Zz+-")
-	if zone < 0 {
+	const minutes = len("2006-01-02T15:04")
+	n := strings.IndexAny(v[minutes:], "Zz+-")
+	if n < 0 {
 		return time.Time{}, false
 	}
-	layouts := isoMinutes
-	if v[date] == ':' {
-		layouts = isoSeconds
+	n += minutes
+	clock, zone := v[len("2006-01-02T"):n], strings.ToUpper(v[n:])
+	if n == minutes {
+		clock += ":00"
 	}
-	n := len(v) - date - zone
-	if n >= len(layouts) || layouts[n] == "" {
-		return time.Time{}, false
+	switch len(zone) {
+	case len("+02"):
+		zone += ":00"
+	case len("+0200"):
+		zone = zone[:3] + ":" + zone[3:]
 	}
-	if v[10] != 'T' || n == 1 && v[len(v)-1] != 'Z' {
-		v = v[:10] + "T" + v[11:len(v)-n] + strings.ToUpper(v[len(v)-n:])
-	}
-	at, err := time.Parse(layouts[n], v)
+	at, err := time.Parse(time.RFC3339, v[:len("2006-01-02")]+"T"+clock+zone)
 	return at, err == nil
 }
-
-// The layouts of ISO 8601 by the length of the offset. Fractions of a second need none of
-// their own.
-var (
-	isoMinutes = [...]string{1: "2006-01-02T15:04Z", 3: "2006-01-02T15:04-07", 5: "2006-01-02T15:04-0700", 6: "2006-01-02T15:04-07:00"}
-	isoSeconds = [...]string{1: "2006-01-02T15:04:05Z", 3: "2006-01-02T15:04:05-07", 5: "2006-01-02T15:04:05-0700", 6: "2006-01-02T15:04:05-07:00"}
-)
 
 // epoch returns the point in time that a number says: seconds since 1970, or milliseconds. It
 // returns none for a number that may be a time from now. A simulated clock may show times

@@ -65,7 +65,7 @@ func headers(f Field, list string) (all []Field) {
 var meanings = map[string]Meaning{
 	"custom": IsCustom, "limit": IsLimit, "remaining": IsRemaining, "used": IsUsed, "part": IsUsedOfLimit, "reset": IsReset,
 	"window": IsWindow, "wait": IsRetryAfter, "name": IsName, "scope": IsScope, "detail": IsDetail,
-	"ratelimit": IsRateLimit, "policy": IsRateLimitPolicy,
+	"ratelimit": IsRateLimit, "policy": IsRateLimitPolicy, "all": isAll,
 }
 
 // waits are the waits in errors of Discord, Dropbox, Google and more APIs. Telegram has them by
@@ -103,17 +103,6 @@ func (s *Signal) ask(d time.Duration, ok bool) {
 	if ok && (!s.HasRetryAfter || s.RetryAfter == 0) {
 		s.RetryAfter, s.HasRetryAfter, s.Absolute = min(d, forever), true, false
 	}
-}
-
-// contains reports whether a text contains one of the parts, in any case.
-func contains(text string, parts ...string) bool {
-	text = strings.ToLower(text)
-	for _, part := range parts {
-		if strings.Contains(text, part) {
-			return true
-		}
-	}
-	return false
 }
 
 // items returns the parts of a list, without the blanks around them: at most as many as a

@@ -60,10 +60,8 @@ var anthropic = add(Profile{
 		}
 		if p := s.policy("unified"); p != nil {
 			p.Remaining = 0
-			return
+		} else {
+			s.Add(Policy{Name: "unified", Limit: None, Reset: None, used: None})
 		}
-		p := NewPolicy("unified")
-		p.Remaining = 0
-		s.Add(p)
 	},
 })

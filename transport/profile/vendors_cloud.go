@@ -30,7 +30,7 @@ const awsCodes = "X-Amzn-Errortype /__type /code /Code /Error/Code <Code>"
 func inner(b []byte, from, to string) string {
 	_, rest, ok := bytes.Cut(b, []byte(from))
 	found, _, closed := bytes.Cut(rest, []byte(to))
-	if !ok || !closed || len(found) > maxName {
+	if !ok || !closed || len(found) > maxValue {
 		return ""
 	}
 	return string(found)

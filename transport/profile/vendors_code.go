@@ -1,8 +1,9 @@
 package profile
 
 import (
-	"bytes"
 	"math"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -30,6 +31,7 @@ var gitHub = add(Profile{
 	Free:   []int{304},
 	Rules: []Rule{
 		{In: "/message /errors/message", Words: "*secondary rate limit*|*abuse detection*", Scope: "secondary"},
+		{In: "<title> <p>", Words: "*secondary rate limit*|*abuse detection*|rate limit*", Scope: "secondary"},
 		{In: "/documentation_url", Words: "secondary-rate-limits|abuse-rate-limits", Scope: "secondary"},
 		{In: "/message /errors/message", Words: "*rate limit exceeded*|*rate limit already exceeded*", Scope: "primary"},
 		{In: "/errors/type /errors/code /errors/extensions/code", Words: "*rate_limit*", Scope: "primary"},
@@ -40,10 +42,7 @@ var gitHub = add(Profile{
 			s.Free = p == nil || p.Limit > 60
 			return
 		}
-		page := bytes.TrimLeft(r.Body, " \t\r\n")
-		secondary := s.Scope == "secondary" || r.Status != 200 && bytes.HasPrefix(page, []byte("<")) &&
-			contains(string(page), "secondary rate limit", "abuse detection", "<title>rate limit")
-		primary := s.Scope == "primary"
+		secondary, primary := s.Scope == "secondary", s.Scope == "primary"
 		switch {
 		case r.Status >= 500: // the API has troubles of its own
 			return
@@ -105,9 +104,7 @@ func (p *Policy) refills(n float64, period time.Duration) time.Duration {
 
 // Slack is the Web API of Slack (docs.slack.dev, "Rate limits", 2026), which sends
 // Retry-After and nothing else. Limits are per method and workspace.
-var Slack *Profile = slack
-
-var slack = add(Profile{Name: "slack"})
+var Slack *Profile = add(Profile{Name: "slack"})
 
 // Notion is the API of Notion (developers.notion.com, "Request limits", 2026): Retry-After,
 // and the limit that was exceeded in the body.
@@ -184,15 +181,6 @@ var zoom = add(Profile{
 	Rules: []Rule{{Status: 429, In: "X-Ratelimit-Type /message", Words: "*daily*", Reason: Quota}},
 })
 
-// count is number, or None.
-func count(v string) (float64, bool) {
-	n, ok := number(v)
-	if !ok {
-		n = None
-	}
-	return n, ok
-}
-
 // Jira is the API of Jira Cloud (developer.atlassian.com, "Rate limiting", 2026).
 // Beta-RateLimit reports the hourly quota of points, and X-RateLimit at the same time the limit
 // on requests per second. Detail is the header RateLimit-Reason. A refusal by the limit on
@@ -210,14 +198,9 @@ var jira = add(Profile{
 		{Status: 429, In: "Ratelimit-Reason", Words: "*per-issue*", Reason: Lock}, // one issue gets too many writes
 	},
 	Judge: func(r *Response, s *Signal) {
-		spent := false
-		for i := range s.Policies() {
-			p := &s.Policies()[i]
-			p.beta = p.beta || p.Kind == Bucket
-			spent = spent || p.Name != "" && p.Remaining == 0
-		}
+		spent := slices.ContainsFunc(s.Policies(), func(p Policy) bool { return p.Name != "" && p.Remaining == 0 })
 		// developer.atlassian.com/cloud/jira/platform/build-an-app-that-respects-rate-limits
-		if r.Status == 429 && s.Reason == Rate && contains(s.Detail, "burst") && !spent {
+		if r.Status == 429 && s.Reason == Rate && strings.Contains(strings.ToLower(s.Detail), "burst") && !spent {
 			s.Reason, s.Scope = Lock, "endpoint"
 		}
 	},

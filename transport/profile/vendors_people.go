@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"bytes"
 	"cmp"
 	"slices"
 	"strings"
@@ -27,17 +26,11 @@ var discord = add(Profile{
 // endpoint, with resets in seconds since 1970, and some of a day, of the app and of the user.
 // A response does not name its endpoint, so that one that is used up holds the limiter for up to a
 // quarter of an hour: give each endpoint its own, by transport.ByRoute or transport.Discovered.
-var Twitter *Profile = twitter
-
-var twitter = add(Profile{
-	Name: "twitter", also: "twitterx x xtwitter",
-})
+var Twitter *Profile = add(Profile{Name: "twitter", also: "twitterx x xtwitter"})
 
 // Reddit is the Data API of Reddit (PRAW's reading of its headers, 2026): what remains, in
 // fractions, and a reset in seconds from now, without a limit.
-var Reddit *Profile = reddit
-
-var reddit = add(Profile{Name: "reddit", In: time.Second})
+var Reddit *Profile = add(Profile{Name: "reddit", In: time.Second})
 
 // Meta is the Graph API of Meta (developers.facebook.com/docs/graph-api/overview/rate-limiting,
 // 2026). Policies are the parts, in percent, of an hourly budget, as JSON in headers, with the
@@ -57,29 +50,23 @@ var meta = add(Profile{
 })
 
 func judgeMeta(r *Response, s *Signal) {
-	code := r.JSON("error/code")
-	for _, f := range [...][2]string{{"X-App-Usage", "app"}, {"X-Ad-Account-Usage", "ad-account"}, {"X-Fb-Ads-Insights-Throttle", "ads-insights"}} {
+	coded := r.JSON("error/code") != ""
+	for _, f := range [...][2]string{{"X-App-Usage", "app"}, {"X-Ad-Account-Usage", "ad-account"},
+		{"X-Fb-Ads-Insights-Throttle", "ads-insights"}, {"X-Business-Use-Case-Usage", ""}} {
 		for line := range r.Lines(f[0]) {
-			use([]byte(line), f[1], s)
-		}
-	}
-	for line := range r.linesUpTo("X-Business-Use-Case-Usage", maxUsage) {
-		// {"id":[{"type":"ads_management",…},…],…}
-		_, list, _ := strings.Cut(line, "[")
-		f := finder{b: []byte(list)}
-		for range maxPolicies {
-			from := f.i + bytes.IndexByte(f.b[f.i:], '{')
-			if from < f.i {
-				break
-			}
-			f.i = from
-			f.skip()
-			wait, refused := use(f.b[from:f.i], "", s)
-			if refused && code == "" && (r.Status == 400 || r.Status == 403) {
-				s.refuse(Rate)
-			}
-			if s.Throttled && r.Status < 500 {
-				s.Wait = max(s.Wait, wait)
+			// {"call_count":…,…}, and the last {"id":[{"type":"ads_management",…},…],…}
+			for _, object := range strings.SplitN(line, "{", maxPolicies+2) {
+				object, _, whole := strings.Cut(object, "}")
+				if !whole {
+					continue
+				}
+				wait, refused := use([]byte("{"+object+"}"), f[1], s)
+				if refused && !coded && (r.Status == 400 || r.Status == 403) {
+					s.refuse(Rate)
+				}
+				if refused && s.Throttled && r.Status < 500 {
+					s.Wait = max(s.Wait, wait)
+				}
 			}
 		}
 	}
@@ -101,17 +88,13 @@ func use(object []byte, name string, s *Signal) (wait time.Duration, refused boo
 		"call_count", "total_cputime", "total_time", "acc_id_util_pct", "app_id_util_pct"); v.next(); {
 		n, numeric := number(v.value)
 		switch {
-		case v.path() == "type":
+		case v.at == 0:
 			p.Name = cmp.Or(p.Name, v.value)
-		case !numeric:
-		case v.path() == "estimated_time_to_regain_access":
-			if n > 0 {
-				p.Reset, refused = duration(n, time.Minute), true
-			}
-		case v.path() == "reset_time_duration":
-			if n > 0 {
-				p.Reset = duration(n, time.Second)
-			}
+		case !numeric, v.at < 3 && n == 0:
+		case v.at == 1:
+			p.Reset, refused = duration(n, time.Minute), true
+		case v.at == 2:
+			p.Reset = duration(n, time.Second)
 		default:
 			p.Limit, p.used = 100, max(p.used, n)
 		}
@@ -135,15 +118,6 @@ func stravaFields(name, prefix string) []Field {
 		headers(Field{Policy: name + "day", Window: day, Item: 2, Aligned: true}, list)...)
 }
 
-// usage returns a policy that reports its use and its limit.
-func usage(name, used, limit string, window time.Duration) Policy {
-	p := NewPolicy(name)
-	p.used, _ = count(trim(used))
-	p.Limit, _ = count(trim(limit))
-	p.Window = window
-	return p
-}
-
 // Riot are the APIs of Riot Games (developer.riotgames.com, "Rate limiting", 2026): lists of
 // limits and of counts with their windows in seconds, for the app and for the method, in any
 // order. Policies are named "app:120" or "method:10", by the window. Scope is which of them
@@ -158,8 +132,9 @@ var riot = add(Profile{
 		for _, f := range [...]struct{ header, name string }{{"X-App-Rate-Limit", "app:"}, {"X-Method-Rate-Limit", "method:"}} {
 			for one := range items(r.list(f.header), ",") {
 				limit, window, _ := strings.Cut(one, ":")
-				if seconds, ok := number(window); ok {
-					s.Add(usage(f.name+window, "", limit, duration(seconds, time.Second)))
+				n, ok := number(limit)
+				if seconds, timed := number(window); ok && timed {
+					s.Add(Policy{Name: f.name + window, Limit: n, Window: duration(seconds, time.Second), Remaining: None, Reset: None, used: None})
 				}
 			}
 			for one := range items(r.list(f.header+"-Count"), ",") {
@@ -184,6 +159,4 @@ var dropbox = add(Profile{
 
 // Binance is the Spot API of Binance (developers.binance.com, "Limits", 2026), which reports
 // what is used, not what is allowed. 418 bans the address for as long as Retry-After says.
-var Binance *Profile = binance
-
-var binance = add(Profile{Name: "binance", Refusals: []int{418}})
+var Binance *Profile = add(Profile{Name: "binance", Refusals: []int{418}})

@@ -8,11 +8,7 @@ import (
 // Shopify is the REST Admin API of Shopify (shopify.dev, "REST Admin API rate limits", 2026):
 // a leaky bucket. It reports the level and the size, not the leak, and sends a Retry-After with
 // decimals.
-var Shopify *Profile = shopify
-
-var shopify = add(Profile{
-	Name: "shopify-rest", also: "shopify",
-})
+var Shopify *Profile = add(Profile{Name: "shopify-rest", also: "shopify"})
 
 // ShopifyGraphQL is the GraphQL Admin API of Shopify (shopify.dev, "GraphQL Admin API rate
 // limits", 2026): a leaky bucket of points, reported in the body. A refusal has the status 200,
@@ -58,19 +54,11 @@ var stripe = add(Profile{
 // (dev.nuvemshop.com.br/en/docs/erp-guide/api-usage, 2026): a leaky bucket whose reset is in
 // milliseconds from now, and when it will be empty. A refusal waits until one request fits, and a
 // second at least.
-var Tiendanube *Profile = tiendanube
-
-var tiendanube = add(Profile{
-	Name: "tiendanube", also: "nuvemshop", Kind: Bucket, In: time.Millisecond,
-})
+var Tiendanube *Profile = add(Profile{Name: "tiendanube", also: "nuvemshop", Kind: Bucket, In: time.Millisecond})
 
 // Prisjakt is the API of Prisjakt (developer.prisjakt.nu, "Rate limits", 2026), whose reset
 // is in milliseconds from now.
-var Prisjakt *Profile = prisjakt
-
-var prisjakt = add(Profile{
-	Name: "prisjakt", In: time.Millisecond,
-})
+var Prisjakt *Profile = add(Profile{Name: "prisjakt", In: time.Millisecond})
 
 // The API of SkuVault, whose reset is in milliseconds from now.
 var _ = add(Profile{Name: "skuvault", In: time.Millisecond})
@@ -114,23 +102,12 @@ var hubSpot = add(Profile{
 var Salesforce *Profile = salesforce
 
 var salesforce = add(Profile{
-	Name: "salesforce", Fields: []Field{{Header: "Sforce-Limit-Info", Is: IsCustom}},
+	Name: "salesforce", Fields: headers(Field{Window: day}, "all Sforce-Limit-Info"),
 	Bodies: []Body{{Status: 403}, {Status: 503}},
 	Types:  []string{"text/xml", "application/xml"},
 	Rules: []Rule{
 		{In: "/message <message>", Words: "*concurrent* limit exceeded*", Reason: Concurrency, Detail: "REQUEST_LIMIT_EXCEEDED"},
 		{In: "/errorCode <errorCode>", Words: "request_limit_exceeded", Reason: Quota},
-	},
-	Judge: func(r *Response, s *Signal) {
-		for line := range r.Lines("Sforce-Limit-Info") {
-			for one := range items(line, ";,") {
-				name, use, _ := strings.Cut(one, "=")
-				use, _, _ = strings.Cut(use, "(")
-				if used, limit, ok := strings.Cut(use, "/"); ok {
-					s.Add(usage(strings.TrimRight(name, " \t"), used, limit, day))
-				}
-			}
-		}
 	},
 })
 
@@ -158,9 +135,7 @@ var zendesk = add(Profile{
 
 // Mailchimp is the Marketing API of Mailchimp (mailchimp.com/developer, "Throttling", 2026), which
 // allows ten connections at a time and does not report that.
-var Mailchimp *Profile = mailchimp
-
-var mailchimp = add(Profile{Name: "mailchimp", Reason: Concurrency})
+var Mailchimp *Profile = add(Profile{Name: "mailchimp", Reason: Concurrency})
 
 // Xero is the Accounting API of Xero (developer.xero.com, "API limits", 2026): what remains
 // of a minute and of a day, and of a minute for the whole app. Scope is which of them, or
@@ -177,6 +152,4 @@ var xero = add(Profile{
 
 // QuickBooks is the Accounting API of QuickBooks Online (developer.intuit.com, "Limits and
 // throttles", 2026), which asks for a minute and reports nothing.
-var QuickBooks *Profile = quickBooks
-
-var quickBooks = add(Profile{Name: "quickbooks", also: "quickbooksonline", Penalty: time.Minute})
+var QuickBooks *Profile = add(Profile{Name: "quickbooks", also: "quickbooksonline", Penalty: time.Minute})
