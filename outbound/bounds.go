@@ -32,6 +32,37 @@ func (k *Clock) Earliest(c, ahead *Cost) (at time.Time, limit string, err error)
 	return k.at.Add(w), limit, nil
 }
 
+// Bound is [Clock.Earliest] behind waiting calls that cost all. Those that cost sure certainly
+// leave in time. The rest may give up from until on, and before that the call waits for them, too.
+// mixed is true if their costs differ.
+func (k *Clock) Bound(c, sure, all *Cost, until time.Time, mixed bool) (at time.Time, limit string, err error) {
+	at, limit, err = k.Earliest(c, sure)
+	if err != nil || *all == *sure {
+		return at, limit, err
+	}
+	if mixed { // a larger one is refused before, once it is known to be late
+		until = until.Add(-k.refills())
+	}
+	if later, which, _ := k.Earliest(c, all); later.After(at) && until.After(at) {
+		if at, limit = until, which; later.Before(until) {
+			at = later
+		}
+	}
+	return at, limit, nil
+}
+
+// refills returns the longest time in which a full limit has capacity again, calendars excepted.
+func (k *Clock) refills() (d time.Duration) {
+	for i := range k.limits.law {
+		if l := &k.limits.law[i]; l.Parted() {
+			d = max(d, l.Window)
+		} else {
+			d = max(d, l.Above(l.Capacity, 0))
+		}
+	}
+	return k.state.Real(d)
+}
+
 // period returns the real time from a Unix time until the next period of the limit i begins. ok is
 // false if the limit has none.
 func (s *limitSet) period(i int, unix time.Duration) (next time.Duration, ok bool) {
@@ -69,7 +100,7 @@ func (k *Clock) window(i int, n, most float64) time.Duration {
 // limit and all calls cost the same. It ignores limits on calls in flight.
 func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 	s, law := &k.state, k.limits.law
-	if k.whole.check("", c) != nil || k.core.slots().most() > 0 || s.Speed < 1 && (len(law) != 1 || law[0].Parted()) {
+	if k.whole.check("", c) != nil || k.core.slots().most() > 0 {
 		return false
 	}
 	last := max(0, s.Last)
@@ -135,6 +166,9 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 				end = max(end, l.Above(s.Level[i]+units, l.Capacity), later(begin, l.Above(units, l.Capacity)))
 			}
 		}
+	}
+	if s.Speed < 1 { // each step of a slow clock is rounded
+		end = later(end, time.Duration(n+1)*time.Microsecond)
 	}
 	end = time.Duration(min(float64(later(end, gap))/(1-part), 4e18))
 	return counted && !k.at.Add(s.Real(end)).After(by)

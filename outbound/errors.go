@@ -38,8 +38,8 @@ const (
 //   - is on hold after the API asked for a pause (rate): the API has refused a call.
 //   - is on hold until the API's quota resets: nothing remains of it.
 //   - 3 calls in progress, the oldest for 15s: an [InFlight] is full.
-//   - the call cannot meet the deadline: it would leave after that, or the deadline came while it
-//     waited.
+//   - the call cannot meet the deadline: it would leave after that.
+//   - the call waited for 10s and can no longer meet the deadline.
 //
 // It also has the time until the retry.
 type ThrottledError struct {
@@ -71,13 +71,15 @@ type ThrottledError struct {
 	// taken most of the time, and the limiter is not the cause. Ran is 0 outside of [Do], [Wrap] and
 	// [Each].
 	Left, Ran time.Duration
+	// Waited is how long the call had waited, if Err is context.DeadlineExceeded.
+	Waited time.Duration
 }
 
-// Late sets Err, Left and Ran for a call that came at this time, and cannot meet the deadline of
-// ctx. It is for limiters that wait.
+// Late sets Err, Left, Ran and Waited for a call that came at this time, and cannot meet the
+// deadline of ctx. It is for limiters that wait.
 func (e *ThrottledError) Late(ctx context.Context, came time.Time) {
 	end, ok := ctx.Deadline()
-	e.Err, e.Left, e.Ran = context.DeadlineExceeded, 0, ran(ctx, end, came.Sub(start))
+	e.Err, e.Left, e.Ran, e.Waited = context.DeadlineExceeded, 0, ran(ctx, end, came.Sub(start)), time.Since(came)
 	if ok {
 		e.Left = max(0, end.Sub(came))
 	}
@@ -114,8 +116,11 @@ func (e *ThrottledError) Error() string {
 		s += ", " + progress(e.InProgress, e.Oldest)
 	}
 	if e.Err == context.DeadlineExceeded {
-		s += ": the call cannot meet the deadline"
-		if e.Left > 0 {
+		waited := e.RetryAfter == 0 && e.Waited >= time.Millisecond
+		if s += ": the call cannot meet the deadline"; waited {
+			s = strings.TrimSuffix(s, "cannot meet the deadline") + "waited for " + inMillis(e.Waited) + " and can no longer meet the deadline"
+		}
+		if e.Left > 0 && !waited {
 			s += " in " + inMillis(e.Left)
 		}
 		if e.Ran > 0 {
@@ -243,10 +248,26 @@ func (e *StoreError) Unwrap() error { return e.Err }
 // RetryableError is false: the store has done its own retries.
 func (e *StoreError) RetryableError() bool { return false }
 
+// ClosedError is a call of a limiter that was closed, such as a queue. Nothing was charged.
+type ClosedError struct {
+	// Key is the key of the bucket.
+	Key string
+	// Err is queue.ErrClosed.
+	Err error
+}
+
+func (e *ClosedError) Error() string { return e.Err.Error() + ": " + quote(e.Key) }
+
+// Unwrap returns Err.
+func (e *ClosedError) Unwrap() error { return e.Err }
+
+// RetryableError is false: the limiter stays closed.
+func (e *ClosedError) RetryableError() bool { return false }
+
 // relabel returns err with a label as the key of the error of this package that it is or wraps. It
 // is a copy, because another goroutine may have the error, too.
 func relabel(err error, label string) error {
-	for _, kind := range [...]any{new(*ThrottledError), new(*CostError), new(*LimitError), new(*StoreError)} {
+	for _, kind := range [...]any{new(*ThrottledError), new(*CostError), new(*LimitError), new(*StoreError), new(*ClosedError)} {
 		if errors.As(err, kind) {
 			found := reflect.ValueOf(kind).Elem()
 			own := reflect.New(found.Type().Elem())

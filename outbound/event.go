@@ -1,6 +1,10 @@
 package outbound
 
-import "time"
+import (
+	"fmt"
+	"math"
+	"time"
+)
 
 // Event is something that has happened to a call, as [Observe] reports it, or to a bucket, as
 // [Bucket.Observe] does, for metrics and logs. A field that its kind does not mention is zero. Its
@@ -49,6 +53,36 @@ type Event struct {
 	// with the limit and the time to retry. With EventSettled and EventHeld it is why the reported
 	// number has no effect.
 	Err error
+}
+
+// String returns the kind, and each field that it has, for logs: "held: hold 1m0s, reason rate".
+func (e Event) String() string {
+	s, between := e.Kind, ": "
+	add := func(set bool, name string, value any) {
+		if set {
+			s += between + name + fmt.Sprint(value)
+			between = ", "
+		}
+	}
+	add(e.Name != "", "", quote(e.Name))
+	add(e.Cost != (Cost{}), "cost ", [units]float64(e.Cost))
+	add(e.Wait != 0, "wait ", span(e.Wait))
+	add(e.Used != (Cost{}), "used ", [units]float64(e.Used))
+	add(e.Hold != 0, "hold ", span(e.Hold))
+	add(e.Rejected, "rejected", "")
+	add(e.Reason != "", "reason ", e.Reason)
+	if e.Budget != nil {
+		add(true, "budget ", fmt.Sprintf("%s of %s %s", number(e.Budget.Remaining), number(e.Budget.Limit), e.Budget.Policy))
+	}
+	add(e.Limit != "", "limit ", quote(e.Limit))
+	add(e.Took != 0, "took ", span(e.Took))
+	add(e.Succeeded, "succeeded", "")
+	add(e.Speed != 0, "speed ", math.Round(1000*e.Speed)/1000)
+	add(e.Calls != 0, "calls ", e.Calls)
+	add(e.Late != 0, "late ", span(e.Late))
+	add(e.Limits != "", "limits ", e.Before+" -> "+e.Limits)
+	add(e.Err != nil, "", e.Err)
+	return s
 }
 
 // Budget is one quota of an API as it reports it, such as in RateLimit headers. It is for

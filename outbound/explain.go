@@ -21,9 +21,14 @@ type Explanation struct {
 	// the call could leave now. It is negative if the time is unknown, as for a call in flight, or if
 	// the call can never leave.
 	Wait time.Duration
+	// AtLeast is true if Wait is a lower bound. If it is false, Wait is exact to 5 %, until the API
+	// refuses a call or another call comes before.
+	AtLeast bool
+	// Calls is how many calls were explained, if more than one: Wait is that of the last.
+	Calls int
 	// Because is what the call would wait for longest: a "limit", the end of a "hold", "booked" or
-	// waiting calls before it, or the end of a call "in flight". It is "never" if waiting cannot
-	// help. If it is empty, the call could leave now.
+	// waiting calls before it, or the end of a call "in flight". It is "behind" if calls wait in the
+	// queue in front, and "never" if waiting cannot help. If it is empty, the call could leave now.
 	Because string
 	// Limit is the limit that alone makes the call wait longest, and the first of equal ones: its
 	// [State.Label]. It leaves out the hold, and what is booked because of another limit. If it is
@@ -43,6 +48,12 @@ type Explanation struct {
 	Booked time.Duration
 	// Ahead is how many calls wait in the queue that was asked. A bucket reports none.
 	Ahead int
+	// InFront is how many calls wait in the queues that the asked one is behind.
+	InFront int
+	// Unanswered is how many admitted calls of the asked queue got no answer in the last minute: their
+	// deadline came UnansweredAfter they left, on average.
+	Unanswered      int
+	UnansweredAfter time.Duration
 	// AsOf is when this was true, by this process's clock.
 	AsOf time.Time
 	// Err is why the call can never leave: a [*CostError].
@@ -54,26 +65,28 @@ type Explanation struct {
 // does not count calls that wait in a queue: ask the queue. A cost above a capacity is in the
 // Explanation's Err. An invalid cost is a [*CostError].
 func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
-	return b.ExplainBeside(ctx, c, 0)
+	e, _, err := b.ExplainBeside(ctx, c, 0)
+	return e, err
 }
 
 // ExplainBeside is Explain for a call that keeps a fraction of each limit free, as
-// [BookRequest].Headroom says.
-func (b *Bucket) ExplainBeside(ctx context.Context, c Cost, headroom float64) (Explanation, error) {
+// [BookRequest].Headroom says. It returns the clock of the reply, too, for packages that wait.
+func (b *Bucket) ExplainBeside(ctx context.Context, c Cost, headroom float64) (e Explanation, k Clock, err error) {
 	if err := b.ready(ctx); err != nil {
-		return Explanation{}, err
+		return e, k, err
 	}
 	if !c.valid() {
-		return Explanation{}, &CostError{Key: b.key, Cost: c, Err: ErrInvalid}
+		return e, k, &CostError{Key: b.key, Cost: c, Err: ErrInvalid}
 	}
 	var r reply
 	sent := time.Now()
 	if err := b.look(ctx, "explain", &step{Op: store.Op{Slots: true}}, &r); err != nil {
-		return Explanation{}, err
+		return e, k, err
 	}
-	k := b.clock(&r, sent, new(Clock))
+	k = b.clock(&r, sent, new(Clock))
+	k.headroom = headroom
 	s := &k.state
-	e := Explanation{Key: b.key, Cost: c, Refusals: max(0, s.Fails+1), Corrupt: s.Corrupt, Share: len(r.Share) > 0, AsOf: k.at}
+	e = Explanation{Key: b.key, Cost: c, Refusals: max(0, s.Fails+1), Corrupt: s.Corrupt, Share: len(r.Share) > 0, AsOf: k.at}
 	held := max(0, s.Rem)
 	if s.Last > time.Microsecond { // in a hold the time of what has left before it
 		e.Booked = s.Real(s.Last)
@@ -101,7 +114,7 @@ func (b *Bucket) ExplainBeside(ctx context.Context, c Cost, headroom float64) (E
 	default:
 		e.Because = "booked"
 	}
-	return e, nil
+	return e, k, nil
 }
 
 // explainLimits adds the state of each limit, and names the one that makes the call wait longest.
@@ -173,6 +186,9 @@ func (e Explanation) String() string {
 	if e.Ahead > 0 && e.Because != "booked" {
 		fmt.Fprintf(&s, "\n  %d ahead in the queue", e.Ahead)
 	}
+	if e.Unanswered > 0 {
+		s.WriteString("\n  " + e.unanswered())
+	}
 	if e.Booked > 0 {
 		s.WriteString("\n  calls are booked for the next " + span(e.Booked))
 	}
@@ -182,9 +198,26 @@ func (e Explanation) String() string {
 	return s.String()
 }
 
+func (e *Explanation) unanswered() string {
+	n := fmt.Sprintf("%d calls got no answer in the last minute: their", e.Unanswered)
+	if e.Unanswered == 1 {
+		n = "1 call got no answer in the last minute: its"
+	}
+	return n + " deadline came " + span(e.UnansweredAfter) + " after the call had left"
+}
+
 // answer is the first line without the key.
 func (e *Explanation) answer() string {
-	in := "would wait " + span(e.Wait)
+	in := "would wait"
+	if e.Calls > 1 {
+		in = fmt.Sprintf("the last of %d calls would wait", e.Calls)
+	}
+	if e.AtLeast && e.Wait > 0 {
+		in += " at least"
+	}
+	if e.Wait > 0 {
+		in += " " + span(e.Wait)
+	}
 	switch e.Because {
 	case "limit":
 		if e.Wait < 0 {
@@ -198,6 +231,8 @@ func (e *Explanation) answer() string {
 			return in + fmt.Sprintf(" for %d calls ahead in the queue", e.Ahead)
 		}
 		return in + " for calls that are booked"
+	case "behind":
+		return in + fmt.Sprintf(" for %d calls in the queue in front", e.InFront)
 	case "in flight":
 		return "would wait until a call in progress ends, for limit " + quote(e.Limit)
 	case "never":

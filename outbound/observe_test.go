@@ -378,3 +378,19 @@ func BenchmarkObserve(b *testing.B) {
 		})
 	}
 }
+
+// An event says in words what it has, and nothing else.
+func TestEvent_SaysWhatItHas(t *testing.T) {
+	for want, e := range map[string]Event{
+		"held: hold 1m, rejected, reason rate":                                                  {Kind: EventHeld, Hold: time.Minute, Rejected: true, Reason: "rate"},
+		`admitted: "github", cost [1 200 0 0], wait 101ms`:                                      {Kind: EventAdmitted, Name: "github", Cost: Cost{1, 200}, Wait: 101 * time.Millisecond},
+		`refused: limit "10 per 1s", outbound: rate limited: "k" is over the limit "10 per 1s"`: {Kind: EventRefused, Limit: "10 per 1s", Err: &ThrottledError{Key: "k", Limit: "10 per 1s"}},
+		"quota: budget 12 of 5000 core":                                                         {Kind: EventQuota, Budget: &Budget{Policy: "core", Limit: 5000, Remaining: 12}},
+		"limits: limits 10 per 1s -> 5 per 1s, version 2":                                       {Kind: EventLimits, Before: "10 per 1s", Limits: "5 per 1s, version 2"},
+		"released": {Kind: EventReleased},
+	} {
+		if got := e.String(); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +16,41 @@ type callTime struct {
 	next  atomic.Int64 // when to measure the next call that has not waited, since start, or 0
 
 	unanswered atomic.Uint64 // see Stats
+
+	mu     sync.Mutex  // protects what follows
+	recent [6]struct { // the calls without an answer of the last minute
+		of    time.Duration // which ten seconds, since start
+		n     int
+		after time.Duration // the sum of the times from their admissions to their deadlines
+	}
+}
+
+// lost counts a call without an answer.
+func (t *callTime) lost(now, after time.Duration) {
+	t.unanswered.Add(1)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	part := now / (10 * time.Second)
+	k := &t.recent[uint64(part)%6]
+	if k.of != part {
+		k.of, k.n, k.after = part, 0, 0
+	}
+	k.n++
+	k.after += after
+}
+
+// lately returns the calls without an answer of the last minute, and the mean time until their
+// deadlines.
+func (t *callTime) lately() (n int, after time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	part := time.Since(start) / (10 * time.Second)
+	for i := range t.recent {
+		if k := &t.recent[i]; part-k.of < 6 {
+			n, after = n+k.n, after+k.after
+		}
+	}
+	return n, after / time.Duration(max(1, n))
 }
 
 const (
@@ -77,7 +113,8 @@ func (s *sample) Done() {
 	t, now, err := s.callTime, time.Since(start), s.ctx.Err()
 	took, long := int64(now-s.admitted), t.long.Load()
 	if err == context.DeadlineExceeded {
-		t.unanswered.Add(1)
+		end, _ := s.ctx.Deadline()
+		t.lost(now, end.Sub(start)-s.admitted)
 	}
 	switch {
 	case err == nil && s.failed.Load(), err != nil && took < long:

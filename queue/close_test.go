@@ -21,7 +21,7 @@ func TestShutdown_RefusesNewCallsAndDrains(t *testing.T) {
 		if err := q.Shutdown(ctx); err != context.DeadlineExceeded || time.Since(begin) != 2500*ms {
 			t.Errorf("with 2.5 s: %v after %v", err, time.Since(begin))
 		}
-		if _, err := q.Acquire(bg, one); err != ErrClosed || errors.Is(err, outbound.ErrThrottled) {
+		if _, err := q.Acquire(bg, one); !errors.Is(err, ErrClosed) || errors.Is(err, outbound.ErrThrottled) {
 			t.Errorf("a new call: %v", err)
 		}
 		for range 2 {
@@ -49,7 +49,7 @@ func TestClose_RefusesAllAndReturnsReservations(t *testing.T) {
 		}
 		synctest.Wait()
 		for _, c := range append(all[1:], come(bg, q, 1)) {
-			if c.ended().err != ErrClosed {
+			if !errors.Is(c.ended().err, ErrClosed) {
 				t.Error(c.ended().err)
 			}
 		}

@@ -54,13 +54,13 @@ type Config struct {
 	// to whole units, so PerSecond(10), whose capacity is 1, keeps nothing free. A call that needs
 	// more than the rest is an [*outbound.CostError]. The queue asks when its call can leave, and
 	// reserves nothing before. So it ignores Weight, and several queues with a Headroom share the rest
-	// by chance. Early refusals count its first call alone.
+	// by chance.
 	Headroom float64
 	// Behind is another queue of this process, such as that of users. While calls wait there, this
 	// queue reserves no time: its calls wait up to MaxWait or their deadlines. A call that has a
 	// reservation keeps it: one call below 50 calls per second, and those of about 15 ms above. The
 	// further requests of jobs do not wait for the other queue. Early refusals count the calls of this
-	// queue alone. If Behind is nil, the queue waits for no other.
+	// queue alone, and Explain those in front, too. If Behind is nil, the queue waits for no other.
 	Behind *Queue
 }
 

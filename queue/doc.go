@@ -36,9 +36,13 @@
 //
 // Otherwise it is a lower bound, and a call that cannot leave in time may be refused as late as its
 // deadline. The bound counts the calls ahead that have reservations, and those that surely leave in
-// time, in the slowest order that their limits allow. With an [outbound.InFlight] it counts only
-// calls with reservations, because the queue does not know when calls in flight end. While returned
-// units are on their way to a store, the queue refuses no call before the reply.
+// time, in the slowest order that their limits allow. The rest counts until the first of them may
+// give up, and those without a deadline always count. The end of calls in flight is unknown, and
+// adds nothing. While returned units are on their way to a store, the queue refuses no call before
+// the reply.
+//
+// [Queue.Explain] returns the same time, and whether it is exact or a lower bound.
+// [Queue.ExplainLast] returns it for many calls.
 //
 // A new call takes some 100 ns of CPU, however many calls wait. After a hold or a change of limits
 // the queue looks at all calls again, 2,048 at a time, and frees its lock in between.

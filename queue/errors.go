@@ -1,6 +1,9 @@
 package queue
 
-import "github.com/dripfeed/dripfeed/outbound/store"
+import (
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/store"
+)
 
 // Errors to compare with by errors.Is.
 const (
@@ -11,6 +14,11 @@ const (
 	// nor a deadline of its ctx bounds the wait. It comes inside an [*outbound.ThrottledError].
 	ErrFar = store.Sentinel("queue: more than a day away")
 	// ErrClosed is the error of every call after Shutdown or Close, and of the calls that
-	// wait when Close is called. It is not outbound.ErrThrottled.
+	// wait when Close is called. It comes inside an [*outbound.ClosedError], and is not
+	// outbound.ErrThrottled.
 	ErrClosed = store.Sentinel("queue: closed")
 )
+
+func (q *Queue) closedError() error {
+	return &outbound.ClosedError{Key: q.bucket.Key(), Err: ErrClosed}
+}

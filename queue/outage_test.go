@@ -278,7 +278,7 @@ func TestLostReply_MovedReservationIsNotInherited(t *testing.T) {
 				_ = q.Close()
 			}
 			pass(3 * time.Second)
-			if !errors.Is(a.ended().err, context.Canceled) && a.ended().err != ErrClosed || !errors.Is(b.ended().err, want) {
+			if !errors.Is(a.ended().err, context.Canceled) && !errors.Is(a.ended().err, ErrClosed) || !errors.Is(b.ended().err, want) {
 				t.Errorf("%v, and %v, want %v", a.ended().err, b.ended().err, want)
 			}
 			// The reservation counts from when the settle came, and nothing of it has returned.

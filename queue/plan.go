@@ -185,7 +185,7 @@ func (q *Queue) current() bool { return q.known() && q.news == 0 }
 // admitLocked puts a new call in line, or returns why it must not wait.
 func (q *Queue) admitLocked(w *waiter) error {
 	if q.closed {
-		return ErrClosed
+		return q.closedError()
 	}
 	for i := range w.cost {
 		if n := w.cost[i]; !(n >= 0 && n <= math.MaxFloat64) && n != outbound.Free {
@@ -244,7 +244,7 @@ func (q *Queue) late(w *waiter, now time.Time) error {
 // the sums count, or zero while it is unknown.
 func (q *Queue) earliest(c *outbound.Cost) (at time.Time, err error) {
 	if q.known() {
-		at, _, err = q.clock.Earliest(c, &q.line.sure)
+		at, _, err = q.line.bound(&q.clock, c)
 	}
 	return latest(at, q.head.soonest), err
 }
@@ -285,7 +285,7 @@ func (q *Queue) throttled(w *waiter, earliest, now time.Time) *outbound.Throttle
 		e.Limit, e.InProgress, e.Oldest = full.Limit, full.InProgress, full.Oldest+now.Sub(q.requests.ended)
 	} else if q.known() {
 		e.Held, e.Reason = q.clock.Held(now)
-		_, e.Limit, _ = q.clock.Earliest(&w.cost, &q.line.sure)
+		_, e.Limit, _ = q.line.bound(&q.clock, &w.cost)
 	}
 	return e
 }

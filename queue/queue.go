@@ -70,6 +70,19 @@ type Stats struct {
 	Late uint64
 }
 
+// String returns the waiting calls and the outcomes in words, for logs.
+func (s Stats) String() string {
+	next := "it leaves in " + s.NextIn.String()
+	switch {
+	case s.Waiting == 0:
+		next = "no call"
+	case s.NextIn < 0:
+		next = "it leaves at an unknown time"
+	}
+	return fmt.Sprintf("%d waiting, the first for %v (%s), %d admitted, %d of them after a wait, %d refused, %d cancelled, %d unanswered, %d late",
+		s.Waiting, s.Oldest, next, s.Admitted, s.Waited, s.Refused, s.Cancelled, s.Unanswered, s.Late)
+}
+
 // New returns a queue around a bucket. Several queues may share a bucket, as those of several
 // processes do. If b or c is invalid, each Acquire returns an error that is
 // [outbound.ErrInvalid].
@@ -77,7 +90,7 @@ func New(b *outbound.Bucket, c Config) *Queue {
 	q := &Queue{bucket: b, config: c, err: c.check(), shared: b.Shared()}
 	q.config.MaxLen = cmp.Or(c.MaxLen, defaultLen)
 	q.booking.Weight, q.booking.Headroom = c.Weight, c.Headroom
-	q.line.init()
+	q.line.init(q)
 	return q
 }
 
@@ -240,7 +253,7 @@ func (q *Queue) join(ctx context.Context, c *outbound.Cost) (*waiter, error) {
 	w := q.newWaiter(ctx, c)
 	q.mu.Lock()
 	err := q.admitLocked(w)
-	if err != nil && err != ErrClosed {
+	if err != nil && !errors.Is(err, ErrClosed) {
 		q.stats.Refused++
 	}
 	q.mu.Unlock()
@@ -318,39 +331,6 @@ func (s *Stats) add(in Stats) {
 	s.Late += in.Late
 }
 
-// Explain returns when a call of this cost would leave that came to the queue now, and why not
-// before, as [outbound.Bucket.Explain] does. The call would leave after the waiting calls, which
-// are Ahead of it. Wait is as exact as the early refusals that the package describes, and else a
-// lower bound, by the last reply of the bucket. Explain changes nothing. It costs one operation on
-// the bucket, however many calls wait. It does not count the further requests of jobs, which wait
-// in a line of their own.
-func (q *Queue) Explain(ctx context.Context, c outbound.Cost) (outbound.Explanation, error) {
-	if err := q.invalid(); err != nil {
-		return outbound.Explanation{}, err
-	}
-	e, err := q.bucket.ExplainBeside(ctx, c, q.config.Headroom)
-	if err != nil {
-		return e, err
-	}
-	q.mu.Lock()
-	e.Ahead = q.line.n
-	at, err := q.earliest(&c)
-	q.mu.Unlock()
-	if e.Ahead == 0 || e.Wait < 0 || err != nil { // the limits have changed since the last request
-		return e, nil
-	}
-	if wait := time.Until(at); wait > e.Wait || e.Because == "" {
-		held := time.Duration(0)
-		if len(e.States) > 0 { // there is none where other programs have a limit on calls in flight only
-			held = e.States[0].HeldFor
-		}
-		if e.Wait = max(e.Wait, wait); held < e.Wait-held || e.Wait == 0 { // else the hold is the longest part
-			e.Because = "booked"
-		}
-	}
-	return e, nil
-}
-
 // Bucket returns the bucket that the queue is around, which may be nil.
 func (q *Queue) Bucket() *outbound.Bucket {
 	if q == nil {
@@ -402,7 +382,7 @@ func (q *Queue) Close() error {
 	q.mu.Lock()
 	q.closed = true
 	for q.line.n > 0 {
-		q.refuseLocked(q.line.end.prev, ErrClosed)
+		q.refuseLocked(q.line.end.prev, q.closedError())
 	}
 	inJobs := q.inJobs
 	q.mu.Unlock()

@@ -264,7 +264,7 @@ func TestQueue_CallCanGiveUpDuringItsRequest(t *testing.T) {
 			}
 			c := come(ctx, q, 1)
 			pass(10 * time.Second)
-			if c.ended().err != want || c.took() != 50*ms { // and no refusal: there is capacity
+			if !errors.Is(c.ended().err, want) || c.took() != 50*ms { // and no refusal: there is capacity
 				t.Errorf("%v after %v, want %v", c.ended().err, c.took(), want)
 			}
 			cancel()

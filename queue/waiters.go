@@ -38,19 +38,27 @@ type waiters struct {
 	n         int
 	waits     atomic.Bool // n > 0, for queues behind this one
 	seq       uint64
-	all       outbound.Cost // the sum of the calls without a reservation
-	sure      outbound.Cost // the part of that whose calls surely leave in time
-	mixed     bool          // they may cost differently
+	sums                        // of the calls without a reservation up to uncounted
+	of        *Queue            // whose line it is
+	tickets   []outbound.Ticket // the reservations
+	unused    []outbound.Ticket // reservations that no call will use; the next request returns them
+	late      int               // how many of the unused were late
+	lost      int               // how many of those by this process, not by a pause
+	latest    time.Duration     // and by how much at most
+}
 
-	tickets []outbound.Ticket // the reservations
-	unused  []outbound.Ticket // reservations that no call will use; the next request returns them
-	late    int               // how many of the unused were late
-	lost    int               // how many of those by this process, not by a pause
-	latest  time.Duration     // and by how much at most
+// sums are costs of calls that wait.
+type sums struct {
+	all         outbound.Cost // of all
+	far         outbound.Cost // of those that surely leave in time or have no deadline
+	sure        outbound.Cost // of those that surely leave in time
+	until, gone time.Time     // when the first of all, and of far, may give up that are not sure, or zero
+	mixed       bool          // they may cost differently
 }
 
 // init makes an empty line.
-func (l *waiters) init() {
+func (l *waiters) init(q *Queue) {
+	l.of = q
 	l.end = waiter{prev: &l.end, next: &l.end, seq: math.MaxUint64}
 	l.unbooked, l.uncounted = &l.end, &l.end
 }
@@ -115,7 +123,7 @@ func (l *waiters) leave(w *waiter, sure bool) {
 
 // uncount leaves all calls out of the sums.
 func (l *waiters) uncount() {
-	l.uncounted, l.all, l.sure, l.mixed = l.unbooked, outbound.Cost{}, outbound.Cost{}, false
+	l.uncounted, l.sums = l.unbooked, sums{}
 }
 
 // countNext takes the first call that was left out of the sums into them.
@@ -128,11 +136,64 @@ func (l *waiters) countNext() {
 
 // count adds the cost of w, times sign, to the sums.
 func (l *waiters) count(w *waiter, sign float64, sure bool) {
-	for i, c := range w.cost {
-		l.all[i] = max(0, l.all[i]+sign*c)
-		if sure {
-			l.sure[i] = max(0, l.sure[i]+sign*c)
+	l.sums.count(w, sign, sure, l.of.expires(w))
+}
+
+func (s *sums) count(w *waiter, sign float64, sure bool, expires time.Time) {
+	far := sure || w.err == ErrFar
+	if sign > 0 && !sure {
+		s.until = earlier(s.until, expires)
+		if far {
+			s.gone = earlier(s.gone, expires)
 		}
+	}
+	for i, c := range w.cost {
+		s.all[i] = max(0, s.all[i]+sign*c)
+		if far {
+			s.far[i] = max(0, s.far[i]+sign*c)
+		}
+		if sure {
+			s.sure[i] = max(0, s.sure[i]+sign*c)
+		}
+	}
+}
+
+// bound returns a lower bound of when a call of this cost leaves behind those that the sums count.
+// It also returns the limit that the call waits for.
+func (s *sums) bound(k *outbound.Clock, c *outbound.Cost) (at time.Time, limit string, err error) {
+	at, limit, err = k.Bound(c, &s.sure, &s.all, s.until, s.mixed)
+	if s.far != s.sure && err == nil {
+		if more, which, _ := k.Bound(c, &s.sure, &s.far, s.gone, s.mixed); more.After(at) {
+			at, limit = more, which
+		}
+	}
+	return at, limit, err
+}
+
+// earlier returns the earlier of two times, or b if a is zero.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// addTo adds the calls without a reservation to other sums: those that its own leave out, too, if
+// they are few.
+func (l *waiters) addTo(to *sums) {
+	for i := range l.all {
+		to.all[i], to.far[i], to.sure[i] = to.all[i]+l.all[i], to.far[i]+l.far[i], to.sure[i]+l.sure[i]
+	}
+	to.mixed = to.mixed || l.mixed
+	if !l.until.IsZero() {
+		to.until = earlier(to.until, l.until)
+	}
+	if !l.gone.IsZero() {
+		to.gone = earlier(to.gone, l.gone)
+	}
+	for w, n := l.uncounted, 0; w != &l.end && n < piece; w, n = w.next, n+1 {
+		to.count(w, 1, false, l.of.expires(w))
+		to.mixed = to.mixed || w.cost != l.unbooked.cost
 	}
 }
 

@@ -321,7 +321,9 @@ func office(now time.Time) Snapshot {
 			{
 				Name: "llm", Label: "batch", Severity: Busy, Speed: 1, Queue: &queue.Stats{Waiting: 16, Oldest: 6_400 * time.Millisecond, NextIn: 350 * time.Millisecond},
 				Trouble: []string{"16 calls wait in the queue, the first for 6.4 s."},
-				Explain: explained(now, 6_700*time.Millisecond, "limit", "tokens", func(e *outbound.Explanation) { e.Ahead, e.Booked, e.Cost = 16, 6*time.Second, outbound.Cost{1, 400} },
+				Explain: explained(now, 6_700*time.Millisecond, "limit", "tokens", func(e *outbound.Explanation) {
+					e.Ahead, e.AtLeast, e.Booked, e.Cost = 16, true, 6*time.Second, outbound.Cost{1, 400}
+				},
 					stateOf(outbound.Limit{Capacity: 60, LeakRate: 8, Name: "requests"}, 3.08, 0), stateOf(tokens, 8_205, 445*time.Millisecond), stateOf(outbound.InFlight(24).Of(0, "in progress"), 5, 0)),
 				Limits: []Limit{
 					{Name: "requests", Level: 3.08, Capacity: 60, LeakRate: 8, EmptyIn: 385 * time.Millisecond},

@@ -151,6 +151,9 @@ func (r *row) judge() {
 	if q := r.Queue; q != nil && q.Waiting > 0 {
 		say(Busy, "%s in the queue, the first for %s.", count(uint64(q.Waiting), "call waits", "calls wait"), brief(q.Oldest))
 	}
+	if r.Explain != nil && r.Explain.Unanswered > 0 {
+		say(Busy, "%s got no answer in the last minute: the deadline came %s after the call had left.", count(uint64(r.Explain.Unanswered), "call", "calls"), brief(r.Explain.UnansweredAfter))
+	}
 	if r.Minute != nil {
 		sum := r.Minute.Sum
 		if sum.Failed > 0 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -170,6 +171,18 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 			t.Errorf("%v", is.Explain)
 		}
 		stop()
+	})
+	question(t, "are calls answered in time", func(t *testing.T, b *Board) {
+		l := b.Add("api", queue.New(bucket(t, outbound.PerSecond(10)), queue.Config{}))
+		ctx, cancel := context.WithTimeout(bg, 200*time.Millisecond)
+		defer cancel()
+		p, _ := l.Acquire(ctx, outbound.Cost{1})
+		time.Sleep(time.Second)
+		p.Done()
+		const text = "1 call got no answer in the last minute: the deadline came 200 ms after the call had left."
+		if is := called(t, b, "api"); is.Severity != Busy || !slices.Contains(is.Trouble, text) {
+			t.Errorf("%q", is.Trouble)
+		}
 	})
 	question(t, "how much does batch work keep free for others", func(t *testing.T, b *Board) {
 		batch := b.Add("batch", queue.New(bucket(t, outbound.Window(10, time.Hour)), queue.Config{Headroom: 0.4}))

@@ -1,0 +1,103 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// Explain returns when a call of this cost would leave that came to the queue now, and why not
+// before, as [outbound.Bucket.Explain] does. The call would leave after the waiting calls, which
+// are Ahead of it, and with [Config].Behind after those that are InFront. AtLeast says whether Wait
+// is a lower bound, by the last reply of the bucket. Calls that come later to other queues and
+// processes are not foreseen. Explain changes nothing. It costs one operation on the bucket,
+// however many calls wait. It does not count the further requests of jobs, which wait in a
+// line of their own.
+func (q *Queue) Explain(ctx context.Context, c outbound.Cost) (outbound.Explanation, error) {
+	return q.ExplainLast(ctx, c, 1)
+}
+
+// ExplainLast is Explain for the last of n calls of this cost that came now, for plans and
+// progress: when will 4,000 calls have left?
+func (q *Queue) ExplainLast(ctx context.Context, c outbound.Cost, n int) (outbound.Explanation, error) {
+	if err := q.invalid(); err != nil {
+		return outbound.Explanation{}, err
+	}
+	if n < 1 {
+		return outbound.Explanation{}, fmt.Errorf("queue: %w: %d calls to explain", outbound.ErrInvalid, n)
+	}
+	inFront, before := q.inFront()
+	q.mu.Lock()
+	booked := q.line.unbooked.seq
+	q.mu.Unlock()
+	e, k, err := q.bucket.ExplainBeside(ctx, c, q.config.Headroom)
+	if err != nil {
+		return e, err
+	}
+	for i := range c {
+		x := float64(n-1) * max(0, c[i])
+		before.all[i], before.far[i], before.sure[i] = before.all[i]+x, before.far[i]+x, before.sure[i]+x
+	}
+	q.mu.Lock()
+	e.Calls, e.InFront, e.Ahead = n, inFront, q.line.n
+	e.Unanswered, e.UnansweredAfter = q.callTime.lately()
+	at, exact, limit := q.foresee(&k, &c, n, &before)
+	exact = exact && inFront == 0 && booked == q.line.unbooked.seq // else the clock does not count what was booked meanwhile
+	q.mu.Unlock()
+	if e.Ahead+e.InFront+n > 1 && (e.Wait >= 0 || e.Because == "in flight") {
+		foreseen(&e, time.Until(at), exact, limit)
+	}
+	return e, nil
+}
+
+// foreseen completes the explanation of a bucket with the wait behind other calls.
+func foreseen(e *outbound.Explanation, wait time.Duration, exact bool, limit string) {
+	own := e.Wait
+	e.AtLeast = !exact || own > wait+max(rounding, wait/20)
+	if e.Wait = max(own, wait); own < 0 && wait <= 0 {
+		e.Wait = own // it is unknown when a call in flight ends
+	}
+	switch quota := func(s outbound.State) bool { return s.Label() == limit && s.Limit.LeakRate == 0 }; {
+	case wait <= own && e.Because != "" && e.InFront == 0, own > 0 && wait-own <= own: // that alone is the longest part
+	case own < 0 && wait <= 0 && e.InFront == 0:
+	case e.Calls > 1 && e.Ahead+e.InFront == 0, slices.ContainsFunc(e.States, quota):
+		e.Because, e.Limit = "limit", limit
+	case e.InFront > 0:
+		e.Because = "behind"
+	default:
+		e.Because = "booked"
+	}
+}
+
+// inFront returns the calls that wait in the queues in front of this one, and what they take of its
+// bucket.
+func (q *Queue) inFront() (n int, s sums) {
+	for b := q.config.Behind; b != nil; b = b.config.Behind {
+		b.mu.Lock()
+		if n += b.line.n; b.bucket == q.bucket {
+			b.line.addTo(&s)
+		}
+		b.mu.Unlock()
+	}
+	return n, s
+}
+
+// foresee returns a lower bound of when the last of n calls of this cost leaves. It also returns
+// whether that is exact, and the limit that the call would wait for. The calls of this line go
+// before it. Those that s counts go before it, too: the rest of the n, and those in front.
+func (q *Queue) foresee(k *outbound.Clock, c *outbound.Cost, n int, s *sums) (at time.Time, exact bool, limit string) {
+	l := &q.line
+	if len(l.unused) > 0 || !k.Known() { // the clock counts what returns
+		return q.head.soonest, false, ""
+	}
+	l.addTo(s)
+	at, limit, err := s.bound(k, c)
+	at = latest(at, q.head.soonest)
+	alike := !s.mixed && (l.unbooked == &l.end || l.unbooked.cost == *c)
+	exact = err == nil && s.all == s.sure && q.config.Headroom == 0 &&
+		k.Surely(c, &s.all, l.n+n-1, alike, at.Add(max(rounding, time.Until(at)/20)))
+	return at, exact, limit
+}
