@@ -3,6 +3,7 @@ package outbound
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,6 +24,7 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 	}
 	k := &call{core: b, cost: [1]Cost{c}}
 	var end time.Time
+	ahead, wait := b.ahead(), time.Duration(0)
 	for again := false; ; again = true {
 		asked := time.Now()
 		if !again {
@@ -30,17 +32,28 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 		}
 		k.admitted = asked.Sub(start)
 		s, r, inTime := step{Op: store.Op{Action: store.Book, Into: k.charge[:0]}, costs: k.cost[:], inJob: b.inJob(ctx)}, replies.Get().(*reply), false
+		s.After, s.Wait = ahead, max(wait, ahead+ahead/8) // a slow clock rounds After up
 		err := b.book(ctx, &s, r)
+		behind := err != nil && r.Refused && !r.noSlot && r.Limit < 0 && r.State.Rem <= 0 && r.Wait <= 2*store.BookingGrace && b.opens()
 		if err == nil {
 			k.charge[0] = r.Charges[0]
 			k.note(r)
 			k.takeSlot(r)
-			inTime = r.inTime(asked) && (k.slot == nil || b.slots().holds())
+			if inTime = r.inTime(asked); b.opens() {
+				inTime, ahead = b.punctual(ctx, k, r, asked, ahead)
+			}
+			inTime = inTime && (k.slot == nil || b.slots().holds())
 		}
+		wait = r.Wait + r.Wait/8 + time.Millisecond
 		*r = reply{}
 		replies.Put(r)
 		switch {
+		case behind && time.Now().Before(end): // of a process that is farther away, which has booked further ahead
+			continue
 		case err != nil:
+			if full, ok := errors.AsType[*ThrottledError](err); ok && full.RetryAfter > ahead { // the next call asks so much ahead
+				full.RetryAfter -= ahead
+			}
 			return nil, err
 		case inTime:
 			return k, nil
@@ -64,6 +77,40 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 			return nil, late
 		}
 	}
+}
+
+// opens reports whether a limit of a bucket in a store frees many units at a time: a call that
+// leaves late would leave together with those.
+func (b *core) opens() bool {
+	p := b.slow.Load()
+	return p != nil && p.shared != nil && slices.ContainsFunc(p.force.Load().law, func(l store.Limit) bool { return l.Parted() })
+}
+
+// ahead returns how far ahead to book a call, so that its reply is here by then.
+func (b *core) ahead() time.Duration {
+	if !b.opens() {
+		return 0
+	}
+	return time.Duration(b.slow.Load().shared.latency.Load())
+}
+
+// punctual waits until the time of a call that was booked so far ahead, and reports whether it is
+// not past. If it is, next is how far ahead to book another: not much further for one late reply.
+func (b *core) punctual(ctx context.Context, k *call, r *reply, asked time.Time, ahead time.Duration) (ok bool, next time.Duration) {
+	c := b.clock(r, asked, new(Clock))
+	b.slow.Load().shared.latency.Store(int64(c.back))
+	due := c.Due(Ticket{k})
+	if in := time.Until(due); in > 0 {
+		timer := time.NewTimer(in)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return false, 0
+		}
+	}
+	now := time.Now()
+	return now.Sub(due) <= c.Tolerance(0), max(c.back, min(now.Sub(c.at), 2*ahead+jitter))
 }
 
 // takeHere charges a call to the key in this process directly, if it has no other work. It

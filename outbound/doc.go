@@ -48,10 +48,9 @@
 //
 // A call may leave late. A queue delays it by up to 5 ms, or 50 ms with literal and calendar
 // limits. With a store, a queue takes requests and replies to travel equally long; half of the
-// difference is delay, too. A shared bucket without a queue delays a call by the latency of the
-// reply plus 100 ms. A leaky limit then admits up to LeakRate times the delay more. Windows absorb
-// 10 ms and calendar limits 1 s. Beyond that a Window can admit up to 2n in its length: calls from
-// its end leave late, together with the next. So put a queue around a Window in a store.
+// difference is delay, too. A leaky limit then admits up to LeakRate times the delay more. Windows
+// absorb 10 ms and calendar limits 1 s. So does a shared bucket without a queue, if it has such a
+// limit. If all its limits leak, the delay is the latency of the reply plus 100 ms.
 //
 // This does not cover units that Settle adds, and a store whose clock jumps forward.
 //

@@ -16,6 +16,8 @@ type sharedState struct {
 	store store.Store
 	key   string       // there
 	ahead atomic.Int64 // by how much the store's time of day is ahead of this process's, in ns
+	// latency is how long a reply normally takes to be here, as the last one to a lone call said.
+	latency atomic.Int64
 }
 
 // update has the store carry a step out, and writes its reply.
