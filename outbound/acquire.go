@@ -98,7 +98,11 @@ func (b *core) ahead() time.Duration {
 // not past. If it is, next is how far ahead to book another: not much further for one late reply.
 func (b *core) punctual(ctx context.Context, k *call, r *reply, asked time.Time, ahead time.Duration) (ok bool, next time.Duration) {
 	c := b.clock(r, asked, new(Clock))
-	b.slow.Load().shared.latency.Store(int64(c.back))
+	most, back := c.Tolerance(0), c.back
+	if back <= most/2 {
+		back = 0 // the call leaves when the reply is here
+	}
+	b.slow.Load().shared.latency.Store(int64(back))
 	due := c.Due(Ticket{k})
 	if in := time.Until(due); in > 0 {
 		timer := time.NewTimer(in)
@@ -110,7 +114,7 @@ func (b *core) punctual(ctx context.Context, k *call, r *reply, asked time.Time,
 		}
 	}
 	now := time.Now()
-	return now.Sub(due) <= c.Tolerance(0), max(c.back, min(now.Sub(c.at), 2*ahead+jitter))
+	return now.Sub(due) <= most, max(back, min(now.Sub(c.at), 2*ahead+jitter))
 }
 
 // takeHere charges a call to the key in this process directly, if it has no other work. It

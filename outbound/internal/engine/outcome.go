@@ -93,7 +93,7 @@ func (t *Trip) refuses(r *store.Reply, gate int) *store.Reply {
 	case *cost == *next:
 		return r
 	}
-	if other := refuses(r, t.Op.Limits, cost); other != nil {
+	if other := refuses(r, t.Op.Limits, cost, t.Op.Wait); other != nil {
 		return other
 	}
 	if covers(cost, next) {

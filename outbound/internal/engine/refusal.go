@@ -35,13 +35,13 @@ func (f *refusal) answer(op *store.Op, now time.Time, r *store.Reply) bool {
 		op.Slots && f.reply.State.Parts == nil || !store.Equal(f.limits, op.Limits) {
 		return false
 	}
-	if !now.Before(f.until) || !now.Before(f.stale) {
+	if !now.Add(op.Wait).Before(f.until) || !now.Before(f.stale) {
 		f.until = time.Time{}
 		return false
 	}
 	if cost := &op.Costs[0]; *cost == f.cost {
 		*r = f.reply
-	} else if other := refuses(&f.reply, f.limits, cost); other != nil && covers(cost, &f.cost) {
+	} else if other := refuses(&f.reply, f.limits, cost, op.Wait); other != nil && covers(cost, &f.cost) {
 		*r = *other
 	} else {
 		return false
@@ -50,9 +50,9 @@ func (f *refusal) answer(op *store.Op, now time.Time, r *store.Reply) bool {
 	return true
 }
 
-// refuses returns the refusal of a call of this cost, by the state of another refusal. It returns nil
-// if the call has capacity, or if that is unknown.
-func refuses(r *store.Reply, limits []store.Limit, cost *store.Units) *store.Reply {
+// refuses returns the refusal of a call of this cost that waits so long, by the state of another
+// refusal. It returns nil if the call has capacity, or if that is unknown.
+func refuses(r *store.Reply, limits []store.Limit, cost *store.Units, most time.Duration) *store.Reply {
 	if r.Limits != nil { // the Op did not know those in force
 		limits = r.Limits
 	}
@@ -62,7 +62,7 @@ func refuses(r *store.Reply, limits []store.Limit, cost *store.Units) *store.Rep
 	}
 	w, which, booked := s.Wait(limits, cost)
 	wait := s.Real(w)
-	if wait == 0 && booked {
+	if wait <= most && booked {
 		return nil
 	}
 	other := *r

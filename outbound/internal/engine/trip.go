@@ -92,6 +92,10 @@ func (t *Trip) join() {
 	for _, w := range t.ops {
 		if w.gate {
 			op.Costs = append(op.Costs, w.op.Costs[0])
+			if t.main == nil {
+				op.After, op.Wait = max(op.After, w.op.After), max(op.Wait, w.op.Wait)
+				op.Horizon = op.Wait
+			}
 		}
 		if w.packed { // its reports were in an earlier trip, which did not get as far as its booking
 			continue
@@ -124,9 +128,10 @@ func together(a, b *store.Op) bool {
 	return a.Number == b.Number && a.Base == b.Base && store.Equal(a.Limits, b.Limits)
 }
 
-// isGate reports whether an operation asks for one call now, and nothing else.
+// isGate reports whether an operation asks for one call now, or as soon as a reply is here, and
+// nothing else.
 func isGate(op *store.Op) bool {
-	return op.Action == store.Book && len(op.Costs) == 1 && op.Wait == 0 && op.Horizon == 0 && op.Move == nil && op.After == 0 && op.Claim == 0 && op.Headroom == 0
+	return op.Action == store.Book && len(op.Costs) == 1 && op.Wait <= 2*op.After && op.Horizon == 0 && op.Move == nil && op.Claim == 0 && op.Headroom == 0
 }
 
 // onlyLooks reports whether an operation does nothing but look and report.
