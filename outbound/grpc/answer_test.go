@@ -1,6 +1,7 @@
 package grpc_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -190,6 +191,7 @@ func TestAnswer_MetadataIsReadAsHeaders(t *testing.T) {
 		details  []protoadapt.MessageV1
 		profile  *profile.Profile
 		held     time.Duration
+		text     string
 	}{
 		"success, nothing remains":    {code: codes.OK, metadata: spent, held: 40 * time.Second},
 		"success":                     {code: codes.OK, metadata: []string{"retry-after", "20"}},
@@ -199,6 +201,8 @@ func TestAnswer_MetadataIsReadAsHeaders(t *testing.T) {
 		"refusal, never again":        {code: codes.ResourceExhausted, metadata: []string{"grpc-retry-pushback-ms", "-1"}, held: time.Second},
 		"refusal, two times":          {code: codes.ResourceExhausted, metadata: []string{"retry-after", "5"}, details: []protoadapt.MessageV1{retryInfo}, held: 20 * time.Second},
 		"refusal, hostile":            {code: codes.ResourceExhausted, metadata: []string{"retry-after", "NaN", "grpc-retry-pushback-ms", "9999999999999999", "grpc-retry-pushback-ms", "-99"}, held: 24 * time.Hour},
+		"too large, and a time":       {code: codes.ResourceExhausted, text: "batch larger than max", details: []protoadapt.MessageV1{retryInfo}, held: 20 * time.Second},
+		"too large":                   {code: codes.ResourceExhausted, text: "received message larger than max (9 vs. 4)"},
 		"unavailable, Retry-After":    {code: codes.Unavailable, metadata: []string{"retry-after", "20"}, held: 20 * time.Second},
 		"unavailable, pushback":       {code: codes.Unavailable, metadata: []string{"grpc-retry-pushback-ms", "20000"}, held: 20 * time.Second},
 		"unavailable, QuotaFailure":   {code: codes.Unavailable, details: []protoadapt.MessageV1{&errdetails.QuotaFailure{}}, held: time.Second},
@@ -220,7 +224,7 @@ func TestAnswer_MetadataIsReadAsHeaders(t *testing.T) {
 							} else {
 								s.SetTrailer(metadata.Pairs(test.metadata...))
 							}
-							with, err := status.New(test.code, "no").WithDetails(test.details...)
+							with, err := status.New(test.code, cmp.Or(test.text, "no")).WithDetails(test.details...)
 							if err != nil {
 								return nil // of a success
 							}
