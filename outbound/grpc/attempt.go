@@ -91,7 +91,6 @@ type attempt struct {
 	permit          *outbound.Permit // nil until it is admitted, and once its end is reported
 	header, trailer metadata.MD
 	sent            bool
-	answered        bool // with a message
 	ended           bool // but the status may be unknown
 }
 
@@ -170,15 +169,13 @@ func (p attempts) HandleRPC(ctx context.Context, event stats.RPCStats) {
 		a.sent = true
 	case *stats.InHeader:
 		a.header = event.Header
-	case *stats.InPayload:
-		a.answered = true
 	case *stats.End:
 		a.trailer, a.ended = event.Trailer, true
 		switch {
 		case a.permit == nil: // it was not admitted
 		case !a.sent && c.unsent == nil:
 			c.unsent, a.permit = a.permit, nil
-		case event.Error != nil || a.answered || a != c.last:
+		case event.Error != nil || a != c.last:
 			a.report(event.Error)
 		// gRPC ends an attempt without an error if the API has refused it before its message was
 		// sent. Then the call's end has its status, unless gRPC repeats it first.
