@@ -377,7 +377,7 @@ func (h *holder) remember(sent time.Duration, r *store.Reply) {
 	switch t := now(); {
 	case r.State.Rem > 0:
 		h.held, h.received = t, never
-	case r.Limits != nil: // other limits are in force now
+	case r.Limits != nil, r.Refused: // by other limits, or behind what was reserved before a Resume
 		h.received = never
 	case !r.Stale && sent > h.held:
 		h.clear, h.received, h.fresh = *r, t, min(max(minReplyAge, t-sent), maxReplyAge)
