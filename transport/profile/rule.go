@@ -88,14 +88,10 @@ func (u *Rule) reads(place string) bool {
 	return false
 }
 
-// resets reports whether a policy is exhausted and says for how long.
-func (s *Signal) resets() bool {
-	return slices.ContainsFunc(s.Policies(), func(p Policy) bool { return p.exhausted() && p.Reset > 0 })
-}
-
 // about reports whether a rule is about such a response. listed says that Bodies lists it.
 func (r *reader) about(u *Rule, status int, listed bool) bool {
-	return (u.Status == status || u.Status == 0 && (listed || r.s.Throttled && status < 500)) && (!u.Spent || r.s.resets())
+	return (u.Status == status || u.Status == 0 && (listed || r.s.Throttled && status < 500)) &&
+		(!u.Spent || slices.ContainsFunc(r.s.Policies(), func(p Policy) bool { return p.exhausted() && p.Reset > 0 }))
 }
 
 // words applies the first rule that fits, and reads the values of the body that Members lists. The

@@ -112,14 +112,6 @@ func (p *Policy) Wait() time.Duration {
 	return d
 }
 
-// refused returns how long a refusal by the policy lasts, or 0 if that is unknown.
-func (p *Policy) refused() time.Duration {
-	if p.Reset < 0 && (p.Kind == Bucket || p.Window <= time.Minute) {
-		return p.Window // at most
-	}
-	return p.Wait()
-}
-
 // leaks recognizes a leaky bucket of one unit a second: its reset has as many seconds as units
 // are used.
 func (p *Policy) leaks() bool {
@@ -348,9 +340,9 @@ func (s *Signal) computeWait(penalty time.Duration) {
 		case p.beta:
 			continue
 		case !p.exhausted():
-		case s.Throttled:
-			longest = max(longest, p.refused())
-		case p.Kind == Window:
+		case s.Throttled && p.Reset < 0 && (p.Kind == Bucket || p.Window <= time.Minute):
+			longest = max(longest, p.Window) // at most
+		case s.Throttled, p.Kind == Window:
 			longest = max(longest, p.Wait())
 		}
 		// This excludes a policy with a limit only, and one with a rest while another is spent or the

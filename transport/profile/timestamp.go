@@ -18,6 +18,12 @@ func timestamp(v string) (time.Time, bool) {
 		return isoTimestamp(v)
 	case len(v) == len(http.TimeFormat) && v[3] == ',':
 		layout = http.TimeFormat
+		weekday := strings.Index("SunMonTueWedThuFriSat", v[:3])
+		month := strings.Index("JanFebMarAprMayJunJulAugSepOctNovDec", v[8:11])
+		if min(weekday, month) >= 0 && weekday%3+month%3 == 0 && v[3:5]+v[7:8]+v[11:12]+v[16:17]+v[25:] == ",     GMT" {
+			// Nearly every response has a Date, and ISO 8601 takes a fifth of the time.
+			v, layout = v[12:16]+"-"+"010203040506070809101112"[month/3*2:][:2]+"-"+v[5:7]+"T"+v[17:25]+"Z", time.RFC3339
+		}
 	case len(v) == len(time.ANSIC) && v[3] == ' ':
 		layout = time.ANSIC
 	case strings.HasSuffix(v, " GMT") && strings.Contains(v, "day, "):
