@@ -143,6 +143,33 @@ func TestBucket_HighestVersionCounts(t *testing.T) {
 	})
 }
 
+// Calls in flight have a version, too.
+func TestBucket_HighestVersionOfCallsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kept := store.NewMemory()
+		for i, c := range []struct{ n, version, want int }{{50, 1, 50}, {5, 2, 5}, {50, 1, 5}, {40, 0, 5}, {7, 3, 7}} {
+			time.Sleep(time.Minute)
+			started := time.Now()
+			aged := outbound.StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+				op.Age = time.Since(started)
+				return kept.Update(ctx, key, op)
+			})
+			l := outbound.InFlight(c.n)
+			l.Version = c.version
+			b := outbound.Must(outbound.NewSharedBucket(aged, "api", l, outbound.PerSecond(100)))
+			p, err := b.Acquire(background, outbound.Cost{1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Done()
+			time.Sleep(time.Second)
+			if all := b.Limits(); int(all[1].Capacity) != c.want {
+				t.Errorf("start %d: %v, want %d in flight", i, all, c.want)
+			}
+		}
+	})
+}
+
 // However often limits are set, no reservation of the next second moves.
 func TestBucket_SetLimitsMovesNoReservation(t *testing.T) {
 	outbound.BothWays(t, func(t *testing.T, b *outbound.Bucket) {
