@@ -21,7 +21,6 @@ type said struct {
 	at    time.Time
 	least time.Duration // what full speed gives
 	left  time.Time
-	call  int
 }
 
 // fullSpeed returns the shortest time in which so many units leave by a limit at full speed, whatever
@@ -72,14 +71,16 @@ func explainLine(t *testing.T, seed uint64) (exact, bounds int) {
 		var all sync.WaitGroup
 		begin := time.Now()
 		waits := map[int]float64{} // the units of each call without a deadline that waits in q
-		ids, left := 0, 0
+		ids := 0
 		run := func(l *Queue, within time.Duration, cost float64, gone func()) {
 			ids++
 			id, ctx, cancel := ids, bg, func() {}
 			if within > 0 {
 				ctx, cancel = context.WithTimeout(bg, within)
 			} else if l == q {
+				mu.Lock()
 				waits[id] = cost
+				mu.Unlock()
 			}
 			took, refuses := time.Duration(r.Int64N(int64(longest))), refusals > 0 && r.IntN(20) == 0
 			hold := time.Duration(r.IntN(3000)) * ms
@@ -91,7 +92,6 @@ func explainLine(t *testing.T, seed uint64) (exact, bounds int) {
 				p, err := l.Acquire(ctx, outbound.Cost{cost})
 				mu.Lock()
 				delete(waits, id)
-				left++
 				mu.Unlock()
 				if gone(); err != nil {
 					return
@@ -118,7 +118,7 @@ func explainLine(t *testing.T, seed uint64) (exact, bounds int) {
 				t.Errorf("%s: %v, %v", what, err, e.Err)
 				return
 			}
-			s := &said{Explanation: e, at: time.Now(), call: ids + 1}
+			s := &said{Explanation: e, at: time.Now()}
 			mu.Lock()
 			units := cost
 			for _, n := range waits {
@@ -131,7 +131,7 @@ func explainLine(t *testing.T, seed uint64) (exact, bounds int) {
 				}
 			}
 			answers = append(answers, s)
-			run(q, 0, cost, func() { s.left = time.Now() })
+			run(q, 0, cost, func() { s.left = time.Now() }) // read after all.Wait
 		}
 		for range 30 + r.IntN(120) {
 			l, within, cost := q, time.Duration(0), 1.
