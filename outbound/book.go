@@ -46,8 +46,12 @@ type BookRequest struct {
 	// when a backlog begins, 0 while there is none. When Book has booked something, it sets Claim to
 	// that of the next booking.
 	Claim float64
-	// Weight is this process's weight, as [store.Op.Weight] says. If it is zero, it is 1.
+	// Weight is this process's weight, as [store.Op.Weight] says. If it is zero, the calls take no
+	// share of what a window or a calendar frees at one time.
 	Weight float64
+	// Bid is this process's part in that, as [store.Op.Bid] says. Book sets it to that of the next
+	// booking.
+	Bid store.Bid
 	// Headroom is the fraction of each limit, from 0 to less than 1, that the calls keep free for
 	// other calls. It counts in whole units and slots, rounded down, in the limits that count the
 	// call. Book then ignores Wait and Horizon beyond After: other calls would wait behind such a
@@ -80,8 +84,11 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 	if !(k.Headroom >= 0 && k.Headroom < 1) {
 		return fmt.Errorf("%w: BookRequest: Headroom %v is not from 0 to less than 1", ErrInvalid, k.Headroom)
 	}
+	if !(k.Bid.Calls >= 0 && k.Bid.Calls < 1e15) {
+		k.Bid = store.Bid{}
+	}
 	s := step{costs: k.Costs, inJob: k.InJob, waits: true, Op: store.Op{
-		Action: store.Book, Wait: k.Wait, Horizon: k.Horizon, After: k.After, Claim: k.Claim, Weight: k.Weight, Headroom: k.Headroom, Into: k.into[:0], Slots: true,
+		Action: store.Book, Wait: k.Wait, Horizon: k.Horizon, After: k.After, Claim: k.Claim, Weight: k.Weight, Bid: k.Bid, Headroom: k.Headroom, Into: k.into[:0], Slots: true,
 	}}
 	if k.Headroom > 0 {
 		ahead := k.After + k.After/8 // a slow clock rounds After up
@@ -131,6 +138,9 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 		if k.Clock.changes = changes; len(s.reports) > 0 {
 			k.Clock.changes++ // the caller knows that they have arrived
 		}
+	}
+	if replied && len(k.Costs) > 0 {
+		k.Bid = r.Bid
 	}
 	switch {
 	case s.Move == nil:

@@ -45,6 +45,8 @@ type Config struct {
 	// Weight is the queue's share while calls wait in several queues around its bucket, in one or
 	// more processes. A queue of weight 9 leaves a tenth to one of weight 1. If calls wait in one
 	// queue only, it has the whole rate. If Weight is zero, it is 1.
+	// An [outbound.Window] or [outbound.Daily] frees many units at one time. Each queue gets its share
+	// of these, within 10 % or 2 calls, and a queue with fewer calls gets all of them.
 	Weight float64
 	// Headroom is the fraction of each limit that this queue keeps free for other queues and calls,
 	// from 0 to less than 1. With 0.2 around a Window of 100 its calls leave only while 20 units

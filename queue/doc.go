@@ -76,6 +76,12 @@
 // Weight of 1 for the smallest share. A queue counts while two of its calls have no reservation.
 // Early refusals count only the queue's own calls.
 //
+// A window or a calendar frees many units at one time. Queues whose calls wait then share them by
+// weight, within 10 % or 2 calls. A queue with fewer calls than its share gets all of them, and the
+// queues with more calls share the rest. An unused share is free for all queues 100 ms later at the
+// latest, after 1/200 of a Window or 1/10 of a FixedWindow. This covers windows longer than 100
+// requests to the store, from the second on.
+//
 // # Many processes
 //
 // A queue alone at 1,000 calls per second makes one request to the store for ten calls. Under

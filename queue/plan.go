@@ -94,13 +94,15 @@ func (q *Queue) toBook(now time.Time) (first *waiter) {
 		return nil
 	default:
 		first = l.unbooked
-		most := min(maxBatch, 16+q.granted)
+		most := min(maxBatch, max(16+q.granted, int(k.Bid.Share)))
 		if q.shared && q.requests.mean == 0 {
 			most = 1 // the store may be far away, and the reservation lost for that
 		}
-		for w := first; w != &l.end && len(k.Costs) < most; w = w.next {
+		w := first
+		for ; w != &l.end && len(k.Costs) < most; w = w.next {
 			k.Costs = append(k.Costs, w.cost)
 		}
+		k.Bid.Last = w == &l.end
 	}
 	k.Wait, k.Horizon, k.After = within(q.expires(first), now), q.requests.lowMark()+span+q.requests.wayBack, q.requests.wayBack
 	if q.wasted > 1 && q.shared { // the store reports too short a latency; a whole request is longer
@@ -161,6 +163,9 @@ func (q *Queue) bookableAt(w *waiter, after time.Duration, now time.Time) time.T
 	at := now.Add(newsCheck)   // another process may have changed the limits
 	if q.config.Headroom > 0 { // calls leave when the bucket is asked, and not before
 		return now.Add(min(newsCheck, after))
+	}
+	if q.booking.Bid.Again > 0 {
+		return now.Add(after)
 	}
 	if q.clock.Known() {
 		if opens, _, _ := q.clock.Earliest(&w.cost, new(outbound.Cost)); opens.Before(at) {

@@ -62,6 +62,9 @@ func (q *Queue) stepLocked() bool {
 	case first != nil && !moving:
 		q.granted = max(3*len(tickets), q.granted/2)
 		nothing = len(tickets) == 0 && !first.gone
+		if err == nil && k.Bid.Again > 0 {
+			q.head.until = q.requests.ended.Add(k.Bid.Again)
+		}
 	}
 	if len(l.unused) > l.late { // calls were cancelled, and their units would return too late for the calls behind
 		l.unused, tickets = append(l.unused, tickets...), nil

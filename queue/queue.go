@@ -89,7 +89,7 @@ func (s Stats) String() string {
 func New(b *outbound.Bucket, c Config) *Queue {
 	q := &Queue{bucket: b, config: c, err: c.check(), shared: b.Shared()}
 	q.config.MaxLen = cmp.Or(c.MaxLen, defaultLen)
-	q.booking.Weight, q.booking.Headroom = c.Weight, c.Headroom
+	q.booking.Weight, q.booking.Headroom = cmp.Or(c.Weight, 1), c.Headroom
 	q.line.init(q)
 	return q
 }

@@ -14,6 +14,7 @@ var bookCases = []storeCase{
 	{sentence: "no reservation is sooner than After", check: (*exam).after},
 	{sentence: "a process behind the lead catches up, at most 100 ms at a time or 4 times as far again as its first reservation, or as its Weight", check: (*exam).claims},
 	{sentence: "a process has a share of the claims as large as its Weight", check: (*exam).weights},
+	{sentence: "of what a window frees at one time each process has a share as large as its Weight", check: (*exam).shares},
 	{sentence: "a call with a Headroom leaves only while as much stays free in each of its limits", check: (*exam).headroom},
 	{sentence: "the last booking is undone as if it had never been, and no other", check: (*exam).undoes},
 	{sentence: "Move undoes the last booking and books again, or does nothing", check: (*exam).moves},
@@ -133,6 +134,24 @@ func (e *exam) weights() {
 	for _, none := range []float64{0, -1, math.NaN()} { // a weight that is not above 0 is 1
 		p.claim(10, none, 0, 2, 12)
 	}
+}
+
+func (e *exam) shares() {
+	p := e.process(moving(100, time.Hour))
+	p.admit(100)
+	book := func(bid *store.Bid, weight float64, calls, booked int, share float64) {
+		e.Helper()
+		op := store.Op{Action: store.Book, Costs: slices.Repeat([]store.Units{p.of(1)}, calls), Wait: 90 * time.Minute, Horizon: 90 * time.Minute, Weight: weight, Bid: *bid}
+		r := p.step(op)
+		if *bid = r.Bid; len(r.Charges) != booked || math.Abs(bid.Share-share) > 1e-6 {
+			e.failf("%d of %d calls of weight %v are booked, and the share has %v more; want %d and %v", len(r.Charges), calls, weight, bid.Share, booked, share)
+		}
+	}
+	var light, heavy store.Bid
+	book(&light, 1, 1, 1, 99) // no other process waits as yet
+	book(&heavy, 3, 1, 1, 74)
+	book(&light, 1, 100, 24, 0)
+	book(&heavy, 3, 100, 74, 0)
 }
 
 func (e *exam) headroom() {

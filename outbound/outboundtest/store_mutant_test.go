@@ -325,6 +325,7 @@ func TestStoreCases_FindMutants(t *testing.T) {
 		"no Headroom":           {fails: "a call with a Headroom", asked: step(func(op *store.Op, _ *store.Stored) { op.Headroom = 0 })},
 		"Headroom twice":        {fails: "a call with a Headroom", asked: step(func(op *store.Op, _ *store.Stored) { op.Headroom *= 2 })},
 		"no Weight":             {fails: "a process has", asked: step(func(op *store.Op, _ *store.Stored) { op.Weight = 1 })},
+		"no Bid":                {fails: "of what a window frees", asked: step(func(op *store.Op, _ *store.Stored) { op.Bid = store.Bid{} })},
 		"no Claim":              {fails: "a process has", asked: step(func(op *store.Op, _ *store.Stored) { op.Claim = 0 })},
 		"no After":              {fails: "no reservation", asked: step(func(op *store.Op, _ *store.Stored) { op.After = 0 })},
 		"no Horizon":            {fails: "order of", asked: step(func(op *store.Op, _ *store.Stored) { op.Horizon = op.Wait })},

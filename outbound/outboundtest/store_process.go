@@ -128,6 +128,8 @@ func (p *process) compare(op *store.Op, got, want *store.Reply, fresh bool) {
 	is.Again = should.Again
 	same("allotment", again && is == should, got.Allotment, should)
 	same("claim", math.Abs(got.Claim-want.Claim) < 1e-6, got.Claim, want.Claim)
+	x, y := &got.Bid, &want.Bid
+	same("bid", near(x.At, y.At) && x.Calls == y.Calls && x.Done == y.Done && x.Left == y.Left && like(x.Share, y.Share), *x, *y)
 	if p.failed {
 		return
 	}

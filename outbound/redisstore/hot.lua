@@ -20,6 +20,7 @@
 --         of each limit that is not leaky begin, end, units, sure (0, 1), skip, 0; of a window
 --         begin, end and units of the newest slot, how many older ones there are, the end of the
 --         first and of the last of these;
+--         if one is not leaky, the opening: at, to (of the dial), bids, calls, done, took; 0 if there is none;
 --         the row: calls, refused, top, per, fast, trust, until; of each limit leaked, over, owed
 --   g     only if a window has older slots: gid, skip then, and ends and units of all of them
 --   v, u  born, made, and what hot steps do not change, for Go; u is what is beyond 64 bytes of v
@@ -36,7 +37,8 @@
 -- known, ref (µs), n, move (0 none, 1 undo, 2 book nothing), reports, backs, runs; capacity, rate,
 -- kind and window of each limit; begin, end and next of each calendar's period, in seconds; the
 -- charge of the move; the reports; the backs; and if there are runs wait, horizon, after, claim,
--- weight, headroom, the runs.
+-- weight, headroom; the process's bid, if a limit is not leaky: at less (ref - born), calls, 1 if it is
+-- done + 2 if it has left + 4 if no more calls wait; the runs.
 --   charge: id (-1: settled; 1e17: of another life, or none), prev, place and before less (ref -
 --           born), until (µs), of each limit N, Y (-inf: nothing can be returned), Up
 --   report: 0 settled: charge, Used of each limit. 1 refused, 2 held: epoch less that of v, wait,
@@ -91,6 +93,7 @@ repeat
   for c = 13, 4 * n + 9, 4 do
     if q[c] > 0 then plain, size = false, size + 6 end
   end
+  if not plain then size = size + 6 end
   if not s then
     if ARGV[5] == '' then return {'missing', now, prior} end
     v = pack(now, now - age) .. ARGV[5]
@@ -106,7 +109,13 @@ repeat
     rem >= 0 and rem < big and last >= 0 and last < big and speed >= 0.01 and speed <= 1 and count >= 0 and count < big and fails >= -2 and fails < 1e9 and
     why >= 0 and why < 256 and top >= 0 and top <= ids and ids < big and lead >= 0 and lead < 1e300 and gid >= 0
   for l = 15, 13 + 2 * n, 2 do sound = sound and d[l] >= 0 and d[l] < 1e15 and d[l + 1] < 1e25 and d[l + 1] > -1e25 end
-  for k = 15 + 2 * n, size, 6 do
+  local opening
+  if not plain then
+    opening = {unpack(d, size - 5, size)}
+    sound = sound and #opening == 6 and opening[1] > -big and opening[1] < big and opening[2] > -big and opening[2] < big
+    for k = 3, 6 do sound = sound and opening[k] >= 0 and opening[k] < 1e300 end
+  end
+  for k = 15 + 2 * n, size - 6, 6 do
     sound = sound and d[k] >= -big and d[k] < big and d[k + 1] > -big and d[k + 1] < big and d[k + 2] >= 0 and d[k + 2] < 1e15 and
       d[k + 3] >= 0 and d[k + 3] <= 128 and d[k + 4] > -big and d[k + 4] < big and d[k + 5] > -big and d[k + 5] < big
   end
@@ -290,6 +299,7 @@ repeat
       d[l] = d[l] + u
     end
     local k, from = 15 + 2 * n, 11 + 4 * n
+    if opening[3] > 0 then opening[1], opening[2] = opening[1] - passed, opening[2] - passed end
     pos = from
     for i = 1, n do
       local kind = q[4 * i + 9]
@@ -494,6 +504,7 @@ repeat
             for i = 1, 3 * n do marks[i] = 0 end
           end
           last = max(-1e8, last - leaks)
+          if not plain and opening[3] > 0 then opening[1], opening[2] = opening[1] - leaks, opening[2] - leaks end
           if out then last = max(last, 1e3) end
           local short -- the rate of the limit that drains in the shortest time is q[short]
           for i = 1, n do
@@ -537,12 +548,80 @@ repeat
   if runs > 0 then
     local most, horizon, after, claim, weight, headroom = unpack(q, pos, pos + 5)
     pos = pos + 6
+    local shares, admits, before = not plain and weight > 0 and move == 0 and headroom <= 0, nil, nil
+    if not plain then
+      local o, part = opening, min(weight, 1e100)
+      local bid, mine, flags, keeps = (ref - now) * 1e3 + q[pos] + skip, q[pos + 1], q[pos + 2], 1e8
+      local done, left, ends = flags % 2 == 1, flags % 4 > 1, flags > 3
+      pos, before = pos + 3, {unpack(o)}
+      for i = 1, n do
+        local kind, window = q[4 * i + 9], q[4 * i + 10]
+        if kind == 1 or kind == 2 then keeps = min(keeps, max(1, floor(window / (kind == 1 and 200 or 10)))) end
+      end
+      local function clear() for k = 1, 6 do o[k] = 0 end end
+      local function count(sign)
+        o[3], o[4] = o[3] + sign * part, max(0, o[4] + sign * mine)
+        if done then o[5], o[6] = max(0, o[5] + sign * part), max(0, o[6] + sign * mine) end
+        if o[3] <= 1e-9 * part then clear() end
+      end
+      -- admits reports whether the shares let a call leave at w: see opening.go.
+      admits = function(w, which, booked, far, final)
+        local waits = w > 0 and which > 0 and q[4 * which + 9] > 0
+        local later = waits and w >= o[2] + keeps
+        if o[3] == 0 or w < o[1] - 2e6 or later and w >= o[1] + floor(q[4 * which + 10] / 16) or not later and o[2] + keeps <= 0 then
+          clear()
+          if not waits then return booked end
+          o[1], o[2], mine, done, left = w, w, 0, false, true
+        elseif later then
+          o[2] = w
+        end
+        if bid - o[1] > 1e3 or o[1] - bid > 1e3 then bid, mine, done, left = o[1], 0, false, true end
+        if left then
+          left = false
+          count(1)
+        end
+        o[3] = max(o[3], part)
+        local free = math.huge
+        for i = 1, n do
+          local u, kind = q[pos + i], q[4 * i + 9]
+          if u > 0 and kind > 0 then
+            local used = booked and kind ~= 1 and d[2 * i + 13] or 0
+            if booked and kind == 1 then
+              load()
+              for j = 1, #slots[i], 2 do if slots[i][j] > w then used = used + slots[i][j + 1] end end
+            end
+            free = min(free, max(0, q[4 * i + 7] - used) / u)
+          end
+        end
+        local all = min(free, 1e15) + o[4]
+        local share = all * part / o[3] - mine
+        local ok = mine == 0 or o[3] - part <= 1e-9 * part
+        if done then
+          ok = ok or share >= 1 - 1e-9 or share > 1e-9 and o[2] <= 2e6
+        else
+          ok = ok or share > 1e-9 and floor(all * (o[5] + part) / o[3] + 1e-9) - o[6] - mine >= 1
+        end
+        if not booked or far and all > 8 then return false end
+        if ok then
+          mine, o[4] = mine + 1, o[4] + 1
+          if done then o[6] = o[6] + 1 end
+          if final and ends then
+            left = true
+            count(-1)
+          end
+        elseif not done then
+          done, o[5], o[6] = true, o[5] + part, o[6] + mine
+        end
+        return ok
+      end
+    end
+    if not (weight > 0) then weight = 1 end
     if moved then most = 4.6e18 end
     after = after > 0 and max(0, after - max(0, rem)) or 0
     if speed < 1 and after > 0 then after = dial_of(after) end
     local begins, full, ends = claim > lead, false, 0
     local sum = begins and 0 or claim
-    for _ = 1, runs do
+    for run = 1, runs do
       local left = q[pos]
       local needs = {} -- what has to be free, with the headroom
       for i = 1, n do
@@ -551,7 +630,7 @@ repeat
         needs[i], full = u, full or u > cap
       end
       while left > 0 and not full do
-        local w, again, more = max(0, last), true, 1
+        local w, again, more, which, booked = max(0, last), true, 1, 0, true
         if m == 0 then w = max(w, after) end
         while again and not full do -- until no limit makes it later
           again = false
@@ -581,12 +660,19 @@ repeat
               end
             elseif kind == 2 then
               local left = sure_end(i)
-              full = full or not (left + max(0, rem) <= 0 or total <= fit and w < left - 2e7)
+              if not (left + max(0, rem) <= 0 or total <= fit and w < left - 2e7) then
+                if shares then w, booked = max(w, left), false else full = true end
+              end
             elseif kind > 2 then
               local unix, real = now + ahead, max(0, rem) + (speed < 1 and real_of(w) or w)
-              full = full or total > fit or real >= (fin[i] - 1e6 - unix) * 1e3
               local early = (begin[i] + 1e6 - unix) * 1e3
-              if real < early then
+              if total > fit or real >= (fin[i] - 1e6 - unix) * 1e3 then
+                early = (fin[i] + 1e6 - unix) * 1e3
+                booked, full = false, full or not shares or early > most
+                sound = sound and (full or early < big) -- beyond that ns are Go's
+                if not sound then full = true end
+              end
+              if real < early and not full then
                 local reach = max(0, early - max(0, rem))
                 if speed < 1 then
                   reach = dial_of(reach)
@@ -595,15 +681,17 @@ repeat
                 w = max(w, reach)
               end
             end
+            if w > at_w then which = i end
             again = again or not plain and w > at_w
           end
         end
         local real = max(0, rem) + (speed < 1 and real_of(w) or w)
-        if full or real > most then
+        full = full or real > most
+        if full or shares and not admits(w, which, booked, m > 0 and real > horizon, run == runs and left == 1 and real <= horizon) then
           full = true
           break
         end
-        if left > 1 and w == 0 and rem <= 0 and not (claim > 0) then -- so many leave now for certain
+        if not shares and left > 1 and w == 0 and rem <= 0 and not (claim > 0) then -- so many leave now for certain
           more = left
           for i = 1, n do
             local u = q[pos + i]
@@ -611,13 +699,13 @@ repeat
           end
           more = max(1, more)
         end
-        local run = w > 0 and seconds(w) or 0
+        local sec = w > 0 and seconds(w) or 0
         for i = 1, n do
           local u, l = q[pos + i] * more, 2 * i + 13
           if u > 0 and q[4 * i + 9] > 0 then
             fill(i, u, w)
           elseif u > 0 then
-            d[l] = max(d[l], q[4 * i + 8] * run) + u
+            d[l] = max(d[l], q[4 * i + 8] * sec) + u
           end
         end
         ids, last = ids + more, max(last, w)
@@ -633,6 +721,7 @@ repeat
       end
       pos = pos + n + 1
     end
+    for k = 1, before and 6 or 0 do changed = changed or before[k] ~= opening[k] end
     if high > 0 then calls = min(calls + m, 4294967295) end
   end
   if not sound or moved and m == 0 then -- a move is not made then
@@ -682,6 +771,7 @@ repeat
       end
     end
   end
+  for j = 1, plain and 0 or 6 do d[k + j - 1] = opening[j] end
   if marks then
     for i = 1, 3 * n do
       if marks[i] > 0 then some = 1 end

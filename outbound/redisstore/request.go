@@ -189,12 +189,18 @@ func (q *request) steps() []byte {
 		w.charge(&op.Unused[i])
 	}
 	if runs > 0 {
+		w.ints(int64(min(op.Wait, farthest)), int64(op.Horizon), int64(max(0, op.After)))
 		weight := op.Weight
 		if !(weight > 0) {
-			weight = 1
+			weight = 0
 		}
-		w.ints(int64(min(op.Wait, farthest)), int64(op.Horizon), int64(max(0, op.After)))
 		w.add(op.Claim, weight, max(0, op.Headroom))
+		if parted(s.Limits) {
+			b := &op.Bid
+			w.dial(b.At)
+			w.add(b.Calls)
+			w.ints(flag(b.Done) + 2*flag(b.Left) + 4*flag(b.Last))
+		}
 		for i := 0; i < len(op.Costs); {
 			j := i + 1
 			for j < len(op.Costs) && op.Costs[j] == op.Costs[i] {

@@ -36,6 +36,11 @@ var scripted = func(limits []store.Limit) bool {
 	return !slices.ContainsFunc(limits, func(l store.Limit) bool { return !l.Kind.Scripted() })
 }
 
+// parted reports whether one of the limits is not leaky.
+func parted(limits []store.Limit) bool {
+	return slices.ContainsFunc(limits, func(l store.Limit) bool { return l.Kind != store.Leaky })
+}
+
 // fixedOf returns v, less Born and Made. A sum at its end detects spoiled bytes.
 func fixedOf(s *store.Stored, epoch int64) string {
 	f := store.Stored{State: store.New(0, len(s.Limits)), Limits: s.Limits, Number: s.Number, Base: s.Base, Set: s.Set, Holders: s.Holders}
@@ -147,6 +152,13 @@ func (r *row) fields(keep time.Duration) []byte {
 			b = integers(numbers(integers(b, begin, end), p.Units), flag(p.Sure), int64(p.Skip), 0)
 		}
 	}
+	if parted(t.Limits) {
+		at, to := t.Opening.At-dial, t.Opening.To-dial
+		if t.Opening.Bids == 0 {
+			at, to = 0, 0
+		}
+		b = numbers(integers(b, int64(at), int64(to)), t.Opening.Bids, t.Opening.Calls, t.Opening.Done, t.Opening.Took)
+	}
 	if some {
 		w := &st.Row
 		b = numbers(integers(b, w.Calls, w.Refused), w.Top, w.Per, w.Fast)
@@ -215,6 +227,12 @@ func (r *row) overlay(f *reader, known *row) bool {
 			left = max(left, n)
 		} else {
 			p.Units, p.Sure, p.Skip = units, n == 1, d
+		}
+	}
+	if t.Opening = (store.Opening{}); parted(t.Limits) {
+		o := store.Opening{At: dial + f.nanos(), To: dial + f.nanos(), Bids: f.float(), Calls: f.float(), Done: f.float(), Took: f.float()}
+		if o.Bids > 0 {
+			t.Opening = o
 		}
 	}
 	if some {

@@ -35,8 +35,10 @@ type twin struct {
 	leaky   bool // all limits are
 	dense   bool // little time passes, and calls cost little, so that windows have many slots
 
-	hot, swapped, booked, slow, held, worn, trusted, slots int
-	worst                                                  float64
+	bids                                                           [3]store.Bid // of the processes
+	who                                                            int
+	hot, swapped, booked, slow, held, worn, trusted, shared, slots int
+	worst                                                          float64
 }
 
 // limits returns one to four limits.
@@ -106,6 +108,9 @@ func (w *twin) pass() {
 		if w.stored.Limits[i].Kind != store.Leaky {
 			parts += 6
 		}
+	}
+	if parts > 0 {
+		parts += 6
 	}
 	all := decode(w.s[headSize:])
 	times := []int{0}
@@ -303,6 +308,9 @@ func (w *twin) step() *store.Op {
 		return op
 	}
 	op.Action = store.Book
+	w.who = w.IntN(len(w.bids))
+	op.Bid = w.bids[w.who]
+	op.Bid.Last = w.IntN(2) == 0
 	if cold && len(w.stored.Limits) > 0 {
 		switch w.IntN(6) {
 		case 0:
@@ -424,6 +432,11 @@ func (w *twin) compare(op *store.Op, q *request, a *answer, fields []any) {
 			g.At == h.At && g.Born == h.Born && g.Epoch == h.Epoch && g.Fails == h.Fails && g.Why == h.Why && g.Top == h.Top && g.IDs == h.IDs &&
 			g.Corrupt == h.Corrupt && math.Abs(got.Lead-want.Lead) <= 1e-9*want.Lead && got.Made == want.Made && got.Number == want.Number && got.Base == want.Base &&
 			got.Set == want.Set && store.Equal(got.Limits, want.Limits)
+		x, y := got.Opening, want.Opening
+		same = same && about(x.At, y.At) && about(x.To, y.To)
+		for _, d := range []float64{x.Bids - y.Bids, x.Calls - y.Calls, x.Done - y.Done, x.Took - y.Took} {
+			same = same && math.Abs(d) <= 1e-9
+		}
 		r, o := g.Row, h.Row
 		for _, d := range []float64{r.Top - o.Top, r.Per - o.Per, r.Fast - o.Fast} {
 			same = same && math.Abs(d) <= 1e-9*max(1, o.Per)
@@ -460,6 +473,9 @@ func (w *twin) compare(op *store.Op, q *request, a *answer, fields []any) {
 		w.slots = max(w.slots, len(is.stored.State.Parts[i].Slots))
 	}
 	w.epoch = a.reply.State.Epoch
+	if w.bids[w.who] = a.reply.Bid; is.stored.Opening.Bids > op.Weight {
+		w.shared++
+	}
 	w.charges = append(w.charges, a.reply.Charges...)
 	w.charges = w.charges[max(0, len(w.charges)-8):]
 }
@@ -486,11 +502,11 @@ func TestScript_DoesWhatApplyDoes(t *testing.T) {
 		w.rdb.Del(context.Background(), w.key.name.(string))
 		_ = w.rdb.Close()
 		sum.hot, sum.swapped, sum.booked = sum.hot+w.hot, sum.swapped+w.swapped, sum.booked+w.booked
-		sum.slow, sum.held, sum.worn, sum.trusted, sum.worst = sum.slow+w.slow, sum.held+w.held, sum.worn+w.worn, sum.trusted+w.trusted, max(sum.worst, w.worst)
+		sum.slow, sum.held, sum.worn, sum.trusted, sum.shared, sum.worst = sum.slow+w.slow, sum.held+w.held, sum.worn+w.worn, sum.trusted+w.trusted, sum.shared+w.shared, max(sum.worst, w.worst)
 		sum.slots = max(sum.slots, w.slots)
 	}
-	t.Logf("hot %d, swapped %d, booked %d, slowed %d, held %d, trusted %d, at most %d slots, declined by the script %d, levels differ by at most %g of the capacity",
-		sum.hot, sum.swapped, sum.booked, sum.slow, sum.held, sum.trusted, sum.slots, sum.worn, sum.worst)
+	t.Logf("hot %d, swapped %d, booked %d, slowed %d, held %d, trusted %d, shared %d, at most %d slots, declined by the script %d, levels differ by at most %g of the capacity",
+		sum.hot, sum.swapped, sum.booked, sum.slow, sum.held, sum.trusted, sum.shared, sum.slots, sum.worn, sum.worst)
 	require.Greater(t, sum.hot, steps*9/10, "the script makes all steps but pauses, changes of limits and the like")
 	require.Greater(t, min(sum.slow, sum.held, sum.booked), steps/50)
 	require.True(t, sum.trusted > 0 || steps < 100_000, "a row of refusals that says nothing is rare")

@@ -32,6 +32,8 @@ type Stored struct {
 	Made time.Duration
 	// Lead is the largest claim of any process in this life of the key.
 	Lead float64
+	// Opening is what the waiting processes share next.
+	Opening Opening
 	// Holders are the processes that hold slots. It is nil until the first [Ask].
 	Holders *Holders
 	// Set is true if Limits outlive their levels: they differ from those of the program, or have a
@@ -73,7 +75,8 @@ func (op *Op) Apply(s *Stored, now time.Duration) Reply { return op.ApplyAt(s, n
 
 // ApplyAt is Apply where the store's time is not the Unix time, which is unix.
 func (op *Op) ApplyAt(s *Stored, now, unix time.Duration) Reply {
-	r := Reply{Limit: -1}
+	r := Reply{Limit: -1, Bid: op.Bid}
+	r.Bid.Again = 0
 	switch {
 	case s.State.Speed == 0 && len(s.Limits) == 0: // there is no such key
 		*s = Stored{State: New(now, len(op.Limits)), Number: s.Number + 1}
@@ -84,6 +87,7 @@ func (op *Op) ApplyAt(s *Stored, now, unix time.Duration) Reply {
 			s.own(op.Limits, op, now)
 		}
 		s.Holders = nil
+		s.Opening = Opening{}
 		if s.Lead = 0; s.Number < 1 || s.Number > mostKept {
 			s.Number = 1
 		}
@@ -193,7 +197,7 @@ func (s *Stored) set(limits []Limit) {
 
 // sound reports whether Apply can have left s so.
 func (s *Stored) sound(now time.Duration) bool {
-	return allSound(s.Limits) && s.Number > 0 && s.Number < 2*mostKept && s.Lead >= 0 && s.Lead < 1e300 && s.Holders.sound() && s.State.sound(s.Limits, now)
+	return allSound(s.Limits) && s.Number > 0 && s.Number < 2*mostKept && s.Lead >= 0 && s.Lead < 1e300 && s.Opening.sound() && s.Holders.sound() && s.State.sound(s.Limits, now)
 }
 
 // roll brings the limits by the calendar to the periods that the State's Unix time is in. It
@@ -223,11 +227,11 @@ func (op *Op) act(s *Stored, r *Reply, now time.Duration) (acted bool) {
 	if op.Move == nil || op.Action != Book || !op.Movable(s.Limits) {
 		return op.do(s, r, now)
 	}
-	was, c := s.State, *op.Move
+	was, opening, c := s.State, s.Opening, *op.Move
 	s.State = was.Clone()                // the caller has other copies of was, which share its parts
 	r.Moved = s.State.Undo(s.Limits, &c) // before the reports: what they return is then not promised to it
 	if acted = op.do(s, r, now); r.Moved && len(r.Charges) == 0 {
-		s.State = was
+		s.State, s.Opening = was, opening
 		r.Moved, r.Refused, r.Wait, r.Limit = false, false, 0, -1
 		acted = op.do(s, r, now)
 	}
@@ -235,7 +239,7 @@ func (op *Op) act(s *Stored, r *Reply, now time.Duration) (acted bool) {
 }
 
 func (op *Op) do(s *Stored, r *Reply, now time.Duration) (acted bool) {
-	before := s.State
+	before, opening := s.State, s.Opening
 	for i := range op.Reports {
 		acted = s.report(&op.Reports[i]) || acted
 	}
@@ -255,11 +259,11 @@ func (op *Op) do(s *Stored, r *Reply, now time.Duration) (acted bool) {
 		r.Full = s.State.Meter(s.Limits, &op.Costs[0])
 	case Resume:
 		s.State.Resume(s.Limits)
-		s.Lead = 0
+		s.Lead, s.Opening = 0, Opening{}
 	case Replace:
 		acted = s.replace(op, now) || acted
 	}
-	return acted || op.Action == Meter || op.Action == Resume || !before.equal(&s.State)
+	return acted || op.Action == Meter || op.Action == Resume || opening != s.Opening || !before.equal(&s.State)
 }
 
 // equal reports whether two states of one time have the same clock.
@@ -321,6 +325,7 @@ func (op *Op) book(s *Stored, r *Reply) {
 	if begins {
 		claim = 0
 	}
+	shares := op.Weight > 0 && op.Move == nil && op.Headroom <= 0
 	var until time.Duration // how far away a process that is behind the lead may book
 	for i := range op.Costs {
 		n := &op.Costs[i]
@@ -333,12 +338,24 @@ func (op *Op) book(s *Stored, r *Reply) {
 		r.Charges = append(r.Charges, Charge{})
 		c := &r.Charges[booked]
 		needs := op.Needs(s.Limits, n)
-		wait, which, ok := s.State.Fill(s.Limits, n, &needs, most, c)
+		w, which, ok := s.State.Wait(s.Limits, &needs)
+		wait := s.State.Real(w)
+		if in := wait <= min(most, farthest); !in {
+			ok = false
+		} else if shares {
+			var again time.Duration
+			last := op.Bid.Last && i == len(op.Costs)-1 && wait <= op.Horizon
+			if ok, again = s.admits(&r.Bid, n, w, which, ok, min(weight, 1e100), i > 0 && wait > op.Horizon, last); again > 0 {
+				wait = s.State.Real(max(0, again-s.State.Dial()))
+				r.Bid.Again = wait
+			}
+		}
 		if !ok {
 			s.State.Last, r.Charges = last, r.Charges[:booked]
 			r.Refused, r.Wait, r.Limit = true, wait, which
 			return
 		}
+		s.State.fill(s.Limits, n, w, c)
 		c.Before -= moved // After has moved no booking
 		c.Number = s.Number
 		if i == 0 {
@@ -412,6 +429,7 @@ func (s *Stored) replace(op *Op, now time.Duration) bool {
 	if Equal(limits, s.Limits) {
 		return op.Own
 	}
+	s.Opening = Opening{}
 	s.Number++
 	s.State.Change(s.Limits, limits, s.Number)
 	s.set(slices.Clip(limits))
@@ -439,6 +457,9 @@ func (op *Op) Sound(r *Reply) bool {
 		s.Parts = none[:min(len(limits), Max)]
 	}
 	if a := &r.Allotment; op.Action == Allot && (a.Held < 0 || a.Held > op.Ask.Keep+op.Ask.Want || float64(a.Free) > limits[0].Capacity || a.Again < 0) {
+		return false
+	}
+	if b := &r.Bid; !(b.Calls >= 0 && b.Calls < 1e15 && math.Abs(b.Share) < 1e300) || b.Again < 0 {
 		return false
 	}
 	return len(r.Charges) <= len(op.Costs) && r.Limit >= -1 && r.Limit < len(limits) && r.Wait >= 0 && (op.Action == Replace || Same(op.Limits, limits)) &&

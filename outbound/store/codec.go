@@ -21,7 +21,7 @@ const ErrCorrupt = Sentinel("store: corrupt data")
 // limit takes about 90 bytes.
 //
 // The first byte is the number of the format. Then come the fields of State up to IDs; Number,
-// Base, Made and Lead; the number of limits, and each with its level and its part;
+// Base, Made and Lead; the Opening; the number of limits, and each with its level and its part;
 // then the holders, if there are any. Integers are
 // varints, most times differences. A float64 is its bits as a varint, the exponent in the lowest
 // bytes, so that small whole numbers are short.
@@ -34,6 +34,11 @@ func (s *Stored) AppendBinary(b []byte) ([]byte, error) {
 	b = append(binary.AppendUvarint(b, uint64(st.Why)), flag(st.Corrupt), flag(s.Set))
 	b = binary.AppendUvarint(b, s.Base)
 	b = appendFloat(appendFloat(b, st.Speed), s.Lead)
+	o := &s.Opening
+	b = binary.AppendVarint(binary.AppendVarint(b, int64(o.At)), int64(o.To))
+	for _, x := range [...]float64{o.Bids, o.Calls, o.Done, o.Took} {
+		b = appendFloat(b, x)
+	}
 	b = st.Row.append(b, st.At)
 	b = binary.AppendUvarint(b, uint64(len(s.Limits)))
 	for i := range s.Limits {
@@ -147,6 +152,7 @@ func (s *Stored) read(data []byte) error {
 	s.Made = st.At - r.time()
 	st.Why, st.Corrupt, s.Set, s.Base = r.byte(), r.flag(), r.flag(), r.uint()
 	st.Speed, s.Lead = r.float(), r.float()
+	s.Opening = Opening{r.time(), r.time(), r.float(), r.float(), r.float(), r.float()}
 	if st.Row.Top = r.float(); st.Row.Top != 0 {
 		st.Row.Calls, st.Row.Refused = r.int(), r.int()
 		st.Row.Per, st.Row.Fast = r.float(), r.float()

@@ -110,6 +110,8 @@ func (law fixed) behind(s *State, l *Limit, i int, n float64, w time.Duration) t
 	return l.after(at, turns)
 }
 
+func (fixed) shares(l *Limit) time.Duration { return max(1, min(shareTime, l.Window/10)) }
+
 func (fixed) slides() bool { return false }
 
 func (law fixed) void(s *State, l *Limit, i int) bool {

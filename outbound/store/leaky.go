@@ -123,7 +123,7 @@ func (law leaky) change(s *State, old, l *Limit, i int) bool {
 	return false
 }
 
-func (leaky) parted() bool { return false }
+func (leaky) shares(*Limit) time.Duration { return 0 }
 
 func (leaky) share(l *Limit, whole float64) {
 	if l.Window = 0; l.Capacity < whole {

@@ -120,7 +120,7 @@ func (l *Limit) after(w time.Duration, turns float64) time.Duration {
 }
 
 // Parted reports whether the limit needs its [Part] to say when calls may leave.
-func (l *Limit) Parted() bool { return l.law().parted() }
+func (l *Limit) Parted() bool { return l.law().shares(l) > 0 }
 
 // Slides reports whether each call counts for a Window from when it left.
 func (l *Limit) Slides() bool { return l.law().slides() }

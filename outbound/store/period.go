@@ -122,6 +122,8 @@ func (period) resume(s *State, l *Limit, i int, _, _, _ time.Duration) {
 	}
 }
 
+func (period) shares(*Limit) time.Duration { return shareTime }
+
 func (period) change(s *State, old, l *Limit, i int) bool { return true }
 
 func (period) share(l *Limit, _ float64) {

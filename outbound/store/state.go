@@ -140,8 +140,9 @@ type law interface {
 	// change brings the level from the limit old to l. It reports whether charges from before
 	// can still be returned.
 	change(s *State, old, l *Limit, i int) bool
-	// parted reports whether the limit needs its Part to say when calls may leave.
-	parted() bool
+	// shares returns for how long after an [Opening] the shares of its units are kept for their
+	// processes. It is 0 if units leak, so that the level says when calls may leave.
+	shares(l *Limit) time.Duration
 	// share makes the limit one of a part of its calls, whose Capacity and Rate it has already. Where
 	// a limit of less would admit no call, its capacity is whole.
 	share(l *Limit, whole float64)

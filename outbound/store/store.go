@@ -94,8 +94,11 @@ type Op struct {
 	// booking, and does not raise it. If it is NaN, zero or less, the booking does not count, as
 	// that of a caller that does not wait.
 	Claim float64
-	// Weight divides the units that a booking adds to the Claim. If it is zero, it is 1.
+	// Weight is the share of a process whose calls wait. It divides the units that a booking adds to
+	// the Claim. If it is zero, these count as with 1, and the booking takes part in no [Opening].
 	Weight float64
+	// Bid is the Bid of the last reply to a booking of this process.
+	Bid Bid
 	// Headroom is the fraction of each limit that a booking keeps free for other calls, as
 	// [Limit.Headroom] rounds it. It counts in the limits that count the call. A reservation beyond
 	// After would delay other calls, so the caller keeps Wait and Horizon that short.
@@ -234,6 +237,8 @@ type Reply struct {
 	// Claim is the Op.Claim of the process's next booking, or 0 if this one booked or claimed
 	// nothing.
 	Claim float64
+	// Bid is the Op.Bid of the process's next booking.
+	Bid Bid
 	// Share are the limits that decided, each a part of that of the Op at its index, as while a
 	// store is unavailable. If it is nil, those in force decided.
 	Share []Limit

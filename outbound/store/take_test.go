@@ -109,11 +109,11 @@ func bytesOf(k *kept) int {
 	return n
 }
 
-// A key of three leaky limits takes at most 890 bytes, and one of a full window at most 2,600.
+// A key of three leaky limits takes at most 940 bytes, and one of a full window at most 2,600.
 func TestKey_Bytes(t *testing.T) {
 	var three kept
 	(&Op{Limits: numbered(make([]Limit, 3))}).Apply(&three.Stored, 0)
-	if n := bytesOf(&three); n > 890 {
+	if n := bytesOf(&three); n > 940 {
 		t.Errorf("three limits take %d bytes", n)
 	}
 	for _, every := range []time.Duration{64 * time.Millisecond / 1000, 600 * time.Microsecond} {

@@ -244,7 +244,8 @@ func (law window) change(s *State, old, l *Limit, i int) bool {
 	return l.Window == old.Window
 }
 
-func (window) parted() bool { return true }
+// shares is short, because what leaves later is later in each window.
+func (window) shares(l *Limit) time.Duration { return max(1, min(shareTime, l.Window/200)) }
 
 func (window) share(l *Limit, whole float64) {
 	if l.Capacity < whole {

@@ -131,7 +131,7 @@ func together(a, b *store.Op) bool {
 // isGate reports whether an operation asks for one call now, or as soon as a reply is here, and
 // nothing else.
 func isGate(op *store.Op) bool {
-	return op.Action == store.Book && len(op.Costs) == 1 && op.Wait <= 2*op.After && op.Horizon == 0 && op.Move == nil && op.Claim == 0 && op.Headroom == 0
+	return op.Action == store.Book && len(op.Costs) == 1 && op.Wait <= 2*op.After && op.Horizon == 0 && op.Move == nil && op.Claim == 0 && op.Headroom == 0 && op.Weight == 0
 }
 
 // onlyLooks reports whether an operation does nothing but look and report.
