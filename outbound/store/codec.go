@@ -10,7 +10,7 @@ import (
 )
 
 // format is the first byte of what AppendBinary writes.
-const format = 4
+const format = 5
 
 // ErrCorrupt is the error, with its reason, of bytes that are not a [Stored], or of one that Apply
 // cannot have left.
