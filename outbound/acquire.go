@@ -79,11 +79,11 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 	}
 }
 
-// opens reports whether a limit of a bucket in a store frees many units at a time: a call that
-// leaves late would leave together with those.
+// opens reports whether a window of a bucket in a store frees many units at a time: a call that
+// leaves late would leave together with those. Calendars keep a second free for that.
 func (b *core) opens() bool {
 	p := b.slow.Load()
-	return p != nil && p.shared != nil && slices.ContainsFunc(p.force.Load().law, func(l store.Limit) bool { return l.Parted() })
+	return p != nil && p.shared != nil && slices.ContainsFunc(p.force.Load().law, func(l store.Limit) bool { return l.Window > 0 && l.Parted() })
 }
 
 // ahead returns how far ahead to book a call, so that its reply is here by then.

@@ -112,10 +112,10 @@ func (b *Bucket) Shared() bool {
 // store by the latency of the reply. So processes at different distances exceed a leaky limit by up
 // to the longest latency times LeakRate.
 //
-// With a window or a calendar limit in a store, Acquire books each call ahead by the latency of a
-// reply, as a queue does, and waits until then. A reply that is 5 ms later than that is too late.
-// The first call may take two round trips more, which measure the latency. Behind the call of a
-// process that is farther away, a call waits for up to 200 ms instead of being refused.
+// With a window in a store, Acquire books each call ahead by the latency of a reply, as a queue
+// does, and waits until then. A reply that is 5 ms later than that is too late. The first call may
+// take two round trips more, which measure the latency. Behind the call of a process that is
+// farther away, a call waits for up to 200 ms instead of being refused.
 func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 	if decided, err := b.decide(ctx, &c, &p); decided {
 		return p, err

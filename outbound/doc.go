@@ -50,7 +50,7 @@
 // limits. With a store, a queue takes requests and replies to travel equally long; half of the
 // difference is delay, too. A leaky limit then admits up to LeakRate times the delay more. Windows
 // absorb 10 ms and calendar limits 1 s. The same holds for a shared bucket without a queue that has
-// such a limit. If all its limits leak, the delay is the latency of the reply plus 100 ms.
+// a window. Without a window its delay is the latency of the reply plus 100 ms.
 //
 // This does not cover units that Settle adds, and a store whose clock jumps forward.
 //

@@ -88,11 +88,9 @@ func TestHungServer_ChargesNoAbandonedCallLater(t *testing.T) {
 	level := func() (n float64) {
 		eventually(t, "the level is known", func() bool { // a call may have failed a moment ago
 			states, err := b.States(context.Background())
-			for i, s := range states {
-				if i > 0 {
-					require.InDelta(t, n, s.Level, 0.5)
-				}
-				n = s.Level
+			if err == nil { // of calls that came too late the leaky limit returns what is safe, and the window all
+				require.GreaterOrEqual(t, states[0].Level+0.5, states[1].Level)
+				n = states[1].Level
 			}
 			return err == nil
 		})
