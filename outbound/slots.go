@@ -174,11 +174,11 @@ func (p *slots) seat(s *step, asked []Cost, r *reply) (missed bool) {
 	if r.slots = s.seats; s.seats {
 		reserved, taken := len(s.costs), len(r.Charges)
 		if p.fleet != nil && s.waits && reserved > taken { // it is another limit that lacks capacity
-			if s.Headroom == 0 {
-				p.fleet.wants = 0
-			} else {
+			if s.Headroom > 0 {
 				p.fleet.low.wants = 0
 				p.fleet.low.granted += reserved - taken
+			} else if r.Refused {
+				p.fleet.wants = 0
 			}
 		}
 		p.ended(reserved-taken, true)
