@@ -104,6 +104,9 @@ func check(ctx context.Context, c client) error {
 // watch reads a stream to its end.
 func watch(ctx context.Context, c client) error {
 	s, err := c.Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
+	if err != nil { // io.EOF, too, if the server has reset the stream before its message was sent
+		return err
+	}
 	for err == nil {
 		_, err = s.Recv()
 	}
