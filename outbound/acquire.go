@@ -44,7 +44,9 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 			}
 			inTime = inTime && (k.slot == nil || b.slots().holds())
 		}
-		wait = r.Wait + r.Wait/8 + time.Millisecond
+		if wait = 0; behind {
+			wait = r.Wait + r.Wait/8 + time.Millisecond
+		}
 		*r = reply{}
 		replies.Put(r)
 		switch {

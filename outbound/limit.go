@@ -49,8 +49,7 @@ type Limit struct {
 	// two literals of one unit.
 	Name string
 	// Version orders the limits of a shared bucket: the highest counts, see [NewSharedBucket]. That
-	// of a set is the highest of its limits, at most
-	// 2,147,483,647. If it is zero, there is none.
+	// of a set is the highest of its limits, at most 2,147,483,647. If it is zero, there is none.
 	Version int
 
 	n        float64       // Per: so many; InFlight: the most of an Adaptive

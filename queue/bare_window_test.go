@@ -126,3 +126,28 @@ func TestBare_WindowHolds(t *testing.T) {
 		}
 	}
 }
+
+// A call whose ctx ends while it waits for its time goes back, and nothing stays charged.
+func TestBare_EndedCtxReturnsTheCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := shared(t, &far{Store: store.NewMemory(), way: 50 * ms, jitter: 0.5}, outbound.Window(1000, time.Hour))
+		admitted, ended := 0., 0
+		for i := range 200 {
+			ctx, cancel := context.WithTimeout(bg, 60*ms+time.Duration(i)*ms/2)
+			switch _, err := k.Acquire(ctx, one); {
+			case err == nil:
+				admitted++
+			case errors.Is(err, context.DeadlineExceeded):
+				ended++
+			default:
+				t.Fatal(err)
+			}
+			cancel()
+		}
+		pass(time.Second) // what was given back has arrived
+		states, err := k.States(bg)
+		if err != nil || states[0].Level != admitted || ended < 20 || admitted < 20 {
+			t.Errorf("%v are charged, %v were admitted, %d ended, %v", states, admitted, ended, err)
+		}
+	})
+}
