@@ -90,6 +90,9 @@ func TestBare_WindowHolds(t *testing.T) {
 	const n, w = 40, time.Second
 	window, log := outbound.Window(n, w), outboundtest.SlidingLog(n, w)
 	for _, way := range []time.Duration{ms / 10, 5 * ms / 2, 10 * ms, 50 * ms} {
+		if raced && way != 10*ms {
+			continue
+		}
 		all, mixed := []time.Duration{way, way, way, way}, []time.Duration{ms / 10, way, way}
 		for _, b := range []bare{
 			{limits: []outbound.Limit{window}, rule: log, ways: all},
