@@ -48,6 +48,7 @@ func (c *changing) judge(what string, err error, k outbound.Cost, v int) {
 	case err == nil && !some && !c.slots: // calls in flight alone rely on a reply for a while
 		c.errorf("%s of %v is admitted by limits that it does not fit", what, k)
 	case err == nil, errors.Is(err, queue.ErrFull):
+	case !throttled && !c.Exact && refused(err): // a machine that stalls, which windows of some milliseconds meet more often
 	case cost && all:
 		c.errorf("%s: %v, and it fits", what, bad)
 	case cost:
