@@ -176,6 +176,7 @@ func TestDeadline_RefusalOfTheBucketHasTheReason(t *testing.T) {
 // If a fault makes a level wrong, or a limit takes months, the queue refuses a call without a
 // deadline, which would wait for ever. A call with a MaxWait or a deadline waits for days.
 func TestDeadline_WithoutOneACallWaitsForADayAtMost(t *testing.T) {
+	notRaced(t)
 	month := outbound.Limit{Capacity: 10, LeakRate: 10 / (30 * day).Seconds()}
 	bothWays(t, []outbound.Limit{month}, func(t *testing.T, b *outbound.Bucket) {
 		if _, err := b.Fillup(bg, outbound.Cost{10}); err != nil {

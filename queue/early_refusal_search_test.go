@@ -131,6 +131,7 @@ func trial(t *testing.T, seed uint64, of func() *outbound.Bucket, rough bool, pa
 // their deadlines at the latest, and does not charge them. With one leaky limit it refuses all of them
 // immediately, with the time that they would have waited.
 func TestEarlyRefusal_RefusesNoCallThatWouldLeaveInTime(t *testing.T) {
+	notRaced(t)
 	var refused, late, twins, exact [2]int // with one leaky limit, with others
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 77))

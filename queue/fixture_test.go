@@ -27,6 +27,14 @@ var (
 // long makes simulations longer than in CI.
 var long = os.Getenv("DRIPFEED_LONG") != ""
 
+// notRaced leaves a long simulation of what other tests race to the run without the race detector.
+func notRaced(t *testing.T) {
+	t.Helper()
+	if raced {
+		t.Skip("runs without the race detector only")
+	}
+}
+
 // pass lets time pass, and returns when all goroutines that it has woken wait again.
 func pass(d time.Duration) {
 	time.Sleep(d)

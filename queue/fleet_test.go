@@ -146,7 +146,7 @@ func TestFleet_SharesABucketEqually(t *testing.T) {
 		}
 	}
 	for _, f := range all {
-		if raced && f.processes*f.waiters > 400 {
+		if raced && f.processes*f.waiters > 200 {
 			continue
 		}
 		if f.work = 6 * time.Second; f.limit.LeakRate == 50 {
@@ -365,11 +365,9 @@ func TestFleet_AtMostOneCallLeavesIntoAHold(t *testing.T) {
 // step, and reservations come nearer than their processes have planned. No two calls leave together, and
 // each process loses one reservation at most.
 func TestFleet_UndoneSlowDownBunchesNoCalls(t *testing.T) {
+	notRaced(t)
 	const processes = 200
 	for _, rate := range []float64{1, 10} {
-		if raced && rate > 1 {
-			continue
-		}
 		synctest.Test(t, func(t *testing.T) {
 			m := store.NewMemory()
 			queues := make([]*Queue, processes)

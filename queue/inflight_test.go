@@ -161,7 +161,7 @@ func TestInFlight_FleetSharesThem(t *testing.T) {
 		{10, 4, 1, 100 * ms, 60 * time.Second, 0.9, 0.98, 300},
 		{4, 20, 40, 100 * ms, 10 * time.Second, 0.95, 0.93, 250},
 	} {
-		if raced && c.processes == 50 && c.takes > 10*ms {
+		if raced && c.processes == 50 {
 			continue
 		}
 		t.Run(fmt.Sprintf("%d processes, n %d, %v", c.processes, c.n, c.takes), func(t *testing.T) {

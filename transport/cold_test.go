@@ -181,6 +181,9 @@ func TestCold_BurstIsNeverRefused(t *testing.T) {
 
 // Where each burst opens new connections, that costs no more than 2 % of the quota.
 func TestCold_AlwaysColdCostsLittle(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long simulation of what shorter tests do, too")
+	}
 	c := cold{n: 20, window: time.Second, trip: 100 * time.Millisecond, idle: -1}
 	const windows = 60
 	took := c.run(t, 1, 20*windows, queued)

@@ -226,6 +226,9 @@ func linear(points float64) *outboundtest.API {
 // Linear's buckets refill all the time. A call that took the last of one waits for nothing, and a
 // refused call waits for what the next call needs, not until the bucket is full again.
 func TestLinear_BucketsAreNoWindows(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long simulation of what shorter tests do, too")
+	}
 	for name, c := range map[string]struct {
 		rate, points float64 // our rate per hour, and what each query costs
 		has          float64 // queries per hour that the API allows
