@@ -74,9 +74,8 @@ type departure struct {
 // member is a process of a history.
 type member struct {
 	*process
-	of     *changing
-	admits time.Duration // the store's time of the latest booking
-	by     int           // and the version of the limits
+	of      *changing
+	booking // the latest
 
 	bucket    *outbound.Bucket
 	queue     *queue.Queue // around a bucket of its own
@@ -85,6 +84,15 @@ type member struct {
 	booked    []outbound.Ticket
 	reserved  []reserved
 }
+
+// booking is when a call is due, by the store's clock, and the version of the limits.
+type booking struct {
+	due time.Duration
+	by  int
+}
+
+// bookingKey is the key of a context with the *booking of an Acquire.
+type bookingKey struct{}
 
 // reserved is a reservation that was not used.
 type reserved struct {
@@ -126,11 +134,15 @@ func (m *member) Update(ctx context.Context, key string, op *store.Op) (store.Re
 		}
 	}
 	if len(r.Charges) > 0 {
-		m.admits, m.by = r.State.At, -1
+		in, late := r.State.Due(r.Charges[0].Place)
+		m.booking = booking{r.State.At + in - late, -1}
 		for i := range c.inForce {
 			if counts(c.inForce[i]) {
 				m.by = i
 			}
+		}
+		if own, ok := ctx.Value(bookingKey{}).(*booking); ok {
+			*own = m.booking
 		}
 	}
 	return r, err
@@ -252,19 +264,23 @@ func (c *changing) since() int {
 	return len(c.inForce) - 1
 }
 
-// leaves notes a call that was admitted to a process.
-func (c *changing) leaves(m *member, p outbound.Permit, k outbound.Cost, waited bool) *held {
+// leaves notes a call that was admitted by this booking, or by the latest if it is nil.
+func (c *changing) leaves(m *member, p outbound.Permit, k outbound.Cost, own *booking) *held {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	waited := own == nil
+	if waited {
+		own = &m.booking
+	}
 	for i := range k {
 		k[i] = max(0, k[i])
 	}
-	d := &departure{at: time.Now(), used: k, version: m.by, waited: waited}
+	d := &departure{at: time.Now(), used: k, version: own.by, waited: waited}
 	if now := m.bucket.Limits(); len(now) == 1 && strings.HasSuffix(now[0].String(), "in flight") {
 		d.version = -1 // a call in flight makes no request
 	}
 	if !c.Exact {
-		d.at = time.Unix(0, 0).Add(m.admits)
+		d.at = time.Unix(0, 0).Add(own.due)
 	}
 	if c.Exact || !waited {
 		c.left = append(c.left, d)
@@ -301,14 +317,16 @@ func (c *changing) action(m *member) {
 	switch n {
 	case 0, 1, 2, 3:
 		did("acquire %v", k)
-		p, err := m.bucket.Acquire(bg, k)
+		own := new(booking)
+		p, err := m.bucket.Acquire(context.WithValue(bg, bookingKey{}, own), k)
 		if c.judge("acquire", err, k, v); err == nil {
-			m.calls = append(m.calls, c.leaves(m, p, k, false))
+			m.calls = append(m.calls, c.leaves(m, p, k, own))
 		}
 	case 4:
 		did("do %v", k)
-		err := outbound.Do(bg, m.bucket, k, func(ctx context.Context) error {
-			c.leaves(m, *outbound.PermitFrom(ctx), k, false)
+		own := new(booking)
+		err := outbound.Do(context.WithValue(bg, bookingKey{}, own), m.bucket, k, func(ctx context.Context) error {
+			c.leaves(m, *outbound.PermitFrom(ctx), k, own)
 			c.mu.Lock()
 			c.used--
 			c.mu.Unlock()
@@ -332,7 +350,7 @@ func (c *changing) action(m *member) {
 			time.Sleep(time.Until(r.At()))
 			p, err := r.Permit(bg)
 			if err == nil {
-				m.calls = append(m.calls, c.leaves(m, p, r.cost, true))
+				m.calls = append(m.calls, c.leaves(m, p, r.cost, nil))
 			} else {
 				r.Cancel()
 			}
@@ -347,7 +365,7 @@ func (c *changing) action(m *member) {
 				c.errorf("a call has waited for %v", time.Since(begin))
 			}
 			if err == nil {
-				h := c.leaves(m, p, k, true)
+				h := c.leaves(m, p, k, nil)
 				time.Sleep(c.seconds(0.1))
 				c.end(h)
 			}
