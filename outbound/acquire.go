@@ -61,7 +61,7 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 			return k, nil
 		}
 		k.leave()
-		back, late := b.giveBack(k), &StoreError{Op: "book", Key: b.key, Err: errLate}
+		back, late := b.giveBack(&call{core: b, force: k.force, cost: k.cost, charge: k.charge}), &StoreError{Op: "book", Key: b.key, Err: errLate}
 		var over <-chan time.Time
 		if again {
 			over = time.After(time.Until(end))
@@ -169,15 +169,14 @@ func (b *core) inJob(ctx context.Context) bool {
 	return within == b
 }
 
-// giveBack returns a call that was admitted too late, in a request of its own. If the caller's ctx
-// ended the request, it would be unknown whether the call was returned, and returning it twice
-// would admit too much. What the store's own error loses stays charged. The caller need not wait
-// for the error.
-func (b *core) giveBack(k *call) <-chan error {
+// giveBack returns calls that were admitted too late or found no slot, in a request of its own. If
+// the caller's ctx ended the request, it would be unknown whether they were returned, and returning
+// them twice would admit too much. What the store's own error loses stays charged. The caller need
+// not wait for the error.
+func (b *core) giveBack(calls ...*call) <-chan error {
 	ended := make(chan error, 1)
-	late := &call{core: b, force: k.force, cost: k.cost, charge: k.charge}
 	go func() {
-		err := b.do(context.Background(), "give back", &step{Op: store.Op{Action: store.Book}, back: []*call{late}}, new(reply))
+		err := b.do(context.Background(), "give back", &step{Op: store.Op{Action: store.Book}, back: calls}, new(reply))
 		b.slowPath().waiting.changed()
 		ended <- err
 	}()

@@ -128,6 +128,13 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 	if len(s.back) > 0 {
 		m.waiting.changed()
 	}
+	if len(r.missed) > 0 {
+		var back []*call
+		for i, c := range r.missed {
+			back = append(back, &call{core: &b.core, force: r.force, cost: [1]Cost{k.Costs[len(r.Charges)+i]}, charge: [1]store.Charge{c}})
+		}
+		b.giveBack(back...)
+	}
 	replied := r.State.Speed > 0
 	if replied {
 		k.Clock = b.clock(&r, sent, &k.Clock)

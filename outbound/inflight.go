@@ -47,6 +47,7 @@ type holder struct {
 	waits    bool          // the store knows that calls wait
 	asking   bool
 	due      bool          // ask now
+	full     bool          // another limit has refused the last booking
 	err      error         // of the last ask
 	answered chan struct{} // closed after the next answer
 	timer    *time.Timer
@@ -133,6 +134,16 @@ func (h *holder) spareBeside(headroom float64) int {
 		return min(h.low.granted, h.spare())
 	}
 	return h.spare()
+}
+
+// coming returns how many slots calls that wait may count on which are still to be asked for: those
+// that were free at the last answer. So a booking and its ask leave together, unless the booking
+// needs no request, or another limit may refuse it.
+func (h *holder) coming(s *step) int {
+	if t := now(); !s.waits || s.Headroom > 0 || h.full || h.asking || h.last.Other || t-h.received <= h.fresh || h.again > t || h.pause > t {
+		return 0
+	}
+	return max(0, h.last.Free)
 }
 
 // total returns the slots that other processes hold and those in use here, as far as is known.
@@ -291,7 +302,7 @@ func (h *holder) ask() {
 func (h *holder) wait(ctx context.Context, s *step) (again time.Duration, err error) {
 	h.of.mu.Lock()
 	defer h.of.mu.Unlock()
-	for h.spareBeside(s.Headroom) == 0 {
+	for h.spareBeside(s.Headroom) == 0 && h.coming(s) == 0 {
 		if !h.asking {
 			if again = h.again - now(); s.Headroom > 0 {
 				again = h.low.again - now()
@@ -326,6 +337,17 @@ func (h *holder) wait(ctx context.Context, s *step) (again time.Duration, err er
 		}
 	}
 	return 0, nil
+}
+
+// arrive waits for the slots that bookings have counted on, and returns how many are missing.
+func (h *holder) arrive() int {
+	for h.of.used > h.have && h.asking {
+		answered := h.answered
+		h.of.mu.Unlock()
+		<-answered
+		h.of.mu.Lock()
+	}
+	return max(0, h.of.used-h.have)
 }
 
 // look learns how many slots are in use.

@@ -3,6 +3,7 @@ package outbound
 import (
 	"container/list"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -149,7 +150,11 @@ func (p *slots) reserve(s *step) (asked []Cost) {
 		return s.costs
 	}
 	asked = s.costs
-	n := min(len(asked), p.spare(most, s.Headroom))
+	has, more := p.spare(most, s.Headroom), 0
+	if p.fleet != nil {
+		more = p.fleet.coming(s)
+	}
+	n := min(len(asked), has+more)
 	s.costs = asked[:n]
 	p.missed = p.missed || n < len(asked) && p.reserved > 0
 	p.used += n
@@ -160,8 +165,8 @@ func (p *slots) reserve(s *step) (asked []Cost) {
 	if p.fleet != nil && s.Headroom > 0 {
 		p.fleet.low.granted -= n
 	}
-	if p.fleet != nil && s.waits && n < len(asked) {
-		p.fleet.lacks(len(asked)-n, s.Headroom)
+	if p.fleet != nil && s.waits && has < len(asked) {
+		p.fleet.lacks(len(asked)-has, s.Headroom)
 	}
 	return asked
 }
@@ -181,8 +186,21 @@ func (p *slots) seat(s *step, asked []Cost, r *reply) (missed bool) {
 				p.fleet.wants = 0
 			}
 		}
+		if p.fleet != nil && s.waits && reserved > 0 {
+			p.fleet.full = r.Refused
+		}
 		p.ended(reserved-taken, true)
 		p.reserved -= reserved
+		if p.fleet != nil && s.waits && taken > 0 {
+			since := now()
+			if n := min(taken, p.fleet.arrive()); n > 0 {
+				taken -= n
+				p.ended(n, true)
+				r.missed, r.Charges = slices.Clone(r.Charges[taken:]), r.Charges[:taken]
+				r.Refused, r.noSlot, r.Limit, r.Wait = true, true, -1, 0
+			}
+			r.slept = now() - since
+		}
 		if !r.Refused && taken == reserved && reserved < len(asked) {
 			r.Refused, r.noSlot, r.Limit = true, true, -1
 		}

@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"sync"
+	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
@@ -39,6 +40,9 @@ type reply struct {
 	slots     bool   // each of Charges has a slot of the calls in flight
 	noSlot    bool   // refused because there is none
 	collected int    // calls in flight whose permits were dropped without Done
+
+	missed []store.Charge // behind Charges, and without a slot
+	slept  time.Duration  // since the reply came, for slots
 }
 
 // decided returns the limits that have decided, and the state by them: those in force, or a share

@@ -148,6 +148,36 @@ func TestInFlight_DoneMakesNoEndlessRequests(t *testing.T) {
 	})
 }
 
+// A call is booked while its slot is asked for. If another process has taken the slot meanwhile, the
+// booking goes back, and the call leaves when there is a slot.
+func TestInFlight_BookingWithoutASlotGoesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, limits := store.NewMemory(), []outbound.Limit{outbound.Window(10, time.Hour), outbound.InFlight(2)}
+		b := shared(t, &far{Store: m, way: 10 * ms}, limits...)
+		q := New(b, Config{})
+		for range 2 { // then it knows that two slots are free, which is no longer true
+			p := admitted(t, q, 1)
+			p.Done()
+			pass(time.Second)
+		}
+		other := shared(t, m, limits...)
+		all := [2]outbound.Permit{admitted(t, other, 1), admitted(t, other, 1)}
+		calls := calls{comeAndUse(bg, q, done, 1), comeAndUse(bg, q, done, 1)}
+		pass(time.Second)
+		if states, err := b.States(bg); err != nil || states[0].Level != 4 {
+			t.Errorf("4 calls have left: %v, %v", states, err)
+		}
+		for _, p := range all {
+			p.Done()
+		}
+		pass(time.Second)
+		states, err := b.States(bg)
+		if n, _ := calls.admitted(); n != 2 || err != nil || states[0].Level != 6 {
+			t.Errorf("%d of 2 calls have left: %v, %v", n, states, err)
+		}
+	})
+}
+
 // Processes that wait have nearly all of the calls in flight, have equal shares, and make few requests.
 func TestInFlight_FleetSharesThem(t *testing.T) {
 	for _, c := range []struct {
@@ -255,7 +285,8 @@ func TestInFlight_KilledProcessLosesItsCalls(t *testing.T) {
 			if i == 2 {
 				life = dying
 			}
-			loop(t, life, New(shared(t, links[i], outbound.InFlight(slots)), Config{MaxWait: 5 * time.Second}), 40, func(*outbound.Permit) {
+			// The first may take most slots, and learns of the others' calls a sixth of a lease later, after 5 s.
+			loop(t, life, New(shared(t, links[i], outbound.InFlight(slots)), Config{MaxWait: 10 * time.Second}), 40, func(*outbound.Permit) {
 				inFlight[i].Add(1)
 				time.Sleep(time.Second)
 				if links[i].away.Load() {

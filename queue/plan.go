@@ -94,7 +94,7 @@ func (q *Queue) toBook(now time.Time) (first *waiter) {
 		return nil
 	default:
 		first = l.unbooked
-		most := min(maxBatch, max(16+q.granted, int(k.Bid.Share)))
+		most := min(maxBatch, max(64+q.granted, int(k.Bid.Share)))
 		if q.shared && q.requests.mean == 0 {
 			most = 1 // the store may be far away, and the reservation lost for that
 		}

@@ -21,7 +21,7 @@ func TestPlan_ToBook(t *testing.T) {
 		wayBack, after time.Duration
 		books          int
 	}{
-		{name: "in this process", calls: 50, books: 16},
+		{name: "in this process", calls: 100, books: 64},
 		{name: "a store at an unknown distance", shared: true, calls: 50, books: 1},
 		{name: "the last is due beyond the low mark", calls: 2, booked: 1, after: 95*ms - 1},
 		{name: "the last is due at the low mark", calls: 2, booked: 1, after: 95 * ms, books: 1},
