@@ -25,6 +25,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/rollouttest"
 )
 
 // patience bounds every wait that normally takes milliseconds.
@@ -55,6 +57,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	rollouttest.BareProcess(openBare)
 	bin = programs()
 	for _, name := range []string{"postgres", "nobody"} { // a server does not run as root
 		if u, err := user.Lookup(name); err == nil && os.Getuid() == 0 && owner == nil {

@@ -16,9 +16,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/rollouttest"
 )
 
 func TestMain(m *testing.M) {
+	rollouttest.BareProcess(openBare)
 	if text, is := os.LookupEnv(ordersVariable); is {
 		obey(text)
 		return
