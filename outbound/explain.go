@@ -21,8 +21,9 @@ type Explanation struct {
 	// the call could leave now. It is negative if the time is unknown, as for a call in flight, or if
 	// the call can never leave.
 	Wait time.Duration
-	// AtLeast is true if Wait is a lower bound. If it is false, Wait is exact to 5 %, until the API
-	// refuses a call or another call comes before.
+	// AtLeast is true if Wait is a lower bound. If it is false, Wait is exact to 5 %. Both hold until
+	// the API refuses a call or another call comes before. After a refusal the call may leave sooner,
+	// too: calls ahead miss their deadlines in the hold, and a slowed bucket catches up in it.
 	AtLeast bool
 	// Calls is how many calls were explained, if more than one: Wait is that of the last.
 	Calls int
@@ -293,9 +294,13 @@ func span(d time.Duration) string {
 }
 
 // LogValue returns the most important fields, and as text what String says, as a group for package
-// log/slog.
+// log/slog. It has a wait only if that is known.
 func (e Explanation) LogValue() slog.Value {
-	return slog.GroupValue(slog.String("key", e.Key), slog.Duration("wait", e.Wait), slog.String("because", e.Because),
+	wait := slog.Duration("wait", e.Wait)
+	if e.Wait < 0 {
+		wait = slog.Attr{}
+	}
+	return slog.GroupValue(slog.String("key", e.Key), wait, slog.String("because", e.Because),
 		slog.String("limit", e.Limit), slog.String("text", e.String()))
 }
 

@@ -82,6 +82,29 @@ func TestBehind_WaitsForABacklog(t *testing.T) {
 	})
 }
 
+// While users wait, a call that its own queue makes too late is refused when it comes, though the queue
+// has booked nothing yet.
+func TestBehind_RefusesEarlyWhileUsersWait(t *testing.T) {
+	bothWays(t, []outbound.Limit{outbound.PerSecond(10)}, func(t *testing.T, b *outbound.Bucket) {
+		ctx, cancel := context.WithCancel(bg)
+		users := New(b, Config{})
+		batch := New(b, Config{Behind: users})
+		comeAll(100, ctx, users, 1)
+		comeAll(30, ctx, batch, 1)
+		if s := batch.Stats(); s.Waiting != 30 || s.NextIn != 0 {
+			t.Errorf("%+v", s)
+		}
+		if c := comeIn(t, 2*time.Second, batch, 1); c.end.Load() == nil || c.refused().RetryAfter < 2*time.Second {
+			t.Errorf("with 2 s behind 30 calls: %v", c.ended())
+		}
+		if c := comeIn(t, 4*time.Second, batch, 1); c.end.Load() != nil {
+			t.Errorf("with 4 s behind 30 calls, which the users may let go: %v", c.ended().err)
+		}
+		cancel()
+		pass(time.Minute)
+	})
+}
+
 // A job behind users sends its further requests while users wait for the end of the job.
 func TestBehind_DelaysNoRequestOfAJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -18,20 +19,29 @@ import (
 // said is what Explain has of a call, which then comes.
 type said struct {
 	outbound.Explanation
-	at    time.Time
+	*caller
 	least time.Duration // what full speed gives
-	left  time.Time
+}
+
+// caller is a call that came, and left or gave up.
+type caller struct {
+	at, left      time.Time
+	units         float64
+	front, gaveUp bool
 }
 
 // fullSpeed returns the shortest time in which so many units leave by a limit at full speed, whatever
 // has left before.
 func fullSpeed(l outbound.Limit, units float64) time.Duration {
 	n, window := l.Each()
-	switch turns := math.Ceil(units/n) - 1; {
+	turns := math.Ceil(units/n) - 1
+	switch {
 	case l.LeakRate == 0:
 		return 0
 	case window == 0 || l.Capacity != n:
 		return time.Duration((units - l.Capacity) / l.LeakRate * 1e9)
+	case strings.Contains(l.String(), "in any"):
+		return time.Duration(turns) * window
 	default: // of a fixed window 2n may leave around its end
 		return time.Duration(max(0, turns-1)) * window
 	}
@@ -70,18 +80,18 @@ func explainLine(t *testing.T, seed uint64) (exact, bounds int) {
 		var refused []time.Time
 		var all sync.WaitGroup
 		begin := time.Now()
-		waits := map[int]float64{} // the units of each call without a deadline that waits in q
-		ids := 0
-		run := func(l *Queue, within time.Duration, cost float64, gone func()) {
-			ids++
-			id, ctx, cancel := ids, bg, func() {}
-			if within > 0 {
+		var calls []*caller
+		waits := 0. // the units of the calls without a deadline that wait
+		run := func(l *Queue, within time.Duration, cost float64) *caller {
+			c, ctx, cancel := &caller{at: time.Now(), front: l != q}, bg, func() {}
+			if calls = append(calls, c); within > 0 {
 				ctx, cancel = context.WithTimeout(bg, within)
-			} else if l == q {
-				mu.Lock()
-				waits[id] = cost
-				mu.Unlock()
+			} else {
+				c.units = cost
 			}
+			mu.Lock()
+			waits += c.units
+			mu.Unlock()
 			took, refuses := time.Duration(r.Int64N(int64(longest))), refusals > 0 && r.IntN(20) == 0
 			hold := time.Duration(r.IntN(3000)) * ms
 			if refuses {
@@ -91,9 +101,9 @@ func explainLine(t *testing.T, seed uint64) (exact, bounds int) {
 				defer cancel()
 				p, err := l.Acquire(ctx, outbound.Cost{cost})
 				mu.Lock()
-				delete(waits, id)
+				waits -= c.units
 				mu.Unlock()
-				if gone(); err != nil {
+				if c.left, c.gaveUp = time.Now(), err != nil; c.gaveUp { // read after all.Wait
 					return
 				}
 				time.Sleep(took)
@@ -106,6 +116,7 @@ func explainLine(t *testing.T, seed uint64) (exact, bounds int) {
 				p.Done()
 			})
 			synctest.Wait()
+			return c
 		}
 		var answers []*said
 		probe := func() {
@@ -118,20 +129,17 @@ func explainLine(t *testing.T, seed uint64) (exact, bounds int) {
 				t.Errorf("%s: %v, %v", what, err, e.Err)
 				return
 			}
-			s := &said{Explanation: e, at: time.Now()}
+			s := &said{Explanation: e}
 			mu.Lock()
-			units := cost
-			for _, n := range waits {
-				units += n
-			}
+			units := cost + waits
 			mu.Unlock()
 			for _, l := range kinds {
 				if l.LeakRate > 0 {
 					s.least = max(s.least, fullSpeed(l, units))
 				}
 			}
+			s.caller = run(q, 0, cost)
 			answers = append(answers, s)
-			run(q, 0, cost, func() { s.left = time.Now() }) // read after all.Wait
 		}
 		for range 30 + r.IntN(120) {
 			l, within, cost := q, time.Duration(0), 1.
@@ -144,7 +152,7 @@ func explainLine(t *testing.T, seed uint64) (exact, bounds int) {
 			if !alike {
 				cost = float64(1 + r.IntN(3))
 			}
-			run(l, within, cost, func() {})
+			run(l, within, cost)
 			if r.IntN(4) == 0 {
 				time.Sleep(time.Duration(r.IntN(100)) * ms)
 			}
@@ -161,7 +169,16 @@ func explainLine(t *testing.T, seed uint64) (exact, bounds int) {
 		all.Wait()
 		for _, s := range answers {
 			truth := s.left.Sub(s.at)
-			calm := !slices.ContainsFunc(refused, func(at time.Time) bool { return !at.Before(s.at) && !at.After(s.left) })
+			during := func(at time.Time) bool { return !at.Before(s.at) && !at.After(s.left) }
+			refusal, calm := s.left, true
+			if i := slices.IndexFunc(refused, during); i >= 0 {
+				refusal, calm = refused[i], false
+			}
+			i := slices.Index(calls, s.caller)
+			overtaken := slices.ContainsFunc(calls[i:], func(c *caller) bool { return c.front && during(c.at) })
+			gaveUp := !calm && slices.ContainsFunc(calls[:i], func(c *caller) bool { return c.gaveUp && !c.left.Before(refusal) && during(c.left) })
+			// A hold lets a slow clock catch up, but not run ahead of real time.
+			caught := time.Duration(float64(s.left.Sub(refusal)) * (1/s.States[0].Speed - 1))
 			say := func(format string, args ...any) {
 				t.Errorf("%s: at %v, %d ahead, wait %v, at least %v, truth %v, full speed %v: %s\n%s", what, s.at.Sub(begin), s.Ahead, s.Wait, s.AtLeast, truth, s.least, fmt.Sprintf(format, args...), s)
 			}
@@ -170,11 +187,11 @@ func explainLine(t *testing.T, seed uint64) (exact, bounds int) {
 				if s.Because != "in flight" && s.Because != "behind" {
 					say("unknown")
 				}
-			case s.Wait > truth+20*time.Microsecond && (calm || !deadlines && len(refused) < 2): // after another refusal calls ahead may give up, and the speed may rise
+			case s.Wait > truth+caught+20*time.Microsecond && !gaveUp:
 				say("above the truth")
 			case s.AtLeast:
 				bounds++
-			case calm && !inFront && truth-s.Wait > truth/20+5*ms:
+			case calm && !overtaken && truth-s.Wait > truth/20+5*ms:
 				say("more than 5 %% below the truth")
 			default:
 				exact++
@@ -189,13 +206,19 @@ func explainLine(t *testing.T, seed uint64) (exact, bounds int) {
 
 // Every 2 s in random lines, with refusals, calls in flight, a queue in front, windows and calendars: no
 // time that Explain has is above the truth, or below what full speed gives. An exact one is within 5 %.
+// An answer cannot know what comes later: the next refusal, after which calls ahead miss their
+// deadlines and a slow clock may catch up, and calls that come to the queue in front.
 func TestExplain_AgainstTheTruth(t *testing.T) {
 	n := 25
 	if long {
 		n = 400
 	}
-	exact, bounds := 0, 0
+	seeds := []uint64{614, 796, 1158, 1748, 2495, 3131, 23245} // what each kind of calls ahead needs
 	for seed := range uint64(n) {
+		seeds = append(seeds, seed)
+	}
+	exact, bounds := 0, 0
+	for _, seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			e, b := explainLine(t, seed)
 			exact, bounds = exact+e, bounds+b

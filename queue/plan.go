@@ -64,9 +64,9 @@ func (q *Queue) dueIn(t outbound.Ticket, now time.Time) time.Duration { return q
 // firstIn is how long until the first call leaves, as [Stats.NextIn] has it.
 func (q *Queue) firstIn(now time.Time) time.Duration {
 	if t := q.line.tickets; len(t) > 0 {
-		return max(0, q.dueIn(t[0], now))
+		return max(1, q.dueIn(t[0], now))
 	}
-	return max(-1, q.head.soonest.Sub(now))
+	return max(0, q.head.soonest.Sub(now))
 }
 
 // early is how long until the last reservation is due within the low mark. It is 0 or less if it
@@ -211,6 +211,9 @@ func (q *Queue) admitLocked(w *waiter) error {
 		return q.throttled(w, at, start.Add(w.came))
 	}
 	w.onlyTrip = q.shared && l.n == 0
+	if l.n == 0 && q.givesWay() {
+		q.news++ // nothing is booked yet, and only the bucket's reply says which calls would be too late
+	}
 	if l.add(w, judged && !asks); l.unbooked == w || asks {
 		q.setTimerLocked(start.Add(w.came))
 	}

@@ -182,7 +182,8 @@ func (q *Queue) letGoLocked(now time.Time) {
 	for len(l.tickets) > 0 && l.tickets[0] != q.booking.Move {
 		t, w := l.tickets[0], l.end.next
 		ready, late := q.clock.Ready(t, now)
-		if !ready || lost && t.Cost() != w.cost {
+		passed := late > tolerance && now.Before(q.clock.HeldUntil()) // it would be late when the hold ends, too
+		if !ready && !passed || lost && t.Cost() != w.cost {
 			break // it is not due, or needs a request
 		}
 		l.tickets[0], l.tickets = outbound.Ticket{}, l.tickets[1:] // to move the rest up would take longer than all else

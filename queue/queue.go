@@ -52,8 +52,9 @@ type Stats struct {
 	// Oldest is how long the first waiting call has waited.
 	Oldest time.Duration
 	// NextIn is how long until the first waiting call leaves, by the last reply of the bucket: another
-	// process may have caused a hold since. It is 0 if the call is due or no call waits. It is below 0
-	// while the time is unknown: a call in flight has to end, or the first reply is not here yet.
+	// process may have caused a hold since. A call that is due has at least 1 ns. NextIn is 0 if the
+	// queue is empty or the time is unknown. It is unknown before the first reply, while the call waits
+	// for one in flight to end, and while calls wait in the queue in front.
 	NextIn    time.Duration
 	Admitted  uint64 // immediately or after a wait
 	Waited    uint64 // of the admitted calls, those that had to wait
@@ -76,7 +77,7 @@ func (s Stats) String() string {
 	switch {
 	case s.Waiting == 0:
 		next = "no call"
-	case s.NextIn < 0:
+	case s.NextIn == 0:
 		next = "it leaves at an unknown time"
 	}
 	return fmt.Sprintf("%d waiting, the first for %v (%s), %d admitted, %d of them after a wait, %d refused, %d cancelled, %d unanswered, %d late",

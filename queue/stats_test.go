@@ -14,7 +14,7 @@ import (
 func wantWaits(t *testing.T, when string, q *Queue, waiting int, oldest, nextIn time.Duration) {
 	t.Helper()
 	s := q.Stats()
-	if off := s.NextIn - nextIn; off < 0 || off > 20*time.Microsecond || s.NextIn < 0 != (nextIn < 0) || s.Waiting != waiting || s.Oldest != oldest {
+	if off := s.NextIn - nextIn; off < 0 || off > 20*time.Microsecond || s.NextIn == 0 != (nextIn == 0) || s.Waiting != waiting || s.Oldest != oldest {
 		t.Errorf("%s: %d wait, the oldest for %v, the next leaves in %v; want %d, %v, %v", when, s.Waiting, s.Oldest, s.NextIn, waiting, oldest, nextIn)
 	}
 }
@@ -55,14 +55,14 @@ func TestStats_CountWaitingCalls(t *testing.T) {
 	})
 }
 
-// NextIn is below 0 while it is unknown when the next call leaves.
+// NextIn is 0 while it is unknown when the next call leaves.
 func TestStats_UnknownNextIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.InFlight(1)), Config{})
 		p := admitted(t, q, 1)
 		come(bg, q, 1)
 		pass(time.Minute)
-		wantWaits(t, "a call in flight has to end", q, 1, time.Minute, -1)
+		wantWaits(t, "a call in flight has to end", q, 1, time.Minute, 0)
 		p.Done()
 		pass(time.Second)
 		wantWaits(t, "it has ended", q, 0, 0, 0)
@@ -71,14 +71,14 @@ func TestStats_UnknownNextIn(t *testing.T) {
 		q := New(shared(t, &far{Store: store.NewMemory(), way: time.Second}, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{})
 		come(bg, q, 1)
 		pass(300 * ms)
-		wantWaits(t, "the first reply is not here yet", q, 1, 300*ms, -1)
+		wantWaits(t, "the first reply is not here yet", q, 1, 300*ms, 0)
 		pass(time.Minute)
 	})
 	synctest.Test(t, func(t *testing.T) { // nothing can be booked in the next hour yet, and the time is known
 		q := New(bucket(t, outbound.Hourly(1)), Config{})
 		comeAll(4, bg, q, 1)
 		for range 6 * 60 {
-			if s := q.Stats(); s.Waiting > 0 && (s.NextIn < 0 || s.NextIn > time.Hour+time.Minute) {
+			if s := q.Stats(); s.Waiting > 0 && (s.NextIn == 0 || s.NextIn > time.Hour+time.Minute) {
 				t.Errorf("%+v", s)
 			}
 			pass(time.Minute)

@@ -50,9 +50,9 @@ type waiters struct {
 // sums are costs of calls that wait.
 type sums struct {
 	all         outbound.Cost // of all
-	far         outbound.Cost // of those that surely leave in time or have no deadline
+	far         outbound.Cost // of those without a deadline
 	sure        outbound.Cost // of those that surely leave in time
-	until, gone time.Time     // when the first of all, and of far, may give up that are not sure, or zero
+	until, gone time.Time     // when the first of all may give up that is not sure, and the first of far, or zero
 	mixed       bool          // they may cost differently
 }
 
@@ -140,12 +140,12 @@ func (l *waiters) count(w *waiter, sign float64, sure bool) {
 }
 
 func (s *sums) count(w *waiter, sign float64, sure bool, expires time.Time) {
-	far := sure || w.err == ErrFar
+	far := w.err == ErrFar
 	if sign > 0 && !sure {
 		s.until = earlier(s.until, expires)
-		if far {
-			s.gone = earlier(s.gone, expires)
-		}
+	}
+	if sign > 0 && far {
+		s.gone = earlier(s.gone, expires)
 	}
 	for i, c := range w.cost {
 		s.all[i] = max(0, s.all[i]+sign*c)
