@@ -28,12 +28,10 @@ func (p *Profile) body(status int, h http.Header, f *candidates, s *Signal) *Bod
 
 // lists reports whether the header has the line that the body must have.
 func (k *Body) lists(h http.Header, f *candidates) bool {
-	if k.Header == "" {
-		return true
-	}
-	if aboutLimits(k.Header) && f.n <= len(f.few) && // which is cheaper than to look it up
-		!slices.ContainsFunc(f.few[:f.n], func(l line) bool { return strings.EqualFold(l.name, k.Header) }) {
-		return false
+	missing := aboutLimits(k.Header) && f.n <= len(f.few) && // which is cheaper than to look it up
+		!slices.ContainsFunc(f.few[:f.n], func(l line) bool { return strings.EqualFold(l.name, k.Header) })
+	if missing || k.Header == "" {
+		return !missing
 	}
 	v, _, _ := strings.Cut(h.Get(k.Header), ";")
 	v = trim(v)
@@ -183,12 +181,10 @@ func (b *body) begin() {
 
 // within waits for the end of something, for at most d, and reports whether it has ended.
 func within(d time.Duration, end <-chan struct{}) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-end:
 		return true
-	case <-t.C:
+	case <-time.After(d):
 		return false
 	}
 }

@@ -21,7 +21,7 @@ func (r *reader) headers() (custom bool) {
 	}
 	for _, one := range r.lines(star) {
 		if len(one.lines) > 0 && !r.p.lists(one.name) {
-			custom = r.unlisted(one.name, one.lines) || custom
+			custom = r.unlisted(one.name, one.lines, star) || custom
 		}
 	}
 	r.milliseconds()
@@ -49,9 +49,9 @@ func (f *Field) label(policy string, i int) *label {
 
 // unlisted reads a header that no field without an asterisk lists. It reports whether it is for
 // Judge.
-func (r *reader) unlisted(name string, v []string) (custom bool) {
+func (r *reader) unlisted(name string, v []string, stars bool) (custom bool) {
 	read := false
-	for i := range r.p.Fields {
+	for i := 0; stars && i < len(r.p.Fields); i++ {
 		f := &r.p.Fields[i]
 		before, after, star := strings.Cut(f.Header, "*")
 		if star && len(name) >= len(f.Header) && strings.EqualFold(name[:len(before)], before) &&
@@ -60,7 +60,7 @@ func (r *reader) unlisted(name string, v []string) (custom bool) {
 			r.headerLines(f.label(lower(clean(name[len(before):len(name)-len(after)])), i), v)
 		}
 	}
-	if read || !aboutLimits(name) {
+	if read || stars && !aboutLimits(name) {
 		return custom
 	}
 	if l := common[name]; l != nil {

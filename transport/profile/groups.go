@@ -48,7 +48,7 @@ var common = func() map[string]*label {
 		all[f.Header] = f.label(f.Policy, 0)
 	}
 	for name := range strings.FieldsSeq(`Ratelimit-Limit Ratelimit-Remaining Ratelimit-Reset Ratelimit-Resettime Ratelimit-Name
-		X-Ratelimit-Limit X-Ratelimit-Remaining X-Ratelimit-Reset X-Ratelimit-Reset-After
+		X-Ratelimit-Limit X-Ratelimit-Remaining X-Ratelimit-Reset X-Ratelimit-Reset-After X-Ratelimit-Used X-Ratelimit-Resource
 		X-Rate-Limit-Limit X-Rate-Limit-Remaining X-Rate-Limit-Reset`) {
 		l, _ := labelOf(name)
 		all[name] = &l

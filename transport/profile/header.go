@@ -21,7 +21,7 @@ const (
 
 // candidates are the headers that may be about limits.
 type candidates struct {
-	few   [8]line
+	few   [7]line
 	n     int  // how many there are, which may be more than a few
 	size  int  // bytes of their values
 	cache bool // the response may come from a cache
@@ -41,6 +41,8 @@ func (f *candidates) scan(h http.Header) {
 	}
 	for name, v := range h {
 		switch {
+		case len(name) < len("Ratelimit") || strings.IndexByte(name, 'm') < 0 && !asksToWait(name): // most, for little time
+			f.cache = f.cache || name == "Age"
 		case len(v) > 0 && aboutLimits(name):
 			v = v[:min(len(v), maxLines)]
 			if f.n < len(f.few) {
@@ -51,21 +53,21 @@ func (f *candidates) scan(h http.Header) {
 				f.size += perValue + min(len(one), maxValue)
 			}
 		case name == "X-From-Cache":
-			f.n++ // which counts alone, too
-			fallthrough
-		case name == "Age":
-			f.cache = true
+			f.n, f.cache = f.n+1, true // which counts alone, too
 		}
 	}
 }
 
 // aboutLimits reports whether the name of a header may be that of a limit or a wait.
 func aboutLimits(name string) bool {
-	if len(name) < len("Ratelimit") {
-		return false
-	}
-	return strings.IndexByte(name, 'm') >= 0 && (strings.Contains(name, "imit") || strings.Contains(name, "emaining")) ||
-		strings.HasSuffix(name, "etry-After") || strings.HasSuffix(name, "etry-After-Ms")
+	m := strings.IndexByte(name, 'm')
+	return m > 0 && len(name) >= len("Ratelimit") && (strings.HasPrefix(name[m-1:], "imit") ||
+		strings.Contains(name[m:], "imit") || strings.Contains(name[m-1:], "emaining")) || asksToWait(name)
+}
+
+// asksToWait reports whether a header may be a Retry-After.
+func asksToWait(name string) bool {
+	return strings.HasSuffix(name, "etry-After") || strings.HasSuffix(name, "etry-After-Ms")
 }
 
 // lines returns the headers to read: the common ones if there are too many. The order does not
@@ -156,11 +158,8 @@ func (r *reader) cached() bool {
 func (r *reader) clock() time.Time {
 	if r.at.IsZero() {
 		r.at = r.now
-		// Another Date would be a proxy's.
-		if v := r.header["Date"]; len(v) > 0 && len(v[0]) <= maxValue {
-			if at, ok := timestamp(trim(v[0])); ok {
-				r.at, r.dated = at, true
-			}
+		if at, ok := timestamp(trim(r.header.Get("Date"))); ok { // another Date would be a proxy's
+			r.at, r.dated = at, true
 		}
 	}
 	return r.at

@@ -170,8 +170,9 @@ var generic = add(Profile{
 //
 // Read reads at most 4 KiB of values, no line above 1 KiB, and 16 lines of one name. A response
 // without limits costs no allocation.
-func (p *Profile) Read(resp *http.Response, now time.Time) Signal {
-	return p.ReadEarly(resp, now, nil)
+func (p *Profile) Read(resp *http.Response, now time.Time) (s Signal) {
+	p.read(&s, resp, now, nil)
+	return s
 }
 
 // ReadEarly is Read for callers that have to know of a refusal before its body is there. If the
@@ -180,16 +181,7 @@ func (p *Profile) Read(resp *http.Response, now time.Time) Signal {
 // turns out to be a [Lock]. ReadEarly judges a response whose body comes with its headers as a
 // whole, and does not call early. It may be nil.
 func (p *Profile) ReadEarly(resp *http.Response, now time.Time, early func(Signal)) (s Signal) {
-	if resp == nil {
-		return s
-	}
-	if p == nil {
-		p = Generic
-	}
-	var f candidates
-	if f.scan(resp.Header); f.n > 0 || p.mayRead(resp.StatusCode, resp.Header, &f) {
-		return p.read(resp, now, &f, early)
-	}
+	p.read(&s, resp, now, early)
 	return s
 }
 
@@ -203,16 +195,26 @@ func (p *Profile) mayRead(status int, h http.Header, f *candidates) bool {
 // statusOverloaded is what several vendors answer when they are overloaded.
 const statusOverloaded = 529
 
-// read is Read for a response that may have something to read.
-func (p *Profile) read(resp *http.Response, now time.Time, f *candidates, early func(Signal)) Signal {
+// read is ReadEarly into a Signal, which costs time to copy.
+func (p *Profile) read(to *Signal, resp *http.Response, now time.Time, early func(Signal)) {
+	if p = cmp.Or(p, Generic); resp == nil {
+		return
+	}
+	var f candidates
+	f.scan(resp.Header)
+	plain := p == generic && resp.StatusCode == http.StatusOK // mayRead would find nothing, in a fifth of the time
+	if f.n == 0 && (plain || !p.mayRead(resp.StatusCode, resp.Header, &f)) {
+		return
+	}
 	if now.IsZero() {
 		now = time.Now()
 	}
 	var r reader // not a literal, which would be copied
-	r.p, r.header, r.candidates, r.left, r.now, r.ms = p, resp.Header, *f, maxRead, now, None
+	r.p, r.header, r.candidates, r.left, r.now, r.ms = p, resp.Header, f, maxRead, now, None
 	s := &r.s
 	if r.cached() {
-		return Signal{Cached: true}
+		to.Cached = true
+		return
 	}
 	custom := r.headers() || r.s.overdrawn && r.s.HasRetryAfter
 	r.mergePolicies()
@@ -227,7 +229,7 @@ func (p *Profile) read(resp *http.Response, now time.Time, f *candidates, early 
 		s.Throttled = true
 	}
 	s.Free = !s.Throttled && slices.Contains(p.Free, status)
-	peek := p.body(status, resp.Header, f, s)
+	peek := p.body(status, resp.Header, &f, s)
 	if peek == nil || !p.readable(resp) {
 		r.judge(p, status, nil, peek != nil && !peek.Silent, custom)
 	} else {
@@ -247,7 +249,7 @@ func (p *Profile) read(resp *http.Response, now time.Time, f *candidates, early 
 		r.judge(p, status, b.look(true), true, custom)
 	}
 	r.finish(p)
-	return r.s
+	*to = r.s
 }
 
 // judge lets the profile's rules and its function look at what there is. listed and custom are why

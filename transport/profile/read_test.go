@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -321,4 +322,25 @@ func TestRead_TimesSince1970InSimulatedTime(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Read takes a short way for a plain success by Generic. A copy of Generic, which takes the long
+// way, reads the same.
+func TestRead_GenericTakesNoShorterWay(t *testing.T) {
+	long := *profile.Generic
+	long.Bodies = append([]profile.Body{}, long.Bodies...)
+	for _, resp := range []*http.Response{
+		answer(200), usual(200), answer(200, "Age", "5"), answer(200, "X-From-Cache", "1"), answer(200, "X-Mashery-Error-Code", "ERR_403_OVER_QPS"),
+		answer(200, "X-Bapi-Limit-Status", "0"), answer(200, "Retry-After", "5"), answer(200, "Content-Type", "application/problem+json"),
+	} {
+		short, want := profile.Generic.Read(resp, now), long.Read(resp, now)
+		if !reflect.DeepEqual(short, want) {
+			t.Errorf("%v: read %+v, want %+v", resp.Header, short, want)
+		}
+	}
+	for _, k := range long.Bodies {
+		if k.Status == 200 && k.Header != "X-Bapi-Limit-Status" {
+			t.Errorf("Generic reads the body of a plain success: %+v", k)
+		}
+	}
 }

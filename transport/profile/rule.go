@@ -165,7 +165,7 @@ func (r *reader) words(p *Profile, status int, text []byte, listed bool) {
 // ruled reports whether a rule of a status may fit a response whose body is not read.
 func (p *Profile) ruled(status int) bool {
 	for i := range p.Rules { // by address: this runs for every response
-		if u := &p.Rules[i]; u.Status == status && (!strings.HasPrefix(u.In, "/") || strings.Contains(u.In, " ")) {
+		if u := &p.Rules[i]; u.Status == status && (!strings.HasPrefix(u.In, "/") || strings.IndexByte(u.In, ' ') > 0) {
 			return true
 		}
 	}

@@ -18,11 +18,13 @@ func timestamp(v string) (time.Time, bool) {
 		return isoTimestamp(v)
 	case len(v) == len(http.TimeFormat) && v[3] == ',':
 		layout = http.TimeFormat
-		weekday := strings.Index("SunMonTueWedThuFriSat", v[:3])
-		month := strings.Index("JanFebMarAprMayJunJulAugSepOctNovDec", v[8:11])
-		if min(weekday, month) >= 0 && weekday%3+month%3 == 0 && v[3:5]+v[7:8]+v[11:12]+v[16:17]+v[25:] == ",     GMT" {
-			// Nearly every response has a Date, and ISO 8601 takes a fifth of the time.
-			v, layout = v[12:16]+"-"+"010203040506070809101112"[month/3*2:][:2]+"-"+v[5:7]+"T"+v[17:25]+"Z", time.RFC3339
+		// Nearly every response has a Date, and time.Parse takes ten times as long.
+		weekday, month := strings.Index("SunMonTueWedThuFriSat", v[:3]), strings.Index("JanFebMarAprMayJunJulAugSepOctNovDec", v[8:11])
+		y, d, h, m, s := 100*twoDigits(v[12:])+twoDigits(v[14:]), twoDigits(v[5:]), twoDigits(v[17:]), twoDigits(v[20:]), twoDigits(v[23:])
+		if min(weekday, month, y, d, h, m, s) >= 0 && weekday%3+month%3 == 0 && h < 24 && m < 60 && s < 60 &&
+			v[4] == ' ' && v[7] == ' ' && v[11] == ' ' && v[16] == ' ' && v[19] == ':' && v[22] == ':' && v[25:] == " GMT" {
+			at := time.Date(y, time.Month(month/3+1), d, h, m, s, 0, time.UTC)
+			return at, at.Day() == d
 		}
 	case len(v) == len(time.ANSIC) && v[3] == ' ':
 		layout = time.ANSIC
@@ -41,6 +43,14 @@ func timestamp(v string) (time.Time, bool) {
 	}
 	at, err := time.Parse(layout, v)
 	return at, err == nil
+}
+
+// twoDigits returns the number at the beginning of a text, or one below zero.
+func twoDigits(v string) int {
+	if !isDigit(v[0]) || !isDigit(v[1]) {
+		return -1 << 20
+	}
+	return 10*int(v[0]-'0') + int(v[1]-'0')
 }
 
 const jsLayout = "Mon Jan 02 2006 15:04:05 GMT-0700"
