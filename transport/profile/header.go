@@ -3,6 +3,7 @@ package profile
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"net/http"
 	"net/textproto"
 	"slices"
@@ -76,13 +77,11 @@ func (r *reader) lines(star bool) (all []line) {
 	if r.n <= len(r.few) && r.size <= maxRead && !star {
 		return r.few[:r.n]
 	}
-	if len(r.header) > maxNames {
-		for _, name := range commonNames {
-			all = append(all, line{name, lines(r.header, name)})
-		}
-		return all
+	names := commonNames
+	if len(r.header) <= maxNames {
+		names = slices.Collect(maps.Keys(r.header))
 	}
-	for name := range r.header {
+	for _, name := range names {
 		if star || aboutLimits(name) {
 			all = append(all, line{name, lines(r.header, name)})
 		}
@@ -95,8 +94,7 @@ func (r *reader) lines(star bool) (all []line) {
 
 // waitsFirst orders names so that the wait is read before there is too much.
 func waitsFirst(a, b string) int {
-	const wait = "etry-After"
-	return cmp.Or(cmp.Compare(min(strings.Index(b, wait), 0), min(strings.Index(a, wait), 0)), strings.Compare(a, b))
+	return cmp.Or(cmp.Compare(min(strings.Index(b, "etry-After"), 0), min(strings.Index(a, "etry-After"), 0)), strings.Compare(a, b))
 }
 
 // reader reads one response into a Signal.
@@ -158,8 +156,10 @@ func (r *reader) cached() bool {
 func (r *reader) clock() time.Time {
 	if r.at.IsZero() {
 		r.at = r.now
-		if at, ok := timestamp(trim(r.header.Get("Date"))); ok { // another Date would be a proxy's
-			r.at, r.dated = at, true
+		if v := r.header["Date"]; len(v) > 0 { // another Date would be a proxy's
+			if at, ok := timestamp(trim(v[0])); ok {
+				r.at, r.dated = at, true
+			}
 		}
 	}
 	return r.at
