@@ -15,14 +15,14 @@ import (
 var replies = sync.Pool{New: func() any { return new(reply) }}
 
 // acquire is Acquire for a call that the cell cannot decide.
-func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
+func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
 	if c.charged() == (Cost{}) && b.slots().most() == 0 {
 		return b.acquireNothing(ctx, &c)
 	}
 	if k, done, err := b.takeHere(&c); done {
 		return k, err
 	}
-	k := &call{core: b, cost: [1]Cost{c}}
+	k := &call{core: &b.core, cost: [1]Cost{c}}
 	var end time.Time
 	ahead, wait := b.ahead(), time.Duration(0)
 	for again := false; ; again = true {
@@ -61,7 +61,7 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 			return k, nil
 		}
 		k.leave()
-		back, late := b.giveBack(&call{core: b, force: k.force, cost: k.cost, charge: k.charge}), &StoreError{Op: "book", Key: b.key, Err: errLate}
+		back, late := b.giveBack(&call{core: &b.core, force: k.force, cost: k.cost, charge: k.charge}), &StoreError{Op: "book", Key: b.key, Err: errLate}
 		var over <-chan time.Time
 		if again {
 			over = time.After(time.Until(end))
@@ -83,13 +83,13 @@ func (b *core) acquire(ctx context.Context, c Cost) (Call, error) {
 
 // opens reports whether a window of a bucket in a store frees many units at a time: a call that
 // leaves late would leave together with those. Calendars keep a second free for that.
-func (b *core) opens() bool {
+func (b *Bucket) opens() bool {
 	p := b.slow.Load()
 	return p != nil && p.shared != nil && slices.ContainsFunc(p.force.Load().law, func(l store.Limit) bool { return l.Window > 0 && l.Parted() })
 }
 
 // ahead returns how far ahead to book a call, so that its reply is here by then.
-func (b *core) ahead() time.Duration {
+func (b *Bucket) ahead() time.Duration {
 	if !b.opens() {
 		return 0
 	}
@@ -98,7 +98,7 @@ func (b *core) ahead() time.Duration {
 
 // punctual waits until the time of a call that was booked so far ahead, and reports whether it is
 // not past. If it is, next is how far ahead to book another: not much further for one late reply.
-func (b *core) punctual(ctx context.Context, k *call, r *reply, asked time.Time, ahead time.Duration) (ok bool, next time.Duration) {
+func (b *Bucket) punctual(ctx context.Context, k *call, r *reply, asked time.Time, ahead time.Duration) (ok bool, next time.Duration) {
 	c := b.clock(r, asked, new(Clock))
 	most, back := c.Tolerance(0), c.back
 	if back <= most/2 {
@@ -121,7 +121,7 @@ func (b *core) punctual(ctx context.Context, k *call, r *reply, asked time.Time,
 
 // takeHere charges a call to the key in this process directly, if it has no other work. It
 // reports whether it has decided.
-func (b *core) takeHere(c *Cost) (admitted Call, done bool, err error) {
+func (b *Bucket) takeHere(c *Cost) (admitted Call, done bool, err error) {
 	p := b.slow.Load()
 	if p == nil || b.unit != 0 || p.shared != nil || p.slots.most() > 0 || p.watches.Load() != nil || !p.waiting.quiet() {
 		return nil, false, nil
@@ -142,7 +142,7 @@ func (b *core) takeHere(c *Cost) (admitted Call, done bool, err error) {
 	at := now()
 	var k *call
 	t := l.stored.Take(f.number, &n, periods, 0, at, unix, func() *store.Charge {
-		k = &call{core: b, cost: [1]Cost{*c}, admitted: at}
+		k = &call{core: &b.core, cost: [1]Cost{*c}, admitted: at}
 		return &k.charge[0]
 	})
 	switch {
@@ -161,19 +161,19 @@ type withinKey struct{}
 
 // inJob reports whether ctx is that of a job that is in flight, so that its requests are not
 // counted.
-func (b *core) inJob(ctx context.Context) bool {
+func (b *Bucket) inJob(ctx context.Context) bool {
 	if b.slots().most() == 0 {
 		return false
 	}
 	within, _ := ctx.Value(withinKey{}).(*core)
-	return within == b
+	return within == &b.core
 }
 
 // giveBack returns calls that were admitted too late or found no slot, in a request of its own. If
 // the caller's ctx ended the request, it would be unknown whether they were returned, and returning
 // them twice would admit too much. What the store's own error loses stays charged. The caller need
 // not wait for the error.
-func (b *core) giveBack(calls ...*call) <-chan error {
+func (b *Bucket) giveBack(calls ...*call) <-chan error {
 	ended := make(chan error, 1)
 	go func() {
 		err := b.do(context.Background(), "give back", &step{Op: store.Op{Action: store.Book}, back: calls}, new(reply))
@@ -185,8 +185,8 @@ func (b *core) giveBack(calls ...*call) <-chan error {
 
 // acquireNothing is acquire for a call that costs nothing. It is admitted unless a hold lasts, also
 // before calls that are booked.
-func (b *core) acquireNothing(ctx context.Context, c *Cost) (Call, error) {
-	k := &call{core: b, admitted: now()}
+func (b *Bucket) acquireNothing(ctx context.Context, c *Cost) (Call, error) {
+	k := &call{core: &b.core, admitted: now()}
 	var r reply
 	if err := b.look(ctx, "look", &step{}, &r); err != nil {
 		return nil, err

@@ -29,9 +29,9 @@ type Clock struct {
 }
 
 // clock returns what the reply to a request of that time reports. older is the clock before.
-func (b *core) clock(r *reply, sent time.Time, older *Clock) Clock {
+func (b *Bucket) clock(r *reply, sent time.Time, older *Clock) Clock {
 	now := time.Now().Add(-r.slept)
-	k := Clock{core: b, whole: &r.force.limitSet, number: r.Number, shared: b.remote()}
+	k := Clock{core: &b.core, whole: &r.force.limitSet, number: r.Number, shared: b.remote()}
 	decided, state := r.decided()
 	k.limits, k.state = decided, *state
 	k.lates, k.early = older.lates, older.early

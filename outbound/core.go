@@ -58,7 +58,7 @@ type slowPath struct {
 // reserved is the bucket of Reservations under the limits of an inForce.
 type reserved struct {
 	limits *inForce
-	bucket *Bucket
+	bucket idler // a *Bucket
 }
 
 // init sets the core up for these limits, in this process or, if it is not nil, in a store.
@@ -347,7 +347,7 @@ func (b *core) idle() bool {
 	case !p.slots.idle() || p.local.changed():
 		return false
 	}
-	if r := p.reserved.Load(); r != nil && !r.bucket.idle() {
+	if r := p.reserved.Load(); r != nil && !r.bucket.Idle() {
 		return false
 	}
 	var r reply

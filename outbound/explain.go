@@ -92,7 +92,7 @@ func (b *Bucket) ExplainBeside(ctx context.Context, c Cost, headroom float64) (e
 	if s.Last > time.Microsecond { // in a hold the time of what has left before it
 		e.Booked = s.Real(s.Last)
 	}
-	longest, units := e.explainLimits(&r, &k, headroom), k.limits.units(&c)
+	longest, units := b.explainLimits(&e, &r, &k), k.limits.units(&c)
 	units = (&store.Op{Headroom: headroom}).Needs(k.limits.law, &units)
 	w, _, _ := s.Wait(k.limits.law, &units)
 	e.Wait = s.Real(w)
@@ -120,16 +120,16 @@ func (b *Bucket) ExplainBeside(ctx context.Context, c Cost, headroom float64) (e
 
 // explainLimits adds the state of each limit, and names the one that makes the call wait longest.
 // It returns the longest wait that one of them alone makes.
-func (e *Explanation) explainLimits(r *reply, k *Clock, headroom float64) (longest time.Duration) {
+func (*Bucket) explainLimits(e *Explanation, r *reply, k *Clock) (longest time.Duration) {
 	s, units, at, most := &k.state, r.force.units(&e.Cost), 0, time.Duration(0)
-	needs := (&store.Op{Headroom: headroom}).Needs(k.limits.law, &units)
+	needs := (&store.Op{Headroom: k.headroom}).Needs(k.limits.law, &units)
 	defer func(rem time.Duration) { s.Rem = rem }(s.Rem)
 	s.Rem = 0
 	e.States = r.states()
 	for i := range e.States {
 		l := &e.States[i]
 		if l.Limit.inFlight {
-			l.Headroom = float64(keptFree(int(l.Limit.Capacity), headroom))
+			l.Headroom = float64(keptFree(int(l.Limit.Capacity), k.headroom))
 			if float64(r.used)+l.Headroom >= l.Limit.Capacity {
 				l.Wait = -1
 			}

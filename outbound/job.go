@@ -107,29 +107,33 @@ func PermitFrom(ctx context.Context) *Permit {
 // limiter of your own without a bucket is the job's if both are equal. An observer of l alone
 // misses the first request.
 func (p *Permit) AcquireIn(ctx context.Context, l Limiter, c Cost) (err error) {
-	var to Limiter
-	for in := ctx; ctx.Err() == nil && c.real(); {
-		j, ok := in.Value(permitKey{}).(*jobContext)
-		if !ok {
-			break
-		}
-		if to == nil {
-			to = innermost(l)
-		}
-		b, _ := to.(*Bucket)
+	job, ok := ctx.Value(permitKey{}).(interface {
+		acquire(context.Context, Limiter, Cost) (Permit, error)
+	})
+	if !ok || ctx.Err() != nil || !c.real() {
+		*p, err = l.Acquire(ctx, c)
+		return err
+	}
+	*p, err = job.acquire(ctx, l, c)
+	return err
+}
+
+// acquire admits a request of the job by the job's permit or by that of a job around it, or by l.
+func (j *jobContext) acquire(ctx context.Context, l Limiter, c Cost) (Permit, error) {
+	to := innermost(l)
+	b, _ := to.(*Bucket)
+	for ok := true; ok; j, ok = j.Context.Value(permitKey{}).(*jobContext) {
 		if b != nil && j.job.bucket() == &b.core || same(innermost(j.limiter), to) {
 			mine, over := j.job.first(b, &c)
 			if !over && b != nil {
 				ctx = context.WithValue(ctx, withinKey{}, &b.core)
 			}
 			if mine {
-				return j.serve(ctx, l, c, p)
+				return j.serve(ctx, l, c)
 			}
 		}
-		in = j.Context
 	}
-	*p, err = l.Acquire(ctx, c)
-	return err
+	return l.Acquire(ctx, c)
 }
 
 // bucket returns what the permit is charged to, or nil if that is unknown.
@@ -180,15 +184,21 @@ type jobContext struct {
 	job     shared
 }
 
+// running says when the job of a ctx has begun, and what its ctx was made from.
+func (j *jobContext) running() (time.Duration, context.Context) { return j.began, j.Context }
+
 // ran returns how long the job of a ctx had run at this time. Among jobs within jobs, it takes the
 // one that has set the deadline, or else the outermost.
 func ran(ctx context.Context, deadline time.Time, at time.Duration) (d time.Duration) {
 	for {
-		j, ok := ctx.Value(permitKey{}).(*jobContext)
+		j, ok := ctx.Value(permitKey{}).(interface {
+			running() (time.Duration, context.Context)
+		})
 		if !ok {
 			return d
 		}
-		d, ctx = max(0, at-j.began), j.Context
+		began, around := j.running()
+		d, ctx = max(0, at-began), around
 		if outer, ok := ctx.Deadline(); !ok || !outer.Equal(deadline) {
 			return d
 		}
@@ -205,8 +215,8 @@ func (j *jobContext) Value(key any) any {
 	return j.Context.Value(key)
 }
 
-// serve makes p the permit of the job's first request, which costs c.
-func (j *jobContext) serve(ctx context.Context, l Limiter, c Cost, p *Permit) error {
+// serve returns the permit of the job's first request, which costs c.
+func (j *jobContext) serve(ctx context.Context, l Limiter, c Cost) (Permit, error) {
 	extra, was, more := c, j.cost.charged(), false
 	for i, n := range c.charged() {
 		if extra[i] = Free; n > was[i] {
@@ -214,16 +224,14 @@ func (j *jobContext) serve(ctx context.Context, l Limiter, c Cost, p *Permit) er
 		}
 	}
 	if !more {
-		*p = Permit{call: &j.job, flags: flagDone} // the job ends it
-		return nil
+		return Permit{call: &j.job, flags: flagDone}, nil // the job ends it
 	}
 	permit, err := l.Acquire(ctx, extra)
 	if err != nil {
 		j.job.returned()
-		return err
+		return Permit{}, err
 	}
-	*p = Permit{call: &firstCall{shared: &j.job, cost: was, more: extra, extra: permit}}
-	return nil
+	return Permit{call: &firstCall{shared: &j.job, cost: was, more: extra, extra: permit}}, nil
 }
 
 // firstCall is a job's first request that costs more than the job. The difference has a permit of

@@ -291,6 +291,16 @@ func (p *Permit) TakesAnswers() bool {
 	return p.call != nil || p.core != nil
 }
 
+// member is [Pool.Member].
+func (p *Permit) member(pool any) int {
+	if p != nil {
+		if k, ok := p.call.(interface{ member(pool any) int }); ok {
+			return k.member(pool)
+		}
+	}
+	return -1
+}
+
 // guarded is a permit that several goroutines use.
 type guarded struct {
 	mu     sync.Mutex
@@ -319,7 +329,7 @@ func (g *guarded) State() State        { return read(g, (*Permit).State) }
 func (g *guarded) TakesAnswers() bool  { return read(g, (*Permit).TakesAnswers) }
 func (g *guarded) pending() bool       { return read(g, (*Permit).Pending) }
 func (g *guarded) bucket() *core       { return read(g, (*Permit).bucket) }
-func (g *guarded) member(of *Pool) int { return read(g, of.Member) }
+func (g *guarded) member(pool any) int { return read(g, func(p *Permit) int { return p.member(pool) }) }
 
 func (g *guarded) fails(bad bool) {
 	g.mu.Lock()

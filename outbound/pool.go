@@ -407,21 +407,14 @@ func (k *pooled) pending() bool {
 // Member returns the index of the member that has admitted the call of this permit, even in a job
 // of [Do], [Wrap] or [Each]. It is -1 if no member of p has.
 func (p *Pool) Member(permit *Permit) int {
-	if permit != nil {
-		if k, ok := permit.call.(interface{ member(*Pool) int }); ok {
-			return k.member(p)
-		}
-	}
-	return -1
+	return permit.member(p)
 }
 
-func (p *Permit) member(of *Pool) int { return of.Member(p) }
-
-func (k *pooled) member(of *Pool) int {
-	if k.pool == of {
+func (k *pooled) member(pool any) int {
+	if k.pool == pool {
 		return k.index
 	}
-	return k.guarded.member(of)
+	return k.guarded.member(pool)
 }
 
 // Idle reports whether forgetting all members loses nothing.
