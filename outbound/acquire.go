@@ -123,7 +123,7 @@ func (b *Bucket) punctual(ctx context.Context, k *call, r *reply, asked time.Tim
 // reports whether it has decided.
 func (b *Bucket) takeHere(c *Cost) (admitted Call, done bool, err error) {
 	p := b.slow.Load()
-	if p == nil || b.unit != 0 || p.shared != nil || p.slots.most() > 0 || p.watches.Load() != nil || !p.waiting.quiet() {
+	if p == nil || b.unit != 0 || p.shared != nil || p.slots.most() > 0 || p.watches.Load() != nil || !p.outbox.Quiet() {
 		return nil, false, nil
 	}
 	f := p.force.Load()
@@ -177,7 +177,7 @@ func (b *Bucket) giveBack(calls ...*call) <-chan error {
 	ended := make(chan error, 1)
 	go func() {
 		err := b.do(context.Background(), "give back", &step{Op: store.Op{Action: store.Book}, back: calls}, new(reply))
-		b.slowPath().waiting.changed()
+		b.slowPath().outbox.Changed()
 		ended <- err
 	}()
 	return ended

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -118,13 +119,13 @@ func (a *Answer) concerns(b interface {
 }
 
 // report returns the report of an answer to the call of this charge.
-func (a *Answer) report(c *store.Charge, by *limitSet) report {
-	r := report{Report: store.Report{Kind: store.Held, Charge: c, Wait: max(0, a.Wait), Reason: whyOf(a.Reason)}, by: by}
+func (a *Answer) report(c *store.Charge, by []store.Limit) reports.Report {
+	r := reports.Report{Report: store.Report{Kind: store.Held, Charge: c, Wait: max(0, a.Wait), Reason: whyOf(a.Reason)}, By: by}
 	switch a.Kind {
 	case AnswerRefused:
 		r.Kind, r.MaxWait, r.Epoch = store.Refused, max(0, a.MaxWait), c.Epoch
 	case AnswerRemaining:
-		r.Kind, r.used, r.Reason = store.Remaining, a.Remaining, whyOf("exhausted")
+		r.Kind, r.Used, r.Reason = store.Remaining, a.Remaining, whyOf("exhausted")
 	}
 	return r
 }

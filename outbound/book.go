@@ -119,14 +119,14 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 		}
 	}
 	m.watches.announceLate(k.Lost, k.Late)
-	changes, lates := m.waiting.changes.Load(), m.waiting.lates.Load()
+	changes, lates := m.outbox.Changes(), m.outbox.Lates()
 	sent := time.Now()
 	var r reply
 	err := b.book(ctx, &s, &r)
 	clear(k.back)
 	k.back = k.back[:0]
 	if len(s.back) > 0 {
-		m.waiting.changed()
+		m.outbox.Changed()
 	}
 	if len(r.missed) > 0 {
 		var back []*call

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -213,7 +214,7 @@ func (b *Bucket) stop(ctx context.Context, kind store.ReportKind, name string, d
 	if d <= 0 {
 		return fmt.Errorf("%w: %s of %v for %s", ErrInvalid, name, d, quote(b.key))
 	}
-	reports := [1]report{{Report: store.Report{Kind: kind, Wait: d}}}
+	reports := [1]reports.Report{{Report: store.Report{Kind: kind, Wait: d}}}
 	return b.do(ctx, name, &step{reports: reports[:]}, new(reply))
 }
 
@@ -353,10 +354,10 @@ func (b *Bucket) Waiting(f func()) (stop func()) {
 	if b.isZero() {
 		return func() {}
 	}
-	leave := b.slowPath().waiting.listen(f)
+	leave := b.slowPath().outbox.Listen(f)
 	return func() {
 		left := leave()
-		if h := b.slots().fleet; h != nil && !b.slowPath().waiting.watched() {
+		if h := b.slots().fleet; h != nil && !b.slowPath().outbox.Watched() {
 			h.forgo()
 		}
 		switch {

@@ -77,7 +77,7 @@ func (k *Clock) Known() bool { return k.core != nil }
 
 // Changed reports whether [Bucket.Waiting] was notified since the request began, except of what the
 // request itself has reported. A caller that was not yet registered has missed it.
-func (k *Clock) Changed() bool { return k.core.slowPath().waiting.changes.Load() != k.changes }
+func (k *Clock) Changed() bool { return k.core.slowPath().outbox.Changes() != k.changes }
 
 // Holds reports whether the ticket still names a reservation. It is void after a Resume, and after
 // a SetLimits unless it was due within a second. It is also void if a hold or a slow-down has moved

@@ -9,6 +9,7 @@ import (
 	"unique"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/calendar"
+	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -48,7 +49,7 @@ type slowPath struct {
 	base     uint64                  // its hash
 	force    atomic.Pointer[inForce] // the newest that this process knows of
 	slots    slots
-	waiting  waiting
+	outbox   reports.Outbox
 	watches  watches
 	local    localState
 	shared   *sharedState             // nil if the state is in local
@@ -74,7 +75,7 @@ func (b *core) init(key string, limits []Limit, in store.Store) {
 	p := b.newSlowPath(keyed(limits))
 	if in != nil {
 		if l := p.slots.limit.Load(); l != nil {
-			p.slots.fleet = newHolder(&p.slots, key, l, in, p.waiting.changed)
+			p.slots.fleet = newHolder(&p.slots, key, l, in, p.outbox.Changed)
 		}
 		p.shared = &sharedState{store: in, key: storeKey(key)}
 		p.force.Store(&inForce{limitSet: p.made})
@@ -88,7 +89,7 @@ func (b *core) newSlowPath(limits []Limit) *slowPath {
 	p.force.Store(&inForce{limitSet: p.made, number: firstNumber})
 	p.slots.limit.Store(inFlightOf(limits))
 	p.slots.cut, p.slots.full = never, never
-	p.waiting.init()
+	p.outbox.Init()
 	p.local.init(b.born, &p.made, p.base)
 	return p
 }
@@ -162,26 +163,26 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 	p := b.slowPath()
 	// Settles ride only on operations that neither a caller's ctx nor a refusal can end.
 	settles := p.shared == nil || s.waits || ctx.Done() == nil && s.Action < store.Resume
-	reports, reported := p.waiting.piggyback(settles)
-	if len(reports) > 0 {
-		s.reports = append(reports, s.reports...)
+	riding, reported := p.outbox.Ride(settles)
+	if len(riding) > 0 {
+		s.reports = append(riding, s.reports...)
 	}
 	t := trips.Get().(*trip)
 	err := b.update(ctx, p, s, t, r)
 	t.done()
 	switch {
 	case err != nil:
-		p.waiting.requeue(s.reports, reported)
+		p.outbox.Failed(s.reports, reported)
 		if err == ctx.Err() { // it is no fault of the store's
 			return err
 		}
 		return &StoreError{Op: name, Key: b.key, Err: err}
-	case p.waiting.failing.Swap(false) && p.waiting.hasKept.Load(): // during an outage retries mostly fail
+	case p.outbox.Recovered(): // during an outage retries mostly fail
 		go b.report()
 	}
 	s.settled()
 	if s.Action == store.Replace || s.Action == store.Resume || len(s.reports) > 0 {
-		p.waiting.changed()
+		p.outbox.Changed()
 	}
 	return nil
 }
@@ -216,7 +217,7 @@ func (b *core) update(ctx context.Context, p *slowPath, s *step, t *trip, r *rep
 		if outdated || r.Reported && (err != nil || undone) { // they are not to be sent again
 			s.settled()
 			s.reports, s.back = nil, nil
-			p.waiting.changed()
+			p.outbox.Changed()
 		}
 		if err != nil || !undone && !outdated {
 			break
@@ -231,10 +232,10 @@ func (b *core) update(ctx context.Context, p *slowPath, s *step, t *trip, r *rep
 	if err != nil {
 		r.Reply = store.Reply{}
 	} else if p.shared != nil {
-		p.waiting.confirm(&r.State)
+		p.outbox.Confirm(&r.State)
 	}
 	if p.slots.seat(s, asked, r) {
-		p.waiting.changed()
+		p.outbox.Changed()
 	}
 	if err == nil {
 		p.watches.announce(r)
@@ -426,15 +427,15 @@ func (b *core) charge(f *fill) (c store.Charge) {
 }
 
 // settle sends a Settled, or keeps it for a queue that waits, if any limit counts units.
-func (b *core) settle(r report) {
-	if (r.by == nil || !r.by.open) && !b.slowPath().waiting.postpone(r) {
+func (b *core) settle(r reports.Report) {
+	if !isOpen(r.By) && !b.slowPath().outbox.Postpone(r) {
 		b.report(r)
 	}
 }
 
 // report sends reports, and those that are kept. One that fails and would return units is lost,
 // which costs capacity.
-func (b *core) report(own ...report) {
+func (b *core) report(own ...reports.Report) {
 	_ = b.do(context.Background(), "report", &step{reports: own}, new(reply))
 }
 
@@ -452,7 +453,7 @@ func (b *core) succeeded(epoch int64) {
 	p := b.slow.Load()
 	if p == nil { // it cost nothing: as a call of the cell
 		b.succeededAt(int64(now()))
-	} else if p.waiting.succeeded(epoch) {
+	} else if p.outbox.Succeeded(epoch) {
 		b.report()
 	}
 }

@@ -60,12 +60,14 @@ func newLimitSet(limits []Limit) (s limitSet) {
 		}
 	}
 	s.calendar, s.parts = calendar.New(s.law), slices.ContainsFunc(s.law, func(l store.Limit) bool { return l.Parted() })
-	s.open = len(s.law) == 1 && s.law[0].Name == noLimit.Name
+	s.open = isOpen(s.law)
 	return s
 }
 
 // noLimit is the limit of a key that counts only holds. No call fills it.
 var noLimit = Limit{Capacity: maxCapacity, LeakRate: maxLeakRate, Name: "\x00none"}
+
+func isOpen(law []store.Limit) bool { return len(law) == 1 && law[0].Name == noLimit.Name }
 
 // keyed returns limits for a key: with noLimit if there is none but an InFlight.
 func keyed(limits []Limit) []Limit {
@@ -103,8 +105,9 @@ func (s *limitSet) list() []Limit {
 }
 
 // units returns what a cost takes of each limit.
-func (s *limitSet) units(c *Cost) (n store.Units) {
-	law := s.counts()
+func (s *limitSet) units(c *Cost) store.Units { return unitsOf(s.counts(), c) }
+
+func unitsOf(law []store.Limit, c *Cost) (n store.Units) {
 	for i := range law {
 		n[i] = law[i].Takes(max(0, c[law[i].Unit]))
 	}
@@ -188,15 +191,15 @@ type inForce struct {
 // align returns a charge that was booked by other limits as one by these. Limits that are the same
 // keep what the charge says of them. Another one counts the call as its cost says. A limit that has
 // come since returns nothing, because the charge's Number is too low.
-func (s *limitSet) align(c *store.Charge, by *limitSet, cost *Cost) *store.Charge {
-	if by == nil || store.Same(by.law, s.law) {
+func (s *limitSet) align(c *store.Charge, by []store.Limit, cost *Cost) *store.Charge {
+	if by == nil || store.Same(by, s.law) {
 		return c
 	}
 	d := *c
 	d.N, d.Y, d.Up = s.units(cost), store.Units{}, store.Units{}
 	for i := range s.law {
-		for j := range by.law {
-			if store.Same(s.law[i:i+1], by.law[j:j+1]) {
+		for j := range by {
+			if store.Same(s.law[i:i+1], by[j:j+1]) {
 				d.N[i], d.Y[i], d.Up[i] = c.N[j], c.Y[j], c.Up[j]
 			}
 		}

@@ -91,7 +91,7 @@ func numberOf(word int64, born time.Duration) int64 { return word - int64(born) 
 // still counts as a new one, and so the epoch stays. While calls wait the life goes on,
 // because it shows that a reservation is late.
 func (l *localState) renewLocked(c *cell, p *slowPath, t time.Duration) {
-	if l.stored.Number != firstNumber || t < l.idle || p.waiting.watched() {
+	if l.stored.Number != firstNumber || t < l.idle || p.outbox.Watched() {
 		return
 	}
 	s := store.New(l.idle, 1)

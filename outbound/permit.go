@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -411,11 +412,11 @@ func (k *call) State() State {
 func (k *call) bucket() *core { return k.core }
 
 // by returns the limits that the call was booked by.
-func (k *call) by() *limitSet {
+func (k *call) by() []store.Limit {
 	if k.force == nil {
 		return nil
 	}
-	return &k.force.limitSet
+	return k.force.law
 }
 
 // takeSlot notes the slot that the booking has taken, if it has.
@@ -451,7 +452,7 @@ func (k *call) Settle(used Cost) {
 	if used == (Cost{}) {
 		k.flags |= flagFailed
 	}
-	k.core.settle(report{Report: store.Report{Kind: store.Settled, Charge: &k.charge[0]}, by: k.by(), used: used, cost: k.cost[0]})
+	k.core.settle(reports.Report{Report: store.Report{Kind: store.Settled, Charge: &k.charge[0]}, By: k.by(), Used: used, Cost: k.cost[0]})
 }
 
 func (k *call) Answered(a Answer) {
@@ -477,18 +478,17 @@ func (k *call) Answered(a Answer) {
 
 // sentLate settles the call to nothing, and an unknown charge to its cost: that counts from now on.
 func (k *call) sentLate(by time.Duration) {
-	w := &k.core.slowPath().waiting
-	if k.flags&flagSettled != 0 || !w.late(by) {
+	w := &k.core.slowPath().outbox
+	if k.flags&flagSettled != 0 || !w.Late(now(), by) {
 		return
 	}
-	r := report{Report: store.Report{Kind: store.Settled, Charge: &k.charge[0]}, by: k.by(), cost: k.cost[0]}
+	r := reports.Report{Report: store.Report{Kind: store.Settled, Charge: &k.charge[0]}, By: k.by(), Cost: k.cost[0]}
 	k.core.settle(r)
 	c := &k.charge[0]
 	*c = store.Charge{Born: -1, Epoch: c.Epoch, Number: c.Number}
-	r.used, r.cost = r.cost, Cost{}
+	r.Used, r.Cost = r.Cost, Cost{}
 	k.core.settle(r)
-	w.lates.Add(1) // after the reports: what is booked before they arrive is too early
-	w.changed()
+	w.SentLate() // after the reports: what is booked before they arrive is too early
 }
 
 func (k *call) Done() {
@@ -512,7 +512,7 @@ func (k *call) pending() bool { return k.slot != nil && !k.slot.ended.Load() }
 func (k *call) leave() {
 	if k.slot.drop() > 0 {
 		k.core.slots().free(1)
-		k.core.slowPath().waiting.changed()
+		k.core.slowPath().outbox.Changed()
 	}
 }
 

@@ -51,14 +51,14 @@ func TestLimits_AlignCharge(t *testing.T) {
 	a, b := Limit{Capacity: 100, LeakRate: 1}, Limit{Capacity: 100, LeakRate: 1, Unit: 1}
 	first, second, third := newLimitSet([]Limit{a}), newLimitSet([]Limit{b, a}), newLimitSet([]Limit{a.Of(0, "other")})
 	charge := store.Charge{N: store.Units{10}, Y: store.Units{40}, Up: store.Units{1}, Place: 3 * time.Second, Number: 7}
-	c := second.align(&charge, &first, &Cost{10, 7})
+	c := second.align(&charge, first.law, &Cost{10, 7})
 	if c.N != (store.Units{7, 10}) || c.Y != (store.Units{0, 40}) || c.Up != (store.Units{0, 1}) || c.Place != charge.Place || c.Number != 7 {
 		t.Errorf("%+v", c)
 	}
-	if c = third.align(&charge, &first, &Cost{12}); c.N != (store.Units{12}) || c.Y != (store.Units{}) {
+	if c = third.align(&charge, first.law, &Cost{12}); c.N != (store.Units{12}) || c.Y != (store.Units{}) {
 		t.Errorf("of none that has stayed: %+v", c)
 	}
-	if c = first.align(&charge, &first, &Cost{12}); c != &charge {
+	if c = first.align(&charge, first.law, &Cost{12}); c != &charge {
 		t.Errorf("copied: %+v", c)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -11,7 +12,7 @@ import (
 // take of each limit.
 type step struct {
 	store.Op // without what resolve adds by the limits in force
-	reports  []report
+	reports  []reports.Report
 	costs    []Cost
 	back     []*call
 	limits   []Limit // to set; none: those that the bucket was made with
@@ -20,14 +21,6 @@ type step struct {
 	seats bool // each of costs needs a slot
 	inJob bool // costs are of further requests of jobs, which need no slots
 	waits bool // the caller waits: settles ride along
-}
-
-// report is what a call says about itself, in costs.
-type report struct {
-	store.Report
-	by   *limitSet // that the Charge was booked by
-	used Cost      // Settled: what it really cost; Remaining: what remains, or below 0
-	cost Cost      // Settled: what it was to take
 }
 
 // reply is the result of a step.
@@ -86,14 +79,14 @@ func (t *trip) resolve(key string, s *step, f *inForce) {
 		t.reports = append(t.reports, r.Report)
 		to := &t.reports[i]
 		if r.Charge != nil {
-			to.Charge = f.align(r.Charge, r.by, &r.cost)
+			to.Charge = f.align(r.Charge, r.By, (*Cost)(&r.Cost))
 		}
 		switch r.Kind {
 		case store.Settled:
-			to.Used = f.units(&r.used)
+			to.Used = f.units((*Cost)(&r.Used))
 		case store.Remaining:
 			for j := range f.law {
-				to.Used[j] = r.used[f.law[j].Unit]
+				to.Used[j] = r.Used[f.law[j].Unit]
 			}
 		}
 	}
@@ -115,8 +108,8 @@ func (t *trip) resolve(key string, s *step, f *inForce) {
 // returned.
 func (s *step) settled() {
 	for i := range s.reports {
-		if r := &s.reports[i]; r.Kind == store.Settled && !r.Charge.Settled && r.by != nil {
-			if n := r.by.units(&r.used); n != r.Charge.N {
+		if r := &s.reports[i]; r.Kind == store.Settled && !r.Charge.Settled && r.By != nil {
+			if n := unitsOf(r.By, (*Cost)(&r.Used)); n != r.Charge.N {
 				r.Charge.N, r.Charge.Settled = n, true
 			}
 		}

@@ -26,7 +26,10 @@ type part struct {
 }
 
 var parts = []part{
-	{"outbound, top package", []string{"outbound/."}, nil, 3_300},
+	{"outbound, top package", []string{"outbound/."}, nil, 2_700},
+	{"outbound/internal/key", []string{"outbound/internal/key"}, nil, 900},
+	{"outbound/internal/slots", []string{"outbound/internal/slots"}, nil, 480},
+	{"outbound/internal/reports", []string{"outbound/internal/reports"}, nil, 220},
 	{"outbound/store", []string{"outbound/store"}, nil, 2_050},
 	{"outbound/internal/engine", []string{"outbound/internal/engine"}, nil, 1_500},
 	{"outbound/redisstore", []string{"outbound/redisstore"}, nil, 950},
