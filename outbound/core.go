@@ -426,10 +426,11 @@ func (b *core) charge(f *fill) (c store.Charge) {
 	return c
 }
 
-// settle sends a Settled, or keeps it for a queue that waits, if any limit counts units.
-func (b *core) settle(r reports.Report) {
-	if !isOpen(r.By) && !b.slowPath().outbox.Postpone(r) {
-		b.report(r)
+// settle sends some Settled of one call, or keeps them for a queue that waits, if any limit counts
+// units.
+func (b *core) settle(all ...reports.Report) {
+	if !isOpen(all[0].By) && !b.slowPath().outbox.Postpone(all) {
+		b.report(all...)
 	}
 }
 

@@ -477,18 +477,19 @@ func (k *call) Answered(a Answer) {
 }
 
 // sentLate settles the call to nothing, and an unknown charge to its cost: that counts from now on.
+// One request does both, or another call could have the units between.
 func (k *call) sentLate(by time.Duration) {
-	w := &k.core.slowPath().outbox
-	if k.flags&flagSettled != 0 || !w.Late(now(), by) {
+	o, was := &k.core.slowPath().outbox, k.charge[0]
+	if k.flags&flagSettled != 0 || was.Born == never || !o.Late(now(), by) {
 		return
 	}
-	r := reports.Report{Report: store.Report{Kind: store.Settled, Charge: &k.charge[0]}, By: k.by(), Cost: k.cost[0]}
-	k.core.settle(r)
-	c := &k.charge[0]
-	*c = store.Charge{Born: -1, Epoch: c.Epoch, Number: c.Number}
-	r.Used, r.Cost = r.Cost, Cost{}
-	k.core.settle(r)
-	w.SentLate() // after the reports: what is booked before they arrive is too early
+	late := store.Charge{Born: never, Epoch: was.Epoch, Number: was.Number}
+	k.charge[0] = late
+	k.charge[0].N = was.N // a Settle adds what it cost beyond that
+	k.core.settle(
+		reports.Report{Report: store.Report{Kind: store.Settled, Charge: &was}, By: k.by(), Cost: k.cost[0]},
+		reports.Report{Report: store.Report{Kind: store.Settled, Charge: &late}, By: k.by(), Used: k.cost[0]})
+	o.SentLate() // after the reports: what is booked before they arrive is too early
 }
 
 func (k *call) Done() {

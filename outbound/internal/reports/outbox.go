@@ -125,15 +125,15 @@ func (o *Outbox) Changed() {
 	}
 }
 
-// Postpone keeps a settle for a queue that waits, if there is one. Units are returned only as far
+// Postpone keeps settles for a queue that waits, if there is one. Units are returned only as far
 // as no booked call counts on them. The queue learns of the change, returns what it has booked far
-// ahead, and books again. That booking carries the settle, so the units go to a call that waits for
-// them.
-func (o *Outbox) Postpone(r Report) bool {
+// ahead, and books again. That booking carries the settles, so the units go to a call that waits
+// for them.
+func (o *Outbox) Postpone(all []Report) bool {
 	o.mu.Lock()
 	wanted := len(o.watchers) > 0
-	if wanted {
-		o.keepLocked(r)
+	for i := 0; wanted && i < len(all); i++ {
+		o.keepLocked(all[i])
 	}
 	o.mu.Unlock()
 	if wanted {
