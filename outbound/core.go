@@ -234,7 +234,7 @@ func (b *core) update(ctx context.Context, p *slowPath, s *step, t *trip, r *rep
 	} else if p.shared != nil {
 		p.outbox.Confirm(&r.State)
 	}
-	if p.slots.seat(s, asked, r) {
+	if p.slots.seat(ctx, s, asked, r) {
 		p.outbox.Changed()
 	}
 	if err == nil {

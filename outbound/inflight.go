@@ -340,11 +340,14 @@ func (h *holder) wait(ctx context.Context, s *step) (again time.Duration, err er
 }
 
 // arrive waits for the slots that bookings have counted on, and returns how many are missing.
-func (h *holder) arrive() int {
-	for h.of.used > h.have && h.asking {
+func (h *holder) arrive(ctx context.Context) int {
+	for h.of.used > h.have && h.asking && ctx.Err() == nil {
 		answered := h.answered
 		h.of.mu.Unlock()
-		<-answered
+		select {
+		case <-answered:
+		case <-ctx.Done():
+		}
 		h.of.mu.Lock()
 	}
 	return max(0, h.of.used-h.have)

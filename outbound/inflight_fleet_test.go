@@ -269,6 +269,33 @@ func TestInFlight_BookingThatEndsKeepsNoSlot(t *testing.T) {
 	})
 }
 
+// A booking waits no longer than its ctx for the slots that it has counted on, and returns its charges.
+func TestInFlight_BookingThatEndsAwaitsNoSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, slow := new(FakeStore), time.Duration(0)
+		b := Must(NewSharedBucket(StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+			if err := sleep(ctx, time.Millisecond); op.Action == store.Allot && err == nil {
+				time.Sleep(slow)
+			}
+			return s.Update(ctx, key, op)
+		}), "erp", InFlight(9), Limit{Capacity: 99, LeakRate: 1e-3}))
+		p := mustAcquire(t, b)
+		p.Done()
+		time.Sleep(time.Second)
+		slow = time.Minute
+		ends, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		defer cancel()
+		began, k := time.Now(), BookRequest{Costs: []Cost{{1}, {1}, {1}}, Wait: time.Minute, Horizon: time.Minute}
+		if err := b.Book(ends, &k); err == nil || time.Since(began) > 20*time.Millisecond {
+			t.Errorf("%d tickets after %v, %v", len(k.Tickets), time.Since(began), err)
+		}
+		time.Sleep(2 * time.Minute)
+		if s := states(t, b); s[0].Level > 1 || s[1].Level != 0 {
+			t.Errorf("levels %v and %v; want that of the first call, and 0", s[0].Level, s[1].Level)
+		}
+	})
+}
+
 // Waiting calls are granted slots although other calls have stopped to wait meanwhile.
 func TestInFlight_CallThatStopsToWaitTakesNoSlot(t *testing.T) {
 	inFleet(t, 2, []Limit{InFlight(1)}, func(links []*link, b []*Bucket) {

@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"container/list"
+	"context"
 	"runtime"
 	"slices"
 	"sync"
@@ -173,7 +174,7 @@ func (p *slots) reserve(s *step) (asked []Cost) {
 
 // seat frees the slots of unbooked costs, and notes if the next one got no slot. It reports whether
 // a call was refused meanwhile because they were reserved.
-func (p *slots) seat(s *step, asked []Cost, r *reply) (missed bool) {
+func (p *slots) seat(ctx context.Context, s *step, asked []Cost, r *reply) (missed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if r.slots = s.seats; s.seats {
@@ -193,7 +194,7 @@ func (p *slots) seat(s *step, asked []Cost, r *reply) (missed bool) {
 		p.reserved -= reserved
 		if p.fleet != nil && s.waits && taken > 0 {
 			since := now()
-			if n := min(taken, p.fleet.arrive()); n > 0 {
+			if n := min(taken, p.fleet.arrive(ctx)); n > 0 {
 				taken -= n
 				p.ended(n, true)
 				r.missed, r.Charges = slices.Clone(r.Charges[taken:]), r.Charges[:taken]
