@@ -272,17 +272,17 @@ func TestInFlight_BookingThatEndsKeepsNoSlot(t *testing.T) {
 // A booking waits no longer than its ctx for the slots that it has counted on, and returns its charges.
 func TestInFlight_BookingThatEndsAwaitsNoSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, slow := new(FakeStore), time.Duration(0)
+		s, slow := new(FakeStore), new(atomic.Bool)
 		b := Must(NewSharedBucket(StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-			if err := sleep(ctx, time.Millisecond); op.Action == store.Allot && err == nil {
-				time.Sleep(slow)
+			if time.Sleep(time.Millisecond); op.Action == store.Allot && slow.Load() {
+				time.Sleep(time.Minute)
 			}
 			return s.Update(ctx, key, op)
 		}), "erp", InFlight(9), Limit{Capacity: 99, LeakRate: 1e-3}))
 		p := mustAcquire(t, b)
 		p.Done()
 		time.Sleep(time.Second)
-		slow = time.Minute
+		slow.Store(true)
 		ends, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 		defer cancel()
 		began, k := time.Now(), BookRequest{Costs: []Cost{{1}, {1}, {1}}, Wait: time.Minute, Horizon: time.Minute}
