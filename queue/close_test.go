@@ -77,7 +77,7 @@ func TestConfig_InvalidIsAnErrorOfEachCall(t *testing.T) {
 	queues := []*Queue{nil, New(nil, Config{})}
 	for _, c := range []Config{
 		{MaxLen: -1}, {MaxWait: -1}, {Tolerance: -1}, {Tolerance: time.Second},
-		{Weight: -1}, {Weight: math.NaN()}, {Weight: math.Inf(1)}, {Weight: math.Inf(-1)},
+		{Weight: -1}, {Weight: math.NaN()}, {Weight: math.Inf(1)}, {Weight: math.Inf(-1)}, {Weight: 1e-10}, {Weight: 1e10},
 	} {
 		queues = append(queues, New(b, c))
 	}

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -10,6 +9,9 @@ import (
 
 // maxTolerance is limited by the bucket, which forgets a booking whose time passed longer ago.
 const defaultLen, maxTolerance = 100_000, 100 * time.Millisecond
+
+// leastWeight and mostWeight are what a store takes: it keeps sums of weights.
+const leastWeight, mostWeight = 1e-9, 1e9
 
 // Config is optional: its zero value works.
 type Config struct {
@@ -44,7 +46,7 @@ type Config struct {
 	Tolerance time.Duration
 	// Weight is the queue's share while calls wait in several queues around its bucket, in one or
 	// more processes. A queue of weight 9 leaves a tenth to one of weight 1. If calls wait in one
-	// queue only, it has the whole rate. If Weight is zero, it is 1.
+	// queue only, it has the whole rate. Weight is from 1e-9 to 1e9. If it is zero, it is 1.
 	// An [outbound.Window] or [outbound.Daily] frees many units at one time. Each queue gets its share
 	// of these, within 10 % or 2 calls, and a queue with fewer calls gets all of them.
 	Weight float64
@@ -73,8 +75,8 @@ func (c Config) check() error {
 	case c.Tolerance < 0 || c.Tolerance > maxTolerance:
 		return fmt.Errorf("queue: Tolerance %v is not between 0 and %v: %w", c.Tolerance, maxTolerance, outbound.ErrInvalid)
 	}
-	if !(c.Weight >= 0 && c.Weight <= math.MaxFloat64) {
-		return fmt.Errorf("queue: Weight %v is negative or no number: %w", c.Weight, outbound.ErrInvalid)
+	if c.Weight != 0 && !(c.Weight >= leastWeight && c.Weight <= mostWeight) {
+		return fmt.Errorf("queue: Weight %v is not from %v to %v: %w", c.Weight, leastWeight, mostWeight, outbound.ErrInvalid)
 	}
 	if !(c.Headroom >= 0 && c.Headroom < 1) {
 		return fmt.Errorf("queue: Headroom %v is not from 0 to less than 1: %w", c.Headroom, outbound.ErrInvalid)

@@ -549,8 +549,9 @@ repeat
     local most, horizon, after, claim, weight, headroom = unpack(q, pos, pos + 5)
     pos = pos + 6
     local shares, admits, before = not plain and weight > 0 and move == 0 and headroom <= 0, nil, nil
+    weight = weight > 0 and min(max(weight, 1e-9), 1e9) or 1
     if not plain then
-      local o, part = opening, min(weight, 1e100)
+      local o, part = opening, weight
       local bid, mine, flags, keeps = (ref - now) * 1e3 + q[pos] + skip, q[pos + 1], q[pos + 2], 1e8
       local done, left, ends = flags % 2 == 1, flags % 4 > 1, flags > 3
       pos, before = pos + 3, {unpack(o)}
@@ -615,7 +616,6 @@ repeat
         return ok
       end
     end
-    if not (weight > 0) then weight = 1 end
     if moved then most = 4.6e18 end
     after = after > 0 and max(0, after - max(0, rem)) or 0
     if speed < 1 and after > 0 then after = dial_of(after) end

@@ -284,7 +284,7 @@ func periodOf(l *store.Limit, t time.Time, after int) (p store.Period) {
 
 func (w *twin) step() *store.Op {
 	limits := w.stored.Limits
-	op := &store.Op{Limits: limits, Number: w.stored.Number, Base: 7, Age: time.Duration(w.ExpFloat64() * 1e10), Weight: float64(w.IntN(3))}
+	op := &store.Op{Limits: limits, Number: w.stored.Number, Base: 7, Age: time.Duration(w.ExpFloat64() * 1e10), Weight: [...]float64{0, 1, 2, 0, 1, 2, 1e-300, 1e300}[w.IntN(8)]}
 	if len(limits) == 0 {
 		op.Limits = w.limits()
 		limits = op.Limits

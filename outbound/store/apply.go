@@ -15,6 +15,8 @@ const (
 	// loses.
 	catchUp      = 100 * time.Millisecond
 	catchUpTimes = 4
+	// A weight is taken for one between these, which sums can hold.
+	leastWeight, mostWeight = 1e-9, 1e9
 	// mostKept is the largest number of a booking, and of limits, that a corrupt key keeps.
 	mostKept = math.MaxInt64 / 4
 )
@@ -321,6 +323,7 @@ func (op *Op) book(s *Stored, r *Reply) {
 	if !(weight > 0) {
 		weight = 1
 	}
+	weight = min(max(weight, leastWeight), mostWeight)
 	claim, begins := op.Claim, op.Claim > s.Lead
 	if begins {
 		claim = 0
@@ -340,12 +343,12 @@ func (op *Op) book(s *Stored, r *Reply) {
 		needs := op.Needs(s.Limits, n)
 		w, which, ok := s.State.Wait(s.Limits, &needs)
 		wait := s.State.Real(w)
-		if in := wait <= min(most, farthest); !in {
+		if in := wait <= most && wait < farthest; !in { // farthest: it never can
 			ok = false
 		} else if shares {
 			var again time.Duration
 			last := op.Bid.Last && i == len(op.Costs)-1 && wait <= op.Horizon
-			if ok, again = s.admits(&r.Bid, n, w, which, ok, min(weight, 1e100), i > 0 && wait > op.Horizon, last); again > 0 {
+			if ok, again = s.admits(&r.Bid, n, w, which, ok, weight, i > 0 && wait > op.Horizon, last); again > 0 {
 				wait = s.State.Real(max(0, again-s.State.Dial()))
 				r.Bid.Again = wait
 			}

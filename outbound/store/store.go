@@ -96,6 +96,7 @@ type Op struct {
 	Claim float64
 	// Weight is the share of a process whose calls wait. It divides the units that a booking adds to
 	// the Claim. If it is zero, these count as with 1, and the booking takes part in no [Opening].
+	// Otherwise it counts as one from 1e-9 to 1e9.
 	Weight float64
 	// Bid is the Bid of the last reply to a booking of this process.
 	Bid Bid
