@@ -21,12 +21,13 @@ func (q *Queue) Explain(ctx context.Context, c outbound.Cost) (outbound.Explanat
 }
 
 // ExplainLast is Explain for the last of n calls of this cost that came now, for plans and
-// progress: when will 4,000 calls have left?
+// progress: when will 4,000 calls have left? If n is not from 1 to 1e9, the error is
+// [outbound.ErrInvalid].
 func (q *Queue) ExplainLast(ctx context.Context, c outbound.Cost, n int) (outbound.Explanation, error) {
 	if err := q.invalid(); err != nil {
 		return outbound.Explanation{}, err
 	}
-	if n < 1 {
+	if n < 1 || n > mostExplained {
 		return outbound.Explanation{}, fmt.Errorf("queue: %w: %d calls to explain", outbound.ErrInvalid, n)
 	}
 	inFront, before := q.inFront()
@@ -52,6 +53,10 @@ func (q *Queue) ExplainLast(ctx context.Context, c outbound.Cost, n int) (outbou
 	}
 	return e, nil
 }
+
+// The waits of mostExplained calls have a sum that fits a Duration. A wait beyond foreseeable is a
+// lower bound.
+const mostExplained, foreseeable = 1e9, 100 * 365 * 24 * time.Hour
 
 // foreseen completes the explanation of a bucket with the wait behind other calls.
 func foreseen(e *outbound.Explanation, wait time.Duration, exact bool, limit string) {
@@ -97,7 +102,7 @@ func (q *Queue) foresee(k *outbound.Clock, c *outbound.Cost, n int, s *sums) (at
 	at, limit, err := s.bound(k, c)
 	at = latest(at, q.head.soonest)
 	alike := !s.mixed && (l.unbooked == &l.end || l.unbooked.cost == *c)
-	exact = err == nil && s.all == s.sure && q.config.Headroom == 0 &&
+	exact = err == nil && time.Until(at) < foreseeable && s.all == s.sure && q.config.Headroom == 0 &&
 		k.Surely(c, &s.all, l.n+n-1, alike, at.Add(max(rounding, time.Until(at)/20)))
 	return at, exact, limit
 }

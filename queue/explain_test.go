@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -123,8 +124,14 @@ func TestExplain_SaysWhatItKnows(t *testing.T) {
 			})
 		})
 	}
-	if _, err := New(bucket(t, outbound.PerSecond(1)), Config{}).ExplainLast(bg, one, 0); !errors.Is(err, outbound.ErrInvalid) {
-		t.Error(err)
+	q := New(bucket(t, outbound.Window(1, 1000*time.Hour)), Config{})
+	for _, n := range []int{-1, 0, 1e9 + 1, math.MaxInt} {
+		if _, err := q.ExplainLast(bg, one, n); !errors.Is(err, outbound.ErrInvalid) {
+			t.Errorf("%d calls: %v", n, err)
+		}
+	}
+	if e, err := q.ExplainLast(bg, one, 1e9); err != nil || !e.AtLeast || e.Wait < 100*365*24*time.Hour { // no Duration is as long
+		t.Errorf("%v, at least %v: %v", e.Wait, e.AtLeast, err)
 	}
 }
 

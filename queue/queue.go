@@ -114,7 +114,8 @@ func (q *Queue) invalid() error {
 // while the first request to a store is on its way, Acquire returns ctx.Err() itself. If ctx's
 // deadline passes while the call waits for capacity, the error is an [*outbound.ThrottledError]
 // too, with a RetryAfter of 0, and it is [context.DeadlineExceeded]. The next call gets the
-// reservation. No error leaves a charge behind, except a StoreError whose reply was lost.
+// reservation. No error leaves a charge behind, unless the store fails. What a lost request booked,
+// or was to return, stays charged until it leaks or its window ends.
 //
 // In an execution trace, such as that of a [runtime/trace.FlightRecorder], a wait is a region of
 // the name "dripfeed: wait in a queue".
