@@ -36,9 +36,7 @@ type Outbox struct {
 	// The newest epoch whose success after the hold is not in the store.
 	unconfirmed atomic.Int64
 
-	lates     atomic.Uint64 // calls that count from when they were sent
-	lateUntil atomic.Int64  // when the burst of them ends, since start
-	lateAgain atomic.Int64  // when the next may begin
+	lates atomic.Uint64 // calls that count from when they were sent
 
 	hasKept atomic.Bool
 	failing atomic.Bool // the last request has failed: kept reports wait for one that succeeds
@@ -46,6 +44,9 @@ type Outbox struct {
 	mu       sync.Mutex // protects what follows
 	watchers map[*func()]struct{}
 	kept     []Report // settles to send: they were postponed while a queue waits, or their requests have failed
+
+	lateUntil time.Duration // when the burst of late calls ends
+	lateAgain time.Duration // when the next may begin
 }
 
 // Init empties the outbox, whose zero value is of no use.
@@ -53,18 +54,18 @@ func (o *Outbox) Init() {
 	o.lastSuccess.Store(never)
 	o.reported.Store(never)
 	o.unconfirmed.Store(never)
-	o.lateUntil.Store(never)
-	o.lateAgain.Store(never)
+	o.lateUntil, o.lateAgain = never, never
 }
 
 // Late reports whether a call that is sent at a time, and so late, counts from then on. It does in
 // the first burst of late calls, and in the next one that comes after 50 times as long.
 func (o *Outbox) Late(at, by time.Duration) bool {
-	by = min(by, time.Hour)
-	if again := o.lateAgain.Load(); at >= time.Duration(again) && o.lateAgain.CompareAndSwap(again, int64(at+50*by)) {
-		o.lateUntil.Store(int64(at + by))
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if by = min(by, time.Hour); at >= o.lateAgain {
+		o.lateUntil, o.lateAgain = at+by, at+50*by
 	}
-	return at <= time.Duration(o.lateUntil.Load())
+	return at <= o.lateUntil
 }
 
 // Listen has f called with every change. stop ends it, and reports whether it leaves postponed
