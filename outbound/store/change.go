@@ -71,13 +71,19 @@ func heirOf(old, limits []Limit, l *Limit) int {
 // [MaxReplyAge] counts as left: other processes let it leave until a reply reports the Resume.
 func (s *State) Resume(limits []Limit) {
 	dial := max(-farthest, sub(s.Dial(), max(0, s.Rem)))
+	back := s.Dial() - dial
 	soon, _ := dialOf(s.Speed, max(0, MaxReplyAge-max(0, s.Rem)))
 	last := time.Duration(0)
-	if soon > 0 && s.Last > 0 {
-		last = min(MaxReplyAge, s.Real(s.Last))
+	// What is due by now may wait for the end of the hold.
+	if s.Rem < MaxReplyAge && (s.Last > -BookingGrace || s.Leaked != (Units{})) {
+		last = min(MaxReplyAge, s.Real(max(0, s.Last)+BookingGrace)-BookingGrace)
+	}
+	if rest := min(MaxReplyAge, MaxReplyAge-sub(s.At, s.Born)); rest > 0 && s.Epoch != int64(s.Born) {
+		// A Resume has begun this life. What it counts leaves in a hold, too: its process knows of neither.
+		last = max(last, min(rest, realOf(s.Speed, max(0, s.Last+back)+BookingGrace)-BookingGrace))
 	}
 	for i := range limits {
-		limits[i].law().resume(s, &limits[i], i, s.Dial()-dial, soon, last)
+		limits[i].law().resume(s, &limits[i], i, back, soon, last)
 	}
 	born := s.At
 	if born <= s.Born {

@@ -48,7 +48,7 @@
 //     after it, counts in a window for longer by the hold. A call from before a hold may get
 //     nothing back from a window;
 //   - what is reserved within MaxReplyAge of a Resume counts as if it left, in a window a second
-//     longer;
+//     longer. So it is with what left less than BookingGrace before a hold that it ends;
 //   - a hold of a key with a window makes reservations later than MaxReplyAge after it void,
 //     because units are freed in it. Their callers return them and book again;
 //   - a calendar admits no call within [Slack] of the end of a period, and reserves nothing in the

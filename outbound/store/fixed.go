@@ -119,17 +119,13 @@ func (law fixed) void(s *State, l *Limit, i int) bool {
 	return false
 }
 
-func (law fixed) resume(s *State, l *Limit, i int, back, soon, _ time.Duration) {
+func (law fixed) resume(s *State, l *Limit, i int, back, _, _ time.Duration) {
 	p := &s.Parts[i]
 	if s.filled(i) && p.Begin <= 0 { // no call has begun a window since
 		*p = Part{}
 	}
 	dial := s.Dial() - back
-	end := dial + l.Window
-	if soon > 0 {
-		end += MaxReplyAge
-	}
-	p.Begin, p.End, p.Sure = min(p.Begin, dial), min(p.End, end), false
+	p.Begin, p.End, p.Sure = min(p.Begin, dial), min(p.End, dial+l.Window+MaxReplyAge), false
 }
 
 func (fixed) change(s *State, old, l *Limit, i int) bool {

@@ -189,3 +189,30 @@ func (s *setting) play(t *testing.T, r *rand.Rand) {
 		}
 	}
 }
+
+// Histories that once broke a limit: what a process that has heard neither of a hold nor of a Resume
+// lets leave counts, also after a second Resume.
+func TestSearch_ResumeCountsWhatOthersLetLeave(t *testing.T) {
+	resume, hold := move{'e', 0, 0}, func(i int8) move { return move{'h', 0, i} }
+	fill, wait := func(cost, fate int8) move { return move{'f', cost, fate} }, func(step int8) move { return move{'t', 0, step} }
+	late := setting{shapes: [][]Limit{{moving(2, s1)}}, costs: costs(1, 2), fates: []int{0, 1}, holds: []time.Duration{3 * s1 / 2}, steps: []time.Duration{tau / 5, s1, s1 / 2}, tau: tau}
+	paused := setting{shapes: [][]Limit{one(1, 1)}, costs: costs(1), fates: []int{0, 1}, holds: []time.Duration{s1 / 2}, steps: []time.Duration{s1 / 2, s1}, tau: tau}
+	aged := setting{shapes: [][]Limit{{{Capacity: 1, Rate: 4}, moving(2, 2*s1)}}, costs: []Units{{1, 1}, {0, 1}}, fates: []int{0}, holds: []time.Duration{s1, 5 * s1}, steps: []time.Duration{s1 / 2, s1}}
+	for name, c := range map[string]struct {
+		setting
+		path []move
+	}{
+		"a hold between two":        {aged, []move{fill(0, 0), fill(0, 0), resume, hold(0), resume, fill(0, 0), wait(0)}},
+		"and a second has passed":   {aged, []move{fill(0, 0), fill(0, 0), resume, hold(1), wait(0), wait(1), resume, fill(1, 0)}},
+		"late in a hold":            {late, []move{fill(1, 1), wait(0), {'h', -1, 0}, wait(1), resume, wait(1), fill(1, 0), wait(2)}},
+		"due at the end of a pause": {paused, []move{fill(0, 0), fill(0, 0), wait(0), {'p', -1, 0}, resume, fill(0, 0), wait(1)}},
+	} {
+		w := newWorld(&c.setting)
+		for _, m := range c.path {
+			if err := w.do(m); err != nil {
+				t.Errorf("%s: %v", name, err)
+				break
+			}
+		}
+	}
+}

@@ -134,8 +134,8 @@ type law interface {
 	// void takes out reservations later than MaxReplyAge. It reports whether charges from before can still
 	// be returned.
 	void(s *State, l *Limit, i int) bool
-	// resume takes out all reservations that are later than soon. Then the dial goes back by back, and
-	// the last of them is last away.
+	// resume takes out all reservations later than [MaxReplyAge]. Then the dial goes back by back, and
+	// the last of the rest is last away. No hold delays what leaves within soon.
 	resume(s *State, l *Limit, i int, back, soon, last time.Duration)
 	// change brings the level from the limit old to l. It reports whether charges from before
 	// can still be returned.

@@ -214,19 +214,19 @@ func (law window) cut(s *State, l *Limit, i int, dial time.Duration) {
 }
 
 // resume lets what is reserved soon count until a window after a process can have let it leave.
-func (law window) resume(s *State, l *Limit, i int, back, soon, _ time.Duration) {
+func (law window) resume(s *State, l *Limit, i int, back, _, _ time.Duration) {
 	p := &s.Parts[i]
 	if s.filled(i) { // which is the first slot
 		p.Slots = slices.DeleteFunc(p.Slots, func(t Slot) bool { return t.End <= l.Window })
 	}
 	dial := s.Dial()
-	law.cut(s, l, i, dial+soon)
+	law.cut(s, l, i, dial+MaxReplyAge)
 	end := dial - back + l.Window
 	for k := range p.Slots {
-		if at := p.Slots[k].End - l.Window; at < dial || at == dial && (back == 0 || soon == 0) {
-			p.Slots[k].End = min(p.Slots[k].End, end)
-		} else { // at dial it may wait for the end of the hold
+		if at := p.Slots[k].End - l.Window; at > dial || back > 0 && at > dial-BookingGrace { // it waits for the end of a hold
 			p.Slots[k].End = end + MaxReplyAge
+		} else {
+			p.Slots[k].End = min(p.Slots[k].End, end)
 		}
 	}
 	p.Begin = 0

@@ -70,6 +70,7 @@ type visit struct {
 	inFlight   bool          // it was booked for when it came
 	kept       bool          // it was to keep the headroom free
 	by         time.Duration // void by a Resume that its process has not heard of: it leaves then
+	passed     bool          // its place had passed by then in a hold, so that it leaves late
 	when, told time.Duration
 }
 
@@ -153,7 +154,7 @@ func (w *world) do(m move) error {
 			c := &w.calls[i]
 			in, _ := w.state.Due(c.place + time.Duration(c.fate)*max(w.tau, time.Millisecond))
 			if !c.gone && !c.over && c.fate != dead && in < MaxReplyAge && w.ahead == 0 && w.state.Dial()-c.place <= w.tau+10 {
-				c.by = w.real + in
+				c.by, c.passed = w.real+in, w.state.Dial()-c.place > 10
 			}
 		}
 		w.state.Resume(w.limits())
@@ -314,7 +315,7 @@ func (w *world) settle(c *visit, how int) {
 }
 
 func (w *world) giveBack(c *visit) {
-	w.untidy = w.untidy || w.state.Rem > 0 || w.version > int(c.version) // a limit that is gone might show another booking
+	w.untidy = w.untidy || w.state.Rem >= 0 || w.version > int(c.version) // in a hold or at its end; a limit that is gone might show another booking
 	for i := w.n - 1; &w.calls[i] != c; i-- {
 		w.untidy = w.untidy || w.calls[i].N != (Units{})
 	}
@@ -377,7 +378,7 @@ func (w *world) pass(d time.Duration) {
 		c := &w.calls[who]
 		late := w.state.Dial() - c.place
 		if c.by > 0 {
-			late, w.late = 0, w.late || c.fate > 0
+			late, w.late = 0, w.late || c.fate > 0 || c.passed
 		} else if late < 0 || w.state.Rem > 0 {
 			w.oops = fmt.Errorf("due %v early, with a hold of %v", -late, w.state.Rem)
 			return
