@@ -1,12 +1,14 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"strconv"
 	"strings"
@@ -19,6 +21,7 @@ import (
 type rows struct {
 	db      *sql.DB
 	durable bool
+	soloSQL string // one that is there and, it seems, that no other process writes
 	swapSQL string
 	lockSQL string
 	idle    string // after which the server ends a session that has a lock and does nothing
@@ -29,16 +32,27 @@ func newRows(db *sql.DB, c *Config) *rows {
 	n := c.names()
 	return &rows{
 		db: db, durable: c.Durable, update: n.table,
+		soloSQL: strings.ReplaceAll(soloSQL, "TABLE_NAME", n.table),
 		swapSQL: "SELECT done, busy, token, state, clock FROM " + n.swap + "($1, $2, $3, $4, $5, $6, $7)",
 		lockSQL: "SELECT token, state, clock FROM " + n.lock + "($1, $2, $3, $4)",
 		idle:    milliseconds(c.Timeout / 2),
 	}
 }
 
-// Swap implements [rowstore.Rows] with one call of the function. It uses a Conn because a DB sends
-// a query again by itself if the connection was cut, and the store has to know that it was sent
-// again.
+// Swap implements [rowstore.Rows] with one statement for a row alone, and otherwise, or if that has
+// not written it, with one call of the function. It uses a Conn because a DB sends a query again by
+// itself if the connection was cut, and the store has to know that it was sent again.
 func (r *rows) Swap(ctx context.Context, swaps []rowstore.Swap) error {
+	conn, err := r.db.Conn(ctx)
+	if err != nil {
+		return r.explain(err)
+	}
+	defer conn.Close()
+	if len(swaps) == 1 && swaps[0].Alone && swaps[0].Old != 0 && swaps[0].New != nil {
+		if err := r.solo(ctx, conn, &swaps[0]); err != nil || swaps[0].Done {
+			return r.failed(ctx, conn, err)
+		}
+	}
 	var keys, olds, tokens, times, states, keeps array
 	for i := range swaps {
 		s := &swaps[i]
@@ -49,19 +63,9 @@ func (r *rows) Swap(ctx context.Context, swaps []rowstore.Swap) error {
 		states.bytes(s.New)
 		keeps.int(s.Keep.Microseconds())
 	}
-	conn, err := r.db.Conn(ctx)
-	if err != nil {
-		return r.explain(err)
-	}
-	defer conn.Close()
 	found, err := conn.QueryContext(ctx, r.swapSQL, keys.text(), olds.text(), tokens.text(), times.text(), states.text(), keeps.text(), r.durable)
 	if err != nil {
-		if _ = conn.Close(); errors.Is(err, driver.ErrBadConn) {
-			// If the server was restarted, the idle connections are cut too. Ping opens one for the
-			// next swap.
-			_ = r.db.PingContext(ctx)
-		}
-		return r.explain(err)
+		return r.failed(ctx, conn, err)
 	}
 	defer found.Close()
 	n := 0
@@ -80,6 +84,52 @@ func (r *rows) Swap(ctx context.Context, swaps []rowstore.Swap) error {
 		return fmt.Errorf("pgstore: the function has returned %d rows, and not %d", n, len(swaps))
 	}
 	return r.explain(found.Close())
+}
+
+// solo makes one swap with one statement, if it can. It asks the driver without the DB, which would
+// start a goroutine that waits for ctx, as the driver does already: a tenth of the time.
+func (r *rows) solo(ctx context.Context, conn *sql.Conn, s *rowstore.Swap) error {
+	values := [...]driver.Value{s.Key, int64(s.Old), int64(s.Token), s.Time.Microseconds(), s.New, s.Keep.Microseconds(), r.durable}
+	var args [len(values)]driver.NamedValue
+	for i, v := range values {
+		args[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
+	}
+	err := conn.Raw(func(c any) error {
+		q, ok := c.(driver.QueryerContext)
+		if !ok {
+			return driver.ErrSkip
+		}
+		found, err := q.QueryContext(ctx, r.soloSQL, args[:])
+		if err != nil {
+			return err
+		}
+		var row [1]driver.Value
+		var clock sql.Null[int64]
+		if err = found.Next(row[:]); err == nil {
+			err = clock.Scan(row[0])
+		}
+		if err = cmp.Or(err, found.Close()); err == nil {
+			s.Done, s.Clock, s.Row.Token = true, time.Duration(clock.V)*time.Microsecond, s.Token
+		}
+		return err
+	})
+	if state := stateOf(err); state == lockNotAvailable || state == "40001" || err == io.EOF || err == driver.ErrSkip {
+		return nil // nothing was written
+	}
+	return err
+}
+
+// failed explains the error of a query that ends the use of a connection.
+func (r *rows) failed(ctx context.Context, conn *sql.Conn, err error) error {
+	if err == nil {
+		return nil
+	}
+	if _ = conn.Close(); errors.Is(err, driver.ErrBadConn) {
+		// If the server was restarted, the idle connections are cut too. Ping opens one for the
+		// next swap.
+		_ = r.db.PingContext(ctx)
+	}
+	return r.explain(err)
 }
 
 // Lock implements [rowstore.Locker] with a transaction of three round trips: to begin it, to lock

@@ -41,6 +41,32 @@ func TestSwap_IsSentOnceIfItsConnectionWasCut(t *testing.T) {
 	require.Zero(t, db.Stats().InUse)
 }
 
+// bare is a driver that can only prepare statements, and fails to. It notes which.
+type bare struct {
+	cut
+	texts []string
+}
+
+func (b *bare) Connect(context.Context) (driver.Conn, error) {
+	return struct{ driver.Conn }{b}, nil
+}
+
+func (b *bare) Prepare(text string) (driver.Stmt, error) {
+	b.texts = append(b.texts, text)
+	return nil, driver.ErrBadConn
+}
+
+// A driver that cannot be asked without the DB is asked for the function.
+func TestSwap_ByADriverThatOnlyPrepares(t *testing.T) {
+	server := new(bare)
+	db := sql.OpenDB(server)
+	defer db.Close()
+	rows := newRows(db, &Config{})
+	s := rowstore.Swap{Key: []byte("key"), Old: 1, New: []byte("new"), Token: 3, Alone: true}
+	require.ErrorIs(t, rows.Swap(context.Background(), []rowstore.Swap{s}), store.ErrUnavailable)
+	require.Equal(t, []string{rows.swapSQL}, server.texts)
+}
+
 // A Lock without time left asks nothing, and does not report the row as locked.
 func TestLock_WithoutTimeLeftSendsNothing(t *testing.T) {
 	server := new(cut)

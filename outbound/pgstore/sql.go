@@ -135,6 +135,16 @@ func Prune(ctx context.Context, db *sql.DB, c Config) (deleted int64, err error)
 	return deleted, nil
 }
 
+// soloSQL swaps one row that is there. It may wait for a lock, and the settings count because they
+// are made before the UPDATE asks for it. The clock is read before the wait, so it has less than
+// a second left.
+const soloSQL = `UPDATE TABLE_NAME b SET token = $3, state = $5, expires =
+	CASE WHEN b.expires < clock_timestamp() + $6::bigint * interval '1 microsecond' THEN clock_timestamp() + $6::bigint * interval '2 microseconds' ELSE b.expires END
+WHERE b.key = $1 AND b.token = $2 AND set_config('lock_timeout', '1', true) <> ''
+	AND set_config('synchronous_commit', CASE WHEN $7::boolean THEN current_setting('synchronous_commit') ELSE 'off' END, true) <> ''
+	AND (date_part('epoch', clock_timestamp()) * 1000000)::bigint - $4::bigint BETWEEN 0 AND 990000
+RETURNING (date_part('epoch', clock_timestamp()) * 1000000)::bigint`
+
 // makeSchemaSQL makes the schema. CREATE SCHEMA IF NOT EXISTS needs the right to create one even if
 // it is there.
 const makeSchemaSQL = `DO $$ BEGIN

@@ -47,7 +47,7 @@ func (c *carrier) Compose(t *engine.Trip) {
 		k = &key{name: c.config.name(t.Key.Bucket)}
 		t.Key.State = k
 	}
-	s := &step{carrier: c, trip: t, name: k.name, at: t.Clock.Truncate(time.Microsecond)}
+	s := &step{carrier: c, trip: t, name: k.name, at: t.Clock.Truncate(time.Microsecond), alone: k.alone}
 	if t.Key.Apart {
 		s.lock, s.pause = k.pause == 0, k.pause
 	}
@@ -56,7 +56,7 @@ func (c *carrier) Compose(t *engine.Trip) {
 		return
 	}
 	if s.was = k.row; !s.lock {
-		s.made = *s.make(s.was, s.at, 0)
+		s.made.make(s, s.was, s.at, 0)
 	}
 }
 
@@ -103,6 +103,7 @@ func (c *carrier) swap(ctx context.Context, todo []engine.Attempt) error {
 		if swaps[i] = s.swap(); !s.send() {
 			swaps[i].New = nil
 		}
+		swaps[i].Alone = s.alone && !s.again()
 	}
 	if err := c.rows.Swap(ctx, swaps); err != nil {
 		return err
@@ -177,6 +178,7 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 		return engine.Denied
 	}
 	k, s, n := a.Key.State.(*key), a.State.(*step), a.Note.(*note)
+	k.alone = n.made != nil && !n.race && k.races == 0 && k.pause == 0
 	if n.busy {
 		k.pause = min(max(2*k.pause, firstPause), lastPause)
 		a.Key.Apart = true

@@ -10,9 +10,11 @@
 //
 // The arithmetic of the limits runs in Go, in the process. A process remembers each row as it was
 // last written. It computes the next step from that, and swaps the row if no other process has
-// written it since. So a decision takes one round trip. Callers of a key that come during a request
-// share the next one, and one Swap has the requests of many keys. A refusal and a look write
-// nothing. The store remembers a refusal for a second at most, and repeats it without a request.
+// written it since. So a decision takes one round trip. A [Swap] says if the process was alone with
+// the row when it last wrote it: then a cheaper statement may do. Callers of a key that come during
+// a request share the next one, and one Swap has the requests of many keys. A refusal and a look
+// write nothing. The store remembers a refusal for a second at most, and repeats it without a
+// request.
 //
 // If another process has written the row, the swap fails, and the store computes again from the row
 // as it is. A distant process would lose each such race. So if the rows can be locked, as [Locker]

@@ -167,6 +167,47 @@ func TestLock_RowIsAskedForWithPauses(t *testing.T) {
 	}
 }
 
+// A swap says that the store is alone with its row only if nothing was in the way of the step before, and it is the
+// step's first attempt.
+func TestRows_AloneIfNothingWasInTheWay(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := &line{table: newTable()}
+		s := New(l, Config{})
+		var got []bool
+		lost := false // the next reply
+		l.answers(func(_ context.Context, swaps []Swap, carry func() error) error {
+			got = append(got, swaps[0].Alone)
+			if err := carry(); !lost {
+				return err
+			}
+			lost = false
+			return errLost
+		})
+		for i, c := range []struct {
+			before func()
+			want   []bool
+		}{
+			{want: []bool{false, false}}, // a look, and a new row
+			{want: []bool{true}},
+			{before: func() { lost = true }, want: []bool{true, false}},
+			{want: []bool{false}},
+			{want: []bool{true}},
+			{before: func() { require.NoError(t, one(l.table.store(), "key")) }, want: []bool{true, false}},
+			{want: []bool{false}},
+			{want: []bool{true}},
+			{before: func() { time.AfterFunc(time.Millisecond, l.hold("key")) }, want: []bool{true, false, false}},
+			{want: []bool{false}},
+			{want: []bool{true}},
+		} {
+			if got = nil; c.before != nil {
+				c.before()
+			}
+			require.NoError(t, one(s, "key"))
+			require.Equal(t, c.want, got, i)
+		}
+	})
+}
+
 // At most six calls of Swap and Lock run at the same time.
 func TestRows_FewCallsAtATime(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -42,6 +42,9 @@ type Swap struct {
 	// Keep is how long the row must be kept from now on. Rows may keep it for longer, and it is best
 	// if most writes do not change when it may go.
 	Keep time.Duration
+	// Alone says that the Store's last step on the row has met no other process. So the row most
+	// likely has the token Old, and Rows may first try what is cheaper and says less if it fails.
+	Alone bool
 
 	Done bool // the row was written
 	Busy bool // the row is locked, so that it was not written

@@ -13,12 +13,13 @@ import (
 // step is a trip as it is carried out on its row.
 type step struct {
 	*carrier
-	trip *engine.Trip
-	name []byte
-	was  *row // as it was last seen, or nil: then the step only looks
-	lock bool // the step computes once it has locked the row
-	made made // what it makes of the row as it was last seen, if it does not lock
-	at   time.Duration
+	trip  *engine.Trip
+	name  []byte
+	was   *row // as it was last seen, or nil: then the step only looks
+	alone bool // see Swap.Alone
+	lock  bool // the step computes once it has locked the row
+	made  made // what it makes of the row as it was last seen, if it does not lock
+	at    time.Duration
 
 	pause time.Duration // of an attempt that finds the row locked
 
@@ -38,17 +39,16 @@ type made struct {
 }
 
 // make computes what the step makes of a row at a time. try is a result of one step.
-func (s *step) make(was *row, now time.Duration, try int) *made {
+func (m *made) make(s *step, was *row, now time.Duration, try int) {
 	bucket, op := was.bucket.Clone(), s.trip.Op
 	op.Into = make([]store.Charge, 0, min(len(op.Costs), 128)) // one allocation is enough for most steps
-	m := &made{was: was, row: was, reply: op.Apply(&bucket, now)}
+	m.was, m.row, m.reply = was, was, op.Apply(&bucket, now)
 	if !m.reply.Changed && !s.trip.Fence {
-		return m
+		return
 	}
 	m.row = was.next(bucket, record{s.worker, numberOf(s.trip, try)}, random())
 	m.bytes = m.row.append(nil)
 	m.keep = min(max(0, m.reply.Expire), forLong) + time.Minute
-	return m
 }
 
 // forLong is the longest that a row has to be kept. A limit drains in less, except for what a call
@@ -170,7 +170,8 @@ func (s *step) locked(ctx context.Context, sw *Swap) *note {
 	if len(s.tries) > lastTry {
 		s.tries = s.tries[:0] // the row is locked without a record of them, so that they cannot be written later
 	}
-	m := s.make(n.row, sw.Clock, len(s.tries))
+	m := new(made)
+	m.make(s, n.row, sw.Clock, len(s.tries))
 	s.tries = append(s.tries, m)
 	n.row, n.made = m.row, m
 	sw.New, sw.Token, sw.Keep = m.bytes, m.row.token, m.keep

@@ -100,6 +100,7 @@ func (x *tables) as(who *url.Userinfo) *tables {
 // trace counts what a traced DB has asked the server.
 type trace struct {
 	queries, deadlocks atomic.Int64
+	updates            atomic.Int64 // of a row, without the function
 	deleted            atomic.Int64 // rows
 	most               atomic.Int64 // rows that one statement has deleted
 }
@@ -112,6 +113,9 @@ func (c *trace) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQue
 // TraceQueryEnd implements [pgx.QueryTracer].
 func (c *trace) TraceQueryEnd(_ context.Context, _ *pgx.Conn, end pgx.TraceQueryEndData) {
 	c.queries.Add(1)
+	if end.CommandTag.Update() {
+		c.updates.Add(1)
+	}
 	var failed *pgconn.PgError
 	if errors.As(end.Err, &failed) && failed.Code == "40P01" {
 		c.deadlocks.Add(1)

@@ -17,16 +17,17 @@ import (
 )
 
 // Replies are lost, and backends are ended, until many were: nothing is charged twice. An ending
-// follows each ninth round trip, so that connections live for as many replies on any machine.
+// follows each ninth round trip, so that connections live for as many replies on any machine, and
+// each second, in which all calls may wait for a reply that was lost.
 func TestStore_LostReplyIsNotChargedTwice(t *testing.T) {
 	x := newTables(t, theServer(t))
 	line := newProxy(t, x.server)
 	line.set(faults{lost: 0.15, swallowed: 0.003})
-	db, ended := x.open(t, "", nil), 0
+	db, ended, last := x.open(t, "", nil), 0, time.Now()
 	stop := busy(1, func(int) { // as an administrator would, again and again
 		time.Sleep(time.Millisecond)
-		if _, replies, _ := line.counts(); replies >= ended+9 {
-			ended = replies
+		if _, replies, _ := line.counts(); replies >= ended+9 || time.Since(last) > time.Second {
+			ended, last = replies, time.Now()
 			_, _ = db.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'victim' ORDER BY random() LIMIT 1")
 		}
 	})
