@@ -55,9 +55,9 @@
 // row above 4 kB, as of four to six full windows, are not: two versions of it do not fit into a
 // page.
 //
-// With one process on the server's machine a decision took one and a half times as long as an
-// upsert of one number, the least that it can be. From 64 callers of a key on there were 4 to 30
-// times as many decisions as such upserts. With 256 callers of 1000 keys there were as many. See
+// With one process on the server's machine a decision took 1.5 to 2 times as long as an upsert of
+// one number, the least that it can be. From 64 callers of a key on there were 4 to 30 times as
+// many decisions as such upserts. With 256 callers of 1000 keys there were as many. See
 // testdata/peers.
 //
 // A long transaction in the same database, as of pg_dump or of a report, stops that. PostgreSQL
