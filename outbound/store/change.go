@@ -75,12 +75,8 @@ func (s *State) Resume(limits []Limit) {
 	soon, _ := dialOf(s.Speed, max(0, MaxReplyAge-max(0, s.Rem)))
 	last := time.Duration(0)
 	// What is due by now may wait for the end of the hold.
-	if s.Rem < MaxReplyAge && (s.Last > -BookingGrace || s.Leaked != (Units{})) {
+	if s.Rem < MaxReplyAge && s.Last > -BookingGrace {
 		last = min(MaxReplyAge, s.Real(max(0, s.Last)+BookingGrace)-BookingGrace)
-	}
-	if rest := min(MaxReplyAge, MaxReplyAge-sub(s.At, s.Born)); rest > 0 && s.Epoch != int64(s.Born) {
-		// A Resume has begun this life. What it counts leaves in a hold, too: its process knows of neither.
-		last = max(last, min(rest, realOf(s.Speed, max(0, s.Last+back)+BookingGrace)-BookingGrace))
 	}
 	for i := range limits {
 		limits[i].law().resume(s, &limits[i], i, back, soon, last)
