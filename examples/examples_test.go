@@ -66,6 +66,9 @@ var build = sync.OnceValue(func() error {
 // names builds the examples, and returns their names.
 func names(t *testing.T) []string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("builds all examples")
+	}
 	if err := build(); err != nil {
 		t.Fatal(err)
 	}

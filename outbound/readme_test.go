@@ -65,6 +65,9 @@ func TestProgram(t *testing.T) {
 // Each Go block of the README is a program that prints what the paragraph after it says. The first one begins within
 // the first 10 lines and ends within the first 40.
 func TestReadme_ProgramsPrintTheirOutput(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds programs")
+	}
 	page := pageText(t, readme)
 	blocks := regexp.MustCompile("(?ms)^```go\n(.*?)^```\n\n(?:It prints `([^`]*)`)?").FindAllStringSubmatchIndex(page, -1)
 	if len(blocks) == 0 || len(blocks) != strings.Count(page, "```go") {
@@ -243,6 +246,9 @@ func runCells(t *testing.T, text string) (output string, err error) {
 
 // The calls in the tables of the pages succeed, and the names in them exist.
 func TestReadme_CodeInTablesRuns(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds programs")
+	}
 	var code []string
 	for _, page := range pages {
 		found := cellCode(pageText(t, page), 0)
@@ -265,6 +271,9 @@ func TestReadme_CodeInTablesRuns(t *testing.T) {
 
 // The check of the tables finds a name that does not exist, and a call that fails.
 func TestReadme_CheckOfTablesCanFail(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds programs")
+	}
 	const page = "Not `here()`.\n\n| `NewBucket(key, …)` or `queue.ErrClosed` | `outbound.Missing` |\n|---|---|\n"
 	code := cellCode(page, 0)
 	if none := missing(t, code); len(code) != 3 || len(none) != 1 || none[0] != "outbound.Missing" {
