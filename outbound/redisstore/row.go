@@ -45,7 +45,7 @@ func parted(limits []store.Limit) bool {
 func fixedOf(s *store.Stored, epoch int64) string {
 	f := store.Stored{State: store.New(0, len(s.Limits)), Limits: s.Limits, Number: s.Number, Base: s.Base, Set: s.Set, Holders: s.Holders}
 	f.State.Epoch, f.State.Rem, f.State.Last = epoch-int64(s.State.Born), 0, 0 // which are short
-	f.State.Corrupt = s.State.Corrupt
+	f.State.Corrupt, f.State.Resumed = s.State.Corrupt, s.State.Resumed
 	for i := range f.State.Parts {
 		f.State.Parts[i].Since = s.State.Parts[i].Since
 	}

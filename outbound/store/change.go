@@ -78,6 +78,10 @@ func (s *State) Resume(limits []Limit) {
 	if s.Rem < MaxReplyAge && s.Last > -BookingGrace {
 		last = min(MaxReplyAge, s.Real(max(0, s.Last)+BookingGrace)-BookingGrace)
 	}
+	if rest := MaxReplyAge - max(0, sub(s.At, s.Born)); s.Resumed && rest > 0 {
+		// What the earlier Resume has counted leaves in a hold, too: its process knows of neither.
+		last = max(last, min(rest, realOf(s.Speed, max(0, s.Last+back)+BookingGrace)-BookingGrace))
+	}
 	for i := range limits {
 		limits[i].law().resume(s, &limits[i], i, back, soon, last)
 	}
@@ -88,7 +92,7 @@ func (s *State) Resume(limits []Limit) {
 	was := *s
 	*s = New(born, 0)
 	s.At, s.Skip, s.Level, s.Parts, s.Epoch, s.Unix, s.IDs = was.At, was.At-born-dial, was.Level, was.Parts, was.Epoch+1, was.Unix, was.IDs
-	if last > 0 {
+	if s.Resumed = last > 0; s.Resumed {
 		s.Last = last
 	}
 	s.look(limits, false)

@@ -10,7 +10,7 @@ import (
 )
 
 // format is the first byte of what AppendBinary writes.
-const format = 5
+const format = 6
 
 // ErrCorrupt is the error, with its reason, of bytes that are not a [Stored], or of one that Apply
 // cannot have left.
@@ -31,7 +31,7 @@ func (s *Stored) AppendBinary(b []byte) ([]byte, error) {
 	for _, x := range [...]int64{int64(st.At), int64(st.At - st.Born), int64(st.Skip), int64(st.Rem), int64(st.Last), st.Epoch - int64(st.Born), int64(st.Fails), st.Top, st.IDs, s.Number, int64(st.At - s.Made)} {
 		b = binary.AppendVarint(b, x)
 	}
-	b = append(binary.AppendUvarint(b, uint64(st.Why)), flag(st.Corrupt), flag(s.Set))
+	b = append(binary.AppendUvarint(b, uint64(st.Why)), flag(st.Corrupt), flag(st.Resumed), flag(s.Set))
 	b = binary.AppendUvarint(b, s.Base)
 	b = appendFloat(appendFloat(b, st.Speed), s.Lead)
 	o := &s.Opening
@@ -150,7 +150,7 @@ func (s *Stored) read(data []byte) error {
 	st.Epoch = int64(st.Born) + r.int()
 	st.Fails, st.Top, st.IDs, s.Number = int(r.int()), r.int(), r.int(), r.int()
 	s.Made = st.At - r.time()
-	st.Why, st.Corrupt, s.Set, s.Base = r.byte(), r.flag(), r.flag(), r.uint()
+	st.Why, st.Corrupt, st.Resumed, s.Set, s.Base = r.byte(), r.flag(), r.flag(), r.flag(), r.uint()
 	st.Speed, s.Lead = r.float(), r.float()
 	s.Opening = Opening{r.time(), r.time(), r.float(), r.float(), r.float(), r.float()}
 	if st.Row.Top = r.float(); st.Row.Top != 0 {

@@ -191,7 +191,7 @@ func (s *setting) play(t *testing.T, r *rand.Rand) {
 }
 
 // Histories that once broke a limit: what a process that has not heard of a Resume lets leave counts,
-// also late, at the end of a pause, and in a window after a second Resume.
+// also late, at the end of a pause, and after a second Resume.
 func TestSearch_ResumeCountsWhatOthersLetLeave(t *testing.T) {
 	resume, hold := move{'e', 0, 0}, func(i int8) move { return move{'h', 0, i} }
 	fill, wait := func(cost, fate int8) move { return move{'f', cost, fate} }, func(step int8) move { return move{'t', 0, step} }
@@ -202,6 +202,7 @@ func TestSearch_ResumeCountsWhatOthersLetLeave(t *testing.T) {
 		setting
 		path []move
 	}{
+		"a hold between two":        {aged, []move{fill(0, 0), fill(0, 0), resume, hold(0), resume, fill(0, 0), wait(0)}},
 		"and a second has passed":   {aged, []move{fill(0, 0), fill(0, 0), resume, hold(1), wait(0), wait(1), resume, fill(1, 0)}},
 		"late in a hold":            {late, []move{fill(1, 1), wait(0), {'h', -1, 0}, wait(1), resume, wait(1), fill(1, 0), wait(2)}},
 		"due at the end of a pause": {paused, []move{fill(0, 0), fill(0, 0), wait(0), {'p', -1, 0}, resume, fill(0, 0), wait(1)}},

@@ -49,6 +49,9 @@ type State struct {
 	// Corrupt is true if the key was found in a state that cannot be, and every limit was
 	// taken for full. A Resume ends that, and takes out what no call has taken.
 	Corrupt bool `json:",omitzero"`
+	// Resumed is true if a Resume has begun this life, and has counted what other processes may let
+	// leave in its first second.
+	Resumed bool `json:",omitzero"`
 	Row     Row  `json:",omitzero"` // what the latest refusals have taught
 	// Top is the number of the last booking while it can be undone, else 0. IDs is the largest
 	// number that was given.
