@@ -87,9 +87,7 @@ func (a *Answer) fails() bool { return a.Kind == "" || a.Kind == AnswerRefused }
 
 // concerns reports whether the answer to a call that left so long ago matters to the bucket. What
 // is left of a quota matters if the calls since could have used it up.
-func (a *Answer) concerns(b interface {
-	each(func(unit int, capacity, rate float64))
-}, since time.Duration) bool {
+func (a *Answer) concerns(b *core, since time.Duration) bool {
 	switch a.Kind {
 	case AnswerRefused:
 		return true

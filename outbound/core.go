@@ -59,7 +59,7 @@ type slowPath struct {
 // reserved is the bucket of Reservations under the limits of an inForce.
 type reserved struct {
 	limits *inForce
-	bucket idler // a *Bucket
+	bucket *Bucket
 }
 
 // init sets the core up for these limits, in this process or, if it is not nil, in a store.

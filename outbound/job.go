@@ -107,9 +107,7 @@ func PermitFrom(ctx context.Context) *Permit {
 // limiter of your own without a bucket is the job's if both are equal. An observer of l alone
 // misses the first request.
 func (p *Permit) AcquireIn(ctx context.Context, l Limiter, c Cost) (err error) {
-	job, ok := ctx.Value(permitKey{}).(interface {
-		acquire(context.Context, Limiter, Cost) (Permit, error)
-	})
+	job, ok := ctx.Value(permitKey{}).(*jobContext)
 	if !ok || ctx.Err() != nil || !c.real() {
 		*p, err = l.Acquire(ctx, c)
 		return err
@@ -184,21 +182,15 @@ type jobContext struct {
 	job     shared
 }
 
-// running says when the job of a ctx has begun, and what its ctx was made from.
-func (j *jobContext) running() (time.Duration, context.Context) { return j.began, j.Context }
-
 // ran returns how long the job of a ctx had run at this time. Among jobs within jobs, it takes the
 // one that has set the deadline, or else the outermost.
 func ran(ctx context.Context, deadline time.Time, at time.Duration) (d time.Duration) {
 	for {
-		j, ok := ctx.Value(permitKey{}).(interface {
-			running() (time.Duration, context.Context)
-		})
+		j, ok := ctx.Value(permitKey{}).(*jobContext)
 		if !ok {
 			return d
 		}
-		began, around := j.running()
-		d, ctx = max(0, at-began), around
+		d, ctx = max(0, at-j.began), j.Context
 		if outer, ok := ctx.Deadline(); !ok || !outer.Equal(deadline) {
 			return d
 		}

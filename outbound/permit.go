@@ -293,9 +293,9 @@ func (p *Permit) TakesAnswers() bool {
 }
 
 // member is [Pool.Member].
-func (p *Permit) member(pool any) int {
+func (p *Permit) member(pool *Pool) int {
 	if p != nil {
-		if k, ok := p.call.(interface{ member(pool any) int }); ok {
+		if k, ok := p.call.(interface{ member(*Pool) int }); ok {
 			return k.member(pool)
 		}
 	}
@@ -326,11 +326,13 @@ func (g *guarded) Done() {
 	g.permit.Done()
 }
 
-func (g *guarded) State() State        { return read(g, (*Permit).State) }
-func (g *guarded) TakesAnswers() bool  { return read(g, (*Permit).TakesAnswers) }
-func (g *guarded) pending() bool       { return read(g, (*Permit).Pending) }
-func (g *guarded) bucket() *core       { return read(g, (*Permit).bucket) }
-func (g *guarded) member(pool any) int { return read(g, func(p *Permit) int { return p.member(pool) }) }
+func (g *guarded) State() State       { return read(g, (*Permit).State) }
+func (g *guarded) TakesAnswers() bool { return read(g, (*Permit).TakesAnswers) }
+func (g *guarded) pending() bool      { return read(g, (*Permit).Pending) }
+func (g *guarded) bucket() *core      { return read(g, (*Permit).bucket) }
+func (g *guarded) member(pool *Pool) int {
+	return read(g, func(p *Permit) int { return p.member(pool) })
+}
 
 func (g *guarded) fails(bad bool) {
 	g.mu.Lock()

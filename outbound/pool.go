@@ -410,7 +410,7 @@ func (p *Pool) Member(permit *Permit) int {
 	return permit.member(p)
 }
 
-func (k *pooled) member(pool any) int {
+func (k *pooled) member(pool *Pool) int {
 	if k.pool == pool {
 		return k.index
 	}

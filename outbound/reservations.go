@@ -21,7 +21,7 @@ func (b *Bucket) Reservations() *Bucket {
 		case f.open && old == nil:
 			return nil
 		case f.open, old != nil && (old.limits == f || store.Equal(old.limits.law, f.law)):
-			return old.bucket.(*Bucket)
+			return old.bucket
 		}
 		next := new(Bucket)
 		if p.shared == nil {
