@@ -32,6 +32,8 @@ func TestKill_CostsOnlyReservations(t *testing.T) {
 		goesOn(t, &one.calls, 3)
 	}
 	time.Sleep(d.between(0, 200*time.Millisecond))
+	goesOn(t, &c.calls, 100)
+	began := wall(time.Now())
 	var kills []time.Time
 	var victims []*child
 	for range 12 {
@@ -49,8 +51,14 @@ func TestKill_CostsOnlyReservations(t *testing.T) {
 	goesOn(t, &c.calls, 50)
 	c.check()
 	all := times(&c.calls)
+	const window, near = 100 * time.Millisecond, 0.95
+	before, _ := slices.BinarySearchFunc(all, began, time.Time.Compare)
+	if recovery(all[:before], all[0], window, near*limit.LeakRate) < 0 {
+		t.Log("the machine is too busy for the rate: ten processes do not reach it even while none is killed")
+		return
+	}
 	require.True(t, slices.ContainsFunc(kills, func(at time.Time) bool {
-		back := recovery(all, at, 100*time.Millisecond, 0.95*limit.LeakRate)
+		back := recovery(all, at, window, near*limit.LeakRate)
 		return back >= 0 && back < 5*time.Second
 	}), "the rate is back within 5 s after no kill")
 }

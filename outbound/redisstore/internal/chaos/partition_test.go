@@ -67,20 +67,25 @@ func TestPartition_OneProcessUsesItsShare(t *testing.T) {
 	way := redistest.NewProxy(t, server.Addr())
 	f := newFleet(t, outbound.Limit{Capacity: 8, LeakRate: 40})
 	var away atomic.Bool
+	var cut atomic.Pointer[time.Time] // read later, a stalled machine would have made calls before
 	alone := f.add(behind(t, server, way), role{timeout: busyTimeout, wrap: func(s store.Store) store.Store {
-		return &fallback.Store{Store: s, Share: share, OnSwitch: func(yes bool, _ error) { away.Store(yes) }}
+		return &fallback.Store{Store: s, Share: share, OnSwitch: func(yes bool, _ error) {
+			if now := time.Now(); yes {
+				cut.Store(&now)
+			}
+			away.Store(yes)
+		}}
 	}})
 	f.addSome(3, func() redis.UniversalClient { return server.Client(t) }, role{})
 	f.goesOn(20)
 
 	way.Set(blackHole)
 	eventually(t, "the worker finds its store away", away.Load)
-	cut := time.Now()
 	goesOn(t, &alone.calls, 5)
 	way.Set(redistest.Faults{})
 	way.Cut()
 	eventually(t, "the worker is back", func() bool { return !away.Load() })
-	apart := time.Since(cut)
+	apart := time.Since(*cut.Load())
 	goesOn(t, &alone.calls, 1)
 	f.run(300 * time.Millisecond)
 
@@ -93,5 +98,5 @@ func TestPartition_OneProcessUsesItsShare(t *testing.T) {
 	t.Logf("it was apart for %v, in which its share is %.1f calls", apart.Round(time.Millisecond), own)
 	// After the switch the worker may use the store's tickets for a while.
 	f.checkCalls(f.api.Arrivals(), p, own+leaked(replyUse)(p))
-	require.Positive(t, f.count(store.EventUp), "no event reports that the store is available")
+	eventually(t, "an event reports that the store is available", func() bool { return f.count(store.EventUp) > 0 })
 }
