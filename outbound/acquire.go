@@ -7,7 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/internal/calendar"
+	"github.com/dripfeed/dripfeed/outbound/internal/key"
+	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -22,7 +23,7 @@ func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
 	if k, done, err := b.takeHere(&c); done {
 		return k, err
 	}
-	k := &call{core: &b.core, cost: [1]Cost{c}}
+	k := &call{core: &b.core, cost: [1]reports.Numbers{c}}
 	var end time.Time
 	ahead, wait := b.ahead(), time.Duration(0)
 	for again := false; ; again = true {
@@ -31,7 +32,7 @@ func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
 			end = asked.Add(patience)
 		}
 		k.admitted = asked.Sub(start)
-		s, r, inTime := step{Op: store.Op{Action: store.Book, Into: k.charge[:0]}, costs: k.cost[:], inJob: b.inJob(ctx)}, replies.Get().(*reply), false
+		s, r, inTime := step{Step: key.Step{Op: store.Op{Action: store.Book, Into: k.charge[:0]}, Calls: k.cost[:]}, inJob: b.inJob(ctx)}, replies.Get().(*reply), false
 		s.After, s.Wait = ahead, max(wait, ahead+ahead/8) // a slow clock rounds After up
 		err := b.book(ctx, &s, r)
 		behind := err != nil && r.Refused && !r.noSlot && r.Limit < 0 && r.State.Rem <= 0 && r.Wait <= 2*store.BookingGrace && b.opens()
@@ -61,7 +62,7 @@ func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
 			return k, nil
 		}
 		k.leave()
-		back, late := b.giveBack(&call{core: &b.core, force: k.force, cost: k.cost, charge: k.charge}), &StoreError{Op: "book", Key: b.key, Err: errLate}
+		back, late := b.giveBack(k.booking()), &StoreError{Op: "book", Key: b.key, Err: errLate}
 		var over <-chan time.Time
 		if again {
 			over = time.After(time.Until(end))
@@ -85,7 +86,7 @@ func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
 // leaves late would leave together with those. Calendars keep a second free for that.
 func (b *Bucket) opens() bool {
 	p := b.slow.Load()
-	return p != nil && p.shared != nil && slices.ContainsFunc(p.force.Load().law, func(l store.Limit) bool { return l.Window > 0 && l.Parted() })
+	return p != nil && p.Remote() && slices.ContainsFunc(p.Force().Law, func(l store.Limit) bool { return l.Window > 0 && l.Parted() })
 }
 
 // ahead returns how far ahead to book a call, so that its reply is here by then.
@@ -93,7 +94,7 @@ func (b *Bucket) ahead() time.Duration {
 	if !b.opens() {
 		return 0
 	}
-	return time.Duration(b.slow.Load().shared.latency.Load())
+	return time.Duration(b.slow.Load().latency.Load())
 }
 
 // punctual waits until the time of a call that was booked so far ahead, and reports whether it is
@@ -104,7 +105,7 @@ func (b *Bucket) punctual(ctx context.Context, k *call, r *reply, asked time.Tim
 	if back <= most/2 {
 		back = 0 // the call leaves when the reply is here
 	}
-	b.slow.Load().shared.latency.Store(int64(back))
+	b.slow.Load().latency.Store(int64(back))
 	due := c.Due(Ticket{k})
 	if in := time.Until(due); in > 0 {
 		timer := time.NewTimer(in)
@@ -123,36 +124,26 @@ func (b *Bucket) punctual(ctx context.Context, k *call, r *reply, asked time.Tim
 // reports whether it has decided.
 func (b *Bucket) takeHere(c *Cost) (admitted Call, done bool, err error) {
 	p := b.slow.Load()
-	if p == nil || b.unit != 0 || p.shared != nil || p.slots.most() > 0 || p.watches.Load() != nil || !p.outbox.Quiet() {
+	if p == nil || p.slots.most() > 0 || p.watches.Load() != nil || !p.Direct() {
 		return nil, false, nil
 	}
-	f := p.force.Load()
-	if f.check(b.key, c) != nil {
+	f := p.Force()
+	if check(&f.Limits, b.key, c, 0) != nil {
 		return nil, false, nil
 	}
-	n, unix := f.units(c), time.Duration(0)
-	var periods []store.Period
-	if f.calendar != nil {
-		unix = calendar.Stamp(time.Now())
-		periods = f.calendar.At(unix - store.Slack)
-	}
-	l := &p.local
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	at := now()
+	n := f.Units((*reports.Numbers)(c))
 	var k *call
-	t := l.stored.Take(f.number, &n, periods, 0, at, unix, func() *store.Charge {
-		k = &call{core: &b.core, cost: [1]Cost{*c}, admitted: at}
+	t, why := p.Take(f, &n, func(at time.Duration) *store.Charge {
+		k = &call{core: &b.core, cost: [1]reports.Numbers{*c}, admitted: at}
 		return &k.charge[0]
-	})
+	}, func(s *store.State) { k.noteState(f, s, nil, 0, &f.Limits, s) })
 	switch {
 	case !t.Done:
 		return nil, false, nil
 	case t.Booked:
-		k.noteState(f, &l.stored.State, nil, 0, &f.limitSet, &l.stored.State)
 		return k, true, nil
 	}
-	return nil, true, b.throttled(f, t.Wait, t.Rem, l.stored.State.Why, t.Limit)
+	return nil, true, b.throttled(f, t.Wait, t.Rem, why, t.Limit)
 }
 
 // withinKey is the key of a context with which a job's further requests are acquired. Its value is
@@ -173,11 +164,11 @@ func (b *Bucket) inJob(ctx context.Context) bool {
 // the caller's ctx ended the request, it would be unknown whether they were returned, and returning
 // them twice would admit too much. What the store's own error loses stays charged. The caller need
 // not wait for the error.
-func (b *Bucket) giveBack(calls ...*call) <-chan error {
+func (b *Bucket) giveBack(calls ...key.Booking) <-chan error {
 	ended := make(chan error, 1)
 	go func() {
-		err := b.do(context.Background(), "give back", &step{Op: store.Op{Action: store.Book}, back: calls}, new(reply))
-		b.slowPath().outbox.Changed()
+		err := b.do(context.Background(), "give back", &step{Step: key.Step{Op: store.Op{Action: store.Book}, Back: calls}}, new(reply))
+		b.slowPath().Reports.Changed()
 		ended <- err
 	}()
 	return ended
@@ -191,11 +182,11 @@ func (b *Bucket) acquireNothing(ctx context.Context, c *Cost) (Call, error) {
 	if err := b.look(ctx, "look", &step{}, &r); err != nil {
 		return nil, err
 	}
-	if err := r.force.check(b.key, c); err != nil {
+	if err := check(&r.Force.Limits, b.key, c, 0); err != nil {
 		return nil, err
 	}
 	if r.State.Rem > 0 {
-		return nil, b.throttled(r.force, r.State.Rem, r.State.Rem, r.State.Why, -1)
+		return nil, b.throttled(r.Force, r.State.Rem, r.State.Rem, r.State.Why, -1)
 	}
 	k.note(&r)
 	// This charge is of an unknown life: it returns nothing.

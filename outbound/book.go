@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/key"
+	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -64,7 +66,8 @@ type BookRequest struct {
 	Clock Clock
 
 	into   []store.Charge
-	back   []*call
+	calls  []reports.Numbers
+	back   []key.Booking
 	booked uint64 // tickets so far
 }
 
@@ -87,9 +90,9 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 	if !(k.Bid.Calls >= 0 && k.Bid.Calls < 1e15) {
 		k.Bid = store.Bid{}
 	}
-	s := step{costs: k.Costs, inJob: k.InJob, waits: true, Op: store.Op{
+	s := step{inJob: k.InJob, Step: key.Step{Waits: true, Op: store.Op{
 		Action: store.Book, Wait: k.Wait, Horizon: k.Horizon, After: k.After, Claim: k.Claim, Weight: k.Weight, Bid: k.Bid, Headroom: k.Headroom, Into: k.into[:0], Slots: true,
-	}}
+	}}}
 	if k.Headroom > 0 {
 		ahead := k.After + k.After/8 // a slow clock rounds After up
 		s.Wait, s.Horizon = min(k.Wait, ahead), min(k.Horizon, ahead)
@@ -97,41 +100,47 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 	var invalid error
 	if len(k.Costs) > 0 && !k.Costs[0].valid() {
 		invalid = &CostError{Key: b.key, Cost: k.Costs[0], Err: ErrInvalid}
-		if s.costs = nil; len(k.Unused) == 0 {
+		if len(k.Unused) == 0 {
 			return invalid
 		}
+	} else {
+		k.calls = k.calls[:0]
+		for i := range k.Costs {
+			k.calls = append(k.calls, k.Costs[i])
+		}
+		s.Calls = k.calls
 	}
 	// A reservation can only be undone when the later ones have been.
 	k.Unused = slices.DeleteFunc(k.Unused, func(t Ticket) bool { return t.call == nil })
 	slices.SortStableFunc(k.Unused, Ticket.compare)
 	for _, t := range k.Unused {
 		if t.call.once(flagDone | flagVoid) {
-			k.back = append(k.back, t.call)
+			k.back = append(k.back, t.call.booking())
 			s.freed += t.call.slot.drop()
 		}
 	}
-	s.back = k.back
+	s.Back = k.back
 	m := b.slowPath()
 	if k.Move.call != nil {
 		s.Move = &k.Move.call.charge[0]
 		if k.Move.call.slot != nil { // further calls would have none
-			s.costs = s.costs[:min(1, len(s.costs))]
+			s.Calls = s.Calls[:min(1, len(s.Calls))]
 		}
 	}
 	m.watches.announceLate(k.Lost, k.Late)
-	changes, lates := m.outbox.Changes(), m.outbox.Lates()
+	changes, lates := m.Reports.Changes(), m.Reports.Lates()
 	sent := time.Now()
 	var r reply
 	err := b.book(ctx, &s, &r)
 	clear(k.back)
 	k.back = k.back[:0]
-	if len(s.back) > 0 {
-		m.outbox.Changed()
+	if len(s.Back) > 0 {
+		m.Reports.Changed()
 	}
 	if len(r.missed) > 0 {
-		var back []*call
+		var back []key.Booking
 		for i, c := range r.missed {
-			back = append(back, &call{core: &b.core, force: r.force, cost: [1]Cost{k.Costs[len(r.Charges)+i]}, charge: [1]store.Charge{c}})
+			back = append(back, key.Booking{Charge: &c, By: r.Force.Law, Cost: k.Costs[len(r.Charges)+i]})
 		}
 		b.giveBack(back...)
 	}
@@ -142,7 +151,7 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 		if k.Clock.lates != lates {
 			k.Clock.lates, k.Clock.early = lates, k.booked
 		}
-		if k.Clock.changes = changes; len(s.reports) > 0 {
+		if k.Clock.changes = changes; len(s.Told) > 0 {
 			k.Clock.changes++ // the caller knows that they have arrived
 		}
 	}

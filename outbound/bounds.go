@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -14,20 +15,20 @@ import (
 // for, as in [ThrottledError]. A cost above a capacity is a [*CostError]. The Headroom of the
 // BookRequest counts, as if no other call came.
 func (k *Clock) Earliest(c, ahead *Cost) (at time.Time, limit string, err error) {
-	if err := k.whole.checkBeside(k.core.key, c, k.headroom); err != nil {
+	if err := check(k.whole, k.core.key, c, k.headroom); err != nil {
 		return at, "", err
 	}
 	if k.Lacks(c) {
 		return k.at, "", nil
 	}
-	units, before := k.limits.units(c), store.Units{}
-	units = (&store.Op{Headroom: k.headroom}).Needs(k.limits.law, &units)
-	for i := range k.limits.law {
-		before[i] = ahead[k.limits.law[i].Unit]
+	units, before := k.limits.Units((*reports.Numbers)(c)), store.Units{}
+	units = (&store.Op{Headroom: k.headroom}).Needs(k.limits.Law, &units)
+	for i := range k.limits.Law {
+		before[i] = ahead[k.limits.Law[i].Unit]
 	}
-	w, i := k.state.Earliest(k.limits.law, &before, &units)
+	w, i := k.state.Earliest(k.limits.Law, &before, &units)
 	if i >= 0 {
-		limit = k.whole.label(i)
+		limit = k.core.label(k.whole, i)
 	}
 	return k.at.Add(w), limit, nil
 }
@@ -53,8 +54,8 @@ func (k *Clock) Bound(c, sure, all *Cost, until time.Time, mixed bool) (at time.
 
 // refills returns the longest time in which a full limit has capacity again, calendars excepted.
 func (k *Clock) refills() (d time.Duration) {
-	for i := range k.limits.law {
-		if l := &k.limits.law[i]; l.Parted() {
+	for i := range k.limits.Law {
+		if l := &k.limits.Law[i]; l.Parted() {
 			d = max(d, l.Window)
 		} else {
 			d = max(d, l.Above(l.Capacity, 0))
@@ -63,20 +64,10 @@ func (k *Clock) refills() (d time.Duration) {
 	return k.state.Real(d)
 }
 
-// period returns the real time from a Unix time until the next period of the limit i begins. ok is
-// false if the limit has none.
-func (s *limitSet) period(i int, unix time.Duration) (next time.Duration, ok bool) {
-	if s.calendar == nil {
-		return 0, false
-	}
-	p := s.calendar.At(unix)[i]
-	return max(0, time.Duration(p.End)*time.Second+store.Slack-unix), p.End != 0
-}
-
 // window returns the dial time after which n units have left by the limit i, a window that admits
 // most at a time. What it counts is freed in sequence.
 func (k *Clock) window(i int, n, most float64) time.Duration {
-	s, l := &k.state, &k.limits.law[i]
+	s, l := &k.state, &k.limits.Law[i]
 	turns := math.Ceil(n/most*(1-1e-9)) - 1
 	if n -= turns * most; n <= l.Capacity*(1+1e-8) {
 		n = min(n, l.Capacity) // without the rounding of sums
@@ -87,7 +78,7 @@ func (k *Clock) window(i int, n, most float64) time.Duration {
 	case l.Fits(n):
 		var units store.Units
 		units[i] = n
-		first, _, _ = s.Wait(k.limits.law, &units)
+		first, _, _ = s.Wait(k.limits.Law, &units)
 	}
 	return later(max(0, s.Last, first), time.Duration(min(turns*float64(l.Window), 4e18)))
 }
@@ -99,8 +90,8 @@ func (k *Clock) window(i int, n, most float64) time.Duration {
 // calls, Surely counts on half of it at a time. It counts on all of it if the window is the only
 // limit and all calls cost the same. It ignores limits on calls in flight.
 func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
-	s, law := &k.state, k.limits.law
-	if k.whole.check("", c) != nil || k.core.slots().most() > 0 {
+	s, law := &k.state, k.limits.Law
+	if check(k.whole, "", c, 0) != nil || k.core.slots().most() > 0 {
 		return false
 	}
 	last := max(0, s.Last)
@@ -118,7 +109,7 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 		if !alike || cost != c[l.Unit] {
 			units += float64(n) * l.Capacity * 1e-9 // what package store rounds up
 		}
-		next, ok := k.limits.period(i, s.Unix-store.Slack) // a period that is younger than Slack admits no call
+		next, ok := k.limits.Period(i, s.Unix-store.Slack) // a period that is younger than Slack admits no call
 		switch next -= store.Slack; {
 		case !l.Parted():
 			sum = later(sum, l.Above(units, 0))
@@ -177,7 +168,7 @@ func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 // void reports whether the limit i is a window that counts reservations after the last one, which
 // are void.
 func (k *Clock) void(i int) bool {
-	s, l := &k.state, &k.limits.law[i]
+	s, l := &k.state, &k.limits.Law[i]
 	if !l.Slides() || s.Parts == nil {
 		return false
 	}

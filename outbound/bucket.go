@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
@@ -37,7 +38,7 @@ func NewBucket(key string, limits ...Limit) (*Bucket, error) {
 		return nil, &LimitError{Key: key, Limit: limits[0], Reason: flaw}
 	}
 	b := new(Bucket)
-	b.init(key, limits, nil)
+	b.init(key, limits, nil, "")
 	return b, nil
 }
 
@@ -76,7 +77,7 @@ func NewSharedBucket(s store.Store, key string, limits ...Limit) (*Bucket, error
 		return nil, err
 	}
 	b := new(Bucket)
-	b.init(key, own, s)
+	b.init(key, own, s, "")
 	return b, nil
 }
 
@@ -130,10 +131,10 @@ func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (decided bool, 
 	if err := b.ready(ctx); err != nil {
 		return true, err
 	}
-	if b.unit != 0 && c.positive() {
+	if b.word.Used() && c.positive() {
 		// The clock comes first, so that little time is left between looking at the bucket and
 		// changing it, in which another processor could take its cache line.
-		wait, ok, known := b.take(c, int64(now()), &p.fill)
+		wait, ok, known := b.word.Take((*reports.Numbers)(c), int64(now()), &p.fill)
 		if ok {
 			if p.core = &b.core; known {
 				p.flags = flagKnown
@@ -163,9 +164,9 @@ func (b *Bucket) Fillup(ctx context.Context, c Cost) (State, error) {
 	if !c.valid() {
 		return State{}, &CostError{Key: b.key, Cost: c, Err: ErrInvalid}
 	}
-	costs := [1]Cost{c}
+	costs := [1]reports.Numbers{c}
 	var r reply
-	if err := b.do(ctx, "fillup", &step{Op: store.Op{Action: store.Meter, Slots: true}, costs: costs[:]}, &r); err != nil {
+	if err := b.do(ctx, "fillup", &step{Step: key.Step{Op: store.Op{Action: store.Meter, Slots: true}, Calls: costs[:]}}, &r); err != nil {
 		return State{}, err
 	}
 	return nearest(r.states()), nil
@@ -214,8 +215,8 @@ func (b *Bucket) stop(ctx context.Context, kind store.ReportKind, name string, d
 	if d <= 0 {
 		return fmt.Errorf("%w: %s of %v for %s", ErrInvalid, name, d, quote(b.key))
 	}
-	reports := [1]reports.Report{{Report: store.Report{Kind: kind, Wait: d}}}
-	return b.do(ctx, name, &step{reports: reports[:]}, new(reply))
+	told := [1]reports.Report{{Report: store.Report{Kind: kind, Wait: d}}}
+	return b.do(ctx, name, &step{Step: key.Step{Told: told[:]}}, new(reply))
 }
 
 // Resume ends a hold and a slow-down immediately, for operators. Reservations are void, and waiting
@@ -226,7 +227,7 @@ func (b *Bucket) Resume(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return err
 	}
-	return b.do(ctx, "resume", &step{Op: store.Op{Action: store.Resume}}, new(reply))
+	return b.do(ctx, "resume", &step{Step: key.Step{Op: store.Op{Action: store.Resume}}}, new(reply))
 }
 
 // SetLimits replaces the limits in force, for all processes that share the bucket. They hold
@@ -273,7 +274,11 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 			return err
 		}
 	}
-	return b.do(ctx, "set limits", &step{Op: store.Op{Action: store.Replace}, limits: own}, new(reply))
+	law := lawOf(own)
+	if len(own) > 0 {
+		law = key.NewLimits(law).Law
+	}
+	return b.do(ctx, "set limits", &step{Step: key.Step{Op: store.Op{Action: store.Replace}, Set: law, With: inFlight}}, new(reply))
 }
 
 // Limits returns the limits in force, as far as this process knows: those of the last reply, with
@@ -290,8 +295,10 @@ func (b *Bucket) State(ctx context.Context) (State, error) {
 	if err := b.ready(ctx); err != nil {
 		return State{}, err
 	}
-	if word, p := b.word.Load(), b.slow.Load(); word != busy && (p == nil || p.watches.Load() == nil) { // an observer must learn of it
-		return b.ofWord(word, now()), nil
+	if word, here := b.word.Load(); here {
+		if p := b.slow.Load(); p == nil || p.watches.Load() == nil { // an observer must learn of it
+			return b.ofWord(word, now()), nil
+		}
 	}
 	all, err := b.States(ctx)
 	if err != nil {
@@ -307,7 +314,7 @@ func (b *Bucket) States(ctx context.Context) ([]State, error) {
 		return nil, err
 	}
 	var r reply
-	if err := b.look(ctx, "state", &step{Op: store.Op{Slots: true}}, &r); err != nil {
+	if err := b.look(ctx, "state", &step{Step: key.Step{Op: store.Op{Slots: true}}}, &r); err != nil {
 		return nil, err
 	}
 	return r.states(), nil
@@ -354,10 +361,10 @@ func (b *Bucket) Waiting(f func()) (stop func()) {
 	if b.isZero() {
 		return func() {}
 	}
-	leave := b.slowPath().outbox.Listen(f)
+	leave := b.slowPath().Reports.Listen(f)
 	return func() {
 		left := leave()
-		if h := b.slots().fleet; h != nil && !b.slowPath().outbox.Watched() {
+		if h := b.slots().fleet; h != nil && !b.slowPath().Reports.Watched() {
 			h.forgo()
 		}
 		switch {
@@ -378,7 +385,7 @@ func (b *Bucket) ready(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// isZero reports whether b is nil, or zero: no limit has a capacity of 0.
-func (b *Bucket) isZero() bool { return b == nil || b.capacity == 0 }
+// isZero reports whether b is nil, or zero.
+func (b *Bucket) isZero() bool { return b == nil || b.word.Zero() }
 
 var errNilBucket = fmt.Errorf("%w: a Bucket that NewBucket has not made", ErrInvalid)

@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/key"
+	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -38,6 +40,25 @@ var leavings = map[string]func(b *Bucket, p *Permit) error{
 	},
 }
 
+// inWord reports whether the state of b is in its word.
+func inWord(b *Bucket) bool {
+	_, here := b.word.Load()
+	return here
+}
+
+func wordOf(b *Bucket) int64 {
+	word, _ := b.word.Load()
+	return word
+}
+
+// stateOf returns the state of b's key.
+func stateOf(t *testing.T, b *Bucket) store.State {
+	t.Helper()
+	var r reply
+	must(t, b.look(ctx, "look", &step{Step: key.Step{Op: store.Op{Slots: true}}}, &r))
+	return r.State
+}
+
 // forLong is longer than a refusal is remembered.
 const forLong = 3 * time.Hour
 
@@ -53,7 +74,7 @@ func TestCell_EmptyBucketReturnsToIt(t *testing.T) {
 					time.Sleep(forLong)
 					p = admit(t, b, 1) // which moves the state back
 					p.Done()
-					if b.word.Load() == busy {
+					if !inWord(b) {
 						t.Fatal("its state is not back in the cell")
 					}
 					if n := testing.AllocsPerRun(8, func() {
@@ -68,7 +89,7 @@ func TestCell_EmptyBucketReturnsToIt(t *testing.T) {
 					if s, err := b.State(ctx); err != nil || s.Level != 10 || s.Speed != 1 || s.HeldFor != 0 {
 						t.Errorf("%+v, %v", s, err)
 					}
-					if b.word.Load() == busy {
+					if !inWord(b) {
 						t.Error("State has moved the state out of the cell")
 					}
 					time.Sleep(forLong)
@@ -90,8 +111,8 @@ func TestCell_BucketThatRemembersStaysOut(t *testing.T) {
 				p := admit(t, b, 5)
 				must(t, leave(b, &p))
 				for !b.Idle() {
-					if b.word.Load() != busy {
-						t.Fatalf("%+v is in the cell", b.slow.Load().local.stored.State)
+					if inWord(b) {
+						t.Fatal("its state is in the cell")
 					}
 					time.Sleep(time.Second / 7)
 				}
@@ -139,7 +160,7 @@ func outlived(t *testing.T, n float64) Permit {
 	old := admit(t, b, n)
 	must(t, b.Hold(ctx, time.Second))
 	time.Sleep(forLong)
-	if _, err := b.State(ctx); err != nil || b.word.Load() == busy || b.slow.Load().local.born == b.born {
+	if _, err := b.State(ctx); err != nil || !inWord(b) || stateOf(t, b).Born == b.born {
 		t.Fatalf("no new life: %v", err)
 	}
 	return old
@@ -159,7 +180,7 @@ func TestRefused_LongCallCountsUnlessAnotherWasRefused(t *testing.T) {
 			}
 			time.Sleep(forLong)
 			admit(t, b, 1)
-			if b.word.Load() == busy {
+			if !inWord(b) {
 				t.Fatal("its state is not back in the cell")
 			}
 			long.Refused(0)
@@ -202,7 +223,7 @@ func TestHold_AfterResumeCountsNoReservation(t *testing.T) {
 		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
 		mustAcquire(t, b).Settle(Cost{}) // so that it is empty
 		must(t, b.Resume(ctx))
-		if _, err := b.State(ctx); err != nil || b.word.Load() == busy {
+		if _, err := b.State(ctx); err != nil || !inWord(b) {
 			t.Fatalf("its state is not back in the cell, %v", err)
 		}
 		must(t, b.Hold(ctx, time.Second))
@@ -231,7 +252,7 @@ func TestState_ChangesNothing(t *testing.T) {
 			if a, b := states(t, looked)[0], states(t, slow)[0]; a != b {
 				t.Errorf("%+v, with a slowPath %+v", a, b)
 			}
-			if looked.Idle() != slow.Idle() || looked.word.Load() != left.word.Load() || looked.seen.Load() != left.seen.Load() || looked.slow.Load() != nil {
+			if looked.Idle() != slow.Idle() || wordOf(looked) != wordOf(left) || looked.word.Seen() != left.word.Seen() || looked.slow.Load() != nil {
 				t.Error("a look has changed the bucket")
 			}
 		}
@@ -276,7 +297,7 @@ func near(a, b, scale float64) bool { return math.Abs(a-b) <= 1e-5*max(scale, a,
 
 func (w *twin) advance() {
 	w.state.Advance(w.limits, now())
-	if !w.changed && w.b.word.Load() == busy && w.state.Idle(w.limits) { // refusals are forgotten
+	if !w.changed && !inWord(w.b) && w.state.Idle(w.limits) { // refusals are forgotten
 		was := w.state
 		w.state = store.New(was.At, 1)
 		if was.Epoch == w.base {
@@ -320,7 +341,7 @@ func (w *twin) level() {
 	w.advance()
 	s, err := w.b.State(ctx)
 	if err != nil || !near(s.Level, w.state.Level[0], w.limits[0].Capacity) {
-		w.Fatalf("after %v: level %v (%v), arithmetic %v\n%+v\n%+v", w.path, s.Level, err, w.state.Level[0], w.b.slow.Load().local.stored.State, w.state)
+		w.Fatalf("after %v: level %v (%v), arithmetic %v\n%+v\n%+v", w.path, s.Level, err, w.state.Level[0], stateOf(w.T, w.b), w.state)
 	}
 	if held := max(0, w.state.Rem); s.HeldFor != held || math.Abs(s.Speed-w.state.Speed) > 1e-9 {
 		w.Fatalf("held for %v at speed %v, arithmetic %v and %v", s.HeldFor, s.Speed, held, w.state.Speed)
@@ -486,7 +507,7 @@ func TestCell_RetryAfterIsEnough(t *testing.T) {
 	fast := 0
 	everyShape(t, 2000, func(l Limit, r *rand.Rand) {
 		b := Must(NewBucket("k", l))
-		if b.word.Load() == busy {
+		if !inWord(b) {
 			return
 		}
 		fast++
@@ -495,7 +516,7 @@ func TestCell_RetryAfterIsEnough(t *testing.T) {
 			var p Permit
 			n := aCost(&l, r)
 			c := Cost{min(n, l.Capacity)}
-			wait, ok, _ := b.take(&c, now, &p.fill)
+			wait, ok, _ := b.word.Take((*reports.Numbers)(&c), now, &p.fill)
 			if ok {
 				continue
 			}
@@ -503,7 +524,7 @@ func TestCell_RetryAfterIsEnough(t *testing.T) {
 				t.Fatalf("%v: a cost of %v leaves the cell", l, n)
 			}
 			if early := tooEarly(wait, &l); early > 0 {
-				if _, ok, _ := b.take(&c, now+int64(early), &p.fill); ok {
+				if _, ok, _ := b.word.Take((*reports.Numbers)(&c), now+int64(early), &p.fill); ok {
 					t.Fatalf("%v: a cost of %v, which is to wait %v, is admitted %v earlier", l, n, wait, wait-early)
 				}
 			}
@@ -511,7 +532,7 @@ func TestCell_RetryAfterIsEnough(t *testing.T) {
 				return
 			}
 			now += int64(wait)
-			if again, ok, _ := b.take(&c, now, &p.fill); !ok {
+			if again, ok, _ := b.word.Take((*reports.Numbers)(&c), now, &p.fill); !ok {
 				t.Fatalf("%v: a cost of %v, again after %v, is to wait %v", l, n, wait, again)
 			}
 		}
@@ -527,14 +548,14 @@ func TestCell_WholeCostsFillTheCapacity(t *testing.T) {
 			return
 		}
 		b := Must(NewBucket("k", l))
-		if b.word.Load() == busy {
+		if !inWord(b) {
 			return
 		}
 		now := int64(b.born)
 		for left := l.Capacity; left > 0; {
 			n := math.Ceil(r.Float64() * left)
 			var p Permit
-			if wait, ok, _ := b.take(&Cost{n}, now, &p.fill); !ok {
+			if wait, ok, _ := b.word.Take(&reports.Numbers{n}, now, &p.fill); !ok {
 				t.Fatalf("%v: %v of the %v that are left have to wait %v", l, n, left, wait)
 			}
 			left -= n

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/key"
 )
 
 // watches are the callers of Bucket.Observe, or nil.
@@ -84,7 +86,7 @@ type watch struct {
 	born         time.Duration
 	epoch        int64
 	speed        float64
-	limits       *limitSet // nil before the first look
+	limits       *key.Limits // nil before the first look
 	inFlight     *Limit
 	collected    int
 }
@@ -122,7 +124,7 @@ func (w *watch) lookLocked(r *reply) {
 	if r.State.Speed == 0 {
 		return
 	}
-	s, known, limits := &r.State, w.limits != nil, &r.force.limitSet
+	s, known, limits := &r.State, w.limits != nil, &r.Force.Limits
 	if known && s.At < w.at && (r.When.IsZero() || r.When.Sub(w.when) < outdated) {
 		return
 	}
@@ -150,7 +152,7 @@ func (w *watch) lookLocked(r *reply) {
 		w.addLocked(Event{Kind: EventSlowed, Speed: s.Speed})
 	}
 	if known && (w.limits != limits || w.inFlight != r.inFlight) {
-		before, after := with(w.limits.list(), w.inFlight), with(limits.list(), r.inFlight)
+		before, after := with(listOf(w.limits), w.inFlight), with(listOf(limits), r.inFlight)
 		if !slices.Equal(before, after) {
 			w.addLocked(Event{Kind: EventLimits, Before: textOf(before), Limits: textOf(after)})
 		}

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/key"
+	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -12,8 +14,8 @@ import (
 type Clock struct {
 	core     *core
 	state    store.State
-	limits   *limitSet // that have decided: a share of whole while a store is unavailable
-	whole    *limitSet // in force
+	limits   *key.Limits // that have decided: a share of whole while a store is unavailable
+	whole    *key.Limits // in force
 	number   int64
 	before   int64         // the number before, as far as this process knows
 	stands   time.Duration // a change of those limits leaves earlier reservations
@@ -31,8 +33,8 @@ type Clock struct {
 // clock returns what the reply to a request of that time reports. older is the clock before.
 func (b *Bucket) clock(r *reply, sent time.Time, older *Clock) Clock {
 	now := time.Now().Add(-r.slept)
-	k := Clock{core: &b.core, whole: &r.force.limitSet, number: r.Number, shared: b.remote()}
-	decided, state := r.decided()
+	k := Clock{core: &b.core, whole: &r.Force.Limits, number: r.Number, shared: b.remote()}
+	decided, state := r.Decided()
 	k.limits, k.state = decided, *state
 	k.lates, k.early = older.lates, older.early
 	if k.before, k.stands = older.before, older.stands; older.number != k.number {
@@ -77,7 +79,7 @@ func (k *Clock) Known() bool { return k.core != nil }
 
 // Changed reports whether [Bucket.Waiting] was notified since the request began, except of what the
 // request itself has reported. A caller that was not yet registered has missed it.
-func (k *Clock) Changed() bool { return k.core.slowPath().outbox.Changes() != k.changes }
+func (k *Clock) Changed() bool { return k.core.slowPath().Reports.Changes() != k.changes }
 
 // Holds reports whether the ticket still names a reservation. It is void after a Resume, and after
 // a SetLimits unless it was due within a second. It is also void if a hold or a slow-down has moved
@@ -155,7 +157,7 @@ func (k *Clock) Same(older *Clock) bool {
 // Lacks reports whether a call of this cost exceeds the part of the limits that a fallback uses
 // while a store is unavailable. Such a call fails with the store's error.
 func (k *Clock) Lacks(c *Cost) bool {
-	return k.limits != nil && k.limits != k.whole && k.limits.lacks(c, k.headroom)
+	return k.limits != nil && k.limits != k.whole && k.limits.Lacks((*reports.Numbers)(c), k.headroom)
 }
 
 // Reopens returns the longest time until each window and calendar can admit one more call, after
@@ -165,9 +167,9 @@ func (k *Clock) Reopens(c *Cost) (most time.Duration) {
 	if k.limits == nil {
 		return 0
 	}
-	for i := range k.limits.law {
-		l := &k.limits.law[i]
-		next, ok := k.limits.period(i, k.state.Unix)
+	for i := range k.limits.Law {
+		l := &k.limits.Law[i]
+		next, ok := k.limits.Period(i, k.state.Unix)
 		switch n := l.Takes(c[l.Unit]); {
 		case !l.Parted() || n <= 0 || l.Fits(k.state.Level[i]+n):
 		case ok:
@@ -197,8 +199,8 @@ func (k *Clock) Clears() time.Duration {
 		return 0
 	}
 	w := max(0, k.state.Last)
-	for i := range k.limits.law {
-		if l := &k.limits.law[i]; !l.Parted() {
+	for i := range k.limits.Law {
+		if l := &k.limits.Law[i]; !l.Parted() {
 			w = max(w, l.Above(k.state.Level[i], 0))
 		}
 	}
@@ -217,8 +219,8 @@ func (k *Clock) Tolerance(asked time.Duration) time.Duration {
 	}
 	own, most := 10*shortTolerance, maxWait
 	unit, drains := maxWait, maxWait
-	for i := range k.whole.law { // also while a share decides: late calls come in addition to those of all processes
-		l := &k.whole.law[i]
+	for i := range k.whole.Law { // also while a share decides: late calls come in addition to those of all processes
+		l := &k.whole.Law[i]
 		if l.Window != 0 {
 			own = shortTolerance
 		}

@@ -1,26 +1,26 @@
 package outbound
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
 	"unique"
 
-	"github.com/dripfeed/dripfeed/outbound/internal/calendar"
+	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// core is a bucket without its exported methods. It keeps the bucket's state and carries steps out
-// in its cell, in a localState, or in a sharedState.
+// core is a bucket without its exported methods.
 type core struct {
-	cell     // see there why it comes first, and the key next to it
+	word     key.Word // see there why it comes first, and the key next to it
 	key      string
-	slow     atomic.Pointer[slowPath] // nil while the cell is enough for all calls
+	slow     atomic.Pointer[slowPath] // nil while the word is enough for all calls
 	born     time.Duration
-	labelled unique.Handle[labelledLimit] // where the cell has the only limit
+	labelled unique.Handle[labelledLimit] // where the word has the only limit
+	keys     atomic.Int32                 // limiters around the bucket that Keyeds have
 }
 
 // labelledLimit is a limit and its label. Most buckets have the limit of another bucket, and share
@@ -30,7 +30,7 @@ type labelledLimit struct {
 	label string
 }
 
-// lastLabelled is that of the latest bucket with a cell: buckets that are made in sequence mostly
+// lastLabelled is that of the latest bucket with a word: buckets that are made in sequence mostly
 // have the same limit, and share its text.
 var lastLabelled atomic.Pointer[unique.Handle[labelledLimit]]
 
@@ -43,73 +43,77 @@ func labelledOf(l *Limit) unique.Handle[labelledLimit] {
 	return h
 }
 
-// slowPath is what a core needs beyond its cell.
+// slowPath is what a core needs beyond its word.
 type slowPath struct {
-	made     limitSet                // what the bucket was made with
-	base     uint64                  // its hash
-	force    atomic.Pointer[inForce] // the newest that this process knows of
+	key.Key
 	slots    slots
-	outbox   reports.Outbox
 	watches  watches
-	local    localState
-	shared   *sharedState             // nil if the state is in local
+	labels   atomic.Pointer[labels]   // of the limits of the last refusal
+	latency  atomic.Int64             // how long a reply normally takes to be here, as the last one to a lone call said
+	store    store.Store              // that the state is in, or nil
 	reserved atomic.Pointer[reserved] // what Reservations has made last, or nil
 }
 
-// reserved is the bucket of Reservations under the limits of an inForce.
+// reserved is the bucket of Reservations under some limits.
 type reserved struct {
-	limits *inForce
+	limits *key.Force
 	bucket *Bucket
 }
 
-// init sets the core up for these limits, in this process or, if it is not nil, in a store.
-func (b *core) init(key string, limits []Limit, in store.Store) {
+// labels are those of limits.
+type labels struct {
+	of   *store.Limit // the first of them
+	text []string
+}
+
+// init sets the core up for these limits, in this process or in a store. There name is that of the
+// key, if it is not that of the bucket.
+func (b *core) init(bucket string, limits []Limit, in store.Store, name string) {
 	first := &limits[0]
-	b.key, b.born, b.capacity = key, now(), first.Capacity
-	b.info.Store(uint32(first.Unit))
-	b.word.Store(busy)
-	if len(limits) == 1 && in == nil && b.start(first, b.born) {
+	b.key, b.born = bucket, now()
+	b.word.Init(first.Unit, first.Capacity)
+	// The state of a window or a calendar is more than a word.
+	if len(limits) == 1 && in == nil && !first.inFlight && first.kind == store.Leaky && b.word.Begin(first.LeakRate, b.born) {
 		b.labelled = labelledOf(first)
 		return
 	}
-	p := b.newSlowPath(keyed(limits))
-	if in != nil {
-		if l := p.slots.limit.Load(); l != nil {
-			p.slots.fleet = newHolder(&p.slots, key, l, in, p.outbox.Changed)
-		}
-		p.shared = &sharedState{store: in, key: storeKey(key)}
-		p.force.Store(&inForce{limitSet: p.made})
-	}
-	b.slow.Store(p)
+	b.slow.Store(b.newSlowPath(limits, in, cmp.Or(name, key.Name(bucket))))
 }
 
-func (b *core) newSlowPath(limits []Limit) *slowPath {
-	p := &slowPath{made: newLimitSet(limits)}
-	p.base = store.Hash(p.made.law)
-	p.force.Store(&inForce{limitSet: p.made, number: firstNumber})
-	p.slots.limit.Store(inFlightOf(limits))
-	p.slots.cut, p.slots.full = never, never
-	p.outbox.Init()
-	p.local.init(b.born, &p.made, p.base)
+// newSlowPath returns the slow path for these limits. name is that of the key in the store.
+func (b *core) newSlowPath(limits []Limit, in store.Store, name string) *slowPath {
+	p := &slowPath{store: in}
+	l := inFlightOf(limits)
+	p.slots.init(l)
+	law := key.NewLimits(lawOf(limits))
+	if in == nil {
+		p.Init(&b.word, b.born, law)
+		return p
+	}
+	if l != nil {
+		p.slots.fleet = newHolder(&p.slots, b.key, l, in, p.Reports.Changed, func() { b.report() })
+		in = p.slots.fleet
+	}
+	p.InitIn(in, name, law)
 	return p
 }
 
-// first returns the limit of the cell.
+// first returns the limit of the word.
 func (b *core) first() Limit { return b.labelled.Value().limit }
 
-// slowPath returns what the core has beyond its cell, and makes it if there is none yet.
+// slowPath returns what the core has beyond its word, and makes it if there is none yet.
 func (b *core) slowPath() *slowPath {
 	if p := b.slow.Load(); p != nil {
 		return p
 	}
-	b.slow.CompareAndSwap(nil, b.newSlowPath([]Limit{b.first()}))
+	b.slow.CompareAndSwap(nil, b.newSlowPath([]Limit{b.first()}, nil, ""))
 	return b.slow.Load()
 }
 
 // remote reports whether the state is in a store.
 func (b *core) remote() bool {
 	p := b.slow.Load()
-	return p != nil && p.shared != nil
+	return p != nil && p.Remote()
 }
 
 // slots returns the slots of calls in flight.
@@ -121,27 +125,37 @@ func (b *core) slots() *slots {
 }
 
 // inForce returns the limits in force, as far as is known here.
-func (b *core) inForce() *inForce {
+func (b *core) inForce() *key.Force {
 	if p := b.slow.Load(); p != nil {
-		return p.force.Load()
+		return p.Force()
 	}
-	return b.ofCell()
+	return b.alone()
 }
 
-// ofCell returns the limit of the cell.
-func (b *core) ofCell() *inForce {
+// alone returns the limit of the word.
+func (b *core) alone() *key.Force {
 	first := b.first()
-	one := &struct { // in one allocation
-		inForce
-		law [1]store.Limit
-	}{law: [1]store.Limit{first.law()}}
-	one.inForce = inForce{limitSet: limitSet{law: one.law[:]}, number: firstNumber}
-	return &one.inForce
+	return key.One(first.law())
+}
+
+// label returns the label of the limit i, as [State.Label] has it.
+func (b *core) label(set *key.Limits, i int) string {
+	p := b.slowPath()
+	l := p.labels.Load()
+	if l == nil || l.of != &set.Law[0] {
+		l = &labels{of: &set.Law[0]}
+		for j := range set.Law {
+			m := limitOf(&set.Law[j])
+			l.text = append(l.text, m.label())
+		}
+		p.labels.Store(l)
+	}
+	return l.text[i]
 }
 
 // given returns the limits in force as callers have given them, with an InFlight.
 func (b *core) given() []Limit {
-	return with(b.inForce().list(), b.slots().limit.Load())
+	return with(listOf(&b.inForce().Limits), b.slots().limit.Load())
 }
 
 // each calls f with the unit, the capacity and the rate of each limit in force, as far as is
@@ -153,187 +167,52 @@ func (b *core) each(f func(unit int, capacity, rate float64)) {
 		f(l.Unit, l.Capacity, l.LeakRate)
 		return
 	}
-	for _, l := range p.force.Load().counts() {
+	for _, l := range p.Force().Counts() {
 		f(int(l.Unit), l.Capacity, l.Rate)
 	}
 }
 
-// do carries a step out where the state is.
+// do carries a step out, with the slots of calls in flight.
 func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 	p := b.slowPath()
-	// Settles ride only on operations that neither a caller's ctx nor a refusal can end.
-	settles := p.shared == nil || s.waits || ctx.Done() == nil && s.Action < store.Resume
-	riding, reported := p.outbox.Ride(settles)
-	if len(riding) > 0 {
-		s.reports = append(riding, s.reports...)
+	s.Beside = &p.slots
+	asked := p.slots.reserve(s)
+	err := p.Do(ctx, &s.Step, &r.Reply)
+	r.inFlight, _ = r.Beside.(*Limit)
+	if p.slots.seat(ctx, s, asked, r) {
+		p.Reports.Changed()
 	}
-	t := trips.Get().(*trip)
-	err := b.update(ctx, p, s, t, r)
-	t.done()
 	switch {
-	case err != nil:
-		p.outbox.Failed(s.reports, reported)
-		if err == ctx.Err() { // it is no fault of the store's
-			return err
-		}
+	case err == nil:
+	case err == ctx.Err(): // it is no fault of the store's
+		return err
+	case err == key.ErrLimits:
+		err = &LimitError{Reason: err.Error()}
+		fallthrough
+	default:
 		return &StoreError{Op: name, Key: b.key, Err: err}
-	case p.outbox.Recovered(): // during an outage retries mostly fail
-		go b.report()
 	}
-	s.settled()
-	if s.Action == store.Replace || s.Action == store.Resume || len(s.reports) > 0 {
-		p.outbox.Changed()
+	p.watches.announce(r)
+	if p.Reports.Recovered() { // during an outage retries mostly fail
+		go b.report()
 	}
 	return nil
 }
 
-// mostTries is how often a step is tried on a key in a store that does nothing, because of other
-// limits or other periods of the calendar. A try in this process takes a microsecond.
-const mostTries, mostTriesHere = 8, 1000
-
-var (
-	errSilent   = errors.New("the store has neither booked nor refused")
-	errStale    = errors.New("the limits change faster than this process can follow")
-	errUnsound  = errors.New("the store's reply does not fit to the request")
-	errUntimely = errors.New("the store's clock is in no calendar period of the step: check that clock")
-)
-
-// update carries a step out by the limits in force, and takes in what the reply says of them.
-func (b *core) update(ctx context.Context, p *slowPath, s *step, t *trip, r *reply) (err error) {
-	asked := p.slots.reserve(s)
-	for tries := 0; ; tries++ {
-		f := p.force.Load()
-		r.force = f
-		t.resolve(b.key, s, f)
-		b.prepare(p, s, t, f)
-		if err = b.send(ctx, p, s, &t.op, r); err == nil {
-			r.force, err = b.follow(ctx, p, f, &t.op, &r.Reply)
-		}
-		undone := r.Stale || r.Untimely
-		outdated := err == nil && !undone && s.outdated(f, r)
-		if err == nil && !undone && (r.State.Speed == 0 || len(t.op.Costs) > 0 && t.op.Move == nil && len(r.Charges) == 0 && !r.Refused && s.Action == store.Book) {
-			err = errSilent
-		}
-		if outdated || r.Reported && (err != nil || undone) { // they are not to be sent again
-			s.settled()
-			s.reports, s.back = nil, nil
-			p.outbox.Changed()
-		}
-		if err != nil || !undone && !outdated {
-			break
-		}
-		if tries == mostTriesHere || tries == mostTries && p.shared != nil {
-			if err = errStale; r.Untimely {
-				err = errUntimely
-			}
-			break
-		}
-	}
-	if err != nil {
-		r.Reply = store.Reply{}
-	} else if p.shared != nil {
-		p.outbox.Confirm(&r.State)
-	}
-	if p.slots.seat(ctx, s, asked, r) {
-		p.outbox.Changed()
-	}
-	if err == nil {
-		p.watches.announce(r)
-	}
-	return err
-}
-
-// outdated reports whether a step by the limits of f has to be made again by those in force. They
-// may hold a cost that was left out, or that the old ones have rounded.
-func (s *step) outdated(f *inForce, r *reply) bool {
-	if r.force == f || s.Action > store.Book || len(r.Charges) > 0 || len(s.costs) == 0 {
-		return false
-	}
-	return !store.Equal(r.force.law, f.law)
-}
-
-// send has the key carry an Op out, wherever it is.
-func (b *core) send(ctx context.Context, p *slowPath, s *step, op *store.Op, r *reply) error {
-	if p.shared == nil {
-		b.updateHere(p, s, op, r)
-		return nil
-	}
-	r.inFlight = p.slots.limit.Load()
-	h := p.slots.fleet
-	if h == nil || r.force == nil || !r.force.open {
-		return p.shared.update(ctx, op, &r.Reply)
-	}
-	if h.recall(b, r.force, op, &r.Reply) {
-		return nil
-	}
-	sent := now()
-	err := p.shared.update(ctx, op, &r.Reply)
-	if err == nil {
-		h.remember(sent, &r.Reply)
-	}
-	return err
-}
-
-// prepare fills in what each Op says of the process, and what a Replace puts in force.
-func (b *core) prepare(p *slowPath, s *step, t *trip, f *inForce) {
-	t.op.Base, t.op.Age = p.base, now()
-	if f.calendar != nil {
-		unix := calendar.Stamp(time.Now())
-		if p.shared != nil {
-			unix += time.Duration(p.shared.ahead.Load())
-		}
-		t.op.Periods = f.calendar.At(unix - store.Slack) // so that a key may be behind
-	}
-	if s.Action != store.Replace {
-		return
-	}
-	if t.op.Replacement, t.op.Own = p.made.law, len(s.limits) == 0; !t.op.Own {
-		set := newLimitSet(keyed(s.limits))
-		t.op.Replacement = set.law
-	}
-}
-
-// follow returns the limits that a reply counts by, to a step that counted by f. If it brings
-// limits, the bucket adopts them, or replaces them by those that it was made with: see
-// [store.Op.Yields].
-func (b *core) follow(ctx context.Context, p *slowPath, f *inForce, op *store.Op, r *store.Reply) (*inForce, error) {
-	is, err := f.learn(r, &p.made, p.shared != nil)
-	if err == nil && p.shared != nil && r.State.Speed != 0 && !op.Sound(r) {
-		err = errUnsound
-	}
-	if err != nil || is == f {
-		return is, err
-	}
-	next := is
-	if len(r.Limits) > 0 && !op.Yields(r, p.made.law) {
-		own := store.Op{Limits: r.Limits, Number: r.Number, Base: op.Base, Age: now(), Action: store.Replace, Replacement: p.made.law, Own: true}
-		var replaced reply
-		switch err := b.send(ctx, p, new(step), &own, &replaced); {
-		case err != nil && r.Stale:
-			return is, err
-		case err != nil || replaced.Stale: // the next step tries again
-			return is, nil
-		}
-		next = &inForce{limitSet: p.made, number: replaced.Number, born: replaced.State.Born}
-	}
-	p.force.CompareAndSwap(f, next) // unless another operation has learned of newer ones
-	return is, nil
-}
-
 // look reads the state, by an empty step. It makes no slowPath.
 func (b *core) look(ctx context.Context, name string, s *step, r *reply) error {
-	word := b.word.Load()
+	word, here := b.word.Load()
 	if h := b.slots().fleet; h != nil {
 		if err := h.look(ctx); err != nil {
 			return err
 		}
 	}
-	if b.slow.Load() != nil || word == busy {
+	if b.slow.Load() != nil || !here {
 		return b.do(ctx, name, s, r)
 	}
-	// Other limits may be set at this moment, which the cell does not have.
-	*r = reply{Reply: store.Reply{Limit: -1, State: store.New(b.born, 1)}, force: b.ofCell()}
-	b.read(&r.State, r.force.law, word, b.seen.Load(), now())
+	// Other limits may be set at this moment, which the word does not have.
+	*r = reply{Reply: key.Reply{Reply: store.Reply{Limit: -1, State: store.New(b.born, 1)}, Force: b.alone()}}
+	b.word.Read(&r.State, r.Force.Law, word, now())
 	return nil
 }
 
@@ -342,10 +221,10 @@ func (b *core) idle() bool {
 	p := b.slow.Load()
 	switch {
 	case p == nil:
-		return b.cell.idle(now())
-	case p.shared != nil:
+		return b.word.Idle(now())
+	case p.Remote():
 		return true
-	case !p.slots.idle() || p.local.changed():
+	case !p.slots.idle() || p.slots.changed() || p.Changed():
 		return false
 	}
 	if r := p.reserved.Load(); r != nil && !r.bucket.Idle() {
@@ -358,18 +237,18 @@ func (b *core) idle() bool {
 
 // book carries a step out and says why the first of its costs was refused.
 func (b *core) book(ctx context.Context, s *step, r *reply) error {
-	if i := slices.IndexFunc(s.costs, func(c Cost) bool { return !c.valid() }); i == 0 {
-		return badCost(b.key, nil, &s.costs[0], ErrInvalid)
+	if i := slices.IndexFunc(s.Calls, func(c reports.Numbers) bool { return !(*Cost)(&c).valid() }); i == 0 {
+		return costError(b.key, nil, (*Cost)(&s.Calls[0]), ErrInvalid)
 	} else if i > 0 { // what comes after it takes no slot
-		s.costs = s.costs[:i]
+		s.Calls = s.Calls[:i]
 	}
-	if h := b.slots().fleet; h != nil && len(s.costs) > 0 && !s.inJob && s.Move == nil {
-		bad := b.inForce().checkBeside(b.key, &s.costs[0], s.Headroom)
-		if bad != nil && len(s.back) == 0 { // other limits may be in force
+	if h := b.slots().fleet; h != nil && len(s.Calls) > 0 && !s.inJob && s.Move == nil {
+		bad := check(&b.inForce().Limits, b.key, (*Cost)(&s.Calls[0]), s.Headroom)
+		if bad != nil && len(s.Back) == 0 { // other limits may be in force
 			if err := b.do(ctx, "look", &step{}, new(reply)); err != nil {
 				return err
 			}
-			if bad = b.inForce().checkBeside(b.key, &s.costs[0], s.Headroom); bad != nil {
+			if bad = check(&b.inForce().Limits, b.key, (*Cost)(&s.Calls[0]), s.Headroom); bad != nil {
 				return bad
 			}
 		}
@@ -384,17 +263,17 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 			}
 		}
 	}
-	if err := b.do(ctx, s.Action.String(), s, r); err != nil || len(r.Charges) > 0 || len(s.costs) == 0 {
+	if err := b.do(ctx, s.Action.String(), s, r); err != nil || len(r.Charges) > 0 || len(s.Calls) == 0 {
 		return err
 	}
-	if bad := r.force.checkBeside(b.key, &s.costs[0], s.Headroom); bad != nil {
+	if bad := check(&r.Force.Limits, b.key, (*Cost)(&s.Calls[0]), s.Headroom); bad != nil {
 		return bad
 	} else if !r.Refused && s.Move == nil {
-		return &StoreError{Op: s.Action.String(), Key: b.key, Err: errSilent}
+		return &StoreError{Op: s.Action.String(), Key: b.key, Err: key.ErrSilent}
 	} else if !r.Refused {
 		return nil
 	}
-	refused := b.throttled(r.force, r.Wait, r.State.Rem, r.State.Why, r.Limit)
+	refused := b.throttled(r.Force, r.Wait, r.State.Rem, r.State.Why, r.Limit)
 	if r.noSlot {
 		b.slots().crowded(refused)
 	}
@@ -403,33 +282,21 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 
 // throttled returns the refusal of a call that would leave after a wait, while rem of a hold is
 // left, because of a limit of f; -1: because of none.
-func (b *core) throttled(f *inForce, wait, rem time.Duration, why uint8, limit int) *ThrottledError {
+func (b *core) throttled(f *key.Force, wait, rem time.Duration, why uint8, limit int) *ThrottledError {
 	e := &ThrottledError{Key: b.key, RetryAfter: wait, Held: rem > 0}
 	if e.Held {
 		e.Reason = reasonOf(why)
 	}
 	if limit >= 0 {
-		e.Limit = f.label(limit)
+		e.Limit = b.label(&f.Limits, limit)
 	}
 	return e
-}
-
-// charge returns what a call has taken of the cell as a charge of the key.
-func (b *core) charge(f *fill) (c store.Charge) {
-	born, epoch := b.slowPath().local.life(f.at) // a charge of an earlier life returns nothing
-	c.ID, c.Born, c.Epoch, c.Number = numberOf(f.word, born), born, epoch, firstNumber
-	c.N[0] = f.units
-	c.Y[0] = float64(f.word-f.at) / float64(b.unit)
-	c.Place = time.Duration(f.at) - born
-	c.Before = time.Duration(f.before) - born
-	c.Free = later(c.Place, (&store.Limit{Rate: b.first().LeakRate}).Above(f.units, 0))
-	return c
 }
 
 // settle sends some Settled of one call, or keeps them for a queue that waits, if any limit counts
 // units.
 func (b *core) settle(all ...reports.Report) {
-	if !isOpen(all[0].By) && !b.slowPath().outbox.Postpone(all) {
+	if !key.Open(all[0].By) && !b.slowPath().Reports.Postpone(all) {
 		b.report(all...)
 	}
 }
@@ -437,24 +304,24 @@ func (b *core) settle(all ...reports.Report) {
 // report sends reports, and those that are kept. One that fails and would return units is lost,
 // which costs capacity.
 func (b *core) report(own ...reports.Report) {
-	_ = b.do(context.Background(), "report", &step{reports: own}, new(reply))
+	_ = b.do(context.Background(), "report", &step{Step: key.Step{Told: own}}, new(reply))
 }
 
-// succeededAt notes the success of a call that was charged at time t.
+// succeededAt notes the success of a call that was charged to the word at time t.
 func (b *core) succeededAt(t int64) {
 	if p := b.slow.Load(); p != nil {
-		p.local.succeed(&b.cell, t)
+		p.Key.Succeeded(t)
 	} else {
-		b.info.Or(good)
+		b.word.Succeeded()
 	}
 }
 
 // succeeded notes that a call which knew of epoch has succeeded.
 func (b *core) succeeded(epoch int64) {
 	p := b.slow.Load()
-	if p == nil { // it cost nothing: as a call of the cell
+	if p == nil { // it cost nothing: as a call of the word
 		b.succeededAt(int64(now()))
-	} else if p.outbox.Succeeded(epoch) {
+	} else if p.Reports.Succeeded(epoch) {
 		b.report()
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/key"
+	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -81,7 +83,7 @@ func (b *Bucket) ExplainBeside(ctx context.Context, c Cost, headroom float64) (e
 	}
 	var r reply
 	sent := time.Now()
-	if err := b.look(ctx, "explain", &step{Op: store.Op{Slots: true}}, &r); err != nil {
+	if err := b.look(ctx, "explain", &step{Step: key.Step{Op: store.Op{Slots: true}}}, &r); err != nil {
 		return e, k, err
 	}
 	k = b.clock(&r, sent, new(Clock))
@@ -92,17 +94,17 @@ func (b *Bucket) ExplainBeside(ctx context.Context, c Cost, headroom float64) (e
 	if s.Last > time.Microsecond { // in a hold the time of what has left before it
 		e.Booked = s.Real(s.Last)
 	}
-	longest, units := b.explainLimits(&e, &r, &k), k.limits.units(&c)
-	units = (&store.Op{Headroom: headroom}).Needs(k.limits.law, &units)
-	w, _, _ := s.Wait(k.limits.law, &units)
+	longest, units := b.explainLimits(&e, &r, &k), k.limits.Units((*reports.Numbers)(&c))
+	units = (&store.Op{Headroom: headroom}).Needs(k.limits.Law, &units)
+	w, _, _ := s.Wait(k.limits.Law, &units)
 	e.Wait = s.Real(w)
 	if c.charged() == (Cost{}) && r.inFlight == nil {
 		e.Wait = held // it has no reservation behind other calls
 	}
-	switch bad := k.whole.checkBeside(b.key, &c, headroom); {
+	switch bad := check(k.whole, b.key, &c, headroom); {
 	case bad != nil:
 		e.Wait, e.Because, e.Limit, e.Err = -1, "never", "", bad
-	case k.limits.lacks(&c, headroom): // a share, and calls fail with the store's error
+	case k.limits.Lacks((*reports.Numbers)(&c), headroom): // a share, and calls fail with the store's error
 		e.Wait, e.Because = -1, "limit"
 		e.Limit = e.States[slices.IndexFunc(e.States, func(l State) bool { return l.Wait < 0 && !l.Limit.inFlight })].Label()
 	case r.inFlight != nil && r.used+keptFree(int(r.inFlight.Capacity), headroom) >= int(r.inFlight.Capacity):
@@ -121,8 +123,8 @@ func (b *Bucket) ExplainBeside(ctx context.Context, c Cost, headroom float64) (e
 // explainLimits adds the state of each limit, and names the one that makes the call wait longest.
 // It returns the longest wait that one of them alone makes.
 func (*Bucket) explainLimits(e *Explanation, r *reply, k *Clock) (longest time.Duration) {
-	s, units, at, most := &k.state, r.force.units(&e.Cost), 0, time.Duration(0)
-	needs := (&store.Op{Headroom: k.headroom}).Needs(k.limits.law, &units)
+	s, units, at, most := &k.state, r.Force.Units((*reports.Numbers)(&e.Cost)), 0, time.Duration(0)
+	needs := (&store.Op{Headroom: k.headroom}).Needs(k.limits.Law, &units)
 	defer func(rem time.Duration) { s.Rem = rem }(s.Rem)
 	s.Rem = 0
 	e.States = r.states()
@@ -135,9 +137,9 @@ func (*Bucket) explainLimits(e *Explanation, r *reply, k *Clock) (longest time.D
 			}
 			continue
 		}
-		law, n := &k.limits.law[at], needs[at]
+		law, n := &k.limits.Law[at], needs[at]
 		l.Headroom = n - units[at]
-		l.Wait = s.Alone(k.limits.law, at, n)
+		l.Wait = s.Alone(k.limits.Law, at, n)
 		longest = max(longest, l.Wait)
 		own := l.Wait
 		if e.Booked > 0 && !law.Parted() && s.Level[at] > law.Capacity { // a call that is booked because of another limit fills this one until it leaves

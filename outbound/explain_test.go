@@ -114,8 +114,8 @@ func TestExplain_ChangesNothing(t *testing.T) {
 				}
 			}
 			admit(t, b, 1)
-			s := b.slowPath().local.stored.Clone()
-			if i == 1 && len(s.State.Parts[0].Slots) < 2 {
+			s := stateOf(t, b)
+			if i == 1 && len(s.Parts[0].Slots) < 2 {
 				t.Error("no slots")
 			}
 			text, err := json.Marshal(s)

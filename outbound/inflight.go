@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -27,9 +28,13 @@ const (
 // by a timer, and only while it has slots or calls wait for some. slots.mu protects it.
 type holder struct {
 	of     *slots
-	core   core   // the key of the slots: a limit that leaks all of them in a lease
-	id     uint64 // of this bucket in this process
-	notify func() // that there are slots
+	key    key.Key // of the slots: a limit that leaks all of them in a lease
+	id     uint64  // of this bucket in this process
+	bucket string  // its key, for errors
+	notify func()  // that there are slots
+
+	store   store.Store // of the bucket
+	refresh func()      // makes a request for the bucket's key
 
 	have     int
 	sent     time.Time       // when the last answered ask was sent, or zero
@@ -71,17 +76,26 @@ type low struct {
 	again    time.Duration // they do not ask before
 }
 
-// newHolder returns the holder of a bucket that a store keeps.
-func newHolder(of *slots, key string, limit *Limit, in store.Store, notify func()) *holder {
-	h := &holder{of: of, id: rand.Uint64() | 1, notify: notify, answered: make(chan struct{}), granted: never, idleFrom: never, again: never, pause: never, wanted: never, received: never, held: never, low: low{wanted: never, again: never, at: never}}
-	h.core.init(key, []Limit{leasedLimit(limit)}, in)
-	h.core.slowPath().shared.key = apart + "in flight:" + key
+// newHolder returns the holder of a bucket that a store keeps. refresh makes a request for the
+// bucket's key.
+func newHolder(of *slots, bucket string, limit *Limit, in store.Store, notify, refresh func()) *holder {
+	h := &holder{of: of, id: rand.Uint64() | 1, bucket: bucket, store: in, notify: notify, refresh: refresh, answered: make(chan struct{}), granted: never, idleFrom: never, again: never, pause: never, wanted: never, received: never, held: never, low: low{wanted: never, again: never, at: never}}
+	h.key.InitIn(in, key.NameOfSlots(bucket), key.NewLimits([]store.Limit{leasedLimit(limit)}))
 	return h
 }
 
+// do carries a step out on the key of the slots.
+func (h *holder) do(ctx context.Context, name string, s *key.Step, r *key.Reply) error {
+	err := h.key.Do(ctx, s, r)
+	if err != nil && err != ctx.Err() {
+		err = &StoreError{Op: name, Key: h.bucket, Err: err}
+	}
+	return err
+}
+
 // leasedLimit is what a store keeps of an InFlight: a leaky limit that no call fills.
-func leasedLimit(l *Limit) Limit {
-	return Limit{Capacity: l.Capacity, LeakRate: l.Capacity / l.lease().Seconds(), Name: "in flight", Version: l.Version}
+func leasedLimit(l *Limit) store.Limit {
+	return store.Limit{Capacity: l.Capacity, Rate: l.Capacity / l.lease().Seconds(), Name: "in flight", Version: int32(l.Version)}
 }
 
 // lease returns how long a silent process keeps its slots.
@@ -94,7 +108,7 @@ func (l *Limit) lease() time.Duration {
 
 // learn takes over the limit that is in force for all.
 func (h *holder) learn() (changed bool) {
-	law, l := &h.core.inForce().law[0], *h.of.limit.Load()
+	law, l := &h.key.Force().Law[0], *h.of.limit.Load()
 	d := time.Duration(math.Round(law.Capacity/law.Rate*1e3)) * time.Millisecond
 	is := InFlight(int(law.Capacity)).Lease(min(max(d, store.MinLease), store.MaxLease)).Of(l.Unit, l.Name)
 	if is.Version = int(law.Version); is == l {
@@ -140,7 +154,7 @@ func (h *holder) spareBeside(headroom float64) int {
 // that were free at the last answer. So a booking and its ask leave together, unless the booking
 // needs no request, or another limit may refuse it.
 func (h *holder) coming(s *step) int {
-	if t := now(); !s.waits || s.Headroom > 0 || h.full || h.asking || h.last.Other || t-h.received <= h.fresh || h.again > t || h.pause > t {
+	if t := now(); !s.Waits || s.Headroom > 0 || h.full || h.asking || h.last.Other || t-h.received <= h.fresh || h.again > t || h.pause > t {
 		return 0
 	}
 	return max(0, h.last.Free)
@@ -150,9 +164,9 @@ func (h *holder) coming(s *step) int {
 func (h *holder) total() int { return h.of.used + h.others }
 
 // count notes the slots of other processes by the limit of the reply: the next may be another.
-func (h *holder) count(r *reply) {
+func (h *holder) count(r *key.Reply) {
 	h.last.Free = r.Allotment.Free
-	h.others = max(0, int(r.force.law[0].Capacity)-h.last.Free-h.last.Held)
+	h.others = max(0, int(r.Force.Law[0].Capacity)-h.last.Free-h.last.Held)
 }
 
 // lacks notes how many calls of a booking have found no slot.
@@ -254,12 +268,12 @@ func (h *holder) ask() {
 	}
 	h.have -= back // before the ask leaves
 	h.low.granted = 0
-	s := step{Op: store.Op{Action: store.Allot, Ask: store.Ask{
+	s := key.Step{Op: store.Op{Action: store.Allot, Ask: store.Ask{
 		ID: h.id, Keep: h.have, Want: want, Stays: h.wants > 0, Known: !h.lapsed(), Lease: h.of.limit.Load().lease(), Headroom: headroom,
 	}}}
 	h.of.mu.Unlock()
-	sent, r := time.Now(), reply{}
-	err := h.core.do(context.Background(), "ask for a slot", &s, &r)
+	sent, r := time.Now(), key.Reply{}
+	err := h.do(context.Background(), "ask for a slot", &s, &r)
 	h.of.mu.Lock()
 	h.asking, h.err = false, err
 	t, changed := now(), false
@@ -307,14 +321,14 @@ func (h *holder) wait(ctx context.Context, s *step) (again time.Duration, err er
 			if again = h.again - now(); s.Headroom > 0 {
 				again = h.low.again - now()
 			}
-			if s.waits && (max(again, h.pause-now()) > 0 || s.Headroom > 0 && h.wants+h.waiters > 0) {
+			if s.Waits && (max(again, h.pause-now()) > 0 || s.Headroom > 0 && h.wants+h.waiters > 0) {
 				return 0, nil // it learns of a slot
 			} else if again > 0 {
 				return again, nil
 			}
 		}
-		if s.waits {
-			h.want(len(s.costs), s.Headroom)
+		if s.Waits {
+			h.want(len(s.Calls), s.Headroom)
 		} else {
 			h.waiters++
 		}
@@ -327,10 +341,10 @@ func (h *holder) wait(ctx context.Context, s *step) (again time.Duration, err er
 			err = ctx.Err()
 		}
 		h.of.mu.Lock()
-		if !s.waits && answered == h.answered { // its ctx ended before the answer came
+		if !s.Waits && answered == h.answered { // its ctx ended before the answer came
 			h.waiters--
 		}
-		if err = cmp.Or(err, h.err); err != nil && s.waits {
+		if err = cmp.Or(err, h.err); err != nil && s.Waits {
 			return 0, nil // the request reports it, with what else it has to
 		} else if err != nil {
 			return 0, err
@@ -355,8 +369,8 @@ func (h *holder) arrive(ctx context.Context) int {
 
 // look learns how many slots are in use.
 func (h *holder) look(ctx context.Context) error {
-	var r reply
-	err := h.core.do(ctx, "look", &step{Op: store.Op{Action: store.Allot, Ask: store.Ask{Lease: h.of.limit.Load().lease()}}}, &r)
+	var r key.Reply
+	err := h.do(ctx, "look", &key.Step{Op: store.Op{Action: store.Allot, Ask: store.Ask{Lease: h.of.limit.Load().lease()}}}, &r)
 	h.of.mu.Lock()
 	defer h.of.mu.Unlock()
 	if err == nil {
@@ -369,11 +383,11 @@ func (h *holder) look(ctx context.Context) error {
 // set puts another number of slots in force for all processes. If it is nil, that is the one that
 // the bucket was made with.
 func (h *holder) set(ctx context.Context, l *Limit) error {
-	s := step{Op: store.Op{Action: store.Replace}}
+	s := key.Step{Op: store.Op{Action: store.Replace}}
 	if l != nil {
-		s.limits = []Limit{leasedLimit(l)}
+		s.Set = []store.Limit{leasedLimit(l)}
 	}
-	err := h.core.do(ctx, "set limits", &s, new(reply))
+	err := h.do(ctx, "set limits", &s, new(key.Reply))
 	h.of.mu.Lock()
 	if err == nil {
 		h.learn()
@@ -410,22 +424,37 @@ func (h *holder) remember(sent time.Duration, r *store.Reply) {
 	}
 }
 
+// Update is that of the bucket's store. If InFlight is the only limit, the holder answers what it
+// can.
+func (h *holder) Update(ctx context.Context, name string, op *store.Op) (r store.Reply, err error) {
+	open := key.Open(op.Limits)
+	if open && h.recall(op, &r) {
+		return r, nil
+	}
+	sent := now()
+	r, err = h.store.Update(ctx, name, op)
+	if err == nil && open {
+		h.remember(sent, &r)
+	}
+	return r, err
+}
+
 // recall answers a booking from memory, and reports whether it has. A booking with slots relies on
 // a reply as a queue does, and fetches the next in the second half of that time. Another booking
 // relies on it for a second.
-func (h *holder) recall(b *core, f *inForce, op *store.Op, r *store.Reply) bool {
+func (h *holder) recall(op *store.Op, r *store.Reply) bool {
 	if op.Action != store.Book || op.Move != nil || len(op.Reports) > 0 {
 		return false
 	}
 	h.of.mu.Lock()
 	defer h.of.mu.Unlock()
 	age := now() - h.received
-	if age > maxReplyAge || len(op.Costs) > 0 && age > h.fresh || op.Number != h.clear.Number || f.born != h.clear.State.Born {
+	if age > maxReplyAge || len(op.Costs) > 0 && age > h.fresh || op.Number != h.clear.Number {
 		return false
 	}
 	if len(op.Costs) > 0 && age > h.fresh/2 && !h.looking {
 		h.looking = true
-		go b.report()
+		go h.refresh()
 	}
 	*r = h.clear
 	r.Charges = op.Into

@@ -263,7 +263,7 @@ type shared struct {
 // first reports whether a request that costs c is the job's first one, and whether the job has
 // ended. b is the bucket, or nil if unknown. Acquire refuses a cost above a capacity.
 func (k *shared) first(b *Bucket, c *Cost) (is, over bool) {
-	if b != nil && b.inForce().check("", c) != nil {
+	if b != nil && check(&b.inForce().Limits, "", c, 0) != nil {
 		c = nil
 	}
 	k.mu.Lock()

@@ -285,14 +285,17 @@ func (k *Keyed[K]) makeRoom() (dropped bool) {
 type entry struct {
 	Limiter
 	pins atomic.Int64 // permits in use, and asking for each call that has the limiter now
-	seen atomic.Int64 // when it last admitted a call, unless its cell notes that
+	seen atomic.Int64 // when it last admitted a call, unless its word notes that
 }
 
-// touch notes that the limiter has admitted a call. A cell notes that by itself.
+// touch notes that the limiter has admitted a call. A word notes that by itself.
 func (e *entry) touch() {
-	if b, ok := e.Limiter.(*Bucket); !ok || b.word.Load() == busy {
-		e.seen.Store(int64(now()))
+	if b, ok := e.Limiter.(*Bucket); ok && !b.isZero() {
+		if _, here := b.word.Load(); here {
+			return
+		}
 	}
+	e.seen.Store(int64(now()))
 }
 
 // bucket returns the bucket that the limiter is, or is around.
@@ -312,8 +315,8 @@ func (e *entry) drop(t, unused time.Duration) bool {
 		unused = forgotten
 	}
 	seen, b := e.seen.Load(), e.bucket()
-	if own, ok := e.Limiter.(*Bucket); ok && own.unit != 0 { // it has a cell
-		seen = max(seen, own.seen.Load())
+	if own, ok := e.Limiter.(*Bucket); ok && own.word.Used() {
+		seen = max(seen, own.word.Seen())
 	}
 	// A subtraction could overflow: a bucket that was never used was last used at the
 	// beginning of time.

@@ -92,7 +92,7 @@ func (o *observer) acquire(ctx context.Context, c Cost) (p Permit, at, wait time
 	if o.bucket != nil {
 		var decided bool
 		if decided, err = o.bucket.decide(ctx, &c, &p); decided {
-			return p, time.Duration(p.at), 0, err
+			return p, time.Duration(p.fill.At), 0, err
 		}
 		begin = now()
 		p.call, err = o.bucket.acquire(ctx, c)

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
@@ -28,9 +29,9 @@ import (
 // copy, too, would return units twice. The methods of the zero Permit have no effect.
 type Permit struct {
 	call Call
-	// What follows is what the call has taken of the core's cell, if core is not nil.
-	core *core
-	fill
+	// What follows is what the call has taken of the core's word, if core is not nil.
+	core     *core
+	fill     key.Fill
 	flags    uint8
 	pin      *atomic.Int64                 // what counts this permit as one in use
 	listener interface{ Answered(Answer) } // is called with each answer, or nil
@@ -86,8 +87,8 @@ const (
 // negative or above 1e12.
 func (p *Permit) Settle(used Cost) {
 	switch {
-	case p == nil, p.ofCell() && !used.real():
-	case p.ofCell() && used[p.core.unitOf()] == p.units:
+	case p == nil, p.ofWord() && !used.real():
+	case p.ofWord() && used[p.core.word.Unit()] == p.fill.Units:
 		p.flags |= flagSettled
 	default:
 		if c := p.end(); c != nil {
@@ -96,15 +97,15 @@ func (p *Permit) Settle(used Cost) {
 	}
 }
 
-// ofCell reports whether the permit is what the cell has left it.
-func (p *Permit) ofCell() bool { return p.core != nil && p.call == nil }
+// ofWord reports whether the permit is what the word has left it.
+func (p *Permit) ofWord() bool { return p.core != nil && p.call == nil }
 
-// end returns what ends the call. One that was charged to the cell then is as any other call.
+// end returns what ends the call. One that was charged to the word then is as any other call.
 func (p *Permit) end() Call {
-	if p.ofCell() {
-		k := &call{core: p.core, admitted: time.Duration(p.at), force: p.core.ofCell(), flags: p.flags}
-		k.charge[0] = p.core.charge(&p.fill)
-		k.cost[0][p.core.unitOf()] = p.units // unknown for the other units
+	if p.ofWord() {
+		k := &call{core: p.core, admitted: time.Duration(p.fill.At), force: p.core.alone(), flags: p.flags}
+		k.charge[0] = p.core.slowPath().Charge(&p.fill)
+		k.cost[0][p.core.word.Unit()] = p.fill.Units // unknown for the other units
 		p.call = k
 	}
 	return p.call
@@ -120,7 +121,7 @@ func (p *Permit) Answered(a Answer) {
 	if p.listener != nil {
 		p.listener.Answered(a)
 	}
-	if p.ofCell() && !a.concerns(p.core, now()-time.Duration(p.at)) {
+	if p.ofWord() && !a.concerns(p.core, now()-time.Duration(p.fill.At)) {
 		if a.fails() {
 			p.flags |= flagFailed
 		}
@@ -215,7 +216,7 @@ func (p *Permit) State() State {
 		return State{}
 	}
 	if p.core != nil {
-		return p.core.ofWord(p.word, time.Duration(p.at))
+		return p.core.ofWord(p.fill.Word, time.Duration(p.fill.At))
 	}
 	if k, ok := p.call.(interface{ State() State }); ok {
 		return k.State()
@@ -237,7 +238,7 @@ func (p *Permit) Done() {
 	case p.call != nil:
 		p.call.Done()
 	case p.core != nil && p.flags&(flagFailed|flagKnown) == 0:
-		p.core.succeededAt(p.at)
+		p.core.succeededAt(p.fill.At)
 	}
 	if p.pin != nil {
 		p.pin.Add(-1)
@@ -347,7 +348,7 @@ func read[T any](g *guarded, f func(*Permit) T) T {
 	return f(&g.permit)
 }
 
-// call is the permit of a call that was not charged to a cell.
+// call is the permit of a call that was not charged to a word.
 type call struct {
 	core  *core
 	slot  *slot // of the call in flight, or nil
@@ -357,13 +358,13 @@ type call struct {
 	// What State returns, in as few bytes as can be.
 	nearest                  int8 // the index of the limit, or -1 for the limit on calls in flight
 	why                      uint8
-	speed                    int32    // in billionths
-	force                    *inForce // nil if the state is unknown
+	speed                    int32      // in billionths
+	force                    *key.Force // nil if the state is unknown
 	level                    float64
 	emptyIn, nextIn, heldFor time.Duration
 
-	admitted time.Duration // since start
-	cost     [1]Cost       // as acquired; one each, for an Op to point to
+	admitted time.Duration      // since start
+	cost     [1]reports.Numbers // as acquired; one each, for an Op to point to
 	charge   [1]store.Charge
 	order    uint64        // among the tickets of one BookRequest
 	sure     time.Duration // a change of limits leaves earlier reservations
@@ -371,20 +372,20 @@ type call struct {
 
 // note keeps the state of the limit nearest its capacity, from the reply that admits the call.
 func (k *call) note(r *reply) {
-	set, s := r.decided()
-	k.noteState(r.force, &r.State, r.inFlight, r.used, set, s)
+	set, s := r.Decided()
+	k.noteState(r.Force, &r.State, r.inFlight, r.used, set, s)
 }
 
 // noteState is note by a state, and by the limits that have decided with their state.
-func (k *call) noteState(f *inForce, whole *store.State, a *Limit, used int, set *limitSet, s *store.State) {
+func (k *call) noteState(f *key.Force, whole *store.State, a *Limit, used int, set *key.Limits, s *store.State) {
 	k.force, k.nearest, k.level = f, -1, float64(used)
 	share := math.Inf(-1)
 	if a != nil {
 		share = k.level / a.Capacity
 	}
-	for i := range f.counts() {
-		if level := whole.Level[i]; level/f.law[i].Capacity > share {
-			k.nearest, k.level, share = int8(i), level, level/f.law[i].Capacity
+	for i := range f.Counts() {
+		if level := whole.Level[i]; level/f.Law[i].Capacity > share {
+			k.nearest, k.level, share = int8(i), level, level/f.Law[i].Capacity
 		}
 	}
 	if k.nearest >= 0 {
@@ -403,7 +404,7 @@ func (k *call) State() State {
 	}
 	s := State{Level: k.level, EmptyIn: k.emptyIn, NextIn: k.nextIn, HeldFor: k.heldFor, Reason: reasonOf(k.why), Speed: float64(k.speed) / 1e9}
 	if k.nearest >= 0 {
-		s.Limit = limitOf(&k.force.law[k.nearest])
+		s.Limit = limitOf(&k.force.Law[k.nearest])
 	} else if f := k.core.slots().inForce(); f != nil {
 		s.Limit = *f
 	}
@@ -418,7 +419,12 @@ func (k *call) by() []store.Limit {
 	if k.force == nil {
 		return nil
 	}
-	return k.force.law
+	return k.force.Law
+}
+
+// booking returns what the call has booked, for a step that returns it.
+func (k *call) booking() key.Booking {
+	return key.Booking{Charge: &k.charge[0], By: k.by(), Cost: k.cost[0]}
 }
 
 // takeSlot notes the slot that the booking has taken, if it has.
@@ -448,7 +454,7 @@ func (k *call) Settle(used Cost) {
 		return
 	}
 	k.flags |= flagSettled
-	if used == k.cost[0] {
+	if used == Cost(k.cost[0]) {
 		return
 	}
 	if used == (Cost{}) {
@@ -481,7 +487,7 @@ func (k *call) Answered(a Answer) {
 // sentLate settles the call to nothing, and an unknown charge to its cost: that counts from now on.
 // One request does both, or another call could have the units between.
 func (k *call) sentLate(by time.Duration) {
-	o, was := &k.core.slowPath().outbox, k.charge[0]
+	o, was := &k.core.slowPath().Reports, k.charge[0]
 	if k.flags&flagSettled != 0 || was.Born == never || !o.Late(now(), by) {
 		return
 	}
@@ -515,7 +521,7 @@ func (k *call) pending() bool { return k.slot != nil && !k.slot.ended.Load() }
 func (k *call) leave() {
 	if k.slot.drop() > 0 {
 		k.core.slots().free(1)
-		k.core.slowPath().outbox.Changed()
+		k.core.slowPath().Reports.Changed()
 	}
 }
 

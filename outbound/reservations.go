@@ -1,6 +1,8 @@
 package outbound
 
-import "github.com/dripfeed/dripfeed/outbound/store"
+import (
+	"github.com/dripfeed/dripfeed/outbound/store"
+)
 
 // Reservations returns the bucket in which a scheduler reserves times for calls that come later, as
 // package jobs does. It has the limits of b without an [InFlight], and its own levels and holds.
@@ -16,20 +18,15 @@ func (b *Bucket) Reservations() *Bucket {
 	}
 	p := b.slowPath()
 	for {
-		f, old := p.force.Load(), p.reserved.Load()
+		f, old := p.Force(), p.reserved.Load()
 		switch {
-		case f.open && old == nil:
+		case f.Open && old == nil:
 			return nil
-		case f.open, old != nil && (old.limits == f || store.Equal(old.limits.law, f.law)):
+		case f.Open, old != nil && (old.limits == f || store.Equal(old.limits.Law, f.Law)):
 			return old.bucket
 		}
 		next := new(Bucket)
-		if p.shared == nil {
-			next.init(b.key, f.list(), nil)
-		} else {
-			next.init(b.key, f.list(), p.shared.store)
-			next.slowPath().shared.key = p.shared.keyOfReservations(f.law)
-		}
+		next.init(b.key, listOf(&f.Limits), p.store, p.NameOfReservations(f.Law))
 		if p.reserved.CompareAndSwap(old, &reserved{f, next}) {
 			return next
 		}

@@ -46,23 +46,6 @@ func TestSettle_AddsUnderLimitsSetSince(t *testing.T) {
 	}
 }
 
-// A charge keeps its units of limits that stay. A new limit counts the call's cost.
-func TestLimits_AlignCharge(t *testing.T) {
-	a, b := Limit{Capacity: 100, LeakRate: 1}, Limit{Capacity: 100, LeakRate: 1, Unit: 1}
-	first, second, third := newLimitSet([]Limit{a}), newLimitSet([]Limit{b, a}), newLimitSet([]Limit{a.Of(0, "other")})
-	charge := store.Charge{N: store.Units{10}, Y: store.Units{40}, Up: store.Units{1}, Place: 3 * time.Second, Number: 7}
-	c := second.align(&charge, first.law, &Cost{10, 7})
-	if c.N != (store.Units{7, 10}) || c.Y != (store.Units{0, 40}) || c.Up != (store.Units{0, 1}) || c.Place != charge.Place || c.Number != 7 {
-		t.Errorf("%+v", c)
-	}
-	if c = third.align(&charge, first.law, &Cost{12}); c.N != (store.Units{12}) || c.Y != (store.Units{}) {
-		t.Errorf("of none that has stayed: %+v", c)
-	}
-	if c = first.align(&charge, first.law, &Cost{12}); c != &charge {
-		t.Errorf("copied: %+v", c)
-	}
-}
-
 // A booking that moves no ticket under other limits leaves what the ticket's call settles later.
 func TestBook_RefusedMoveChangesNoSettle(t *testing.T) {
 	calls, tokens := Limit{Capacity: 10, LeakRate: 1e-6}, Limit{Capacity: 10, LeakRate: 1e-6, Unit: 1}
@@ -201,7 +184,7 @@ func TestNewBucket_LiteralsOfOneUnitNeedNames(t *testing.T) {
 	must(t, err)
 }
 
-// A call whose limits change before each of its requests fails after a thousand.
+// A call whose limits change before each of its requests fails after nine of them.
 func TestSetLimits_EndlessChangesAreAnError(t *testing.T) {
 	var s FakeStore
 	limit, n, stay := Limit{Capacity: 10, LeakRate: 1}, 0, false
@@ -214,7 +197,7 @@ func TestSetLimits_EndlessChangesAreAnError(t *testing.T) {
 		return s.Apply(key, op)
 	}), "k", limit))
 	_, err := b.Acquire(ctx, Cost{1})
-	if _, failed := errors.AsType[*StoreError](err); !failed || !errors.Is(err, errStale) || n != mostTries+1 {
+	if _, failed := errors.AsType[*StoreError](err); !failed || !strings.Contains(err.Error(), "change faster") || n != 9 {
 		t.Errorf("%v after %d requests", err, n)
 	}
 	stay = true

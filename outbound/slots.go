@@ -9,12 +9,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // slots are those of the calls in flight. Package store does not count them. A bucket in this
 // process counts its own calls. A shared one counts the slots that it holds among all processes.
 type slots struct {
+	made      *Limit                // the limit that the bucket was made with, or nil
 	limit     atomic.Pointer[Limit] // nil for any number of slots
 	adapted   atomic.Pointer[Limit] // the limit in force, if an Adaptive one has changed, or nil
 	collected atomic.Int64          // slots of permits that were dropped without Done, so far
@@ -50,8 +52,28 @@ func (p *slots) inForce() *Limit {
 	return p.limit.Load()
 }
 
-// set puts another limit in force.
-func (p *slots) set(l *Limit) {
+func (p *slots) init(l *Limit) {
+	p.made, p.cut, p.full = l, never, never
+	p.limit.Store(l)
+}
+
+// Now returns the limit in force, or nil.
+func (p *slots) Now() any {
+	if l := p.inForce(); l != nil {
+		return l
+	}
+	return nil
+}
+
+// changed reports whether the limit is not that which the bucket was made with.
+func (p *slots) changed() bool {
+	l := p.limit.Load()
+	return l != p.made && (l == nil || p.made == nil || *l != *p.made)
+}
+
+// Replace puts another limit in force.
+func (p *slots) Replace(limit any) {
+	l, _ := limit.(*Limit)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if was := p.limit.Swap(l); was == nil || l == nil || *was != *l {
@@ -137,26 +159,26 @@ func (p *slots) crowded(e *ThrottledError) {
 
 // reserve has a booking ask for no more than there are slots, and takes these, because the
 // answer of a store takes its time. It returns all that the booking asks for.
-func (p *slots) reserve(s *step) (asked []Cost) {
+func (p *slots) reserve(s *step) (asked []reports.Numbers) {
 	most := p.most()
 	s.seats = s.Action == store.Book && most > 0 && !s.inJob && s.Move == nil
 	if most == 0 && s.freed == 0 {
-		return s.costs
+		return s.Calls
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ended(s.freed, false)
 	s.freed = 0
 	if !s.seats {
-		return s.costs
+		return s.Calls
 	}
-	asked = s.costs
+	asked = s.Calls
 	has, more := p.spare(most, s.Headroom), 0
 	if p.fleet != nil {
 		more = p.fleet.coming(s)
 	}
 	n := min(len(asked), has+more)
-	s.costs = asked[:n]
+	s.Calls = asked[:n]
 	p.missed = p.missed || n < len(asked) && p.reserved > 0
 	p.used += n
 	p.reserved += n
@@ -166,7 +188,7 @@ func (p *slots) reserve(s *step) (asked []Cost) {
 	if p.fleet != nil && s.Headroom > 0 {
 		p.fleet.low.granted -= n
 	}
-	if p.fleet != nil && s.waits && has < len(asked) {
+	if p.fleet != nil && s.Waits && has < len(asked) {
 		p.fleet.lacks(len(asked)-has, s.Headroom)
 	}
 	return asked
@@ -174,12 +196,12 @@ func (p *slots) reserve(s *step) (asked []Cost) {
 
 // seat frees the slots of unbooked costs, and notes if the next one got no slot. It reports whether
 // a call was refused meanwhile because they were reserved.
-func (p *slots) seat(ctx context.Context, s *step, asked []Cost, r *reply) (missed bool) {
+func (p *slots) seat(ctx context.Context, s *step, asked []reports.Numbers, r *reply) (missed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if r.slots = s.seats; s.seats {
-		reserved, taken := len(s.costs), len(r.Charges)
-		if p.fleet != nil && s.waits && reserved > taken { // it is another limit that lacks capacity
+		reserved, taken := len(s.Calls), len(r.Charges)
+		if p.fleet != nil && s.Waits && reserved > taken { // it is another limit that lacks capacity
 			if s.Headroom > 0 {
 				p.fleet.low.wants = 0
 				p.fleet.low.granted += reserved - taken
@@ -187,12 +209,12 @@ func (p *slots) seat(ctx context.Context, s *step, asked []Cost, r *reply) (miss
 				p.fleet.wants = 0
 			}
 		}
-		if p.fleet != nil && s.waits && reserved > 0 {
+		if p.fleet != nil && s.Waits && reserved > 0 {
 			p.fleet.full = r.Refused
 		}
 		p.ended(reserved-taken, true)
 		p.reserved -= reserved
-		if p.fleet != nil && s.waits && taken > 0 {
+		if p.fleet != nil && s.Waits && taken > 0 {
 			since := now()
 			if n := min(taken, p.fleet.arrive(ctx)); n > 0 {
 				taken -= n
@@ -205,7 +227,7 @@ func (p *slots) seat(ctx context.Context, s *step, asked []Cost, r *reply) (miss
 		if !r.Refused && taken == reserved && reserved < len(asked) {
 			r.Refused, r.noSlot, r.Limit = true, true, -1
 		}
-		s.costs = asked
+		s.Calls = asked
 		if reserved > taken {
 			missed, p.missed = p.missed, false
 		}

@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -48,7 +49,7 @@ func (l *State) Label() string { return l.Limit.label() }
 
 // ofWord returns the state of the cell's limit by its word at a time, without an allocation.
 func (b *core) ofWord(word int64, t time.Duration) State {
-	first, level := b.first(), b.level(word, t)
+	first, level := b.first(), b.word.Level(word, t)
 	l := store.Limit{Capacity: first.Capacity, Rate: first.LeakRate}
 	s := State{Limit: first, Level: level, Remaining: l.Capacity - level, EmptyIn: l.Above(level, 0), Speed: 1}
 	if one := min(1, l.Capacity); !l.Fits(level + one) {
@@ -59,10 +60,10 @@ func (b *core) ofWord(word int64, t time.Duration) State {
 
 // states returns the state of each limit in a reply.
 func (r *reply) states() []State {
-	all := make([]State, 0, len(r.force.law)+1)
-	set, s := r.decided()
-	for i := range r.force.counts() {
-		l := &r.force.law[i]
+	all := make([]State, 0, len(r.Force.Law)+1)
+	set, s := r.Decided()
+	for i := range r.Force.Counts() {
+		l := &r.Force.Law[i]
 		level := r.State.Level[i]
 		one := State{Limit: limitOf(l), Level: level, Full: r.Full[i], Remaining: max(0, l.Capacity-level)}
 		one.EmptyIn, one.NextIn = comeBack(set, s, i)
@@ -84,15 +85,15 @@ func (r *reply) states() []State {
 
 // comeBack returns State.EmptyIn and State.NextIn of the limit i. The reply to an admission from a
 // store has no Parts, so for a window these are upper bounds.
-func comeBack(set *limitSet, s *store.State, i int) (all, next time.Duration) {
-	l := &set.law[i]
+func comeBack(set *key.Limits, s *store.State, i int) (all, next time.Duration) {
+	l := &set.Law[i]
 	known := !l.Parted() || s.Parts != nil
-	end, ok := set.period(i, s.Unix)
+	end, ok := set.Period(i, s.Unix)
 	switch {
 	case ok:
 		all = end
 	case known:
-		all = s.Empty(set.law, i)
+		all = s.Empty(set.Law, i)
 	default: // nothing counts for longer
 		all = s.Real(l.Window)
 	}
@@ -100,7 +101,7 @@ func comeBack(set *limitSet, s *store.State, i int) (all, next time.Duration) {
 	case l.Fits(s.Level[i]+one) && !(known && ok):
 		return all, s.Real(0)
 	case known:
-		return all, s.Alone(set.law, i, one)
+		return all, s.Alone(set.Law, i, one)
 	}
 	return all, all
 }
