@@ -15,7 +15,7 @@ import (
 // replies has empty replies: they are large.
 var replies = sync.Pool{New: func() any { return new(reply) }}
 
-// acquire is Acquire for a call that the cell cannot decide.
+// acquire is Acquire for a call that the word cannot decide.
 func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
 	if c.charged() == (Cost{}) && b.slots().most() == 0 {
 		return b.acquireNothing(ctx, &c)

@@ -37,7 +37,7 @@ func TestFillup_FillsUpToTheCapacity(t *testing.T) {
 
 // Ten tenths fill a capacity of one, although their sum is less in binary.
 func TestFillup_IsFullDespiteRounding(t *testing.T) {
-	for name, limits := range map[string][]Limit{"cell": {{Capacity: 1, LeakRate: 1}}, "local state": {{Capacity: 1, LeakRate: 1}, InFlight(5)}} {
+	for name, limits := range map[string][]Limit{"word": {{Capacity: 1, LeakRate: 1}}, "local state": {{Capacity: 1, LeakRate: 1}, InFlight(5)}} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("meter", limits...))
 			for i := range 10 {

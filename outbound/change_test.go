@@ -44,7 +44,7 @@ func (c *changes) expect(t *testing.T, b *Bucket, what string, want ...Event) {
 	c.all = nil
 }
 
-// eachBucket runs f with a bucket with a cell, one without, and the buckets of two processes.
+// eachBucket runs f with a bucket with a word, one without, and the buckets of two processes.
 func eachBucket(t *testing.T, f func(t *testing.T, mine, other *Bucket)) {
 	one := Limit{Capacity: 10, LeakRate: 1}
 	for name, limits := range map[string][]Limit{"one limit": {one}, "two limits": {one, one.Of(1, "other")}, "shared": {one}} {

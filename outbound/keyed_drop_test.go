@@ -48,7 +48,7 @@ func TestKeyed_DropsIdleLimiters(t *testing.T) {
 // A permit whose Done is forgotten keeps its limiter for five minutes.
 func TestKeyed_ForgottenDoneKeepsALimiterFiveMinutes(t *testing.T) {
 	for name, limits := range map[string][]Limit{
-		"cell":       {PerSecond(10)},
+		"word":       {PerSecond(10)},
 		"two limits": {PerSecond(10), PerMinute(500).Of(0, "minute")},
 		"in flight":  {PerSecond(10), InFlight(1)},
 		"windows":    {Window(10, time.Second), FixedWindow(500, time.Minute)},

@@ -23,7 +23,7 @@ func (a *answers) expect(t *testing.T, want ...Answer) {
 // Each listener is notified of each answer, which has its effect as well. Done has no more to free.
 func TestListen_ReportsEachAnswer(t *testing.T) {
 	one := Limit{Capacity: 10, LeakRate: 1}
-	for name, limits := range map[string][]Limit{"cell": {one}, "call": {one, one.Of(1, "other")}} {
+	for name, limits := range map[string][]Limit{"word": {one}, "call": {one, one.Of(1, "other")}} {
 		for _, wrapped := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {

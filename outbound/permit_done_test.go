@@ -133,7 +133,7 @@ func TestPermit_Pending(t *testing.T) {
 		permit *Permit
 		want   bool
 	}{
-		{"nil", nil, false}, {"zero", &Permit{}, false}, {"of a cell", &fast, false}, {"of two limits", &twoLimits, false},
+		{"nil", nil, false}, {"zero", &Permit{}, false}, {"of a word", &fast, false}, {"of two limits", &twoLimits, false},
 		{"of a limit on calls at once", &slot, true}, {"pinned", &pinned, true}, {"foreign", &foreign, true},
 	} {
 		if got := c.permit.Pending(); got != c.want {

@@ -17,7 +17,7 @@ func TestPermit_StateIsThatOfTheDecision(t *testing.T) {
 		ten, hour := outbound.Limit{Capacity: 10, LeakRate: 1}, outbound.Window(50, time.Hour).Of(0, "hour")
 		of := func(b *outbound.Bucket, err error) outbound.Limiter { return outbound.Must(b, err) }
 		for name, l := range map[string]outbound.Limiter{
-			"a cell":     of(outbound.NewBucket("k", ten)),
+			"a word":     of(outbound.NewBucket("k", ten)),
 			"several":    of(outbound.NewBucket("k", hour, ten)),
 			"with slots": of(outbound.NewBucket("k", ten, outbound.InFlight(99))),
 			"shared":     of(outbound.NewSharedBucket(store, "k", ten, hour)),

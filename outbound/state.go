@@ -47,7 +47,7 @@ type State struct {
 // Label returns the limit's name, or its numbers if it has none, such as "10 per 1s".
 func (l *State) Label() string { return l.Limit.label() }
 
-// ofWord returns the state of the cell's limit by its word at a time, without an allocation.
+// ofWord returns the state of the only limit by the word at a time, without an allocation.
 func (b *core) ofWord(word int64, t time.Duration) State {
 	first, level := b.first(), b.word.Level(word, t)
 	l := store.Limit{Capacity: first.Capacity, Rate: first.LeakRate}

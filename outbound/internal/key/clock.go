@@ -8,7 +8,7 @@ import (
 // Start is the zero of this process's monotonic clock, which does not step.
 var Start = time.Now()
 
-// Never is the time of what no key has seen.
+// Never is before each time that a key has.
 const Never = math.MinInt64 / 2
 
 // Now returns the time since Start.

@@ -3,6 +3,7 @@ package key
 import (
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/calendar"
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
@@ -120,7 +121,7 @@ func (s *Limits) align(c *store.Charge, by []store.Limit, cost *reports.Numbers)
 func sound(law []store.Limit) bool {
 	for i := range law {
 		l := &law[i]
-		if !l.Sound() || slices.ContainsFunc(law[:i], func(m store.Limit) bool { return store.Same(law[i:i+1], []store.Limit{m}) }) {
+		if !l.Sound() || !utf8.ValidString(l.Name) || slices.ContainsFunc(law[:i], func(m store.Limit) bool { return store.Same(law[i:i+1], []store.Limit{m}) }) {
 			return false
 		}
 		if l.Kind > store.Hourly {

@@ -30,7 +30,7 @@ type Booking struct {
 	Cost reports.Numbers
 }
 
-// Beside keeps a limit that package store leaves out, such as the number of slots. It changes
+// Beside keeps a limit of another kind than those of package store: the number of slots. It changes
 // together with the key's. While there is one, the state is never in the word. The methods may be
 // called with the key locked.
 type Beside interface {

@@ -15,7 +15,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// leavings are operations that move the state out of the cell.
+// leavings are operations that move the state out of the word.
 var leavings = map[string]func(b *Bucket, p *Permit) error{
 	"Settle for less":    func(_ *Bucket, p *Permit) error { p.Settle(Cost{1}); return nil },
 	"Settle for nothing": func(_ *Bucket, p *Permit) error { p.Settle(Cost{}); return nil },
@@ -62,8 +62,8 @@ func stateOf(t *testing.T, b *Bucket) store.State {
 // forLong is longer than a refusal is remembered.
 const forLong = 3 * time.Hour
 
-// A bucket that is as good as a new one returns to its cell, and a call allocates nothing again.
-func TestCell_EmptyBucketReturnsToIt(t *testing.T) {
+// A bucket that is as good as a new one returns to its word, and a call allocates nothing again.
+func TestWord_EmptyBucketReturnsToIt(t *testing.T) {
 	for name, leave := range leavings {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestCell_EmptyBucketReturnsToIt(t *testing.T) {
 					p = admit(t, b, 1) // which moves the state back
 					p.Done()
 					if !inWord(b) {
-						t.Fatal("its state is not back in the cell")
+						t.Fatal("its state is not back in the word")
 					}
 					if n := testing.AllocsPerRun(8, func() {
 						p := admit(t, b, 1)
@@ -90,7 +90,7 @@ func TestCell_EmptyBucketReturnsToIt(t *testing.T) {
 						t.Errorf("%+v, %v", s, err)
 					}
 					if !inWord(b) {
-						t.Error("State has moved the state out of the cell")
+						t.Error("State has moved the state out of the word")
 					}
 					time.Sleep(forLong)
 				}
@@ -99,8 +99,8 @@ func TestCell_EmptyBucketReturnsToIt(t *testing.T) {
 	}
 }
 
-// The state stays out of the cell while there is more to it than a level.
-func TestCell_BucketThatRemembersStaysOut(t *testing.T) {
+// The state stays out of the word while there is more to it than a level.
+func TestWord_BucketThatRemembersStaysOut(t *testing.T) {
 	for name, leave := range leavings {
 		if name == "Fillup" || name == "places" { // which leave nothing but a level
 			continue
@@ -112,7 +112,7 @@ func TestCell_BucketThatRemembersStaysOut(t *testing.T) {
 				must(t, leave(b, &p))
 				for !b.Idle() {
 					if inWord(b) {
-						t.Fatal("its state is in the cell")
+						t.Fatal("its state is in the word")
 					}
 					time.Sleep(time.Second / 7)
 				}
@@ -122,7 +122,7 @@ func TestCell_BucketThatRemembersStaysOut(t *testing.T) {
 }
 
 // A call from before the bucket was empty returns no units of later calls.
-func TestCell_OldCallReturnsNothing(t *testing.T) {
+func TestWord_OldCallReturnsNothing(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
@@ -181,7 +181,7 @@ func TestRefused_LongCallCountsUnlessAnotherWasRefused(t *testing.T) {
 			time.Sleep(forLong)
 			admit(t, b, 1)
 			if !inWord(b) {
-				t.Fatal("its state is not back in the cell")
+				t.Fatal("its state is not back in the word")
 			}
 			long.Refused(0)
 			s, err := b.State(ctx)
@@ -193,14 +193,14 @@ func TestRefused_LongCallCountsUnlessAnotherWasRefused(t *testing.T) {
 }
 
 // The success of a call from before a forgotten refusal does not count.
-func TestCell_OldSuccessDoesNotCount(t *testing.T) {
+func TestWord_OldSuccessDoesNotCount(t *testing.T) {
 	for _, young := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
 			p, refused := admit(t, b, 1), admit(t, b, 1)
 			refused.Refused(0)
 			time.Sleep(forLong)
-			q := admit(t, b, 1) // which brings the cell back
+			q := admit(t, b, 1) // which brings the word back
 			q.Failed()
 			if q = admit(t, b, 1); young {
 				q.Done()
@@ -224,7 +224,7 @@ func TestHold_AfterResumeCountsNoReservation(t *testing.T) {
 		mustAcquire(t, b).Settle(Cost{}) // so that it is empty
 		must(t, b.Resume(ctx))
 		if _, err := b.State(ctx); err != nil || !inWord(b) {
-			t.Fatalf("its state is not back in the cell, %v", err)
+			t.Fatalf("its state is not back in the word, %v", err)
 		}
 		must(t, b.Hold(ctx, time.Second))
 		if s, err := b.State(ctx); err != nil || s.Level != 9 {
@@ -292,7 +292,7 @@ type pair struct {
 	settled bool
 }
 
-// near allows for the rate of the cell, which is whole nanoseconds per unit.
+// near allows for the rate of the word, which is whole nanoseconds per unit.
 func near(a, b, scale float64) bool { return math.Abs(a-b) <= 1e-5*max(scale, a, b) }
 
 func (w *twin) advance() {
@@ -362,8 +362,8 @@ func (w *twin) change(l Limit) {
 	}
 }
 
-// A bucket with a cell decides as the law of package store does, in random schedules.
-func TestCell_DecidesAsTheLawDoes(t *testing.T) {
+// A bucket with a word decides as the law of package store does, in random schedules.
+func TestWord_DecidesAsTheLawDoes(t *testing.T) {
 	rounds := 400
 	if raced || testing.Short() {
 		rounds = 60
@@ -380,7 +380,7 @@ func TestCell_DecidesAsTheLawDoes(t *testing.T) {
 			exact := unit == math.Trunc(unit)
 			w := &twin{T: t, b: Must(NewBucket(fmt.Sprint("round ", round), l)), limits: []store.Limit{l.law()}, state: store.New(now(), 1), number: 1}
 			w.base = w.state.Epoch
-			events := r.IntN(4) // in most rounds the cell is left rarely
+			events := r.IntN(4) // in most rounds the word is left rarely
 			for range 300 {
 				step := time.Duration(r.ExpFloat64()*l.Capacity/l.LeakRate*200) * time.Millisecond
 				time.Sleep(step + time.Duration(r.IntN(3))*time.Millisecond)
@@ -503,7 +503,7 @@ func tooEarly(wait time.Duration, l *Limit) time.Duration {
 }
 
 // A call that retries after RetryAfter is admitted, and one that retries before is refused, whatever the limit.
-func TestCell_RetryAfterIsEnough(t *testing.T) {
+func TestWord_RetryAfterIsEnough(t *testing.T) {
 	fast := 0
 	everyShape(t, 2000, func(l Limit, r *rand.Rand) {
 		b := Must(NewBucket("k", l))
@@ -521,7 +521,7 @@ func TestCell_RetryAfterIsEnough(t *testing.T) {
 				continue
 			}
 			if wait <= 0 {
-				t.Fatalf("%v: a cost of %v leaves the cell", l, n)
+				t.Fatalf("%v: a cost of %v leaves the word", l, n)
 			}
 			if early := tooEarly(wait, &l); early > 0 {
 				if _, ok, _ := b.word.Take((*reports.Numbers)(&c), now+int64(early), &p.fill); ok {
@@ -541,7 +541,7 @@ func TestCell_RetryAfterIsEnough(t *testing.T) {
 }
 
 // Any number of whole costs that add up to the capacity fits, whatever the rate.
-func TestCell_WholeCostsFillTheCapacity(t *testing.T) {
+func TestWord_WholeCostsFillTheCapacity(t *testing.T) {
 	everyShape(t, 500, func(l Limit, r *rand.Rand) {
 		l.Capacity = math.Ceil(l.Capacity)
 		if l.Capacity > 1000 || l.check() != "" {
