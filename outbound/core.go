@@ -175,10 +175,10 @@ func (b *core) each(f func(unit int, capacity, rate float64)) {
 // do carries a step out, with the slots of calls in flight.
 func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 	p := b.slowPath()
-	s.Beside = &p.slots
+	s.InFlight = &p.slots
 	asked := p.slots.reserve(s)
 	err := p.Do(ctx, &s.Step, &r.Reply)
-	r.inFlight, _ = r.Beside.(*Limit)
+	r.inFlight, _ = r.InFlight.(*Limit)
 	if p.slots.seat(ctx, s, asked, r) {
 		p.Reports.Changed()
 	}

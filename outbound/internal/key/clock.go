@@ -8,7 +8,7 @@ import (
 // Start is the zero of this process's monotonic clock, which does not step.
 var Start = time.Now()
 
-// Never is before each time that a key has.
+// A call at Never is unknown.
 const Never = math.MinInt64 / 2
 
 // Now returns the time since Start.

@@ -101,8 +101,8 @@ func (k *Key) carry(ctx context.Context, s *Step, op *store.Op, r *Reply) (err e
 		k.here(s, op, r)
 		return nil
 	}
-	if s.Beside != nil {
-		r.Beside = s.Beside.Now()
+	if s.InFlight != nil {
+		r.InFlight = s.InFlight.Now()
 	}
 	r.Reply, err = k.store.Update(ctx, k.name, op)
 	if err == nil && r.State.Unix != 0 && op.Periods != nil {
@@ -128,15 +128,15 @@ func (k *Key) here(s *Step, op *store.Op, r *Reply) {
 		unix = calendar.Stamp(time.Now())
 	}
 	r.Reply = op.ApplyAt(&k.stored, at, unix)
-	if s.Beside != nil {
+	if s.InFlight != nil {
 		if s.Action == store.Replace {
-			s.Beside.Replace(s.With)
+			s.InFlight.Replace(s.With)
 		}
-		r.Beside = s.Beside.Now()
+		r.InFlight = s.InFlight.Now()
 	}
 	if word {
 		k.idle = Later(r.State.At, r.Expire)
-		if r.Beside == nil { // which the word does not count
+		if r.InFlight == nil { // which the word does not count
 			k.shutLocked()
 		}
 	}

@@ -25,7 +25,7 @@ func (w *walker) Replace(limit any) { w.beside = limit }
 
 func (w *walker) do(s Step) (r Reply) {
 	w.Helper()
-	s.Beside = w
+	s.InFlight = w
 	if err := w.key.Do(context.Background(), &s, &r); err != nil {
 		w.Error(err)
 	}

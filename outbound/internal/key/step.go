@@ -19,7 +19,7 @@ type Step struct {
 	Back     []Booking         // that no call will use
 	Set      []store.Limit     // what Replace puts in force; none: what the key was made with
 	Waits    bool              // the caller waits: settles ride along
-	Beside   Beside            // of a key in this process, or nil
+	InFlight InFlight          // the slots next to the key, or nil
 	With     any               // what Replace puts in force, too
 }
 
@@ -30,10 +30,10 @@ type Booking struct {
 	Cost reports.Numbers
 }
 
-// Beside keeps a limit of another kind than those of package store: the number of slots. It changes
-// together with the key's. While there is one, the state is never in the word. The methods may be
+// InFlight is the number of slots, which package store leaves out of a key's limits. It changes
+// together with them. While there is one, the state is never in the word. The methods may be
 // called with the key locked.
-type Beside interface {
+type InFlight interface {
 	Replace(limit any)
 	Now() (limit any) // or nil
 }
@@ -41,8 +41,8 @@ type Beside interface {
 // Reply is the result of a step.
 type Reply struct {
 	store.Reply
-	Force  *Force // the limits that it counts by
-	Beside any    // that limit which package store leaves out, or nil
+	Force    *Force // the limits that it counts by
+	InFlight any    // the limit of the slots, or nil
 }
 
 // Decided returns the limits that have decided, and the state by them: those in force, or a share
