@@ -1,4 +1,5 @@
-// Command lines prints how many lines of code each part of a tree has, beside its budget.
+// Command lines prints how many lines of code each part of a tree has, beside its budget, and the
+// largest knots of the library's packages.
 //
 // A line of Go code is a line with at least one token: blank lines and comments do not count.
 // Lua and test files count with all their lines. A name is a top-level exported identifier.
@@ -50,7 +51,11 @@ func main() {
 	if len(os.Args) > 1 {
 		root = os.Args[1]
 	}
-	if err := run(os.DirFS(root)); err != nil {
+	err := run(os.DirFS(root))
+	if err == nil {
+		err = knots(root)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "lines:", err)
 		os.Exit(1)
 	}
