@@ -17,7 +17,7 @@ var replies = sync.Pool{New: func() any { return new(reply) }}
 
 // acquire is Acquire for a call that the word cannot decide.
 func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
-	if c.charged() == (Cost{}) && b.slots().most() == 0 {
+	if c.charged() == (Cost{}) && b.slots().Most() == 0 {
 		return b.acquireNothing(ctx, &c)
 	}
 	if k, done, err := b.takeHere(&c); done {
@@ -35,7 +35,7 @@ func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
 		s, r, inTime := step{Step: key.Step{Op: store.Op{Action: store.Book, Into: k.charge[:0]}, Calls: k.cost[:]}, inJob: b.inJob(ctx)}, replies.Get().(*reply), false
 		s.After, s.Wait = ahead, max(wait, ahead+ahead/8) // a slow clock rounds After up
 		err := b.book(ctx, &s, r)
-		behind := err != nil && r.Refused && !r.noSlot && r.Limit < 0 && r.State.Rem <= 0 && r.Wait <= 2*store.BookingGrace && b.opens()
+		behind := err != nil && r.Refused && !r.NoSlot && r.Limit < 0 && r.State.Rem <= 0 && r.Wait <= 2*store.BookingGrace && b.opens()
 		if err == nil {
 			k.charge[0] = r.Charges[0]
 			k.note(r)
@@ -43,7 +43,7 @@ func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
 			if inTime = r.inTime(asked); b.opens() {
 				inTime, ahead = b.punctual(ctx, k, r, asked, ahead)
 			}
-			inTime = inTime && (k.slot == nil || b.slots().holds())
+			inTime = inTime && (k.slot == nil || b.slots().Holds())
 		}
 		if wait = 0; behind {
 			wait = r.Wait + r.Wait/8 + time.Millisecond
@@ -124,7 +124,7 @@ func (b *Bucket) punctual(ctx context.Context, k *call, r *reply, asked time.Tim
 // reports whether it has decided.
 func (b *Bucket) takeHere(c *Cost) (admitted Call, done bool, err error) {
 	p := b.slow.Load()
-	if p == nil || p.slots.most() > 0 || p.watches.Load() != nil || !p.Direct() {
+	if p == nil || p.slots.Most() > 0 || p.watches.Load() != nil || !p.Direct() {
 		return nil, false, nil
 	}
 	f := p.Force()
@@ -153,7 +153,7 @@ type withinKey struct{}
 // inJob reports whether ctx is that of a job that is in flight, so that its requests are not
 // counted.
 func (b *Bucket) inJob(ctx context.Context) bool {
-	if b.slots().most() == 0 {
+	if b.slots().Most() == 0 {
 		return false
 	}
 	within, _ := ctx.Value(withinKey{}).(*core)

@@ -116,7 +116,7 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 	for _, t := range k.Unused {
 		if t.call.once(flagDone | flagVoid) {
 			k.back = append(k.back, t.call.booking())
-			s.freed += t.call.slot.drop()
+			s.freed += t.call.slot.Drop()
 		}
 	}
 	s.Back = k.back
@@ -162,10 +162,10 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 	case s.Move == nil:
 	case !replied: // a call that has left by it can still cost more
 		k.Move.call.once(flagDone)
-		m.slots.free(k.Move.call.slot.drop())
+		m.slots.Free(k.Move.call.slot.Drop())
 	case len(r.Charges) > 0: // the new ticket has the slot of the call in flight
 		k.Move.call.once(flagDone | flagVoid)
-		r.slots = k.Move.call.slot.drop() > 0
+		r.Seats = k.Move.call.slot.Drop() > 0
 	}
 	if err != nil {
 		return err
@@ -185,7 +185,7 @@ func (b *Bucket) tickets(k *BookRequest, r *reply) {
 	}
 	var calls []call
 	at := now()
-	if !r.slots { // otherwise each would be collected by itself
+	if !r.Seats { // otherwise each would be collected by itself
 		calls = make([]call, len(r.Charges))
 	}
 	for i := range r.Charges {

@@ -91,7 +91,7 @@ func (k *Clock) window(i int, n, most float64) time.Duration {
 // limit and all calls cost the same. It ignores limits on calls in flight.
 func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
 	s, law := &k.state, k.limits.Law
-	if check(k.whole, "", c, 0) != nil || k.core.slots().most() > 0 {
+	if check(k.whole, "", c, 0) != nil || k.core.slots().Most() > 0 {
 		return false
 	}
 	last := max(0, s.Last)

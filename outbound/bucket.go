@@ -264,13 +264,13 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 	if !shared && slices.Equal(own, b.given()) {
 		return nil
 	}
-	h, inFlight := b.slots().fleet, inFlightOf(own)
+	h, inFlight := b.slots().Fleet(), inFlightOf(own)
 	switch {
 	case !shared || h == nil && inFlight == nil:
 	case h == nil:
-		return &LimitError{Key: b.key, Limit: *inFlight, Reason: "a shared bucket that was made without an InFlight cannot have one"}
+		return &LimitError{Key: b.key, Limit: slotsLimit(inFlight), Reason: "a shared bucket that was made without an InFlight cannot have one"}
 	case len(own) == 0 || inFlight != nil:
-		if err := h.set(ctx, inFlight); err != nil {
+		if err := h.Set(ctx, inFlight); err != nil {
 			return err
 		}
 	}
@@ -344,7 +344,7 @@ func (b *Bucket) Observe(f func(Event)) (stop func()) {
 		return func() {}
 	}
 	p := b.slowPath()
-	return p.watches.add(f, int(p.slots.collected.Load()))
+	return p.watches.add(f, p.slots.Collected())
 }
 
 // InJob reports whether ctx is that of a further request of a job that is in flight in this bucket:
@@ -364,8 +364,8 @@ func (b *Bucket) Waiting(f func()) (stop func()) {
 	leave := b.slowPath().Reports.Listen(f)
 	return func() {
 		left := leave()
-		if h := b.slots().fleet; h != nil && !b.slowPath().Reports.Watched() {
-			h.forgo()
+		if h := b.slots().Fleet(); h != nil && !b.slowPath().Reports.Watched() {
+			h.Forgo()
 		}
 		switch {
 		case !left:

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
+	"github.com/dripfeed/dripfeed/outbound/internal/slots"
 )
 
 // watches are the callers of Bucket.Observe, or nil.
@@ -87,7 +88,7 @@ type watch struct {
 	epoch        int64
 	speed        float64
 	limits       *key.Limits // nil before the first look
-	inFlight     *Limit
+	inFlight     *slots.Limit
 	collected    int
 }
 
@@ -157,11 +158,11 @@ func (w *watch) lookLocked(r *reply) {
 			w.addLocked(Event{Kind: EventLimits, Before: textOf(before), Limits: textOf(after)})
 		}
 	}
-	if n := r.collected - w.collected; n > 0 {
+	if n := r.Collected - w.collected; n > 0 {
 		w.addLocked(Event{Kind: EventForgotten, Calls: n})
 	}
 	w.at, w.when, w.held, w.born, w.epoch, w.speed = s.At, r.When, held, s.Born, s.Epoch, s.Speed
-	w.limits, w.inFlight, w.collected = limits, r.inFlight, max(w.collected, r.collected) // requests may cross
+	w.limits, w.inFlight, w.collected = limits, r.inFlight, max(w.collected, r.Collected) // requests may cross
 }
 
 // textOf returns limits as text, each as its String.

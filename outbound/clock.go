@@ -32,7 +32,7 @@ type Clock struct {
 
 // clock returns what the reply to a request of that time reports. older is the clock before.
 func (b *Bucket) clock(r *reply, sent time.Time, older *Clock) Clock {
-	now := time.Now().Add(-r.slept)
+	now := time.Now().Add(-r.Slept)
 	k := Clock{core: &b.core, whole: &r.Force.Limits, number: r.Number, shared: b.remote()}
 	decided, state := r.Decided()
 	k.limits, k.state = decided, *state
@@ -40,16 +40,16 @@ func (b *Bucket) clock(r *reply, sent time.Time, older *Clock) Clock {
 	if k.before, k.stands = older.before, older.stands; older.number != k.number {
 		k.before, k.stands = older.number, older.state.Dial()+store.MaxReplyAge
 	}
-	k.at, k.received, k.fresh = now, now, minReplyAge
+	k.at, k.received, k.fresh = now, now, key.MinReplyAge
 	if !r.When.IsZero() {
 		// A bad estimate stays within the request's time. An answer from before it, out of a cache, is
 		// taken for one of the time at which it was asked for: that makes nothing due earlier.
 		k.at = clamp(r.When, sent, now)
 		k.back = now.Sub(k.at) // of this one, if no other is given
 		if r.Received.After(r.When) {
-			k.back = min(r.Received.Sub(r.When), max(maxReplyAge, now.Sub(sent)))
+			k.back = min(r.Received.Sub(r.When), max(store.MaxReplyAge, now.Sub(sent)))
 		}
-		k.fresh = min(max(minReplyAge, k.at.Sub(sent)+k.back), maxReplyAge)
+		k.fresh = min(max(key.MinReplyAge, k.at.Sub(sent)+k.back), store.MaxReplyAge)
 	}
 	return k
 }
@@ -64,15 +64,6 @@ func clamp(t, from, to time.Time) time.Time {
 	}
 	return t
 }
-
-// minReplyAge is how long a process relies on a reply from a shared store. The longer it does, the
-// more of its calls leave in a hold. If a request normally takes longer, a reply counts for as
-// long as that, up to maxReplyAge. One request is in progress at a time, and a process without a
-// recent reply could use only a part of its reservations.
-const (
-	minReplyAge = 25 * time.Millisecond
-	maxReplyAge = store.MaxReplyAge
-)
 
 // Known reports whether there was a reply at all.
 func (k *Clock) Known() bool { return k.core != nil }
@@ -133,7 +124,7 @@ func (k *Clock) Ready(t Ticket, now time.Time) (ready bool, late time.Duration) 
 		since := now.Sub(k.at)
 		late += max(0, since-in)
 		ready = in <= since && now.Sub(k.received) <= k.fresh
-		if t.call.slot != nil && !t.call.core.slots().holds() {
+		if t.call.slot != nil && !t.call.core.slots().Holds() {
 			ready, late = true, maxWait // another process may have its slot
 		}
 	}

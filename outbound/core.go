@@ -10,6 +10,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
+	"github.com/dripfeed/dripfeed/outbound/internal/slots"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -46,7 +47,7 @@ func labelledOf(l *Limit) unique.Handle[labelledLimit] {
 // slowPath is what a core needs beyond its word.
 type slowPath struct {
 	key.Key
-	slots    slots
+	slots    slots.Slots
 	watches  watches
 	labels   atomic.Pointer[labels]   // of the limits of the last refusal
 	latency  atomic.Int64             // how long a reply normally takes to be here, as the last one to a lone call said
@@ -84,15 +85,17 @@ func (b *core) init(bucket string, limits []Limit, in store.Store, name string) 
 func (b *core) newSlowPath(limits []Limit, in store.Store, name string) *slowPath {
 	p := &slowPath{store: in}
 	l := inFlightOf(limits)
-	p.slots.init(l)
+	p.slots.Init(l)
 	law := key.NewLimits(lawOf(limits))
 	if in == nil {
 		p.Init(&b.word, b.born, law)
 		return p
 	}
 	if l != nil {
-		p.slots.fleet = newHolder(&p.slots, b.key, l, in, p.Reports.Changed, func() { b.report() })
-		in = p.slots.fleet
+		p.slots.InitIn(in, b.key, l, slots.Hooks{Changed: p.Reports.Changed, Refresh: func() { b.report() }, Failed: func(op string, err error) error {
+			return &StoreError{Op: op, Key: b.key, Err: err}
+		}})
+		in = p.slots.Fleet()
 	}
 	p.InitIn(in, name, law)
 	return p
@@ -116,8 +119,11 @@ func (b *core) remote() bool {
 	return p != nil && p.Remote()
 }
 
+// anyNumber are the slots of a bucket without an InFlight.
+var anyNumber slots.Slots
+
 // slots returns the slots of calls in flight.
-func (b *core) slots() *slots {
+func (b *core) slots() *slots.Slots {
 	if p := b.slow.Load(); p != nil {
 		return &p.slots
 	}
@@ -155,7 +161,7 @@ func (b *core) label(set *key.Limits, i int) string {
 
 // given returns the limits in force as callers have given them, with an InFlight.
 func (b *core) given() []Limit {
-	return with(listOf(&b.inForce().Limits), b.slots().limit.Load())
+	return with(listOf(&b.inForce().Limits), b.slots().Limit())
 }
 
 // each calls f with the unit, the capacity and the rate of each limit in force, as far as is
@@ -176,10 +182,14 @@ func (b *core) each(f func(unit int, capacity, rate float64)) {
 func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 	p := b.slowPath()
 	s.InFlight = &p.slots
-	asked := p.slots.reserve(s)
+	all, book := s.Calls, s.slots()
+	s.Calls = all[:p.slots.Reserve(&book)]
 	err := p.Do(ctx, &s.Step, &r.Reply)
-	r.inFlight, _ = r.InFlight.(*Limit)
-	if p.slots.seat(ctx, s, asked, r) {
+	r.inFlight, _ = r.InFlight.(*slots.Limit)
+	r.Seated = p.slots.Seat(ctx, &book, len(r.Charges), r.Refused)
+	s.Calls, s.freed = all, 0
+	r.seat()
+	if r.Missed {
 		p.Reports.Changed()
 	}
 	switch {
@@ -202,8 +212,8 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 // look reads the state, by an empty step. It makes no slowPath.
 func (b *core) look(ctx context.Context, name string, s *step, r *reply) error {
 	word, here := b.word.Load()
-	if h := b.slots().fleet; h != nil {
-		if err := h.look(ctx); err != nil {
+	if h := b.slots().Fleet(); h != nil {
+		if err := h.Look(ctx); err != nil {
 			return err
 		}
 	}
@@ -224,7 +234,7 @@ func (b *core) idle() bool {
 		return b.word.Idle(now())
 	case p.Remote():
 		return true
-	case !p.slots.idle() || p.slots.changed() || p.Changed():
+	case !p.slots.Idle() || p.slots.Changed() || p.Changed():
 		return false
 	}
 	if r := p.reserved.Load(); r != nil && !r.bucket.Idle() {
@@ -242,7 +252,7 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 	} else if i > 0 { // what comes after it takes no slot
 		s.Calls = s.Calls[:i]
 	}
-	if h := b.slots().fleet; h != nil && len(s.Calls) > 0 && !s.inJob && s.Move == nil {
+	if h := b.slots().Fleet(); h != nil && len(s.Calls) > 0 && !s.inJob && s.Move == nil {
 		bad := check(&b.inForce().Limits, b.key, (*Cost)(&s.Calls[0]), s.Headroom)
 		if bad != nil && len(s.Back) == 0 { // other limits may be in force
 			if err := b.do(ctx, "look", &step{}, new(reply)); err != nil {
@@ -253,12 +263,13 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 			}
 		}
 		if bad == nil {
-			again, err := h.wait(ctx, s)
+			book := s.slots()
+			again, err := h.Wait(ctx, &book)
 			if err != nil {
 				return err
 			} else if again > 0 {
 				refused := &ThrottledError{Key: b.key, RetryAfter: again}
-				b.slots().crowded(refused)
+				b.crowded(refused)
 				return refused
 			}
 		}
@@ -274,8 +285,8 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 		return nil
 	}
 	refused := b.throttled(r.Force, r.Wait, r.State.Rem, r.State.Why, r.Limit)
-	if r.noSlot {
-		b.slots().crowded(refused)
+	if r.NoSlot {
+		b.crowded(refused)
 	}
 	return refused
 }
@@ -291,6 +302,15 @@ func (b *core) throttled(f *key.Force, wait, rem time.Duration, why uint8, limit
 		e.Limit = b.label(&f.Limits, limit)
 	}
 	return e
+}
+
+// crowded adds the calls in progress, which have taken all slots, to the error.
+func (b *core) crowded(e *ThrottledError) {
+	if l := b.slots().Limit(); l != nil {
+		m := slotsLimit(l)
+		e.Limit = m.label()
+	}
+	e.InProgress, e.Oldest = b.slots().Crowd()
 }
 
 // settle sends some Settled of one call, or keeps them for a queue that waits, if any limit counts

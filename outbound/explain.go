@@ -12,6 +12,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
+	"github.com/dripfeed/dripfeed/outbound/internal/slots"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -107,8 +108,9 @@ func (b *Bucket) ExplainBeside(ctx context.Context, c Cost, headroom float64) (e
 	case k.limits.Lacks((*reports.Numbers)(&c), headroom): // a share, and calls fail with the store's error
 		e.Wait, e.Because = -1, "limit"
 		e.Limit = e.States[slices.IndexFunc(e.States, func(l State) bool { return l.Wait < 0 && !l.Limit.inFlight })].Label()
-	case r.inFlight != nil && r.used+keptFree(int(r.inFlight.Capacity), headroom) >= int(r.inFlight.Capacity):
-		e.Wait, e.Because, e.Limit = -1, "in flight", r.inFlight.label()
+	case r.inFlight != nil && r.Used+slots.KeptFree(r.inFlight.Most, headroom) >= r.inFlight.Most:
+		l := slotsLimit(r.inFlight)
+		e.Wait, e.Because, e.Limit = -1, "in flight", l.label()
 	case e.Wait <= 0:
 	case held >= e.Wait-held:
 		e.Because = "hold"
@@ -131,8 +133,8 @@ func (*Bucket) explainLimits(e *Explanation, r *reply, k *Clock) (longest time.D
 	for i := range e.States {
 		l := &e.States[i]
 		if l.Limit.inFlight {
-			l.Headroom = float64(keptFree(int(l.Limit.Capacity), k.headroom))
-			if float64(r.used)+l.Headroom >= l.Limit.Capacity {
+			l.Headroom = float64(slots.KeptFree(int(l.Limit.Capacity), k.headroom))
+			if float64(r.Used)+l.Headroom >= l.Limit.Capacity {
 				l.Wait = -1
 			}
 			continue

@@ -32,7 +32,7 @@ func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error)
 	if err != nil {
 		return err
 	}
-	j := &jobContext{Context: ctx, limiter: l, cost: c, began: now(), job: shared{guarded: guarded{permit: permit}}}
+	j := &jobContext{Context: ctx, limiter: l, cost: c, runs: runs{ctx, now()}, job: shared{guarded: guarded{permit: permit}}}
 	defer j.job.Done()
 	if err = job(j); err != nil {
 		j.job.fails(false)
@@ -178,19 +178,27 @@ type jobContext struct {
 	context.Context
 	limiter Limiter
 	cost    Cost
-	began   time.Duration
+	runs    runs
 	job     shared
+}
+
+type runsKey struct{}
+
+// runs is when a job began, and the ctx around the job.
+type runs struct {
+	outer context.Context
+	began time.Duration
 }
 
 // ran returns how long the job of a ctx had run at this time. Among jobs within jobs, it takes the
 // one that has set the deadline, or else the outermost.
 func ran(ctx context.Context, deadline time.Time, at time.Duration) (d time.Duration) {
 	for {
-		j, ok := ctx.Value(permitKey{}).(*jobContext)
+		job, ok := ctx.Value(runsKey{}).(*runs)
 		if !ok {
 			return d
 		}
-		d, ctx = max(0, at-j.began), j.Context
+		d, ctx = max(0, at-job.began), job.outer
 		if outer, ok := ctx.Deadline(); !ok || !outer.Equal(deadline) {
 			return d
 		}
@@ -201,8 +209,11 @@ func ran(ctx context.Context, deadline time.Time, at time.Duration) (d time.Dura
 func (j *jobContext) String() string { return fmt.Sprint(j.Context) + ".WithPermit" }
 
 func (j *jobContext) Value(key any) any {
-	if _, ok := key.(permitKey); ok {
+	switch key.(type) {
+	case permitKey:
 		return j
+	case runsKey:
+		return &j.runs
 	}
 	return j.Context.Value(key)
 }

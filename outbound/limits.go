@@ -1,11 +1,13 @@
 package outbound
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
+	"github.com/dripfeed/dripfeed/outbound/internal/slots"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -92,17 +94,27 @@ func costError(bucket string, l *store.Limit, c *Cost, err error) *CostError { /
 }
 
 // inFlightOf returns the InFlight among limits, or nil.
-func inFlightOf(limits []Limit) *Limit {
+func inFlightOf(limits []Limit) *slots.Limit {
 	if i := slices.IndexFunc(limits, func(l Limit) bool { return l.inFlight }); i >= 0 {
-		return &limits[i]
+		l := &limits[i]
+		return &slots.Limit{Most: int(l.Capacity), Top: int(l.n), Lease: cmp.Or(l.window, store.DefaultLease), Unit: l.Unit, Name: l.Name, Version: l.Version}
 	}
 	return nil
 }
 
+// slotsLimit returns the InFlight of slots as callers know it.
+func slotsLimit(l *slots.Limit) Limit {
+	m := Limit{Capacity: float64(l.Most), n: float64(l.Top), Unit: l.Unit, Name: l.Name, Version: l.Version, inFlight: true}
+	if l.Lease != store.DefaultLease {
+		m.window = l.Lease
+	}
+	return m.intact()
+}
+
 // with returns the limits with an InFlight behind them, if there is one.
-func with(limits []Limit, inFlight *Limit) []Limit {
+func with(limits []Limit, inFlight *slots.Limit) []Limit {
 	if inFlight == nil {
 		return limits
 	}
-	return append(limits, *inFlight)
+	return append(limits, slotsLimit(inFlight))
 }

@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"context"
 	"math"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
+	"github.com/dripfeed/dripfeed/outbound/internal/slots"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -351,7 +351,7 @@ func read[T any](g *guarded, f func(*Permit) T) T {
 // call is the permit of a call that was not charged to a word.
 type call struct {
 	core  *core
-	slot  *slot // of the call in flight, or nil
+	slot  *slots.Slot // of the call in flight, or nil
 	mu    sync.Mutex
 	flags uint8 // mu protects it and charge, against a Done during a late answer
 
@@ -373,15 +373,15 @@ type call struct {
 // note keeps the state of the limit nearest its capacity, from the reply that admits the call.
 func (k *call) note(r *reply) {
 	set, s := r.Decided()
-	k.noteState(r.Force, &r.State, r.inFlight, r.used, set, s)
+	k.noteState(r.Force, &r.State, r.inFlight, r.Used, set, s)
 }
 
 // noteState is note by a state, and by the limits that have decided with their state.
-func (k *call) noteState(f *key.Force, whole *store.State, a *Limit, used int, set *key.Limits, s *store.State) {
+func (k *call) noteState(f *key.Force, whole *store.State, a *slots.Limit, used int, set *key.Limits, s *store.State) {
 	k.force, k.nearest, k.level = f, -1, float64(used)
 	share := math.Inf(-1)
 	if a != nil {
-		share = k.level / a.Capacity
+		share = k.level / float64(a.Most)
 	}
 	for i := range f.Counts() {
 		if level := whole.Level[i]; level/f.Law[i].Capacity > share {
@@ -405,8 +405,8 @@ func (k *call) State() State {
 	s := State{Level: k.level, EmptyIn: k.emptyIn, NextIn: k.nextIn, HeldFor: k.heldFor, Reason: reasonOf(k.why), Speed: float64(k.speed) / 1e9}
 	if k.nearest >= 0 {
 		s.Limit = limitOf(&k.force.Law[k.nearest])
-	} else if f := k.core.slots().inForce(); f != nil {
-		s.Limit = *f
+	} else if f := k.core.slots().InForce(); f != nil {
+		s.Limit = slotsLimit(f)
 	}
 	s.Remaining = max(0, s.Limit.Capacity-s.Level)
 	return s
@@ -429,9 +429,9 @@ func (k *call) booking() key.Booking {
 
 // takeSlot notes the slot that the booking has taken, if it has.
 func (k *call) takeSlot(r *reply) {
-	if r.slots {
-		k.slot = k.core.slots().take()
-		k.slot.net = runtime.AddCleanup(k, (*slot).forgotten, k.slot)
+	if r.Seats {
+		k.slot = k.core.slots().Take()
+		slots.Watch(k, k.slot)
 	}
 }
 
@@ -473,7 +473,7 @@ func (k *call) Answered(a Answer) {
 		k.flags |= flagFailed
 	}
 	if a.Kind == AnswerRefused || a.Kind == AnswerHold && a.Reason == "concurrency" {
-		k.core.slots().adapt(k.admitted, true)
+		k.core.slots().Adapt(k.admitted, true)
 	}
 	switch {
 	case !a.concerns(k.core, now()-k.admitted):
@@ -509,18 +509,18 @@ func (k *call) Done() {
 		return
 	}
 	if was&flagFailed == 0 {
-		k.core.slots().adapt(k.admitted, false)
+		k.core.slots().Adapt(k.admitted, false)
 		k.core.succeeded(k.charge[0].Epoch)
 	}
 	k.leave()
 }
 
-func (k *call) pending() bool { return k.slot != nil && !k.slot.ended.Load() }
+func (k *call) pending() bool { return k.slot != nil && !k.slot.Ended() }
 
 // leave ends the call in flight.
 func (k *call) leave() {
-	if k.slot.drop() > 0 {
-		k.core.slots().free(1)
+	if k.slot.Drop() > 0 {
+		k.core.slots().Free(1)
 		k.core.slowPath().Reports.Changed()
 	}
 }

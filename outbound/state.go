@@ -70,8 +70,8 @@ func (r *reply) states() []State {
 		all = append(all, one)
 	}
 	if a := r.inFlight; a != nil {
-		used := float64(r.used)
-		all = append(all, State{Limit: *a, Level: used, Remaining: max(0, a.Capacity-used)})
+		used := float64(r.Used)
+		all = append(all, State{Limit: slotsLimit(a), Level: used, Remaining: max(0, float64(a.Most)-used)})
 	}
 	held, reason := max(0, r.State.Rem), ""
 	if held > 0 {

@@ -1,9 +1,10 @@
 package outbound
 
 import (
-	"time"
+	"slices"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
+	"github.com/dripfeed/dripfeed/outbound/internal/slots"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -11,19 +12,32 @@ import (
 type step struct {
 	key.Step
 	freed int  // slots that Back frees
-	seats bool // each of Calls needs a slot
 	inJob bool // Calls are further requests of jobs, which need no slots
 }
 
 // reply is the result of a step.
 type reply struct {
 	key.Reply
-	inFlight  *Limit // the limit on calls in flight, or nil
-	used      int    // calls in flight, if there is
-	slots     bool   // each of Charges has a slot of the calls in flight
-	noSlot    bool   // refused because there is none
-	collected int    // calls in flight whose permits were dropped without Done
+	slots.Seated
+	inFlight *slots.Limit   // the limit on calls in flight, or nil
+	missed   []store.Charge // behind Charges, and without a slot
+}
 
-	missed []store.Charge // behind Charges, and without a slot
-	slept  time.Duration  // since the reply came, for slots
+// slots returns the step as the slots of calls in flight see it.
+func (s *step) slots() slots.Booking {
+	return slots.Booking{
+		Calls: len(s.Calls), Seats: s.Action == store.Book && !s.inJob && s.Move == nil,
+		Freed: s.freed, Headroom: s.Headroom, Waits: s.Waits,
+	}
+}
+
+// seat takes the calls without a slot from what was booked.
+func (r *reply) seat() {
+	if n := len(r.Charges) - r.Short; r.Short > 0 {
+		r.missed, r.Charges = slices.Clone(r.Charges[n:]), r.Charges[:n]
+		r.Wait = 0
+	}
+	if r.NoSlot {
+		r.Refused, r.Limit = true, -1
+	}
 }

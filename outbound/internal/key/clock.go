@@ -11,6 +11,15 @@ var Start = time.Now()
 // A call at Never is unknown.
 const Never = math.MinInt64 / 2
 
+// MinReplyAge is how long a process relies on a reply from a store. The longer it does, the more
+// of its calls leave in a hold. If a request normally takes longer, a reply counts for that long,
+// up to store.MaxReplyAge. One request is in progress at a time, and a process without a recent
+// reply could use only a part of its reservations.
+const MinReplyAge = 25 * time.Millisecond
+
+// Forever is the longest wait.
+const Forever = time.Duration(math.MaxInt64)
+
 // Now returns the time since Start.
 func Now() time.Duration { return time.Since(Start) }
 

@@ -1,4 +1,4 @@
-package outbound
+package slots
 
 import (
 	"cmp"
@@ -24,17 +24,15 @@ const (
 	firstTry, lastTry = 50 * time.Millisecond, time.Second
 )
 
-// holder holds a shared bucket's slots among those of all processes, as [store.Ask] says. It asks
-// by a timer, and only while it has slots or calls wait for some. slots.mu protects it.
-type holder struct {
-	of     *slots
-	key    key.Key // of the slots: a limit that leaks all of them in a lease
-	id     uint64  // of this bucket in this process
-	bucket string  // its key, for errors
-	notify func()  // that there are slots
-
-	store   store.Store // of the bucket
-	refresh func()      // makes a request for the bucket's key
+// Fleet holds a shared bucket's slots among those of all processes, as [store.Ask] says. It asks
+// by a timer, and only while it has slots or calls wait for some. Slots.mu protects it. It is the
+// [store.Store] of the key in front of the real one, too.
+type Fleet struct {
+	of    *Slots
+	key   key.Key     // of the slots: a limit that leaks all of them in a lease
+	id    uint64      // of this bucket in this process
+	store store.Store // of the bucket
+	hooks Hooks
 
 	have     int
 	sent     time.Time       // when the last answered ask was sent, or zero
@@ -76,42 +74,43 @@ type low struct {
 	again    time.Duration // they do not ask before
 }
 
-// newHolder returns the holder of a bucket that a store keeps. refresh makes a request for the
-// bucket's key.
-func newHolder(of *slots, bucket string, limit *Limit, in store.Store, notify, refresh func()) *holder {
-	h := &holder{of: of, id: rand.Uint64() | 1, bucket: bucket, store: in, notify: notify, refresh: refresh, answered: make(chan struct{}), granted: never, idleFrom: never, again: never, pause: never, wanted: never, received: never, held: never, low: low{wanted: never, again: never, at: never}}
-	h.key.InitIn(in, key.NameOfSlots(bucket), key.NewLimits([]store.Limit{leasedLimit(limit)}))
-	return h
+// Hooks are what slots in a store need of their bucket.
+type Hooks struct {
+	Changed func()                           // there may be slots
+	Refresh func()                           // makes a request for the bucket's key
+	Failed  func(op string, err error) error // returns an error for the bucket's callers
+}
+
+// InitIn sets slots up that all processes share in a store.
+func (p *Slots) InitIn(in store.Store, bucket string, l *Limit, hooks Hooks) {
+	p.Init(l)
+	h := &Fleet{of: p, id: rand.Uint64() | 1, store: in, hooks: hooks, answered: make(chan struct{}), granted: key.Never, idleFrom: key.Never, again: key.Never, pause: key.Never, wanted: key.Never, received: key.Never, held: key.Never, low: low{wanted: key.Never, again: key.Never, at: key.Never}}
+	h.key.InitIn(in, key.NameOfSlots(bucket), key.NewLimits([]store.Limit{leased(l)}))
+	p.fleet = h
 }
 
 // do carries a step out on the key of the slots.
-func (h *holder) do(ctx context.Context, name string, s *key.Step, r *key.Reply) error {
+func (h *Fleet) do(ctx context.Context, op string, s *key.Step, r *key.Reply) error {
 	err := h.key.Do(ctx, s, r)
 	if err != nil && err != ctx.Err() {
-		err = &StoreError{Op: name, Key: h.bucket, Err: err}
+		err = h.hooks.Failed(op, err)
 	}
 	return err
 }
 
-// leasedLimit is what a store keeps of an InFlight: a leaky limit that no call fills.
-func leasedLimit(l *Limit) store.Limit {
-	return store.Limit{Capacity: l.Capacity, Rate: l.Capacity / l.lease().Seconds(), Name: "in flight", Version: int32(l.Version)}
-}
-
-// lease returns how long a silent process keeps its slots.
-func (l *Limit) lease() time.Duration {
-	if l.window == 0 {
-		return store.DefaultLease
-	}
-	return l.window
+// leased is what a store keeps of the slots: a leaky limit that no call fills.
+func leased(l *Limit) store.Limit {
+	most := float64(l.Most)
+	return store.Limit{Capacity: most, Rate: most / l.Lease.Seconds(), Name: "in flight", Version: int32(l.Version)}
 }
 
 // learn takes over the limit that is in force for all.
-func (h *holder) learn() (changed bool) {
+func (h *Fleet) learn() (changed bool) {
 	law, l := &h.key.Force().Law[0], *h.of.limit.Load()
 	d := time.Duration(math.Round(law.Capacity/law.Rate*1e3)) * time.Millisecond
-	is := InFlight(int(law.Capacity)).Lease(min(max(d, store.MinLease), store.MaxLease)).Of(l.Unit, l.Name)
-	if is.Version = int(law.Version); is == l {
+	is := l
+	is.Most, is.Lease, is.Version = int(law.Capacity), min(max(d, store.MinLease), store.MaxLease), int(law.Version)
+	if is == l {
 		return false
 	}
 	h.of.limit.Store(&is)
@@ -119,30 +118,30 @@ func (h *holder) learn() (changed bool) {
 }
 
 // lapsed reports whether the last answer is too old to rely on the slots.
-func (h *holder) lapsed() bool {
+func (h *Fleet) lapsed() bool {
 	t := time.Now()
-	return h.sent.IsZero() || max(t.Sub(h.sent), t.Round(0).Sub(h.sent.Round(0))) >= h.of.limit.Load().lease()/2
+	return h.sent.IsZero() || max(t.Sub(h.sent), t.Round(0).Sub(h.sent.Round(0))) >= h.of.limit.Load().Lease/2
 }
 
-func (h *holder) idle() int { return max(0, h.have-h.of.used) }
+func (h *Fleet) idle() int { return max(0, h.have-h.of.used) }
 
 // surplus returns how many idle slots no call may use.
-func (h *holder) surplus() int {
+func (h *Fleet) surplus() int {
 	switch {
 	case h.lapsed():
 		return h.idle()
-	case h.last.Keep < h.have && (h.last.Free < 0 || now()-h.granted >= settled):
+	case h.last.Keep < h.have && (h.last.Free < 0 || key.Now()-h.granted >= settled):
 		return min(h.idle(), h.have-h.last.Keep)
 	}
 	return 0
 }
 
 // spare returns how many calls may start.
-func (h *holder) spare() int { return h.idle() - h.surplus() }
+func (h *Fleet) spare() int { return h.idle() - h.surplus() }
 
 // spareBeside is spare for calls that keep a fraction of the slots free.
-func (h *holder) spareBeside(headroom float64) int {
-	if headroom > 0 && now()-h.low.at > minReplyAge {
+func (h *Fleet) spareBeside(headroom float64) int {
+	if headroom > 0 && key.Now()-h.low.at > key.MinReplyAge {
 		return 0
 	} else if headroom > 0 {
 		return min(h.low.granted, h.spare())
@@ -150,41 +149,41 @@ func (h *holder) spareBeside(headroom float64) int {
 	return h.spare()
 }
 
-// coming returns how many slots calls that wait may count on which are still to be asked for: those
+// coming returns how many slots are still to be asked for that calls which wait may count on: those
 // that were free at the last answer. So a booking and its ask leave together, unless the booking
 // needs no request, or another limit may refuse it.
-func (h *holder) coming(s *step) int {
-	if t := now(); !s.Waits || s.Headroom > 0 || h.full || h.asking || h.last.Other || t-h.received <= h.fresh || h.again > t || h.pause > t {
+func (h *Fleet) coming(b *Booking) int {
+	if t := key.Now(); !b.Waits || b.Headroom > 0 || h.full || h.asking || h.last.Other || t-h.received <= h.fresh || h.again > t || h.pause > t {
 		return 0
 	}
 	return max(0, h.last.Free)
 }
 
 // total returns the slots that other processes hold and those in use here, as far as is known.
-func (h *holder) total() int { return h.of.used + h.others }
+func (h *Fleet) total() int { return h.of.used + h.others }
 
 // count notes the slots of other processes by the limit of the reply: the next may be another.
-func (h *holder) count(r *key.Reply) {
+func (h *Fleet) count(r *key.Reply) {
 	h.last.Free = r.Allotment.Free
 	h.others = max(0, int(r.Force.Law[0].Capacity)-h.last.Free-h.last.Held)
 }
 
 // lacks notes how many calls of a booking have found no slot.
-func (h *holder) lacks(n int, headroom float64) {
+func (h *Fleet) lacks(n int, headroom float64) {
 	h.want(n, headroom)
 	h.plan()
 }
 
-func (h *holder) want(n int, headroom float64) {
+func (h *Fleet) want(n int, headroom float64) {
 	if headroom > 0 {
-		h.low.wants, h.low.wanted, h.low.headroom = max(h.low.wants, n), now(), headroom
+		h.low.wants, h.low.wanted, h.low.headroom = max(h.low.wants, n), key.Now(), headroom
 	} else {
-		h.wants, h.wanted = max(h.wants, n), now()
+		h.wants, h.wanted = max(h.wants, n), key.Now()
 	}
 }
 
-// forgo notes that no call waits for the bucket any more.
-func (h *holder) forgo() {
+// Forgo notes that no call waits for the bucket any more.
+func (h *Fleet) Forgo() {
 	h.of.mu.Lock()
 	h.wants, h.low.wants = 0, 0
 	h.plan()
@@ -193,22 +192,22 @@ func (h *holder) forgo() {
 
 // freed notes that calls have ended, or were not sent. If refused is true, the next call may come
 // soon.
-func (h *holder) freed(refused bool) {
-	if h.idleFrom = now(); refused || !h.last.Other {
+func (h *Fleet) freed(refused bool) {
+	if h.idleFrom = key.Now(); refused || !h.last.Other {
 		h.idleFrom += idleFor
 	}
 	if !refused {
-		h.low.again = never // there is a slot to return
+		h.low.again = key.Never // there is a slot to return
 	}
 	h.plan()
 }
 
 // plan asks if it is time to, or sets the timer for then.
-func (h *holder) plan() {
+func (h *Fleet) plan() {
 	if h.asking {
 		return
 	}
-	t, at := now(), maxWait
+	t, at := key.Now(), key.Forever
 	if t-h.wanted > wantedFor {
 		h.wants = 0
 	}
@@ -228,7 +227,7 @@ func (h *holder) plan() {
 		at = t
 	}
 	if h.have > 0 {
-		at = min(at, h.sent.Sub(start)+h.of.limit.Load().lease()/6)
+		at = min(at, h.sent.Sub(key.Start)+h.of.limit.Load().Lease/6)
 	}
 	if at = max(at, h.pause); h.waiters > 0 && h.waiters > h.spare() {
 		at = h.again // the caller is to learn why it fails
@@ -237,7 +236,7 @@ func (h *holder) plan() {
 	case at <= t:
 		h.asking = true
 		go h.ask()
-	case at == maxWait:
+	case at == key.Forever:
 		if h.timer != nil {
 			h.timer.Stop()
 		}
@@ -248,18 +247,18 @@ func (h *holder) plan() {
 	}
 }
 
-func (h *holder) wake() {
+func (h *Fleet) wake() {
 	h.of.mu.Lock()
 	h.plan()
 	h.of.mu.Unlock()
 }
 
 // ask reports to the store what the bucket keeps, and takes what it grants.
-func (h *holder) ask() {
+func (h *Fleet) ask() {
 	h.of.mu.Lock()
 	h.due = false
 	back := h.surplus()
-	if unused := h.idle() - h.wants - h.waiters; unused > back && now() >= h.idleFrom {
+	if unused := h.idle() - h.wants - h.waiters; unused > back && key.Now() >= h.idleFrom {
 		back = unused
 	}
 	want, headroom := max(0, h.wants+h.waiters-h.spare()), 0.
@@ -269,14 +268,14 @@ func (h *holder) ask() {
 	h.have -= back // before the ask leaves
 	h.low.granted = 0
 	s := key.Step{Op: store.Op{Action: store.Allot, Ask: store.Ask{
-		ID: h.id, Keep: h.have, Want: want, Stays: h.wants > 0, Known: !h.lapsed(), Lease: h.of.limit.Load().lease(), Headroom: headroom,
+		ID: h.id, Keep: h.have, Want: want, Stays: h.wants > 0, Known: !h.lapsed(), Lease: h.of.limit.Load().Lease, Headroom: headroom,
 	}}}
 	h.of.mu.Unlock()
 	sent, r := time.Now(), key.Reply{}
 	err := h.do(context.Background(), "ask for a slot", &s, &r)
 	h.of.mu.Lock()
 	h.asking, h.err = false, err
-	t, changed := now(), false
+	t, changed := key.Now(), false
 	if err != nil {
 		h.tries = min(max(2*h.tries, firstTry), lastTry)
 		h.pause = t + h.tries
@@ -292,7 +291,7 @@ func (h *holder) ask() {
 				h.wants = max(0, h.wants-got)
 			}
 		}
-		again := time.Duration(never)
+		again := time.Duration(key.Never)
 		if got < s.Ask.Want {
 			again = t + time.Duration(float64(h.last.Again)*(0.9+0.2*rand.Float64()))
 		}
@@ -307,28 +306,28 @@ func (h *holder) ask() {
 	h.plan()
 	h.of.mu.Unlock()
 	if changed {
-		h.notify()
+		h.hooks.Changed()
 	}
 }
 
-// wait waits until there is a slot or an answer that grants none. To an impatient call it returns
+// Wait waits until there is a slot or an answer that grants none. To an impatient call it returns
 // why it has no slot, or when it may ask again.
-func (h *holder) wait(ctx context.Context, s *step) (again time.Duration, err error) {
+func (h *Fleet) Wait(ctx context.Context, b *Booking) (again time.Duration, err error) {
 	h.of.mu.Lock()
 	defer h.of.mu.Unlock()
-	for h.spareBeside(s.Headroom) == 0 && h.coming(s) == 0 {
+	for h.spareBeside(b.Headroom) == 0 && h.coming(b) == 0 {
 		if !h.asking {
-			if again = h.again - now(); s.Headroom > 0 {
-				again = h.low.again - now()
+			if again = h.again - key.Now(); b.Headroom > 0 {
+				again = h.low.again - key.Now()
 			}
-			if s.Waits && (max(again, h.pause-now()) > 0 || s.Headroom > 0 && h.wants+h.waiters > 0) {
+			if b.Waits && (max(again, h.pause-key.Now()) > 0 || b.Headroom > 0 && h.wants+h.waiters > 0) {
 				return 0, nil // it learns of a slot
 			} else if again > 0 {
 				return again, nil
 			}
 		}
-		if s.Waits {
-			h.want(len(s.Calls), s.Headroom)
+		if b.Waits {
+			h.want(b.Calls, b.Headroom)
 		} else {
 			h.waiters++
 		}
@@ -341,10 +340,10 @@ func (h *holder) wait(ctx context.Context, s *step) (again time.Duration, err er
 			err = ctx.Err()
 		}
 		h.of.mu.Lock()
-		if !s.Waits && answered == h.answered { // its ctx ended before the answer came
+		if !b.Waits && answered == h.answered { // its ctx ended before the answer came
 			h.waiters--
 		}
-		if err = cmp.Or(err, h.err); err != nil && s.Waits {
+		if err = cmp.Or(err, h.err); err != nil && b.Waits {
 			return 0, nil // the request reports it, with what else it has to
 		} else if err != nil {
 			return 0, err
@@ -354,7 +353,7 @@ func (h *holder) wait(ctx context.Context, s *step) (again time.Duration, err er
 }
 
 // arrive waits for the slots that bookings have counted on, and returns how many are missing.
-func (h *holder) arrive(ctx context.Context) int {
+func (h *Fleet) arrive(ctx context.Context) int {
 	for h.of.used > h.have && h.asking && ctx.Err() == nil {
 		answered := h.answered
 		h.of.mu.Unlock()
@@ -367,10 +366,10 @@ func (h *holder) arrive(ctx context.Context) int {
 	return max(0, h.of.used-h.have)
 }
 
-// look learns how many slots are in use.
-func (h *holder) look(ctx context.Context) error {
+// Look learns how many slots are in use.
+func (h *Fleet) Look(ctx context.Context) error {
 	var r key.Reply
-	err := h.do(ctx, "look", &key.Step{Op: store.Op{Action: store.Allot, Ask: store.Ask{Lease: h.of.limit.Load().lease()}}}, &r)
+	err := h.do(ctx, "look", &key.Step{Op: store.Op{Action: store.Allot, Ask: store.Ask{Lease: h.of.limit.Load().Lease}}}, &r)
 	h.of.mu.Lock()
 	defer h.of.mu.Unlock()
 	if err == nil {
@@ -380,18 +379,18 @@ func (h *holder) look(ctx context.Context) error {
 	return err
 }
 
-// set puts another number of slots in force for all processes. If it is nil, that is the one that
+// Set puts another number of slots in force for all processes. If it is nil, that is the one that
 // the bucket was made with.
-func (h *holder) set(ctx context.Context, l *Limit) error {
+func (h *Fleet) Set(ctx context.Context, l *Limit) error {
 	s := key.Step{Op: store.Op{Action: store.Replace}}
 	if l != nil {
-		s.Set = []store.Limit{leasedLimit(l)}
+		s.Set = []store.Limit{leased(l)}
 	}
 	err := h.do(ctx, "set limits", &s, new(key.Reply))
 	h.of.mu.Lock()
 	if err == nil {
 		h.learn()
-		h.again, h.due = never, h.have > 0
+		h.again, h.due = key.Never, h.have > 0
 		h.plan()
 	}
 	answered := h.answered
@@ -403,35 +402,35 @@ func (h *holder) set(ctx context.Context, l *Limit) error {
 		case <-ctx.Done():
 		}
 	}
-	h.notify()
+	h.hooks.Changed()
 	return err
 }
 
 // remember keeps a reply without a hold, to a request that was sent at that time. If a hold was
 // reported meanwhile, it may have begun after the reply.
-func (h *holder) remember(sent time.Duration, r *store.Reply) {
+func (h *Fleet) remember(sent time.Duration, r *store.Reply) {
 	h.of.mu.Lock()
 	defer h.of.mu.Unlock()
 	h.looking = false
-	switch t := now(); {
+	switch t := key.Now(); {
 	case r.State.Rem > 0:
-		h.held, h.received = t, never
+		h.held, h.received = t, key.Never
 	case r.Limits != nil, r.Refused: // by other limits, or behind what was reserved before a Resume
-		h.received = never
+		h.received = key.Never
 	case !r.Stale && sent > h.held:
-		h.clear, h.received, h.fresh = *r, t, min(max(minReplyAge, t-sent), maxReplyAge)
+		h.clear, h.received, h.fresh = *r, t, min(max(key.MinReplyAge, t-sent), store.MaxReplyAge)
 		h.clear.Charges = nil
 	}
 }
 
 // Update is that of the bucket's store. If InFlight is the only limit, the holder answers what it
 // can.
-func (h *holder) Update(ctx context.Context, name string, op *store.Op) (r store.Reply, err error) {
+func (h *Fleet) Update(ctx context.Context, name string, op *store.Op) (r store.Reply, err error) {
 	open := key.Open(op.Limits)
 	if open && h.recall(op, &r) {
 		return r, nil
 	}
-	sent := now()
+	sent := key.Now()
 	r, err = h.store.Update(ctx, name, op)
 	if err == nil && open {
 		h.remember(sent, &r)
@@ -442,19 +441,19 @@ func (h *holder) Update(ctx context.Context, name string, op *store.Op) (r store
 // recall answers a booking from memory, and reports whether it has. A booking with slots relies on
 // a reply as a queue does, and fetches the next in the second half of that time. Another booking
 // relies on it for a second.
-func (h *holder) recall(op *store.Op, r *store.Reply) bool {
+func (h *Fleet) recall(op *store.Op, r *store.Reply) bool {
 	if op.Action != store.Book || op.Move != nil || len(op.Reports) > 0 {
 		return false
 	}
 	h.of.mu.Lock()
 	defer h.of.mu.Unlock()
-	age := now() - h.received
-	if age > maxReplyAge || len(op.Costs) > 0 && age > h.fresh || op.Number != h.clear.Number {
+	age := key.Now() - h.received
+	if age > store.MaxReplyAge || len(op.Costs) > 0 && age > h.fresh || op.Number != h.clear.Number {
 		return false
 	}
 	if len(op.Costs) > 0 && age > h.fresh/2 && !h.looking {
 		h.looking = true
-		go h.refresh()
+		go h.hooks.Refresh()
 	}
 	*r = h.clear
 	r.Charges = op.Into
