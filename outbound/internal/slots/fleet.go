@@ -423,7 +423,7 @@ func (h *Fleet) remember(sent time.Duration, r *store.Reply) {
 	}
 }
 
-// Update is that of the bucket's store. If InFlight is the only limit, the holder answers what it
+// Update is that of the bucket's store. If InFlight is the only limit, the fleet answers what it
 // can.
 func (h *Fleet) Update(ctx context.Context, name string, op *store.Op) (r store.Reply, err error) {
 	open := key.Open(op.Limits)
