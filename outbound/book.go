@@ -137,9 +137,9 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 	if len(s.Back) > 0 {
 		m.Reports.Changed()
 	}
-	if len(r.missed) > 0 {
+	if len(r.unseated) > 0 {
 		var back []key.Booking
-		for i, c := range r.missed {
+		for i, c := range r.unseated {
 			back = append(back, key.Booking{Charge: &c, By: r.Force.Law, Cost: k.Costs[len(r.Charges)+i]})
 		}
 		b.giveBack(back...)

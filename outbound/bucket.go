@@ -264,7 +264,7 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 	if !shared && slices.Equal(own, b.given()) {
 		return nil
 	}
-	h, inFlight := b.slots().Fleet(), inFlightOf(own)
+	h, inFlight := b.slots().Holder(), inFlightOf(own)
 	switch {
 	case !shared || h == nil && inFlight == nil:
 	case h == nil:
@@ -364,7 +364,7 @@ func (b *Bucket) Waiting(f func()) (stop func()) {
 	leave := b.slowPath().Reports.Listen(f)
 	return func() {
 		left := leave()
-		if h := b.slots().Fleet(); h != nil && !b.slowPath().Reports.Watched() {
+		if h := b.slots().Holder(); h != nil && !b.slowPath().Reports.Watched() {
 			h.Forgo()
 		}
 		switch {

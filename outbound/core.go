@@ -16,7 +16,7 @@ import (
 
 // core is a bucket without its exported methods.
 type core struct {
-	word     key.Word // see there why it comes first, and the key next to it
+	word     key.Word // see there why it comes first; a Keyed compares the key next to it
 	key      string
 	slow     atomic.Pointer[slowPath] // nil while the word is enough for all calls
 	born     time.Duration
@@ -92,10 +92,8 @@ func (b *core) newSlowPath(limits []Limit, in store.Store, name string) *slowPat
 		return p
 	}
 	if l != nil {
-		p.slots.InitIn(in, b.key, l, slots.Hooks{Changed: p.Reports.Changed, Refresh: func() { b.report() }, Failed: func(op string, err error) error {
-			return &StoreError{Op: op, Key: b.key, Err: err}
-		}})
-		in = p.slots.Fleet()
+		p.slots.Share(in, b.key, l, slots.Hooks{Changed: p.Reports.Changed, Refresh: func() { b.report() }, Failed: b.failed})
+		in = p.slots.Holder()
 	}
 	p.InitIn(in, name, law)
 	return p
@@ -196,11 +194,8 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 	case err == nil:
 	case err == ctx.Err(): // it is no fault of the store's
 		return err
-	case err == key.ErrLimits:
-		err = &LimitError{Reason: err.Error()}
-		fallthrough
 	default:
-		return &StoreError{Op: name, Key: b.key, Err: err}
+		return b.failed(name, err)
 	}
 	p.watches.announce(r)
 	if p.Reports.Recovered() { // during an outage retries mostly fail
@@ -209,10 +204,18 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 	return nil
 }
 
+// failed returns the error of an operation for the bucket's callers.
+func (b *core) failed(op string, err error) error {
+	if err == key.ErrLimits {
+		err = &LimitError{Reason: err.Error()}
+	}
+	return &StoreError{Op: op, Key: b.key, Err: err}
+}
+
 // look reads the state, by an empty step. It makes no slowPath.
 func (b *core) look(ctx context.Context, name string, s *step, r *reply) error {
 	word, here := b.word.Load()
-	if h := b.slots().Fleet(); h != nil {
+	if h := b.slots().Holder(); h != nil {
 		if err := h.Look(ctx); err != nil {
 			return err
 		}
@@ -252,7 +255,7 @@ func (b *core) book(ctx context.Context, s *step, r *reply) error {
 	} else if i > 0 { // what comes after it takes no slot
 		s.Calls = s.Calls[:i]
 	}
-	if h := b.slots().Fleet(); h != nil && len(s.Calls) > 0 && !s.inJob && s.Move == nil {
+	if h := b.slots().Holder(); h != nil && len(s.Calls) > 0 && !s.inJob && s.Move == nil {
 		bad := check(&b.inForce().Limits, b.key, (*Cost)(&s.Calls[0]), s.Headroom)
 		if bad != nil && len(s.Back) == 0 { // other limits may be in force
 			if err := b.do(ctx, "look", &step{}, new(reply)); err != nil {

@@ -97,14 +97,14 @@ func costError(bucket string, l *store.Limit, c *Cost, err error) *CostError { /
 func inFlightOf(limits []Limit) *slots.Limit {
 	if i := slices.IndexFunc(limits, func(l Limit) bool { return l.inFlight }); i >= 0 {
 		l := &limits[i]
-		return &slots.Limit{Most: int(l.Capacity), Top: int(l.n), Lease: cmp.Or(l.window, store.DefaultLease), Unit: l.Unit, Name: l.Name, Version: l.Version}
+		return &slots.Limit{Most: int(l.Capacity), Ceiling: int(l.n), Lease: cmp.Or(l.window, store.DefaultLease), Unit: l.Unit, Name: l.Name, Version: l.Version}
 	}
 	return nil
 }
 
 // slotsLimit returns the InFlight of slots as callers know it.
 func slotsLimit(l *slots.Limit) Limit {
-	m := Limit{Capacity: float64(l.Most), n: float64(l.Top), Unit: l.Unit, Name: l.Name, Version: l.Version, inFlight: true}
+	m := Limit{Capacity: float64(l.Most), n: float64(l.Ceiling), Unit: l.Unit, Name: l.Name, Version: l.Version, inFlight: true}
 	if l.Lease != store.DefaultLease {
 		m.window = l.Lease
 	}

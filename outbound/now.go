@@ -1,14 +1,13 @@
 package outbound
 
 import (
-	"math"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 )
 
 const (
-	maxWait = time.Duration(math.MaxInt64)
+	maxWait = key.Forever
 	never   = key.Never
 )
 

@@ -20,12 +20,12 @@ type reply struct {
 	key.Reply
 	slots.Seated
 	inFlight *slots.Limit   // the limit on calls in flight, or nil
-	missed   []store.Charge // behind Charges, and without a slot
+	unseated []store.Charge // behind Charges, and without a slot
 }
 
 // slots returns the step as the slots of calls in flight see it.
-func (s *step) slots() slots.Booking {
-	return slots.Booking{
+func (s *step) slots() slots.Request {
+	return slots.Request{
 		Calls: len(s.Calls), Seats: s.Action == store.Book && !s.inJob && s.Move == nil,
 		Freed: s.freed, Headroom: s.Headroom, Waits: s.Waits,
 	}
@@ -34,7 +34,7 @@ func (s *step) slots() slots.Booking {
 // seat takes the calls without a slot from what was booked.
 func (r *reply) seat() {
 	if n := len(r.Charges) - r.Short; r.Short > 0 {
-		r.missed, r.Charges = slices.Clone(r.Charges[n:]), r.Charges[:n]
+		r.unseated, r.Charges = slices.Clone(r.Charges[n:]), r.Charges[:n]
 		r.Wait = 0
 	}
 	if r.NoSlot {

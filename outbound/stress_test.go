@@ -42,7 +42,7 @@ func TestStress_CallersGetExactlyTheCapacity(t *testing.T) {
 					if _, err := b.Acquire(ctx, Cost{1}); err == nil {
 						admitted++
 					}
-					if k%7 == i%7 { // and leave the cell now and then
+					if k%7 == i%7 { // and leave the word now and then
 						_, _ = b.State(ctx)
 					}
 				}
@@ -60,7 +60,7 @@ func century(capacity float64) Limit {
 	return Limit{Capacity: capacity, LeakRate: capacity / (99 * 365.25 * 24 * 3600)}
 }
 
-// No unit is lost or counted twice between the cell and the local state, however often the state moves.
+// No unit is lost or counted twice between the word and the struct, however often the state moves.
 func TestStress_CellLosesNoUnit(t *testing.T) {
 	rounds := 20_000
 	if raced || testing.Short() {

@@ -14,17 +14,17 @@ import (
 type Limits struct {
 	Law      []store.Limit
 	Calendar *calendar.Calendar // nil without a calendar quota
-	Open     bool               // no call fills them: see NoLimit
+	Open     bool               // no call fills them: see noLimit
 	parts    bool               // a limit needs State.Parts to say when it has capacity
 }
 
-// NoLimit is the limit of a key that counts only holds. No call fills it.
-var NoLimit = store.Limit{Capacity: 1e12, Rate: 1e12, Name: "\x00none"}
+// noLimit is the limit of a key that counts only holds. No call fills it.
+var noLimit = store.Limit{Capacity: 1e12, Rate: 1e12, Name: "\x00none"}
 
 // NewLimits returns limits for a key. If there are none, the key counts only holds.
 func NewLimits(law []store.Limit) Limits {
 	if len(law) == 0 {
-		law = []store.Limit{NoLimit}
+		law = []store.Limit{noLimit}
 	}
 	return Limits{
 		Law:      law,
@@ -35,7 +35,7 @@ func NewLimits(law []store.Limit) Limits {
 }
 
 // Open reports whether no call fills these limits.
-func Open(law []store.Limit) bool { return len(law) == 1 && law[0].Name == NoLimit.Name }
+func Open(law []store.Limit) bool { return len(law) == 1 && law[0].Name == noLimit.Name }
 
 // Counts returns the limits that calls fill.
 func (s *Limits) Counts() []store.Limit {

@@ -26,7 +26,7 @@ func TestLimits_AlignCharge(t *testing.T) {
 	}
 }
 
-// A store may say anything. A key adopts no limits that it could not have been made with.
+// A store may say anything. A key adopts sound limits only.
 func TestForce_LearnsSoundLimitsOnly(t *testing.T) {
 	mine := NewLimits([]store.Limit{{Capacity: 1, Rate: 1}})
 	leaky := store.Limit{Capacity: 2, Rate: 1}

@@ -17,7 +17,7 @@ import (
 // Limit is how many calls may be in flight.
 type Limit struct {
 	Most    int
-	Top     int           // what Most grows to, of a limit that adapts, or 0
+	Ceiling int           // what Most grows to, of a limit that adapts, or 0
 	Lease   time.Duration // how long a silent process keeps its slots, where a store has them
 	Unit    int           // the index of the number of a cost that it is listed with
 	Name    string
@@ -38,7 +38,7 @@ type Slots struct {
 	adapted   atomic.Pointer[Limit] // the limit in force, if one that adapts has changed, or nil
 	collected atomic.Int64          // slots of permits that were dropped without Done, so far
 
-	fleet *Fleet // nil if all are this bucket's own
+	holder *Holder // nil if all are this bucket's own
 
 	mu        sync.Mutex // protects what follows
 	used      int
@@ -50,8 +50,8 @@ type Slots struct {
 	full      time.Duration // when all slots were in use last
 }
 
-// Booking is a step on a key as slots see it.
-type Booking struct {
+// Request is a step on a key as slots see it.
+type Request struct {
 	Calls    int     // that it books
 	Seats    bool    // each of them needs a slot
 	Freed    int     // slots that calls which it returns have freed
@@ -60,7 +60,7 @@ type Booking struct {
 	asks     int     // how many of Calls have a slot
 }
 
-// Seated is how a Booking has ended.
+// Seated is how a Request has ended.
 type Seated struct {
 	Seats     bool          // each booked call has a slot
 	Short     int           // of the booked calls, the last ones have none
@@ -82,8 +82,8 @@ func (p *Slots) Most() int {
 // Limit returns the limit as it was set, or nil.
 func (p *Slots) Limit() *Limit { return p.limit.Load() }
 
-// Fleet returns the slots of all processes, or nil.
-func (p *Slots) Fleet() *Fleet { return p.fleet }
+// Holder returns what holds this process's slots among those of all, or nil.
+func (p *Slots) Holder() *Holder { return p.holder }
 
 // Collected returns how many permits were dropped without Done, so far.
 func (p *Slots) Collected() int { return int(p.collected.Load()) }
@@ -129,7 +129,7 @@ func (p *Slots) Replace(limit any) {
 // Adapt changes a limit that adapts because of a refusal or a success of a call that was admitted
 // after the last cut.
 func (p *Slots) Adapt(admitted time.Duration, refused bool) {
-	if a := p.limit.Load(); a == nil || a.Top == 0 {
+	if a := p.limit.Load(); a == nil || a.Ceiling == 0 {
 		return
 	}
 	p.mu.Lock()
@@ -140,7 +140,7 @@ func (p *Slots) Adapt(admitted time.Duration, refused bool) {
 		return
 	case refused:
 		next.Most, p.cut, p.successes = max(1, next.Most/2), key.Now(), 0
-	case admitted > p.full || next.Most >= next.Top:
+	case admitted > p.full || next.Most >= next.Ceiling:
 		return
 	default:
 		if p.successes++; p.successes < next.Most {
@@ -153,27 +153,27 @@ func (p *Slots) Adapt(admitted time.Duration, refused bool) {
 
 // spare returns how many calls may start, of at most so many, that keep a fraction free.
 func (p *Slots) spare(most int, headroom float64) int {
-	if p.fleet != nil {
-		return p.fleet.spareBeside(headroom)
+	if p.holder != nil {
+		return p.holder.spareBeside(headroom)
 	}
 	return max(0, most-p.used-KeptFree(most, headroom))
 }
 
 // ended counts n calls less. If refused is true, they were not sent.
 func (p *Slots) ended(n int, refused bool) {
-	if p.used -= n; n > 0 && p.fleet != nil {
-		p.fleet.freed(refused)
+	if p.used -= n; n > 0 && p.holder != nil {
+		p.holder.freed(refused)
 	}
 }
 
 // Holds reports whether calls may start in slots that they have taken before.
 func (p *Slots) Holds() bool {
-	if p.fleet == nil {
+	if p.holder == nil {
 		return true
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !p.fleet.lapsed()
+	return !p.holder.lapsed()
 }
 
 // Idle reports whether all calls have ended, and the last cut is an hour ago.
@@ -195,7 +195,7 @@ func (p *Slots) Crowd() (used int, oldest time.Duration) {
 
 // Reserve returns how many calls a booking may ask its key for, and takes their slots, because the
 // answer of a store takes its time.
-func (p *Slots) Reserve(b *Booking) int {
+func (p *Slots) Reserve(b *Request) int {
 	most := p.Most()
 	if b.Seats = b.Seats && most > 0; most == 0 && b.Freed == 0 {
 		return b.Calls
@@ -207,8 +207,8 @@ func (p *Slots) Reserve(b *Booking) int {
 		return b.Calls
 	}
 	has, more := p.spare(most, b.Headroom), 0
-	if p.fleet != nil {
-		more = p.fleet.coming(b)
+	if p.holder != nil {
+		more = p.holder.coming(b)
 	}
 	b.asks = min(b.Calls, has+more)
 	p.missed = p.missed || b.asks < b.Calls && p.reserved > 0
@@ -217,37 +217,38 @@ func (p *Slots) Reserve(b *Booking) int {
 	if p.used >= most {
 		p.full = key.Now()
 	}
-	if p.fleet != nil && b.Headroom > 0 {
-		p.fleet.low.granted -= b.asks
+	if p.holder != nil && b.Headroom > 0 {
+		p.holder.low.granted -= b.asks
 	}
-	if p.fleet != nil && b.Waits && has < b.Calls {
-		p.fleet.lacks(b.Calls-has, b.Headroom)
+	if p.holder != nil && b.Waits && has < b.Calls {
+		p.holder.lacks(b.Calls-has, b.Headroom)
 	}
 	return b.asks
 }
 
-// Seat frees the slots of calls that were not booked.
-func (p *Slots) Seat(ctx context.Context, b *Booking, booked int, refused bool) (s Seated) {
+// Seat ends what Reserve has begun. It frees the slots of calls that were not booked, and waits for
+// those that the request has counted on.
+func (p *Slots) Seat(ctx context.Context, b *Request, booked int, refused bool) (s Seated) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s.Seats = b.Seats; b.Seats {
-		waits := p.fleet != nil && b.Waits
+		waits := p.holder != nil && b.Waits
 		if waits && b.asks > booked { // it is another limit that lacks capacity
 			if b.Headroom > 0 {
-				p.fleet.low.wants = 0
-				p.fleet.low.granted += b.asks - booked
+				p.holder.low.wants = 0
+				p.holder.low.granted += b.asks - booked
 			} else if refused {
-				p.fleet.wants = 0
+				p.holder.wants = 0
 			}
 		}
 		if waits && b.asks > 0 {
-			p.fleet.full = refused
+			p.holder.full = refused
 		}
 		p.ended(b.asks-booked, true)
 		p.reserved -= b.asks
 		if waits && booked > 0 {
 			since := key.Now()
-			s.Short = min(booked, p.fleet.arrive(ctx))
+			s.Short = min(booked, p.holder.arrive(ctx))
 			p.ended(s.Short, true)
 			s.Slept = key.Now() - since
 		}
@@ -256,8 +257,8 @@ func (p *Slots) Seat(ctx context.Context, b *Booking, booked int, refused bool) 
 			s.Missed, p.missed = p.missed, false
 		}
 	}
-	if s.Used = p.used; p.fleet != nil {
-		s.Used = p.fleet.total()
+	if s.Used = p.used; p.holder != nil {
+		s.Used = p.holder.total()
 	}
 	s.Collected = p.Collected()
 	return s

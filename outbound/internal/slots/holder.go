@@ -24,10 +24,10 @@ const (
 	firstTry, lastTry = 50 * time.Millisecond, time.Second
 )
 
-// Fleet holds a shared bucket's slots among those of all processes, as [store.Ask] says. It asks
-// by a timer, and only while it has slots or calls wait for some. Slots.mu protects it. It is the
-// [store.Store] of the key in front of the real one, too.
-type Fleet struct {
+// Holder holds a shared bucket's slots among those of all processes, as [store.Ask] says. It asks
+// by a timer, and only while it has slots or calls wait for some. Slots.mu protects it. It is also
+// the [store.Store] of the bucket's key, in front of the real one.
+type Holder struct {
 	of    *Slots
 	key   key.Key     // of the slots: a limit that leaks all of them in a lease
 	id    uint64      // of this bucket in this process
@@ -61,6 +61,7 @@ type Fleet struct {
 	fresh    time.Duration // for how long calls leave by it
 	looking  bool          // a request for the next one is under way
 	held     time.Duration // when the last reply with a hold came
+	asked    time.Duration // when the request for clear was sent
 }
 
 // low are calls that keep a part of the slots free. Each needs a slot that was granted for it: a
@@ -81,16 +82,15 @@ type Hooks struct {
 	Failed  func(op string, err error) error // returns an error for the bucket's callers
 }
 
-// InitIn sets slots up that all processes share in a store.
-func (p *Slots) InitIn(in store.Store, bucket string, l *Limit, hooks Hooks) {
-	p.Init(l)
-	h := &Fleet{of: p, id: rand.Uint64() | 1, store: in, hooks: hooks, answered: make(chan struct{}), granted: key.Never, idleFrom: key.Never, again: key.Never, pause: key.Never, wanted: key.Never, received: key.Never, held: key.Never, low: low{wanted: key.Never, again: key.Never, at: key.Never}}
+// Share has all processes share, in a store, the slots that Init has set up.
+func (p *Slots) Share(in store.Store, bucket string, l *Limit, hooks Hooks) {
+	h := &Holder{of: p, id: rand.Uint64() | 1, store: in, hooks: hooks, answered: make(chan struct{}), granted: key.Never, idleFrom: key.Never, again: key.Never, pause: key.Never, wanted: key.Never, received: key.Never, held: key.Never, asked: key.Never, low: low{wanted: key.Never, again: key.Never, at: key.Never}}
 	h.key.InitIn(in, key.NameOfSlots(bucket), key.NewLimits([]store.Limit{leased(l)}))
-	p.fleet = h
+	p.holder = h
 }
 
 // do carries a step out on the key of the slots.
-func (h *Fleet) do(ctx context.Context, op string, s *key.Step, r *key.Reply) error {
+func (h *Holder) do(ctx context.Context, op string, s *key.Step, r *key.Reply) error {
 	err := h.key.Do(ctx, s, r)
 	if err != nil && err != ctx.Err() {
 		err = h.hooks.Failed(op, err)
@@ -105,7 +105,7 @@ func leased(l *Limit) store.Limit {
 }
 
 // learn takes over the limit that is in force for all.
-func (h *Fleet) learn() (changed bool) {
+func (h *Holder) learn() (changed bool) {
 	law, l := &h.key.Force().Law[0], *h.of.limit.Load()
 	d := time.Duration(math.Round(law.Capacity/law.Rate*1e3)) * time.Millisecond
 	is := l
@@ -118,15 +118,15 @@ func (h *Fleet) learn() (changed bool) {
 }
 
 // lapsed reports whether the last answer is too old to rely on the slots.
-func (h *Fleet) lapsed() bool {
+func (h *Holder) lapsed() bool {
 	t := time.Now()
 	return h.sent.IsZero() || max(t.Sub(h.sent), t.Round(0).Sub(h.sent.Round(0))) >= h.of.limit.Load().Lease/2
 }
 
-func (h *Fleet) idle() int { return max(0, h.have-h.of.used) }
+func (h *Holder) idle() int { return max(0, h.have-h.of.used) }
 
 // surplus returns how many idle slots no call may use.
-func (h *Fleet) surplus() int {
+func (h *Holder) surplus() int {
 	switch {
 	case h.lapsed():
 		return h.idle()
@@ -137,10 +137,10 @@ func (h *Fleet) surplus() int {
 }
 
 // spare returns how many calls may start.
-func (h *Fleet) spare() int { return h.idle() - h.surplus() }
+func (h *Holder) spare() int { return h.idle() - h.surplus() }
 
 // spareBeside is spare for calls that keep a fraction of the slots free.
-func (h *Fleet) spareBeside(headroom float64) int {
+func (h *Holder) spareBeside(headroom float64) int {
 	if headroom > 0 && key.Now()-h.low.at > key.MinReplyAge {
 		return 0
 	} else if headroom > 0 {
@@ -152,7 +152,7 @@ func (h *Fleet) spareBeside(headroom float64) int {
 // coming returns how many slots are still to be asked for that calls which wait may count on: those
 // that were free at the last answer. So a booking and its ask leave together, unless the booking
 // needs no request, or another limit may refuse it.
-func (h *Fleet) coming(b *Booking) int {
+func (h *Holder) coming(b *Request) int {
 	if t := key.Now(); !b.Waits || b.Headroom > 0 || h.full || h.asking || h.last.Other || t-h.received <= h.fresh || h.again > t || h.pause > t {
 		return 0
 	}
@@ -160,21 +160,21 @@ func (h *Fleet) coming(b *Booking) int {
 }
 
 // total returns the slots that other processes hold and those in use here, as far as is known.
-func (h *Fleet) total() int { return h.of.used + h.others }
+func (h *Holder) total() int { return h.of.used + h.others }
 
 // count notes the slots of other processes by the limit of the reply: the next may be another.
-func (h *Fleet) count(r *key.Reply) {
+func (h *Holder) count(r *key.Reply) {
 	h.last.Free = r.Allotment.Free
 	h.others = max(0, int(r.Force.Law[0].Capacity)-h.last.Free-h.last.Held)
 }
 
 // lacks notes how many calls of a booking have found no slot.
-func (h *Fleet) lacks(n int, headroom float64) {
+func (h *Holder) lacks(n int, headroom float64) {
 	h.want(n, headroom)
 	h.plan()
 }
 
-func (h *Fleet) want(n int, headroom float64) {
+func (h *Holder) want(n int, headroom float64) {
 	if headroom > 0 {
 		h.low.wants, h.low.wanted, h.low.headroom = max(h.low.wants, n), key.Now(), headroom
 	} else {
@@ -183,7 +183,7 @@ func (h *Fleet) want(n int, headroom float64) {
 }
 
 // Forgo notes that no call waits for the bucket any more.
-func (h *Fleet) Forgo() {
+func (h *Holder) Forgo() {
 	h.of.mu.Lock()
 	h.wants, h.low.wants = 0, 0
 	h.plan()
@@ -192,7 +192,7 @@ func (h *Fleet) Forgo() {
 
 // freed notes that calls have ended, or were not sent. If refused is true, the next call may come
 // soon.
-func (h *Fleet) freed(refused bool) {
+func (h *Holder) freed(refused bool) {
 	if h.idleFrom = key.Now(); refused || !h.last.Other {
 		h.idleFrom += idleFor
 	}
@@ -203,7 +203,7 @@ func (h *Fleet) freed(refused bool) {
 }
 
 // plan asks if it is time to, or sets the timer for then.
-func (h *Fleet) plan() {
+func (h *Holder) plan() {
 	if h.asking {
 		return
 	}
@@ -247,14 +247,14 @@ func (h *Fleet) plan() {
 	}
 }
 
-func (h *Fleet) wake() {
+func (h *Holder) wake() {
 	h.of.mu.Lock()
 	h.plan()
 	h.of.mu.Unlock()
 }
 
 // ask reports to the store what the bucket keeps, and takes what it grants.
-func (h *Fleet) ask() {
+func (h *Holder) ask() {
 	h.of.mu.Lock()
 	h.due = false
 	back := h.surplus()
@@ -312,7 +312,7 @@ func (h *Fleet) ask() {
 
 // Wait waits until there is a slot or an answer that grants none. To an impatient call it returns
 // why it has no slot, or when it may ask again.
-func (h *Fleet) Wait(ctx context.Context, b *Booking) (again time.Duration, err error) {
+func (h *Holder) Wait(ctx context.Context, b *Request) (again time.Duration, err error) {
 	h.of.mu.Lock()
 	defer h.of.mu.Unlock()
 	for h.spareBeside(b.Headroom) == 0 && h.coming(b) == 0 {
@@ -353,7 +353,7 @@ func (h *Fleet) Wait(ctx context.Context, b *Booking) (again time.Duration, err 
 }
 
 // arrive waits for the slots that bookings have counted on, and returns how many are missing.
-func (h *Fleet) arrive(ctx context.Context) int {
+func (h *Holder) arrive(ctx context.Context) int {
 	for h.of.used > h.have && h.asking && ctx.Err() == nil {
 		answered := h.answered
 		h.of.mu.Unlock()
@@ -367,7 +367,7 @@ func (h *Fleet) arrive(ctx context.Context) int {
 }
 
 // Look learns how many slots are in use.
-func (h *Fleet) Look(ctx context.Context) error {
+func (h *Holder) Look(ctx context.Context) error {
 	var r key.Reply
 	err := h.do(ctx, "look", &key.Step{Op: store.Op{Action: store.Allot, Ask: store.Ask{Lease: h.of.limit.Load().Lease}}}, &r)
 	h.of.mu.Lock()
@@ -381,7 +381,7 @@ func (h *Fleet) Look(ctx context.Context) error {
 
 // Set puts another number of slots in force for all processes. If it is nil, that is the one that
 // the bucket was made with.
-func (h *Fleet) Set(ctx context.Context, l *Limit) error {
+func (h *Holder) Set(ctx context.Context, l *Limit) error {
 	s := key.Step{Op: store.Op{Action: store.Replace}}
 	if l != nil {
 		s.Set = []store.Limit{leased(l)}
@@ -408,7 +408,7 @@ func (h *Fleet) Set(ctx context.Context, l *Limit) error {
 
 // remember keeps a reply without a hold, to a request that was sent at that time. If a hold was
 // reported meanwhile, it may have begun after the reply.
-func (h *Fleet) remember(sent time.Duration, r *store.Reply) {
+func (h *Holder) remember(sent time.Duration, r *store.Reply) {
 	h.of.mu.Lock()
 	defer h.of.mu.Unlock()
 	h.looking = false
@@ -417,15 +417,15 @@ func (h *Fleet) remember(sent time.Duration, r *store.Reply) {
 		h.held, h.received = t, key.Never
 	case r.Limits != nil, r.Refused: // by other limits, or behind what was reserved before a Resume
 		h.received = key.Never
-	case !r.Stale && sent > h.held:
-		h.clear, h.received, h.fresh = *r, t, min(max(key.MinReplyAge, t-sent), store.MaxReplyAge)
+	case !r.Stale && sent > h.held && sent >= h.asked: // replies may cross
+		h.asked, h.clear, h.received, h.fresh = sent, *r, t, min(max(key.MinReplyAge, t-sent), store.MaxReplyAge)
 		h.clear.Charges = nil
 	}
 }
 
-// Update is that of the bucket's store. If InFlight is the only limit, the fleet answers what it
+// Update is that of the bucket's store. If InFlight is the only limit, the Holder answers what it
 // can.
-func (h *Fleet) Update(ctx context.Context, name string, op *store.Op) (r store.Reply, err error) {
+func (h *Holder) Update(ctx context.Context, name string, op *store.Op) (r store.Reply, err error) {
 	open := key.Open(op.Limits)
 	if open && h.recall(op, &r) {
 		return r, nil
@@ -441,7 +441,7 @@ func (h *Fleet) Update(ctx context.Context, name string, op *store.Op) (r store.
 // recall answers a booking from memory, and reports whether it has. A booking with slots relies on
 // a reply as a queue does, and fetches the next in the second half of that time. Another booking
 // relies on it for a second.
-func (h *Fleet) recall(op *store.Op, r *store.Reply) bool {
+func (h *Holder) recall(op *store.Op, r *store.Reply) bool {
 	if op.Action != store.Book || op.Move != nil || len(op.Reports) > 0 {
 		return false
 	}
