@@ -208,6 +208,7 @@ func TestSetLimits_EndlessChangesAreAnError(t *testing.T) {
 func TestSetLimits_InvalidOnesInAStoreAreAStoreError(t *testing.T) {
 	for name, limits := range map[string][]store.Limit{
 		"one name twice": {{Capacity: 1, Rate: 1}, {Capacity: 1, Rate: 1}},
+		"no UTF-8":       {{Capacity: 1, Rate: 1, Name: "\xff"}},
 		"no capacity":    {{Rate: 1}},
 		"a unit too far": {{Capacity: 1, Rate: 1, Unit: 7}},
 		"nine":           make([]store.Limit, 9),
@@ -221,12 +222,14 @@ func TestSetLimits_InvalidOnesInAStoreAreAStoreError(t *testing.T) {
 		"a wrong rate":   {{Capacity: 1, Rate: 2, Kind: store.Fixed, Window: time.Second}},
 		"too long":       {{Capacity: 1, Rate: 1e-10, Kind: store.Window, Window: math.MaxInt64}},
 	} {
-		b := Must(NewSharedBucket(StoreFunc(func(context.Context, string, *store.Op) (store.Reply, error) {
+		lies := StoreFunc(func(context.Context, string, *store.Op) (store.Reply, error) {
 			return store.Reply{Stale: true, Number: 5, Limits: limits}, nil
-		}), "k", Limit{Capacity: 10, LeakRate: 1}))
-		_, err := b.Acquire(ctx, Cost{1})
-		if _, failed := errors.AsType[*StoreError](err); !failed || !errors.Is(err, ErrInvalid) {
-			t.Errorf("%s: %v", name, err)
+		})
+		for _, own := range []Limit{{Capacity: 10, LeakRate: 1}, InFlight(1)} { // the slots have a key of their own
+			_, err := Must(NewSharedBucket(lies, "k", own)).Acquire(ctx, Cost{1})
+			if _, failed := errors.AsType[*StoreError](err); !failed || !errors.Is(err, ErrInvalid) {
+				t.Errorf("%s, %v: %v", name, own, err)
+			}
 		}
 	}
 }
