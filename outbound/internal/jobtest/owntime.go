@@ -31,8 +31,10 @@ func OwnTime() map[string]func(context.Context) error {
 	paced := func(l outbound.Limiter, timeout time.Duration) *http.Client {
 		return &http.Client{Transport: &transport.Transport{Base: base, Limiter: l}, Timeout: timeout}
 	}
-	// Nothing bounds the first of these calls. The second could leave a second after it.
-	free, busy := queue.New(of(1000), queue.Config{}), queue.New(of(1), queue.Config{})
+	free := queue.New(of(1000), queue.Config{})
+	// Each run has a limiter of its own, because runs may come soon after each other: its first call
+	// leaves immediately, and its second could leave a second later.
+	busy := func() outbound.Limiter { return queue.New(of(1), queue.Config{}) }
 	after := func(work func(context.Context), l outbound.Limiter) func(context.Context) error {
 		client := paced(l, 0)
 		return func(ctx context.Context) error {
@@ -43,7 +45,6 @@ func OwnTime() map[string]func(context.Context) error {
 		}
 	}
 	whole := func(ctx context.Context) { <-ctx.Done() }
-	tight, steps := paced(busy, 0), paced(queue.New(of(1), queue.Config{}), all)
 	scheduler := paced(jobs.New(of(1000), jobs.Config{}), 0)
 	return map[string]func(context.Context) error{
 		"over, at a bucket":    after(whole, of(1000)),
@@ -57,13 +58,14 @@ func OwnTime() map[string]func(context.Context) error {
 		"nearly over": func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, all)
 			defer cancel()
+			tight := paced(busy(), 0)
 			if err := Get(ctx, tight, url); err != nil {
 				return err
 			}
 			time.Sleep(most)
 			return Get(ctx, tight, url)
 		},
-		"nearly over, by the client": func(ctx context.Context) error { return Get(ctx, steps, url+"/slow") },
+		"nearly over, by the client": func(ctx context.Context) error { return Get(ctx, paced(busy(), all), url+"/slow") },
 	}
 }
 
