@@ -74,8 +74,8 @@ func TestRun_MeasuresOnlyWhatMatches(t *testing.T) {
 
 // A contender that refuses what it should admit ends the run.
 func TestRun_WrongRefusalStopsIt(t *testing.T) {
-	// 5000 are enough for the check before the measurement, not for all of it.
-	for left, want := range map[int]string{5000: "came out wrong", 0: "decision 1 is not true"} {
+	// 1001 are enough for the check before the measurement, and for nothing of that.
+	for left, want := range map[int]string{1001: "came out wrong", 0: "decision 1 is not true"} {
 		c := contender{name: "fickle", admit: func() (func() bool, error) {
 			return func() bool { left--; return left > 0 }, nil
 		}}
