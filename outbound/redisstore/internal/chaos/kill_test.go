@@ -34,7 +34,7 @@ func TestKill_CostsOnlyReservations(t *testing.T) {
 	time.Sleep(d.between(0, 200*time.Millisecond))
 	goesOn(t, &c.calls, 100)
 	began := wall(time.Now())
-	var kills []time.Time
+	var killed time.Time
 	var victims []*child
 	for range 12 {
 		victim := c.all[d.IntN(len(c.all))]
@@ -42,25 +42,23 @@ func TestKill_CostsOnlyReservations(t *testing.T) {
 			victim = c.all[d.IntN(len(c.all))]
 		}
 		victims = append(victims, victim)
-		kills = append(kills, wall(time.Now()))
+		killed = wall(time.Now())
 		victim.kill()
 		goesOn(t, &c.calls, 20)
 		c.add()
 		time.Sleep(d.between(100*time.Millisecond, 200*time.Millisecond))
 	}
+	// A machine that is too busy for the rate while none is killed judges no recovery.
+	const window, near = 100 * time.Millisecond, 0.8
+	all := times(&c.calls)
+	before, _ := slices.BinarySearchFunc(all, began, time.Time.Compare)
+	if recovery(all[:before], all[0], window, near*limit.LeakRate) >= 0 {
+		eventually(t, "the rate is back after the last kill", func() bool {
+			return recovery(times(&c.calls), killed, window, near*limit.LeakRate) >= 0
+		})
+	}
 	goesOn(t, &c.calls, 50)
 	c.check()
-	all := times(&c.calls)
-	const window, near = 100 * time.Millisecond, 0.95
-	before, _ := slices.BinarySearchFunc(all, began, time.Time.Compare)
-	if recovery(all[:before], all[0], window, near*limit.LeakRate) < 0 {
-		t.Log("the machine is too busy for the rate: ten processes do not reach it even while none is killed")
-		return
-	}
-	require.True(t, slices.ContainsFunc(kills, func(at time.Time) bool {
-		back := recovery(all, at, window, near*limit.LeakRate)
-		return back >= 0 && back < 5*time.Second
-	}), "the rate is back within 5 s after no kill")
 }
 
 // One of two workers is paused, as by a debugger or on a suspended machine, for half a
