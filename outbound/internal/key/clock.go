@@ -8,7 +8,7 @@ import (
 // Start is the zero of this process's monotonic clock, which does not step.
 var Start = time.Now()
 
-// The time Never is long before the process began.
+// Never marks a time as long past, or unknown.
 const Never = math.MinInt64 / 2
 
 // MinReplyAge is how long a process relies on a reply from a store. The longer it does, the more

@@ -16,7 +16,6 @@ type walker struct {
 	word   Word
 	key    Key
 	fill   Fill
-	booked store.Charge
 	beside any
 }
 
