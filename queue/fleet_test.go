@@ -113,6 +113,58 @@ func (f fleet) run(t *testing.T) *outcome {
 	return o
 }
 
+// A process that is killed, wherever it is, costs its reservations, which leak away. The others, and
+// the one that follows it, have the rate again: in the five seconds after the kill 0.98 of the calls
+// of five seconds without one.
+func TestFleet_KilledProcessCostsItsReservationsOnly(t *testing.T) {
+	const rate, most, window = 200, 36, 200 * ms // 180 a second
+	synctest.Test(t, func(t *testing.T) {
+		m, dice := store.NewMemory(), rand.New(rand.NewPCG(1, 2))
+		var sent outboundtest.History
+		begin := func() (kill func()) {
+			ctx, cancel := context.WithCancel(bg)
+			link := &far{Store: m, way: time.Duration(1+dice.IntN(10)) * ms, jitter: 0.05, first: 4}
+			q := New(shared(t, link, outbound.Limit{Capacity: 4, LeakRate: rate}, outbound.Window(most, window)), Config{})
+			loop(t, ctx, q, 2, func(*outbound.Permit) { sent.Add(time.Now(), 1) })
+			return func() {
+				link.away.Store(true) // nothing is given back
+				cancel()
+			}
+		}
+		var all []func()
+		for range 10 {
+			all = append(all, begin())
+		}
+		pass(5 * time.Second)
+		usual := -sent.Len()
+		pass(5 * time.Second)
+		usual += sent.Len()
+		if full := 5 * most / window.Seconds(); float64(usual) < 0.94*full {
+			t.Errorf("%d calls in five seconds without a kill, of %v", usual, full)
+		}
+		for range 12 {
+			pass(time.Duration(dice.IntN(int(window))))
+			before := sent.Len()
+			all[0]()
+			all = append(all[1:], begin())
+			pass(5 * time.Second)
+			if n := sent.Len() - before; float64(n) < 0.98*float64(usual) {
+				t.Errorf("%d calls in the five seconds after a kill, %d without one", n, usual)
+			}
+		}
+		for _, kill := range all {
+			kill()
+		}
+		pass(5 * time.Minute) // the last replies
+		if err := sent.Check(4, rate, rate*(5*ms).Seconds()*1.05); err != nil {
+			t.Error(err)
+		}
+		if err := sent.CheckWindow(most, window); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // Processes whose calls wait have equal shares of the whole rate, whether they are close to the store or
 // not, and make about one request a call.
 func TestFleet_SharesABucketEqually(t *testing.T) {
