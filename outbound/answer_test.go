@@ -59,7 +59,7 @@ func TestPermit_CallWithoutAnswerIsNoSuccess(t *testing.T) {
 		"all of them":     func(l Limiter) Limiter { return keyed(observe(embedded(observe(keyed(l))))) },
 		"a job's permit": func(l Limiter) Limiter {
 			return wrapped(l, func(p *Permit) Call {
-				return PermitFrom(&jobContext{Context: ctx, job: shared{guarded: guarded{permit: *p}}})
+				return PermitFrom(&jobContext{runs: runs{Context: ctx}, job: shared{guarded: guarded{permit: *p}}})
 			})
 		},
 	}

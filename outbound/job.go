@@ -32,7 +32,7 @@ func Do(ctx context.Context, l Limiter, c Cost, job func(context.Context) error)
 	if err != nil {
 		return err
 	}
-	j := &jobContext{Context: ctx, limiter: l, cost: c, runs: runs{ctx, now()}, job: shared{guarded: guarded{permit: permit}}}
+	j := &jobContext{runs: runs{ctx, now()}, limiter: l, cost: c, job: shared{guarded: guarded{permit: permit}}}
 	defer j.job.Done()
 	if err = job(j); err != nil {
 		j.job.fails(false)
@@ -175,18 +175,17 @@ type permitKey struct{}
 
 // jobContext is a job's ctx and permit in one allocation.
 type jobContext struct {
-	context.Context
+	runs
 	limiter Limiter
 	cost    Cost
-	runs    runs
 	job     shared
 }
 
 type runsKey struct{}
 
-// runs is when a job began, and the ctx around the job.
+// runs is the ctx around a job, and when the job began.
 type runs struct {
-	outer context.Context
+	context.Context
 	began time.Duration
 }
 
@@ -198,7 +197,7 @@ func ran(ctx context.Context, deadline time.Time, at time.Duration) (d time.Dura
 		if !ok {
 			return d
 		}
-		d, ctx = max(0, at-job.began), job.outer
+		d, ctx = max(0, at-job.began), job.Context
 		if outer, ok := ctx.Deadline(); !ok || !outer.Equal(deadline) {
 			return d
 		}

@@ -210,6 +210,8 @@ func TestSetLimits_InvalidOnesInAStoreAreAStoreError(t *testing.T) {
 		"one name twice": {{Capacity: 1, Rate: 1}, {Capacity: 1, Rate: 1}},
 		"no UTF-8":       {{Capacity: 1, Rate: 1, Name: "\xff"}},
 		"no capacity":    {{Rate: 1}},
+		"no end":         {{Capacity: math.Inf(1), Rate: 1}},
+		"no number":      {{Capacity: math.NaN(), Rate: 1}},
 		"a unit too far": {{Capacity: 1, Rate: 1, Unit: 7}},
 		"nine":           make([]store.Limit, 9),
 		"no such kind":   {{Capacity: 1, Kind: 77}},

@@ -38,9 +38,6 @@ func knots(root string) error {
 			over = fmt.Sprintf("  over %d and %d", knotLines, knotNames)
 		}
 		_, path, _ := strings.Cut(p.PkgPath, "/dripfeed/dripfeed/")
-		if path == "" {
-			path = p.PkgPath[strings.LastIndexByte(p.PkgPath, '/')+1:]
-		}
 		fmt.Printf("%-28s %8d %8d%s: %s\n", path, lines, len(names), over, strings.Join(names, " "))
 	}
 	return err

@@ -1,7 +1,6 @@
 package key
 
 import (
-	"math"
 	"testing"
 	"time"
 
@@ -23,28 +22,5 @@ func TestLimits_AlignCharge(t *testing.T) {
 	}
 	if d = first.align(&charge, first.Law, &reports.Numbers{12}); d != &charge {
 		t.Errorf("copied: %+v", d)
-	}
-}
-
-// A store may say anything. A key adopts sound limits only.
-func TestForce_LearnsSoundLimitsOnly(t *testing.T) {
-	mine := NewLimits([]store.Limit{{Capacity: 1, Rate: 1}})
-	leaky := store.Limit{Capacity: 2, Rate: 1}
-	for name, law := range map[string][]store.Limit{
-		"above all bounds":   {{Capacity: math.Inf(1), Rate: 1}},
-		"not a number":       {{Capacity: math.NaN(), Rate: 1}},
-		"the same twice":     {leaky, leaky},
-		"an unknown zone":    {{Capacity: 2, Kind: store.Daily, Zone: "Nowhere/Else"}},
-		"a name of no UTF-8": {{Capacity: 2, Rate: 1, Name: "\xff"}},
-		"too many":           make([]store.Limit, store.Max+1),
-	} {
-		f := &Force{Limits: mine, number: 1}
-		if is, err := f.learn(&store.Reply{Number: 2, Limits: law, State: store.State{Speed: 1}}, &mine, true); err != ErrLimits || is != f {
-			t.Errorf("%s: %v, %v", name, is.Law, err)
-		}
-	}
-	f := &Force{Limits: mine, number: 1}
-	if is, err := f.learn(&store.Reply{Number: 2, Limits: []store.Limit{leaky}}, &mine, true); err != nil || !store.Same(is.Law, []store.Limit{leaky}) {
-		t.Errorf("%v, %v", is.Law, err)
 	}
 }

@@ -48,7 +48,8 @@ func TestKill_CostsOnlyReservations(t *testing.T) {
 		c.add()
 		time.Sleep(d.between(100*time.Millisecond, 200*time.Millisecond))
 	}
-	// A machine that is too busy for the rate while none is killed judges no recovery.
+	// A machine that is too busy for the rate while none is killed judges no recovery, and one that stalls
+	// later delays it: the queue's test of a killed process says how much a kill costs, in fake time.
 	const window, near = 100 * time.Millisecond, 0.8
 	all := times(&c.calls)
 	before, _ := slices.BinarySearchFunc(all, began, time.Time.Compare)
