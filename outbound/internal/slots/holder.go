@@ -349,6 +349,7 @@ func (h *Holder) Wait(ctx context.Context, b *Request) (again time.Duration, err
 			return 0, err
 		}
 	}
+	h.idleFrom = max(h.idleFrom, key.Now()+idleFor) // or an ask could return the slot before the call takes it
 	return 0, nil
 }
 
