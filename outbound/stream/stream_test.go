@@ -1,0 +1,304 @@
+package stream_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/stream"
+	"github.com/dripfeed/dripfeed/queue"
+)
+
+// a megabyte a second, in bursts of 2 %.
+func link() (*outbound.Bucket, stream.Pacer) {
+	b := outbound.Must(outbound.NewBucket("link", outbound.PerSecond(1e6).Burst(20_000)))
+	return b, stream.Pacer{Limiter: queue.New(b, queue.Config{})}
+}
+
+// zeros is a body of so many bytes.
+func zeros(n int64) io.Reader { return io.LimitReader(zero{}, n) }
+
+type zero struct{}
+
+func (zero) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// seconds counts the bytes of each second.
+type seconds struct {
+	mu    sync.Mutex
+	began time.Time
+	bytes [64]int
+	sum   float64
+}
+
+func (s *seconds) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bytes[int(time.Since(s.began)/time.Second)] += len(p)
+	return len(p), nil
+}
+
+// even checks the whole seconds from the second one on. Without a want it is their average.
+func (s *seconds) even(t *testing.T, what string, upTo int, want float64) {
+	t.Helper()
+	for i := 1; i < upTo && want <= 0; i++ {
+		s.sum += float64(s.bytes[i])
+	}
+	want = max(want, s.sum/float64(upTo-1))
+	for i := 1; i < upTo; i++ {
+		if n := float64(s.bytes[i]); n < 0.95*want || n > 1.05*want {
+			t.Errorf("%s: %g bytes in second %d, want %g", what, n, i, want)
+		}
+	}
+}
+
+// pipes is a network within a bubble.
+type pipes struct {
+	conns chan net.Conn
+	done  context.Context
+	close func()
+}
+
+func (p pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done.Done():
+		return nil, net.ErrClosed
+	}
+}
+func (p pipes) Close() error   { p.close(); return nil }
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (p pipes) dial(context.Context, string, string) (net.Conn, error) {
+	here, there := net.Pipe()
+	p.conns <- there
+	return here, nil
+}
+
+// An upload and a download of one limit at once are even in each second within 5 %, and so is each.
+func TestStream_UploadAndDownloadAreEven(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 10e6
+		_, pacer := link()
+		up, down, both := &seconds{began: time.Now()}, &seconds{began: time.Now()}, &seconds{began: time.Now()}
+		network := pipes{conns: make(chan net.Conn)}
+		network.done, network.close = context.WithCancel(t.Context())
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPut {
+				_, _ = io.Copy(io.MultiWriter(up, both), r.Body)
+				return
+			}
+			_, _ = io.Copy(w, zeros(size))
+		}))
+		server.Listener = network
+		server.Start()
+		transport := &http.Transport{DialContext: network.dial}
+		client := &http.Client{Transport: transport}
+		var streams sync.WaitGroup
+		streams.Go(func() {
+			body, err := pacer.Reader(t.Context(), zeros(size), size)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			req, _ := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://api.example.com/", body)
+			req.ContentLength = size
+			res, err := client.Do(req)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_ = res.Body.Close()
+		})
+		streams.Go(func() {
+			res, err := client.Get("http://api.example.com/")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer res.Body.Close()
+			body, err := pacer.Reader(t.Context(), res.Body, res.ContentLength)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, err = io.Copy(io.MultiWriter(down, both), body)
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		streams.Wait()
+		took := int(time.Since(both.began) / time.Second)
+		if took < 20 || took > 21 {
+			t.Errorf("20 MB took %d s", took)
+		}
+		rate := (1e6 - 20_000 + 1) / 1.01
+		both.even(t, "both", took-1, rate)
+		up.even(t, "up", took-2, 0) // its chunks are larger, and it ends first
+		down.even(t, "down", took-2, 0)
+		if up.sum < 0.8*down.sum || down.sum < 0.8*up.sum {
+			t.Errorf("%g bytes up, and %g down", up.sum, down.sum)
+		}
+		transport.CloseIdleConnections()
+		server.Close()
+	})
+}
+
+// A deadline before the last byte fails at the start, and nothing is read or charged. One that
+// suffices does not fail.
+func TestStream_LateDeadlineFailsAtStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			length int64
+			within time.Duration
+			late   bool
+		}{{10e6, 9 * time.Second, true}, {10e6, 11 * time.Second, false}, {10e12, 100 * 24 * time.Hour, true}, {10e12, 200 * 24 * time.Hour, false}, {0, time.Second, false}, {-1, time.Second, false}} {
+			b, pacer := link()
+			ctx, cancel := context.WithTimeout(t.Context(), c.within)
+			defer cancel()
+			_, err := pacer.Reader(ctx, iotest.ErrReader(errors.New("read")), c.length)
+			_, same := pacer.Writer(ctx, nil, c.length)
+			s, _ := b.State(t.Context())
+			if late := errors.Is(err, context.DeadlineExceeded) && errors.Is(err, outbound.ErrThrottled); late != c.late || (err == nil) == c.late || (same == nil) == c.late || s.Level != 0 {
+				t.Errorf("%+v: %v, %v, level %g", c, err, same, s.Level)
+			}
+		}
+	})
+}
+
+// A source that pauses is charged for what came. The other stream has the rest meanwhile, and no
+// second has more than the limit.
+func TestStream_SlowSourceDoesNotHoard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, pacer := link()
+		both := &seconds{began: time.Now()}
+		fast := &seconds{began: time.Now()}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		here, there := io.Pipe()
+		go func() { // 10,000 bytes a second, 100 at a time
+			for ctx.Err() == nil {
+				time.Sleep(10 * time.Millisecond)
+				_, _ = there.Write(make([]byte, 100))
+			}
+			there.Close()
+		}()
+		var streams sync.WaitGroup
+		for _, s := range []struct {
+			from io.Reader
+			to   io.Writer
+		}{{here, both}, {zero{}, io.MultiWriter(both, fast)}} {
+			r, err := pacer.Reader(ctx, s.from, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			streams.Go(func() { _, _ = io.Copy(s.to, r) })
+		}
+		streams.Wait()
+		rate := (1e6 - 20_000 + 1) / 1.01
+		both.even(t, "both", 9, rate)
+		fast.even(t, "fast", 9, rate-10_000)
+	})
+}
+
+// A read that is not admitted loses no byte: later reads return all.
+func TestStream_RefusedReadLosesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := outbound.Must(outbound.NewBucket("link", outbound.Limit{Capacity: 10, LeakRate: 1000}.Of(1, "bytes")))
+		r, err := stream.Pacer{Limiter: queue.New(b, queue.Config{MaxLen: 1, MaxWait: 4 * time.Millisecond}), Unit: 1}.Reader(t.Context(), iotest.DataErrReader(strings.NewReader("dripping water hollows out the stone")), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []byte
+		for refused := 0; ; {
+			p := make([]byte, 7)
+			n, err := r.Read(p)
+			got = append(got, p[:n]...)
+			if err == io.EOF {
+				if string(got) != "dripping water hollows out the stone" || refused == 0 {
+					t.Errorf("got %q, %d refusals", got, refused)
+				}
+				break
+			}
+			if full := (*outbound.ThrottledError)(nil); errors.As(err, &full) {
+				refused++
+				time.Sleep(full.RetryAfter)
+			} else if err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// partial takes three bytes of each write.
+type partial struct{ bytes.Buffer }
+
+func (p *partial) Write(b []byte) (int, error) { return p.Buffer.Write(b[:min(3, len(b))]) }
+
+// A write that the sink takes in part is charged that part. Writes and reads are charged what
+// passes, once.
+func TestStream_ChargesWhatPasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := outbound.Must(outbound.NewBucket("link", outbound.Limit{Capacity: 1000, LeakRate: 1e-3}))
+		pacer := stream.Pacer{Limiter: outbound.Observe(queue.New(b, queue.Config{}), "link", func(context.Context, outbound.Event) {})}
+		level := func(want float64) {
+			t.Helper()
+			if s, err := b.State(t.Context()); err != nil || s.Level < want-0.1 || s.Level > want {
+				t.Errorf("level %g, want %g, %v", s.Level, want, err)
+			}
+		}
+		var all bytes.Buffer
+		w, err := pacer.Writer(t.Context(), &all, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := w.Write([]byte("12345")); n != 5 || err != nil || all.String() != "12345" {
+			t.Errorf("%d, %v, %s", n, err, &all)
+		}
+		level(5)
+		b = outbound.Must(outbound.NewBucket("link", outbound.Limit{Capacity: 1000, LeakRate: 1000}))
+		w, _ = stream.Pacer{Limiter: queue.New(b, queue.Config{})}.Writer(t.Context(), new(partial), 0)
+		if n, err := w.Write([]byte("1234567")); n != 3 || err != io.ErrShortWrite {
+			t.Errorf("%d, %v", n, err)
+		}
+		level(3)
+		r, _ := stream.Pacer{Limiter: queue.New(b, queue.Config{})}.Reader(t.Context(), io.NopCloser(strings.NewReader("12")), 0)
+		if got, err := io.ReadAll(r); string(got) != "12" || err != nil || r.Close() != nil {
+			t.Errorf("%s, %v", got, err)
+		}
+		level(5)
+	})
+}
+
+// What cannot work is an error at the start, or of the first read.
+func TestStream_InvalidIsAnError(t *testing.T) {
+	_, pacer := link()
+	for _, p := range []stream.Pacer{{}, {Limiter: pacer.Limiter, Unit: -1}, {Limiter: pacer.Limiter, Unit: 4}} {
+		if _, err := p.Reader(t.Context(), zero{}, 1); !errors.Is(err, outbound.ErrInvalid) {
+			t.Error(err)
+		}
+	}
+	if _, err := (stream.Pacer{Limiter: queue.New(nil, queue.Config{})}).Writer(t.Context(), io.Discard, 1); !errors.Is(err, outbound.ErrInvalid) {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := stream.Pacer{Limiter: outbound.Unlimited{}}.Reader(ctx, zeros(1), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if n, err := r.Read(make([]byte, 2)); n != 0 || err != context.Canceled {
+		t.Errorf("%d, %v", n, err)
+	}
+}
