@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"regexp"
 	"strings"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
@@ -34,8 +35,14 @@ func (r *rows) explain(err error) error {
 	switch state := stateOf(err); {
 	case state == "" && err.Error() == "sql: database is closed": // database/sql has no value for it
 		return fmt.Errorf("pgstore: %w", err)
+	case state == "" && (engine.Incurable(err) || noTLS(err)):
+		return fmt.Errorf("pgstore: the connection is refused: %w", err)
 	case state == "":
 		return r.silent(err)
+	case mixed(state, err.Error()):
+		return &mixedError{state, err}
+	case state == protocolViolation && misfit.MatchString(err.Error()):
+		return fmt.Errorf("pgstore: the pooler's configuration does not fit: %w", err)
 	case transient(state):
 		return engine.Unavailable("pgstore: the server is unavailable", err)
 	case state == "42P01" || state == "42883" || state == "3F000": // no table, function or schema
@@ -43,6 +50,43 @@ func (r *rows) explain(err error) error {
 	default:
 		return fmt.Errorf("pgstore: %w", err)
 	}
+}
+
+// protocolViolation is the SQLSTATE of an unexpected message, and of most errors of pgbouncer.
+const protocolViolation = "08P01"
+
+// misfit matches what pgbouncer says if its configuration is the cause.
+var misfit = regexp.MustCompile("statement pooling mode|no such (database|user)|bouncer config error|unsupported startup parameter|SSL required")
+
+// mixed reports whether the server had another statement prepared, or none, when it got the
+// parameters of one. The texts that this package sends have none of these faults by themselves.
+func mixed(state, text string) bool {
+	switch state {
+	case "26000", "42P05": // there is no such statement, or there is one already
+		return true
+	case "22P02", "22P03", "22021": // the parameters are those of another statement
+		return true
+	}
+	return state == protocolViolation && strings.Contains(text, "bind message")
+}
+
+// mixedError is such an error. It hides the words of the server: they may show parameters, and so
+// keys.
+type mixedError struct {
+	state string
+	cause error
+}
+
+func (e *mixedError) Error() string {
+	return "pgstore: a pooler mixes prepared statements (SQLSTATE " + e.state + "): set binary_parameters=yes for lib/pq, default_query_exec_mode=exec for pgx"
+}
+
+func (e *mixedError) Unwrap() error { return e.cause }
+
+// noTLS reports whether the server does not offer the TLS that the program asks for. Neither driver
+// has a value for it: these are the words of lib/pq and of pgx.
+func noTLS(err error) bool {
+	return strings.Contains(err.Error(), "SSL is not enabled on the server") || strings.Contains(err.Error(), "server refused TLS connection")
 }
 
 // errNotURL takes the place of an error whose words are the data source name, or a part of it. That

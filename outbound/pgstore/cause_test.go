@@ -2,11 +2,14 @@ package pgstore
 
 import (
 	"context"
+	"crypto/x509"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
+	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,7 +30,7 @@ func TestErrors_ThatAWaitMayCure(t *testing.T) {
 		"08006": true, "25006": true, "25P03": true, "25P04": true, "40001": true, "40P01": true, "53300": true, "53100": true,
 		"55P03": true, "57014": true, "57P01": true, "57P03": true,
 		"42P01": false, "42883": false, "3F000": false, "42501": false, "28000": false, "28P01": false, "3D000": false,
-		"0A000": false, "22P02": false, "26000": false, "42P05": false, "25001": false,
+		"0A000": false, "22P02": false, "26000": false, "42P05": false, "25001": false, "08P01": true, "22021": false,
 	} {
 		err := r.explain(fmt.Errorf("wrapped: %w", state))
 		require.Equal(t, away, errors.Is(err, store.ErrUnavailable), string(state))
@@ -37,10 +40,48 @@ func TestErrors_ThatAWaitMayCure(t *testing.T) {
 		require.ErrorIs(t, r.explain(err), store.ErrUnavailable)
 		require.ErrorIs(t, r.explain(err), err)
 	}
-	require.NotErrorIs(t, r.explain(errors.New("sql: database is closed")), store.ErrUnavailable)
+	for _, err := range []error{
+		errors.New("sql: database is closed"), x509.UnknownAuthorityError{}, errors.New("pq: SSL is not enabled on the server"),
+		errors.New("tls error: server refused TLS connection"), &net.OpError{Op: "remote error", Err: errors.New("tls: certificate required")},
+	} {
+		require.NotErrorIs(t, r.explain(err), store.ErrUnavailable)
+		require.ErrorIs(t, r.explain(err), err)
+	}
 	require.ErrorContains(t, r.explain(failure("42P01")), "Migrate")
 	require.NoError(t, r.explain(nil))
 }
+
+// A pooler that mixes prepared statements, or begins no transaction, is named with what to set. The
+// server's words may show parameters, and so keys.
+func TestErrors_OfAPooler(t *testing.T) {
+	r := &rows{db: new(sql.DB)}
+	for text, want := range map[string]string{
+		"pq: unnamed prepared statement does not exist (26000)":                                                 "binary_parameters=yes",
+		`ERROR: prepared statement "stmtcache_a key" already exists (SQLSTATE 42P05)`:                           "default_query_exec_mode=exec",
+		`pq: malformed array literal: "a key" (22P02)`:                                                          "mixes prepared statements",
+		`ERROR: invalid byte sequence for encoding "UTF8": a key (SQLSTATE 22021)`:                              "mixes prepared statements",
+		`ERROR: bind message supplies 4 parameters, but prepared statement "a key" requires 7 (SQLSTATE 08P01)`: "mixes prepared statements",
+		"FATAL: transaction blocks not allowed in statement pooling mode (SQLSTATE 08P01)":                      "configuration does not fit",
+		"pq: no such database: nodatabase (08P01)":                                                              "configuration does not fit",
+		"FATAL: query_wait_timeout (SQLSTATE 08P01)":                                                            "the server is unavailable",
+		"FATAL: server login has been failing, try again later (server_login_retry) (SQLSTATE 08P01)":           "the server is unavailable",
+	} {
+		state := regexp.MustCompile(`[0-9A-Z]{5}\)$`).FindString(text)[:5]
+		err := r.explain(said{failure(state), text})
+		require.ErrorContains(t, err, want)
+		require.NotContains(t, err.Error(), "a key")
+		require.Equal(t, want == "the server is unavailable", errors.Is(err, store.ErrUnavailable))
+		require.Equal(t, state, stateOf(err))
+	}
+}
+
+// said is a failure with the words of a driver.
+type said struct {
+	failure
+	text string
+}
+
+func (s said) Error() string { return s.text }
 
 // misspelled is a driver whose DSN cannot be parsed.
 type misspelled string

@@ -12,9 +12,18 @@
 // unavailable until then, even if another server has taken over. No Config of a store cures that. A
 // Dialer of pq.Connector does, whose connections set a deadline of a second before each Read:
 // outbound/internal/pgtest/libpq_test.go has one of fifteen lines, for programs that do not LISTEN
-// with it. The connections may go through pgbouncer in transaction mode, because nothing is left in
-// a session. With pgbouncer, pgx needs the mode QueryExecModeExec or QueryExecModeCacheDescribe, as
-// in any program.
+// with it.
+//
+// The connections may go through pgbouncer in transaction mode, because nothing is left in a
+// session. By default both drivers prepare a statement in one request and use it in the next, which
+// may reach another session. So a data source name has to set
+//
+//   - for lib/pq: binary_parameters=yes
+//   - for pgx: default_query_exec_mode=exec, cache_describe or simple_protocol
+//
+// Otherwise some operations run the statement of another process, and fail with an error that names
+// these settings. The statement mode of pgbouncer fails all operations that lock a row. pgx shows
+// the reason, and lib/pq returns "driver: bad connection".
 //
 // # Which store to take
 //
@@ -78,8 +87,9 @@
 //
 // Operations fail within Config.Timeout, and then immediately, with [store.ErrUnavailable]. A
 // server is unavailable if waiting may help: it hangs, starts or shuts down, only reads, or lacks
-// connections or disk. A missing table or permission and a wrong password are not: each operation
-// fails immediately with the server's words. A fallback.Store, of package outbound/fallback,
+// connections or disk. A missing table or permission, a wrong password, a rejected certificate, or
+// a wrong mode of a pooler is no outage. Then each operation fails immediately with the server's
+// words, and [store.EventDenied] reports it. A fallback.Store, of package outbound/fallback,
 // decides what calls do meanwhile.
 //
 // # What the server sees
@@ -89,6 +99,9 @@
 //	GRANT USAGE ON SCHEMA … TO worker;
 //	GRANT SELECT, INSERT, UPDATE, DELETE ON dripfeed_buckets TO worker;
 //	GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA … TO worker; -- which PUBLIC may by default
+//
+// For such a role [Migrate] fails with "permission denied", even if the table is there. Run it when
+// you deploy, as the owner of the schema.
 //
 // A row takes less than 200 bytes for one leaky limit and a few processes, and 0.8 to 1.3 kB more
 // for each window that is full. Rows that have expired are deleted as new ones come, two for each,

@@ -20,10 +20,16 @@ func verdict(err error) engine.Verdict {
 		return engine.Later
 	case errors.Is(err, redis.ErrClosed):
 		return engine.Unasked
-	case denied(err):
+	case isReply(err) || engine.Incurable(err):
 		return engine.Denied
 	}
 	return engine.Failed
+}
+
+// isReply reports whether the words of an error are the server's.
+func isReply(err error) bool {
+	var said redis.Error
+	return errors.As(err, &said)
 }
 
 // redirects reports whether an error says that the key is elsewhere.
@@ -32,11 +38,10 @@ func redirects(err error) bool { return hasPrefix(err, "MOVED ", "ASK ", "TRYAGA
 // transient reports whether a wait may cure an error, so that what was asked is tried
 // again, and the server is away if that does not help in time.
 func transient(err error) bool {
-	if errors.Is(err, redis.ErrClosed) || errors.Is(err, errReply) || errors.Is(err, errOld) {
+	if errors.Is(err, redis.ErrClosed) || errors.Is(err, errReply) || errors.Is(err, errOld) || engine.Incurable(err) {
 		return false
 	}
-	var answered redis.Error
-	if !errors.As(err, &answered) {
+	if !isReply(err) {
 		return true
 	}
 	var n net.Error

@@ -2,14 +2,20 @@ package redisstore
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -269,6 +275,30 @@ func TestStore_ClientThatReachesNoServer(t *testing.T) {
 	require.Zero(t, s.Stats())
 }
 
+// A server whose TLS the client does not accept, or whose TLS does not accept the client, is no outage.
+func TestStore_TLSThatNoWaitCures(t *testing.T) {
+	t.Parallel()
+	web := httptest.NewUnstartedServer(http.NotFoundHandler()) // any server: none is asked anything
+	web.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	web.StartTLS()
+	plain := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(func() { web.Close(); plain.Close() })
+	for says, o := range map[string]*redis.Options{
+		"unknown authority":             {Addr: web.Listener.Addr().String(), TLSConfig: &tls.Config{ServerName: "example.com"}},
+		"certificate required":          {Addr: web.Listener.Addr().String(), TLSConfig: &tls.Config{InsecureSkipVerify: true}},
+		"not look like a TLS handshake": {Addr: plain.Listener.Addr().String(), TLSConfig: &tls.Config{InsecureSkipVerify: true}},
+	} {
+		rdb := redis.NewClient(o)
+		t.Cleanup(func() { _ = rdb.Close() })
+		var seen events
+		_, err := bucketOf(t, New(rdb, Config{Timeout: time.Minute, Observe: seen.observe}), "key", still).Acquire(t.Context(), outbound.Cost{1})
+		require.ErrorContains(t, err, says)
+		require.NotErrorIs(t, err, store.ErrUnavailable)
+		require.ErrorContains(t, seen.await(t, store.EventDenied).Err, says)
+		require.Empty(t, seen.of(store.EventDown))
+	}
+}
+
 // A Cluster whose nodes accept connections and answer nothing keeps no call waiting.
 func TestStore_SilentClusterKeepsNoCallWaiting(t *testing.T) {
 	t.Parallel()
@@ -390,7 +420,8 @@ func (answered) RedisError()     {}
 // many calls come.
 func TestStore_ErrorsOfAServerAreReportedOnce(t *testing.T) {
 	script := "ERR Error running script (call to f_1): @user_script:78: @user_script: 78: -" // as Redis 6.2 says it
-	for _, err := range []error{
+	const curable = 14                                                                       // the first so many
+	for i, err := range []error{
 		answered("LOADING Redis is loading the dataset in memory"), answered("READONLY You can't write against a read only replica."),
 		answered("MASTERDOWN Link with MASTER is down"), answered("CLUSTERDOWN The cluster is down"), answered("BUSY Redis is busy"),
 		answered("NOREPLICAS Not enough good replicas to write."), answered("OOM command not allowed when used memory > 'maxmemory'."),
@@ -400,7 +431,13 @@ func TestStore_ErrorsOfAServerAreReportedOnce(t *testing.T) {
 		answered("NOAUTH Authentication required."), answered("WRONGPASS invalid username-password pair or user is disabled."),
 		answered("NOPERM this user has no permissions to run the 'evalsha' command"), answered("ERR The user executing the script can't run this command or subcommand script: 1"),
 		answered("ERR Protocol error: unauthenticated multibulk length"), answered("ERR AUTH <password> called without any password configured for the default user."),
+		answered("DENIED Redis is running in protected mode because protected mode is enabled"), answered("ERR DB index is out of range"),
+		answered("ERR unknown command `EVALSHA`, with args beginning with: "), answered("ERR unknown command 'evalsha'"),
+		fmt.Errorf("dial: %w", &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}), x509.HostnameError{Certificate: new(x509.Certificate)},
+		x509.CertificateInvalidError{Reason: x509.Expired}, tls.RecordHeaderError{Msg: "first record does not look like a TLS handshake"},
+		&net.OpError{Op: "remote error", Err: errors.New("tls: certificate required")}, &net.OpError{Op: "dial", Net: "unix", Err: syscall.EACCES},
 	} {
+		incurable := i >= curable
 		t.Run(err.Error(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
@@ -439,17 +476,17 @@ func TestStore_ErrorsOfAServerAreReportedOnce(t *testing.T) {
 					kinds = append(kinds, e.Kind)
 				}
 				if len(failed) > 250 && !errors.Is(failed[0], store.ErrUnavailable) {
-					require.True(t, denied(err))
+					require.True(t, incurable)
 					require.Equal(t, []store.StoreEventKind{store.EventDenied}, kinds)
 				} else {
-					require.False(t, denied(err))
+					require.False(t, incurable)
 					require.NotEmpty(t, failed)
 					require.Equal(t, []store.StoreEventKind{store.EventDown, store.EventUp}, kinds)
 					require.Less(t, requests, 300+4*3*60)
 				}
 				for _, got := range failed {
 					require.ErrorIs(t, got, err)
-					require.Equal(t, !denied(err), errors.Is(got, store.ErrUnavailable))
+					require.Equal(t, !incurable, errors.Is(got, store.ErrUnavailable))
 				}
 			})
 		})

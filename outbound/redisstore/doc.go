@@ -60,9 +60,10 @@
 //
 // A server is unavailable if waiting can help: it is down, hangs, loads its data, only reads,
 // cannot save, or lacks memory, connections, replicas or its cluster. The same holds for a client
-// without a free connection. [store.EventDown] reports it, and [store.EventUp] its end. No wait
-// cures a wrong password or a missing permission: operations fail with the server's words, and
-// [store.EventDenied] reports it once.
+// without a free connection. [store.EventDown] reports it, and [store.EventUp] its end. A wrong
+// password, a missing permission, a renamed command or a rejected certificate is no outage.
+// Operations then fail with the words of the server or of the client, and [store.EventDenied]
+// reports it once.
 //
 // # What the server sees
 //

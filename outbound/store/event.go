@@ -32,10 +32,10 @@ const (
 	// Other processes ignore such a hold. A cost that was lower than booked returns nothing. The
 	// bucket reports a cost that was higher once more.
 	EventLost
-	// EventDenied is a server that refuses an operation for a reason that no wait cures: a password
-	// or a permission is missing or wrong, or a table is missing. Each operation fails with the
-	// server's words. The event comes immediately. It comes again only after an operation has
-	// succeeded, at most once a minute.
+	// EventDenied is a server that refuses an operation until someone changes a configuration: a
+	// password, permission, certificate, table or command is missing or wrong. Each operation fails
+	// with the server's words. The event comes immediately. It comes again only
+	// after an operation has succeeded, at most once a minute.
 	EventDenied
 	// EventDataLoss is a server that has lost a bucket, or the latest charges to it. It was
 	// flushed, restarted without its data, evicts keys, has crashed, or a replica was promoted that

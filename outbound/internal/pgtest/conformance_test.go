@@ -3,7 +3,6 @@ package pgtest
 import (
 	"database/sql"
 	"fmt"
-	"net/url"
 	"sync"
 	"testing"
 	"time"
@@ -60,15 +59,6 @@ func TestConformance(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Nothing is left in a session, so that the next transaction may be on another connection.
-func TestConformance_Pgbouncer(t *testing.T) {
-	x := newTables(t, theServer(t))
-	b := pgbouncer(t, x.server)
-	outboundtest.TestStore(t, func(t *testing.T) store.Store {
-		return x.over(b.open(t, "", url.Values{"default_query_exec_mode": {"exec"}}))
-	})
 }
 
 // Old and new processes run next to each other, in long runs for a minute.

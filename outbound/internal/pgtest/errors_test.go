@@ -1,9 +1,14 @@
 package pgtest
 
 import (
+	"crypto/tls"
 	"database/sql"
 	"fmt"
+	"io"
+	"net"
+	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +76,37 @@ func TestErrors_MissingServer(t *testing.T) {
 	err := call(x.over(db), "key")
 	require.ErrorContains(t, err, "closed")
 	require.NotErrorIs(t, err, store.ErrUnavailable)
+}
+
+// A server whose certificate is of an unknown authority, and one without the TLS that the program asks for, is no
+// outage.
+func TestErrors_TLSThatNoWaitCures(t *testing.T) {
+	web := httptest.NewTLSServer(nil)
+	t.Cleanup(web.Close)
+	for answer, says := range map[string][]string{"S": {"unknown authority"}, "N": {"SSL is not enabled", "refused TLS"}} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+				go func() {
+					defer conn.Close()
+					_, _ = io.ReadFull(conn, make([]byte, 8)) // the request for TLS
+					_, _ = conn.Write([]byte(answer))
+					_ = tls.Server(conn, web.TLS).Handshake() // fails
+				}()
+			}
+		}()
+		x := &tables{server: &server{host: l.Addr().String(), user: url.User("postgres")}}
+		for _, driver := range []string{"pgx", "postgres"} {
+			var seen events
+			err := call(x.over(x.open(t, driver, url.Values{"sslmode": {"verify-full"}}), seen.observe), "key")
+			require.True(t, slices.ContainsFunc(says, func(s string) bool { return strings.Contains(err.Error(), s) }), "%s: %v", driver, err)
+			require.NotErrorIs(t, err, store.ErrUnavailable)
+			seen.await(t, store.EventDenied)
+			require.Empty(t, seen.of(store.EventDown))
+		}
+	}
 }
 
 // The program's own transactions have all connections of the pool.

@@ -53,6 +53,14 @@ func TestMigrate_InASchemaOfTheRole(t *testing.T) {
 	}
 }
 
+// A role that may do no more than it needs cannot migrate, although all is there.
+func TestMigrate_ByARoleWithoutCreate(t *testing.T) {
+	x := newTables(t, theServer(t))
+	db := x.as(x.role(t)).open(t, "", nil)
+	require.ErrorContains(t, pgstore.Migrate(bg, db, x.config), "permission denied")
+	require.NoError(t, call(x.over(db), "key"))
+}
+
 // A process that starts, and runs Migrate, does not wait for those that write rows. So it does not
 // make them wait either, even if it stops there.
 func TestMigrate_LocksNoExistingTable(t *testing.T) {

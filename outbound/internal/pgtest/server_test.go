@@ -279,9 +279,9 @@ func (s *server) replica(t testing.TB) *server {
 	return r
 }
 
-// pgbouncer starts a pgbouncer in transaction mode in front of a server. Without one the test is skipped,
-// or fails where servers are required.
-func pgbouncer(t testing.TB, s *server) *server {
+// pgbouncer starts a pgbouncer in front of a server, in transaction or statement mode. Without one the test
+// is skipped, or fails where servers are required.
+func pgbouncer(t testing.TB, s *server, mode string) *server {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
@@ -296,7 +296,7 @@ func pgbouncer(t testing.TB, s *server) *server {
 	to, toPort, _ := net.SplitHostPort(s.host)
 	config := filepath.Join(folder(t), "pgbouncer.ini")
 	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, "[databases]\npostgres = host=%s port=%s user=postgres\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port=%s\n"+
-		"unix_socket_dir=\nauth_type=any\npool_mode=transaction\ndefault_pool_size=8\nmax_client_conn=1000\nlogfile=/dev/null\n", to, toPort, port), 0o644))
+		"unix_socket_dir=\nauth_type=any\npool_mode=%s\ndefault_pool_size=8\nmax_client_conn=1000\nlogfile=/dev/null\n", to, toPort, port, mode), 0o644))
 	cmd := command(program, config)
 	require.NoError(t, launch(cmd))
 	t.Cleanup(func() { _ = errors.Join(cmd.Process.Kill(), cmd.Wait()) })
