@@ -17,7 +17,7 @@ import (
 
 // carrier is an [engine.Carrier]: an attempt is one run of the script.
 type carrier struct {
-	rdb     redis.UniversalClient
+	rdb     Client
 	cluster clusterClient // rdb, if it is for a Cluster
 	config  Config
 	worker  atomic.Value // this Store's field in the keys' hashes, a string

@@ -38,7 +38,7 @@ func redirects(err error) bool { return hasPrefix(err, "MOVED ", "ASK ", "TRYAGA
 // transient reports whether a wait may cure an error, so that what was asked is tried
 // again, and the server is away if that does not help in time.
 func transient(err error) bool {
-	if errors.Is(err, redis.ErrClosed) || errors.Is(err, errReply) || errors.Is(err, errOld) || engine.Incurable(err) {
+	if errors.Is(err, redis.ErrClosed) || errors.Is(err, errReply) || errors.Is(err, errReplies) || errors.Is(err, errOld) || engine.Incurable(err) {
 		return false
 	}
 	if !isReply(err) {

@@ -5,8 +5,10 @@
 //	bucket, err := outbound.NewSharedBucket(store, "shopify:"+shop, outbound.Limit{Capacity: 39, LeakRate: 2})
 //
 // Everything else stays as it is in one process: queues, transports, settling, holds. The package
-// works with any client of github.com/redis/go-redis/v9, of 9.19.0 or newer: one server, Sentinel
-// or Cluster, with Redis 6.2 or newer.
+// works with any client of github.com/redis/go-redis/v9, of 9.19.0 or newer: one server, Sentinel,
+// Ring or Cluster. With [Do] any other client works. The server is Redis 6.2 or newer, Valkey or
+// KeyDB. twemproxy closes the connection of every client of go-redis, because that sends HELLO
+// (go-redis#2616), and so the store is unavailable. A client that sends no HELLO, as redigo, works.
 //
 // # What it guarantees
 //
@@ -20,13 +22,15 @@
 // Redis loses data in a failover before the last writes were replicated, or when it evicts keys.
 // Then the bucket loses what was charged: at most one more Capacity is admitted for each loss, and
 // [store.EventDataLoss] reports it. Use a server whose maxmemory-policy is noeviction: it is
-// unavailable when its memory is full, but keeps its data.
+// unavailable when its memory is full, but keeps its data. The volatile policies, such as the
+// default of ElastiCache, evict keys that expire, and all buckets do.
 //
 // After a failover in a Cluster calls go on once the client has learned of the new master. If the
 // old one hangs, the client gives it up after its ReadTimeout. In go-redis 9.23 that is 5 s by
 // default, and no context cuts it: set it to a second or less.
 //
-// While two servers take themselves for the master, both admit calls, and no event reports it. Let
+// While two servers take themselves for the master, both admit calls, and no event reports it. Two
+// KeyDB servers with active-replica always do: let all processes use one of them. Elsewhere let
 // each master need half of the other servers, rounded up, to write: with two replicas,
 // min-replicas-to-write 1. A master that is cut off from its Cluster stops by itself after
 // cluster-node-timeout.

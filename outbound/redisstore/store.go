@@ -7,8 +7,6 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/dripfeed/dripfeed/outbound/internal/engine"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
@@ -47,15 +45,15 @@ var errNoClient = errors.New("redisstore: the client is nil")
 // New returns a store on a client of yours, which stays yours: to configure, to share and to close.
 // It does no I/O. With a nil client each operation fails.
 //
-// The client's own timeouts and retries have no effect: operations end by Config.Timeout, and the
-// store disables retries.
-func New(rdb redis.UniversalClient, c Config) *Store {
+// The client's own timeouts have no effect, because operations end by Config.Timeout. The store
+// disables the retries of go-redis.
+func New(rdb Client, c Config) *Store {
 	c.Prefix = cmp.Or(c.Prefix, "dripfeed")
 	if c.Timeout <= 0 {
 		c.Timeout = time.Second
 	}
 	s := &Store{carrier: &carrier{rdb: rdb, config: c}}
-	if v := reflect.ValueOf(rdb); rdb == nil || v.Kind() == reflect.Pointer && v.IsNil() {
+	if v := reflect.ValueOf(rdb); rdb == nil || (v.Kind() == reflect.Pointer || v.Kind() == reflect.Func) && v.IsNil() {
 		return s
 	}
 	s.carrier.rename()
