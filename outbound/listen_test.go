@@ -1,6 +1,7 @@
 package outbound
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -64,6 +65,39 @@ func TestListen_ReportsEachAnswer(t *testing.T) {
 	zero.Listen(&heard)
 	zero.Hold(time.Second)
 	heard.expect(t, Answer{Kind: AnswerHold, Wait: time.Second})
+}
+
+// used is what a listener was notified of, and is an answer's listener, too.
+type used struct {
+	answers
+	costs []Cost
+}
+
+func (u *used) Settled(c Cost) { u.costs = append(u.costs, c) }
+
+// Listeners are notified of the first valid Settle, before or after Done, whatever its effect is.
+func TestListen_ReportsTheFirstSettle(t *testing.T) {
+	one := Limit{Capacity: 10, LeakRate: 1}
+	for _, limits := range [][]Limit{{one}, {one, one.Of(1, "other")}, nil} {
+		for _, real := range []Cost{{1, 1}, {1, 3}, {}} {
+			p := &Permit{}
+			if limits != nil {
+				p = mustAcquire(t, Must(NewBucket("b", limits...)))
+			}
+			var first, second used
+			p.Listen(&first)
+			p.Listen(new(answers))
+			p.Listen(&second)
+			p.Settle(Cost{math.NaN()})
+			p.Settle(Cost{1e13})
+			p.Done()
+			p.Settle(real)
+			p.Settle(Cost{7})
+			if !slices.Equal(first.costs, []Cost{real}) || !slices.Equal(second.costs, first.costs) {
+				t.Errorf("%v: heard %v and %v, want %v", limits, first.costs, second.costs, real)
+			}
+		}
+	}
 }
 
 // A listener costs no allocation.

@@ -73,8 +73,9 @@ const (
 	flagSettled uint8 = 1 << iota
 	flagFailed        // the call has not succeeded
 	flagDone
-	flagVoid  // the ticket was returned: there is no call
-	flagKnown // a call has succeeded before this one
+	flagVoid     // the ticket was returned: there is no call
+	flagKnown    // a call has succeeded before this one
+	flagReported // the listeners have its real cost
 )
 
 // Settle sets what the call really cost, in all units: the zero Cost if it was never sent. It
@@ -86,6 +87,9 @@ const (
 // left before their deadline. Later ones are ignored, and so is a cost that is NaN, infinite,
 // negative or above 1e12.
 func (p *Permit) Settle(used Cost) {
+	if p != nil && p.listener != nil {
+		p.settled(&used)
+	}
 	switch {
 	case p == nil, p.ofWord() && !used.real():
 	case p.ofWord() && used[p.core.word.Unit()] == p.fill.Units:
@@ -133,7 +137,8 @@ func (p *Permit) Answered(a Answer) {
 // Listen calls l with each answer to the call, before the answer has its effect, for metrics. l
 // must not block: the caller of Answered waits for it, and may hold locks. If l has a method
 // Done(), the permit's Done calls it, and Pending is true until then. Otherwise a listener leaves
-// Pending as it is. The first listener allocates nothing. A second one is called after the first.
+// Pending as it is. If l has a method Settled(Cost), the first Settle of a valid cost calls it,
+// even after Done. The first listener allocates nothing. A second one is called after the first.
 // Listen ignores a nil l.
 func (p *Permit) Listen(l interface{ Answered(Answer) }) {
 	if p == nil || l == nil {

@@ -34,6 +34,12 @@
 //	dripfeed.api.others              gauge      1              limiter, policy, unit *
 //	dripfeed.calls.unanswered        counter    {call}         limiter
 //	dripfeed.queue.late              counter    {reservation}  limiter
+//	dripfeed.ledger.charged          counter    {unit}         limiter, label, unit
+//	dripfeed.ledger.returned         counter    {unit}         limiter, label, unit
+//	dripfeed.ledger.added            counter    {unit}         limiter, label, unit
+//	dripfeed.ledger.refused          counter    {unit}         limiter, label, unit
+//	dripfeed.ledger.waited           counter    {unit}         limiter, label, unit
+//	dripfeed.ledger.money            gauge      -              limiter, label, unit
 //	dripfeed.store.unavailable       gauge      -              store
 //	dripfeed.store.requests          counter    {request}      store
 //	dripfeed.store.request_time.sum  counter    s              store

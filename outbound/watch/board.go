@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/ledger"
 	"github.com/dripfeed/dripfeed/queue"
 )
 
@@ -24,6 +25,8 @@ type Board struct {
 	// Hosts are the host names that actions may use, in addition to localhost and IP addresses. They
 	// protect from DNS rebinding.
 	Hosts []string
+	// Ledgers are counted by the metrics, too, each under its own Name. The page does not show them.
+	Ledgers []*ledger.Ledger
 	// OnCall is called with each call under any name, when Acquire is about to return, by many
 	// goroutines at the same time, with the ctx of Acquire. The call waits for it, so it must not
 	// block. If it panics, an admitted call returns its cost, and the panic goes on. It is for

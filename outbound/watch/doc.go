@@ -51,6 +51,12 @@
 //	dripfeed_api_others_ratio{limiter, policy, unit}   the part that other clients use, about
 //	dripfeed_calls_unanswered_total{limiter}           calls that had no answer in time
 //	dripfeed_queue_late_total{limiter}                 reservations that were used too late
+//	dripfeed_ledger_charged_total{limiter, label, unit}   units of admitted calls
+//	dripfeed_ledger_returned_total{limiter, label, unit}  by a Settle to less
+//	dripfeed_ledger_added_total{limiter, label, unit}     by a Settle to more
+//	dripfeed_ledger_refused_total{limiter, label, unit}   of calls over the limit
+//	dripfeed_ledger_waited_total{limiter, label, unit}    of calls that had to wait
+//	dripfeed_ledger_money{limiter, label, unit}           the price of what was used
 //	dripfeed_store_unavailable{store}                  1, or 0
 //	dripfeed_store_requests_total{store}
 //	dripfeed_store_request_time_seconds{store}         histogram
@@ -59,6 +65,7 @@
 //	dripfeed_store_failures_total{store}               operations that ended with an error
 //
 // A label is a name from the program, a limit's or a policy's, and never a key, a URL or a host.
+// The label of a ledger is what the program returns for a call.
 // All keys of a Keyed are one series, without level, queue, hold and speed. While a store is
 // unavailable, its buckets have no level, hold and speed. Those on a share have them.
 // [Board.Collect] collects the same numbers: package prom brings them into a registry of

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/dripfeed/dripfeed/outbound/ledger"
 	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
@@ -58,11 +60,13 @@ type Sample struct {
 	Times  *store.Times // of a [Histogram], which is in seconds
 }
 
-// family is a Metric with where its numbers come from: each limiter, or each store.
+// family is a Metric with where its numbers come from: each limiter, each store, or each row of a
+// ledger.
 type family struct {
 	Metric
 	limiter func(*Limiter, *samples)
 	store   func(*Store, *samples)
+	row     func(*ledger.Row) float64
 }
 
 // families are all metrics, in the order of the text.
@@ -121,6 +125,12 @@ var families = []family{
 	apiMetric("api.others", "1", "The part of the API's quota that others have used, about.", func(x *Budget) float64 { return x.OtherClients }),
 	queueMetric(Counter, "calls.unanswered", "{call}", "Calls that left a queue and got no answer before their deadline.", func(q *queue.Stats) float64 { return float64(q.Unanswered) }),
 	queueMetric(Counter, "queue.late", "{reservation}", "Reservations that were lost because the process was late.", func(q *queue.Stats) float64 { return float64(q.Late) }),
+	ledgerMetric(Counter, "charged", "{unit}", "Units of admitted calls, by a label of the program.", func(r *ledger.Row) float64 { return r.Charged }),
+	ledgerMetric(Counter, "returned", "{unit}", "Units that calls did not need, by label.", func(r *ledger.Row) float64 { return r.Returned }),
+	ledgerMetric(Counter, "added", "{unit}", "Units that calls took beyond their charge, by label.", func(r *ledger.Row) float64 { return r.Added }),
+	ledgerMetric(Counter, "refused", "{unit}", "Units of calls over the limit, by label.", func(r *ledger.Row) float64 { return r.Refused }),
+	ledgerMetric(Counter, "waited", "{unit}", "Units of admitted calls that had to wait, by label.", func(r *ledger.Row) float64 { return r.Waited }),
+	ledgerMetric(Gauge, "money", "", "Price of the units used, by label.", func(r *ledger.Row) float64 { return r.Money }),
 	storeMetric(Gauge, "store.unavailable", "", "Whether the store is unavailable: 1, or 0.", func(x *Store, s *samples) {
 		away := 0.0
 		if x.Unavailable {
@@ -140,7 +150,11 @@ var families = []family{
 }
 
 func limiterMetric(kind, name, unit, help string, of func(*Limiter, *samples), labels ...string) family {
-	return family{Metric{"dripfeed." + name, kind, unit, help, append([]string{"limiter"}, labels...)}, of, nil}
+	return family{Metric{"dripfeed." + name, kind, unit, help, append([]string{"limiter"}, labels...)}, of, nil, nil}
+}
+
+func ledgerMetric(kind, name, unit, help string, of func(*ledger.Row) float64) family {
+	return family{Metric{"dripfeed.ledger." + name, kind, unit, help, []string{"limiter", "label", "unit"}}, nil, nil, of}
 }
 
 // each puts a sample for each name.
@@ -181,7 +195,7 @@ func apiMetric(name, unit, help string, of func(*Budget) float64) family {
 }
 
 func storeMetric(kind, name, unit, help string, of func(*Store, *samples)) family {
-	return family{Metric{"dripfeed." + name, kind, unit, help, []string{"store"}}, nil, of}
+	return family{Metric{"dripfeed." + name, kind, unit, help, []string{"store"}}, nil, of, nil}
 }
 
 func countMetric(name, unit, help string, of func(*store.StoreStats) uint64) family {
@@ -213,6 +227,7 @@ func (b *Board) Collect(ctx context.Context, f func(Sample)) {
 	for i, r := range rows {
 		names[i] = clean(r.Name)
 	}
+	ledgers := b.ledgerRows()
 	s := samples{f: f}
 	for i := range families {
 		of := &families[i]
@@ -227,7 +242,26 @@ func (b *Board) Collect(ctx context.Context, f func(Sample)) {
 				of.store(&stores[i], &s)
 			}
 		}
+		for i := range ledgers {
+			if r := &ledgers[i]; of.row != nil {
+				s.values[0] = clean(r.Limiter)
+				s.put(of.row(r), r.Label, r.Unit)
+			}
+		}
 	}
+}
+
+// ledgerRows returns the rows of all ledgers without Dropped: a scraper has those numbers already,
+// by the labels that they were counted for.
+func (b *Board) ledgerRows() (all []ledger.Row) {
+	names := make(map[string]bool)
+	for _, g := range b.Ledgers {
+		if !names[g.Name] {
+			all = append(all, g.Rows()...)
+		}
+		names[g.Name] = true
+	}
+	return slices.DeleteFunc(all, func(r ledger.Row) bool { return r.Label == ledger.Dropped })
 }
 
 // samples are on their way to the function of Collect.

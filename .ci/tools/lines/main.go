@@ -37,7 +37,7 @@ var parts = []part{
 	{"rowstore + pgstore", []string{"outbound/rowstore", "outbound/pgstore"}, nil, 950},
 	{"outbound/fallback", []string{"outbound/fallback"}, nil, 420},
 	{"outbound/shadow", []string{"outbound/shadow"}, nil, 230},
-	{"stream", []string{"outbound/stream"}, nil, 110},
+	{"stream + ledger", []string{"outbound/stream", "outbound/ledger"}, nil, 340},
 	{"queue", []string{"queue/."}, nil, 900},
 	{"queue/jobs", []string{"queue/jobs"}, nil, 350},
 	{"transport", []string{"transport"}, []string{"transport/profile", "transport/retry"}, 900},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/fallback"
+	"github.com/dripfeed/dripfeed/outbound/ledger"
 	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/outbound/watch"
 	"github.com/dripfeed/dripfeed/queue"
@@ -66,6 +67,10 @@ func Fill(t *testing.T, b *watch.Board) {
 	stuck := b.Add("stuck", queue.New(Bucket(outbound.PerHour(1)), queue.Config{MaxWait: 2 * time.Hour}))
 	call(stuck)
 	go call(stuck)
+	book := &ledger.Ledger{Name: "paid", Price: outbound.Cost{0, 0.5}}
+	p = call(book.Limiter(outbound.Unlimited{}, func(context.Context) string { return hostile }))
+	p.Settle(outbound.Cost{0, 3})
+	b.Ledgers = append(b.Ledgers, book, &ledger.Ledger{Name: "paid"}) // the second would have the same series
 	s := Store{store.NewMemory(), store.StoreStats{Answered: 9, Repeats: 2, Failed: 1,
 		Requests: store.Times{Count: 7, Time: 3 * time.Second, Within: [len(store.TimeBounds)]uint64{0: 2, 12: 4}}}}
 	if err := b.AddStore(hostile, &fallback.Store{Store: s}); err != nil {

@@ -1,0 +1,155 @@
+package ledger_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/ledger"
+	"github.com/dripfeed/dripfeed/outbound/watch"
+	"github.com/dripfeed/dripfeed/queue"
+)
+
+func labelled(label string) context.Context {
+	return context.WithValue(context.Background(), labelKey{}, label)
+}
+
+func text(t *testing.T, books ...*ledger.Ledger) string {
+	t.Helper()
+	var s strings.Builder
+	if err := ledger.WriteCSV(&s, books...); err != nil {
+		t.Fatal(err)
+	}
+	return s.String()
+}
+
+// Each column counts what its name says, through a job, a board, a Keyed and a queue, once.
+func TestLedger_CountsEachKindOfUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		book := &ledger.Ledger{Name: "api", Units: [4]string{"", "tokens"}, Price: outbound.Cost{0, 0.5}}
+		b := outbound.Must(outbound.NewBucket("api", outbound.Window(3, time.Minute), outbound.Window(1000, time.Minute).Of(1, "tokens")))
+		var board watch.Board
+		keyed := &outbound.Keyed[string]{New: func(key string) (outbound.Limiter, error) {
+			return book.Limiter(queue.New(b, queue.Config{MaxWait: 2 * time.Minute}), func(context.Context) string { return key }), nil
+		}}
+		call := func(key string, used float64) {
+			l := board.Add(key, outbound.Observe(keyed.For(key), key, func(context.Context, outbound.Event) {}))
+			if err := outbound.Do(t.Context(), l, outbound.Cost{1, 100}, func(ctx context.Context) error {
+				outbound.PermitFrom(ctx).Settle(outbound.Cost{1, math.NaN()}) // has no effect
+				outbound.PermitFrom(ctx).Settle(outbound.Cost{1, used})
+				outbound.PermitFrom(ctx).Settle(outbound.Cost{5, 5}) // likewise
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		call("a", 30)
+		call("b", 130)
+		call("a", 100)
+		call("=b\",\n", 0) // waits for a minute
+		ctx, cancel := context.WithTimeout(labelled("b"), time.Second)
+		defer cancel()
+		bare := book.Limiter(b, labelOf)
+		for range 3 { // the third is over the limit
+			_, _ = bare.Acquire(ctx, outbound.Cost{1, 1})
+		}
+		_, _ = bare.Acquire(ctx, outbound.Cost{1, 5000}) // can never be admitted, and is not counted
+		const want = `limiter,label,unit,charged,returned,added,used,refused,waited,money
+api,"=b"",
+",0,1,0,0,1,0,1,0
+api,"=b"",
+",tokens,100,100,0,0,0,100,0
+api,a,0,2,0,0,2,0,0,0
+api,a,tokens,200,70,0,130,0,0,65
+api,b,0,3,0,0,3,1,0,0
+api,b,tokens,102,0,30,132,1,0,66
+`
+		if got := text(t, book); got != want {
+			t.Errorf("got\n%swant\n%s", got, want)
+		}
+		if i, ok := book.Limiter(b, nil).(interface{ Idle() bool }); !ok || i.Idle() != b.Idle() {
+			t.Error("a Keyed cannot drop the limiter")
+		}
+	})
+}
+
+// With more than a thousand labels those with the most calls keep or get a row, and the sums stay
+// those of all calls. Labels that are the ledger's own, or too long, are others.
+func TestLedger_LabelsAreBounded(t *testing.T) {
+	var book ledger.Ledger
+	l := book.Limiter(outbound.Unlimited{}, labelOf)
+	total, used := 0., 0.
+	var late []outbound.Permit
+	call := func(label string) {
+		p, err := l.Acquire(labelled(label), outbound.Cost{1, 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if total++; int(total)%3 == 0 {
+			late, used = append(late, p), used+1
+		} else {
+			used += 2
+		}
+	}
+	for i := range 20_000 {
+		if call(fmt.Sprint("once-", i)); i%10 == 0 {
+			call(fmt.Sprint("often-", i/10%20))
+		}
+	}
+	for range 5 {
+		for i := range 3000 {
+			call(fmt.Sprint("tenant-", i))
+		}
+	}
+	call(strings.Repeat("x", 1000))
+	call(ledger.Other)
+	call(ledger.Dropped)
+	for i := range late { // of labels that have lost their rows, too
+		late[i].Settle(outbound.Cost{1, 1})
+	}
+	rows, found := map[string]bool{}, map[string]float64{}
+	for _, r := range book.Rows() {
+		if rows[r.Label] = true; len(r.Label) > 200 || r.Used() < 0 {
+			t.Errorf("%+v", r)
+		}
+		found[r.Unit] += r.Used()
+		if strings.HasPrefix(r.Label, "often-") {
+			found["often"] += r.Charged
+		}
+	}
+	if len(rows) > 1002 || len(rows) < 700 || found["0"] != total || found["1"] != used {
+		t.Errorf("%d labels, %v, want %g calls and %g used", len(rows), found, total, used)
+	}
+	if often := 3 * 2000.; found["often"] < 0.9*often {
+		t.Errorf("of %g units of the frequent labels %g have rows", often, found["often"])
+	}
+}
+
+// Hostile numbers, a nil limiter and a writer that fails are errors, or count nothing.
+func TestLedger_InvalidIsAnError(t *testing.T) {
+	var book ledger.Ledger
+	if _, err := book.Limiter(nil, nil).Acquire(t.Context(), outbound.Cost{1}); !errors.Is(err, outbound.ErrInvalid) {
+		t.Error(err)
+	}
+	l := book.Limiter(outbound.Unlimited{}, nil)
+	for _, n := range []float64{math.NaN(), math.Inf(1), -1, 1e300, outbound.Free, 1} {
+		if _, err := l.Acquire(t.Context(), outbound.Cost{n}); err != nil {
+			t.Error(err)
+		}
+	}
+	if rows := book.Rows(); len(rows) != 1 || rows[0].Charged != 1 || rows[0].Label != "" {
+		t.Errorf("%+v", rows)
+	}
+	r, w := io.Pipe()
+	_ = r.CloseWithError(io.ErrClosedPipe)
+	if err := ledger.WriteCSV(w, &book); err != io.ErrClosedPipe {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,20 @@
+package outbound
+
+// settler is a listener that is called with the real cost of its call, too.
+type settler interface{ Settled(used Cost) }
+
+// settled calls the listeners of a permit with the first valid cost.
+func (p *Permit) settled(used *Cost) {
+	if l, ok := p.listener.(settler); ok && used.real() && p.flags&flagReported == 0 {
+		p.flags |= flagReported
+		l.Settled(*used)
+	}
+}
+
+func (b both) Settled(used Cost) {
+	for _, l := range b {
+		if l, ok := l.(settler); ok {
+			l.Settled(used)
+		}
+	}
+}
