@@ -7,16 +7,21 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/forecast"
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/slots"
 )
 
 // watches are the callers of Bucket.Observe, or nil.
-type watches struct{ atomic.Pointer[[]*watch] }
+type watches struct {
+	atomic.Pointer[[]*watch]
+	quotas atomic.Pointer[forecast.Quotas] // nil before the first of them
+}
 
 // add registers f for changes. collected is how many calls were forgotten until now.
 func (a *watches) add(f func(Event), collected int) (stop func()) {
 	w := &watch{report: f, speed: 1, collected: collected}
+	a.quotas.CompareAndSwap(nil, forecast.New())
 	a.edit(func(all []*watch) []*watch { return append(all, w) })
 	return func() {
 		w.mu.Lock()
@@ -47,7 +52,21 @@ func (a *watches) edit(change func([]*watch) []*watch) {
 }
 
 // announce notifies each watch of what an operation has found.
-func (a *watches) announce(r *reply) { a.each(func(w *watch) { w.lookLocked(r) }) }
+func (a *watches) announce(r *reply) {
+	if a.Load() == nil {
+		return
+	}
+	a.each(func(w *watch) { w.lookLocked(r) })
+	if law := r.Force.Law; len(r.State.Parts) == len(law) && len(r.Share) == 0 && !r.State.Corrupt {
+		for _, f := range a.quotas.Load().Note(now(), law, &r.State) {
+			l := limitOf(&law[f.Limit])
+			a.each(func(w *watch) { w.addLocked(Event{Kind: EventRunsOut, Limit: l.label(), UsedUpIn: f.In}) })
+		}
+	}
+}
+
+// due reports whether the next reply should have what a forecast needs.
+func (a *watches) due() bool { return a.Load() != nil && a.quotas.Load().Due(now()) }
 
 // announceLate notifies each watch of lost reservations.
 func (a *watches) announceLate(places int, late time.Duration) {

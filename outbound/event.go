@@ -32,7 +32,8 @@ type Event struct {
 	Reason string
 	// Budget is one of the API's quotas as reported, with EventQuota, and nil otherwise.
 	Budget *Budget
-	// Limit is that of the [*ThrottledError], with EventRefused.
+	// Limit is that of the [*ThrottledError], with EventRefused, and the quota's [State.Label], with
+	// EventRunsOut.
 	Limit string
 	// Took is the time from the call's admission to its end, with EventEnded.
 	Took time.Duration
@@ -41,6 +42,8 @@ type Event struct {
 	Succeeded bool
 	// Speed is that of the bucket's clock, with EventSlowed, as in [State].
 	Speed float64
+	// UsedUpIn is how long until the quota named by Limit is used up, with EventRunsOut, as in [State].
+	UsedUpIn time.Duration
 	// Calls is how many calls were forgotten, with EventForgotten, or how many reservations were
 	// lost, with EventLate.
 	Calls int
@@ -78,6 +81,7 @@ func (e Event) String() string {
 	add(e.Took != 0, "took ", span(e.Took))
 	add(e.Succeeded, "succeeded", "")
 	add(e.Speed != 0, "speed ", math.Round(1000*e.Speed)/1000)
+	add(e.UsedUpIn != 0, "used up in ", span(e.UsedUpIn))
 	add(e.Calls != 0, "calls ", e.Calls)
 	add(e.Late != 0, "late ", span(e.Late))
 	add(e.Limits != "", "limits ", e.Before+" -> "+e.Limits)
@@ -146,6 +150,10 @@ const (
 	// instance because it did not close the body of a response. The garbage collector has ended them
 	// long after their real end.
 	EventForgotten = "forgotten"
+	// EventRunsOut is a quota that is likely to be used up before its period ends: 80 % of it is used,
+	// and [State.UsedUpIn] foresees the rest. Each limit has at most one of these events in an hour.
+	// Another one comes only after the quota was likely to last.
+	EventRunsOut = "runs out"
 	// EventLate is lost reservations of calls in a queue. This process came to use them later than
 	// the queue's tolerance: its timers are late, as on a busy host, it was paused, or a store's
 	// reply was late. Each costs throughput, up to a unit's time.

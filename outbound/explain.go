@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/forecast"
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/internal/slots"
@@ -69,13 +70,14 @@ type Explanation struct {
 // does not count calls that wait in a queue: ask the queue. A cost above a capacity is in the
 // Explanation's Err. An invalid cost is a [*CostError].
 func (b *Bucket) Explain(ctx context.Context, c Cost) (Explanation, error) {
-	e, _, err := b.ExplainBeside(ctx, c, 0)
+	e, _, err := b.ExplainBeside(ctx, c, 0, Cost{})
 	return e, err
 }
 
 // ExplainBeside is Explain for a call that keeps a fraction of each limit free, as
-// [BookRequest].Headroom says. It returns the clock of the reply, too, for packages that wait.
-func (b *Bucket) ExplainBeside(ctx context.Context, c Cost, headroom float64) (e Explanation, k Clock, err error) {
+// [BookRequest].Headroom says, behind calls that wait and cost so much in all. It returns the clock
+// of the reply, too, for packages that wait.
+func (b *Bucket) ExplainBeside(ctx context.Context, c Cost, headroom float64, waiting Cost) (e Explanation, k Clock, err error) {
 	if err := b.ready(ctx); err != nil {
 		return e, k, err
 	}
@@ -95,7 +97,7 @@ func (b *Bucket) ExplainBeside(ctx context.Context, c Cost, headroom float64) (e
 	if s.Last > time.Microsecond { // in a hold the time of what has left before it
 		e.Booked = s.Real(s.Last)
 	}
-	longest, units := b.explainLimits(&e, &r, &k), k.limits.Units((*reports.Numbers)(&c))
+	longest, units := b.explainLimits(&e, &r, &k, &waiting), k.limits.Units((*reports.Numbers)(&c))
 	units = (&store.Op{Headroom: headroom}).Needs(k.limits.Law, &units)
 	w, _, _ := s.Wait(k.limits.Law, &units)
 	e.Wait = s.Real(w)
@@ -124,7 +126,7 @@ func (b *Bucket) ExplainBeside(ctx context.Context, c Cost, headroom float64) (e
 
 // explainLimits adds the state of each limit, and names the one that makes the call wait longest.
 // It returns the longest wait that one of them alone makes.
-func (*Bucket) explainLimits(e *Explanation, r *reply, k *Clock) (longest time.Duration) {
+func (b *Bucket) explainLimits(e *Explanation, r *reply, k *Clock, waiting *Cost) (longest time.Duration) {
 	s, units, at, most := &k.state, r.Force.Units((*reports.Numbers)(&e.Cost)), 0, time.Duration(0)
 	needs := (&store.Op{Headroom: k.headroom}).Needs(k.limits.Law, &units)
 	defer func(rem time.Duration) { s.Rem = rem }(s.Rem)
@@ -140,6 +142,7 @@ func (*Bucket) explainLimits(e *Explanation, r *reply, k *Clock) (longest time.D
 			continue
 		}
 		law, n := &k.limits.Law[at], needs[at]
+		l.Pace, l.UsedUpIn = b.foresee(r, at, waiting)
 		l.Headroom = n - units[at]
 		l.Wait = s.Alone(k.limits.Law, at, n)
 		longest = max(longest, l.Wait)
@@ -153,6 +156,26 @@ func (*Bucket) explainLimits(e *Explanation, r *reply, k *Clock) (longest time.D
 		at++
 	}
 	return longest
+}
+
+// foresee returns State.Pace and State.UsedUpIn of the limit i, behind calls that wait.
+func (b *Bucket) foresee(r *reply, i int, waiting *Cost) (pace float64, in time.Duration) {
+	p := b.slow.Load()
+	if p == nil || p.watches.Load() == nil || len(r.Share) > 0 || r.State.Corrupt {
+		return 0, 0
+	}
+	law, rate := r.Force.Law, math.Inf(1) // at which they leave by the other limits
+	units := waiting[law[i].Unit]
+	for j := range law {
+		if n := waiting[law[j].Unit]; j != i && n > 0 && units > 0 && law[j].Rate > 0 {
+			rate = min(rate, law[j].Rate*r.State.Speed*units/n)
+		}
+	}
+	pace, in = p.watches.quotas.Load().Foresee(&r.State, i, units, rate)
+	if in == forecast.Never {
+		in = 0
+	}
+	return pace, in
 }
 
 // String explains in words, on a line each for the answer, the hold, the speed and the limits:

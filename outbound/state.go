@@ -36,6 +36,16 @@ type State struct {
 	// Speed is that of the bucket's clock: 1, or less while it recovers from
 	// refusals. The leak rate is that much slower.
 	Speed float64
+	// Pace is how many units a second of a quota all processes took lately. A quota is a calendar
+	// quota, or a window of at least a minute. The average is over a time as long as UsedUpIn, and at
+	// most over an eighth of the period: three hours of a day. Pace is set in an [Explanation] of a
+	// bucket with an observer: a page, or [Bucket.Observe]. If it is zero, it is unknown.
+	Pace float64
+	// UsedUpIn is how long until the quota is used up at that Pace, if that is before its period ends.
+	// Calls that wait in the asked queue leave as fast as the other limits let them. UsedUpIn is 0 if
+	// the quota lasts. It is also 0 until a quarter of the time to foresee was observed, or has passed
+	// in this period.
+	UsedUpIn time.Duration
 	// Wait is set in an [Explanation]: how long until the call's units fit in this limit alone,
 	// without a hold. It is negative if they never fit, or if it is unknown.
 	Wait time.Duration

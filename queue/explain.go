@@ -32,9 +32,10 @@ func (q *Queue) ExplainLast(ctx context.Context, c outbound.Cost, n int) (outbou
 	}
 	inFront, before := q.inFront()
 	q.mu.Lock()
-	booked := q.line.unbooked.seq
+	booked, wait := q.line.unbooked.seq, before
+	q.line.addTo(&wait)
 	q.mu.Unlock()
-	e, k, err := q.bucket.ExplainBeside(ctx, c, q.config.Headroom)
+	e, k, err := q.bucket.ExplainBeside(ctx, c, q.config.Headroom, wait.all)
 	if err != nil {
 		return e, err
 	}

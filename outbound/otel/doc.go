@@ -23,6 +23,7 @@
 //	dripfeed.limit.level             gauge      {unit}         limiter, limit *
 //	dripfeed.limit.capacity          gauge      {unit}         limiter, limit *
 //	dripfeed.limit.leak_rate         gauge      -              limiter, limit *
+//	dripfeed.limit.used_up_in        gauge      s              limiter, limit *
 //	dripfeed.refusals                counter    {call}         limiter, reason
 //	dripfeed.hold.remaining          gauge      s              limiter, reason *
 //	dripfeed.hold.time               counter    s              limiter *

@@ -40,6 +40,7 @@
 //	dripfeed_limit_level{limiter, limit}               units that count, those of booked calls too
 //	dripfeed_limit_capacity{limiter, limit}            1 for Per
 //	dripfeed_limit_leak_rate{limiter, limit}           units per second
+//	dripfeed_limit_used_up_in_seconds{limiter, limit}  of a quota, if it will be used up
 //	dripfeed_refusals_total{limiter, reason}           calls that the API has refused
 //	dripfeed_hold_remaining_seconds{limiter, reason}   for how long no call leaves
 //	dripfeed_hold_time_seconds_total{limiter}          of all holds

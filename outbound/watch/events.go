@@ -24,6 +24,7 @@ var kinds = map[string]struct {
 	outbound.EventSlowed:    {slog.LevelWarn, "the API has refused calls: they leave more slowly"},
 	outbound.EventLimits:    {slog.LevelInfo, "the limits were changed"},
 	outbound.EventForgotten: {slog.LevelWarn, "calls ended without Done, and counted as in flight until now"},
+	outbound.EventRunsOut:   {slog.LevelWarn, "a quota will be used up before it begins again, if calls go on leaving as fast"},
 	outbound.EventLate:      {slog.LevelWarn, "reservations were lost, because this process was late"},
 }
 
@@ -35,6 +36,7 @@ func describe(e *outbound.Event) (level slog.Level, words string, numbers []slog
 	}
 	return k.level, k.words, slices.DeleteFunc([]slog.Attr{
 		slog.Duration("for", e.Hold), slog.String("reason", e.Reason), slog.Float64("speed", math.Round(1000*e.Speed)/1000), slog.Int("calls", e.Calls),
+		slog.String("limit", e.Limit), slog.Duration("in", e.UsedUpIn),
 		slog.Duration("late", e.Late), slog.String("before", e.Before), slog.String("limits", e.Limits),
 	}, func(a slog.Attr) bool { return reflect.ValueOf(a.Value.Any()).IsZero() })
 }

@@ -97,6 +97,13 @@ var families = []family{
 	limitMetric("limit.level", "{unit}", "Units in the bucket, those included that are booked.", func(l *Limit) float64 { return l.Level }),
 	limitMetric("limit.capacity", "{unit}", "Units that the bucket holds.", func(l *Limit) float64 { return l.Capacity }),
 	limitMetric("limit.leak_rate", "", "Units a second that may leave in the long run.", func(l *Limit) float64 { return l.LeakRate }),
+	limiterMetric(Gauge, "limit.used_up_in", "s", "How long until the quota is used up, if that is before it begins again.", func(l *Limiter, s *samples) {
+		for i := range l.Limits {
+			if x := &l.Limits[i]; l.Err == "" && x.UsedUpIn > 0 {
+				s.put(x.UsedUpIn.Seconds(), x.Name, "")
+			}
+		}
+	}, "limit"),
 	limiterMetric(Counter, "refusals", "{call}", "Calls that the API has refused, by its reason.",
 		each(func(l *Limiter) map[string]uint64 { return l.Calls.ByReason }), "reason"),
 	limiterMetric(Gauge, "hold.remaining", "s", "For how long no call leaves.", func(l *Limiter, s *samples) {

@@ -176,6 +176,11 @@ func (r *row) judge() {
 	if r.refused {
 		say(Busy, "Calls of this key were refused by us lately.")
 	}
+	for _, l := range r.Limits {
+		if l.UsedUpIn > 0 && l.Level >= 0.8*l.Capacity && l.Level < l.Capacity {
+			say(Busy, "%s is used up in %s, if calls go on leaving as fast.", l.Name, brief(l.UsedUpIn))
+		}
+	}
 	for _, t := range r.Budgets {
 		if t.OtherClients >= 0.05 {
 			say(Calm, "Other clients have used about %.0f %% of %s.", 100*t.OtherClients, cmp.Or(t.Policy, "the quota"))

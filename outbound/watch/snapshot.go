@@ -88,6 +88,9 @@ type Limit struct {
 	NextIn   time.Duration
 	EmptyIn  time.Duration
 	InFlight bool // the level is of calls in progress
+	// Pace and UsedUpIn foresee when a quota is used up, as in [outbound.State]. They are 0 for a key.
+	Pace     float64
+	UsedUpIn time.Duration
 	// If a limit admits Of units in each Window of at most a minute, Used is how many of them this
 	// process was admitted in the last one, about. With other limits Of is 0.
 	Used, Of float64

@@ -136,7 +136,7 @@ func (r *row) explained(of *outbound.Explanation, err error, key string) {
 		s := &e.States[i]
 		r.HeldFor, r.Speed, r.Reason = s.HeldFor, s.Speed, s.Reason
 		l := Limit{Name: s.Label(), Unit: s.Limit.Unit, Level: s.Level, Capacity: s.Limit.Capacity, LeakRate: s.Limit.LeakRate,
-			NextIn: s.NextIn, EmptyIn: s.EmptyIn}
+			NextIn: s.NextIn, EmptyIn: s.EmptyIn, Pace: s.Pace, UsedUpIn: s.UsedUpIn}
 		plain := s.Limit
 		plain.Name, plain.Unit = "", 0
 		l.InFlight = plain.Lease(30*time.Second) == outbound.InFlight(int(plain.Capacity))

@@ -1,0 +1,44 @@
+package watch
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+)
+
+// A quota that will be used up has a metric from early on. From 80 % on the page and an event say so, and the log.
+func TestBoard_ForeseesAUsedUpQuota(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var board Board
+		var log lines
+		b := bucket(t, outbound.Daily(1_000, time.UTC))
+		defer b.Observe(Log(log.logger()))()
+		l := board.Add("api", b)
+		time.Sleep(2 * time.Second)
+		for i := range 810 {
+			if i == 750 {
+				exports(t, &board, `limit_used_up_in_seconds{limiter="api",limit="1000 per day UTC"} 15000`)
+				if l := only(t, &board); len(l.Trouble) > 0 || l.Severity != Calm {
+					t.Error("at 75 %:", l.Trouble)
+				}
+			}
+			time.Sleep(time.Minute)
+			take(t, l)
+		}
+		synctest.Wait()
+		is := only(t, &board)
+		if want := "1000 per day UTC is used up in 3 h 10 min, if calls go on leaving as fast."; len(is.Trouble) != 1 || is.Trouble[0] != want || is.Severity != Busy {
+			t.Errorf("%q, want %q", is.Trouble, want)
+		}
+		s := board.Snapshot(bg, Query{})
+		if len(s.Events) != 1 || s.Events[0].Kind != outbound.EventRunsOut {
+			t.Errorf("events %+v", s.Events)
+		}
+		if all := log.all(); len(all) != 1 || !strings.Contains(all[0], `limit="1000 per day UTC" in=3h20m`) {
+			t.Errorf("%q", all)
+		}
+	})
+}
