@@ -61,7 +61,7 @@ func swap(ctx context.Context, tx *sql.Tx, s *rowstore.Swap) error {
 		return err
 	}
 	s.Row = rowstore.Row{Token: uint64(token), Bytes: state}
-	s.Clock = time.Duration(time.Now().UnixNano()) // SQLite has no clock of its own
+	s.Clock, s.Own = time.Duration(time.Now().UnixNano()), true // SQLite has no clock of its own
 	if s.New == nil || s.Row.Token != s.Old || !s.InTime() {
 		return nil
 	}

@@ -18,6 +18,7 @@ type carrier struct {
 	locker Locker // nil if the rows cannot be locked
 	config *Config
 	worker uint64        // this Store's, in the records of the rows
+	worst  worst         // that it has reported
 	slots  chan struct{} // the calls of rows at a time
 	locks  chan struct{} // those of them that may wait for a lock
 }
@@ -47,7 +48,7 @@ func (c *carrier) Compose(t *engine.Trip) {
 		k = &key{name: c.config.name(t.Key.Bucket)}
 		t.Key.State = k
 	}
-	s := &step{carrier: c, trip: t, name: k.name, at: t.Clock.Truncate(time.Microsecond), alone: k.alone}
+	s := &step{carrier: c, trip: t, name: k.name, at: t.Clock.Truncate(time.Microsecond), alone: k.alone, skew: k.skew}
 	if t.Key.Apart {
 		s.lock, s.pause = k.pause == 0, k.pause
 	}
@@ -55,7 +56,10 @@ func (c *carrier) Compose(t *engine.Trip) {
 	if k.row == nil || s.at == 0 {
 		return
 	}
-	if s.was = k.row; !s.lock {
+	if s.was = k.row; s.own {
+		s.at = max(s.at, s.was.bucket.State.At)
+	}
+	if !s.lock {
 		s.made.make(s, s.was, s.at, 0)
 	}
 }
@@ -138,7 +142,7 @@ func (c *carrier) lock(ctx context.Context, a *engine.Attempt) {
 	defer leave()
 	s := a.State.(*step)
 	sw := Swap{Key: s.name}
-	n := &note{row: &row{}, race: true}
+	n := &note{row: &row{}, race: true, skew: s.skew}
 	if err := c.locker.Lock(ctx, &sw, func() { n = s.locked(ctx, &sw) }); err != nil {
 		a.Err = err
 		return
@@ -146,7 +150,7 @@ func (c *carrier) lock(ctx context.Context, a *engine.Attempt) {
 	a.Arrived = time.Now()
 	switch {
 	case sw.Busy:
-		n = &note{busy: true}
+		n = &note{busy: true, skew: s.skew}
 	case sw.Clock <= 0:
 		a.Err = errNoClock
 		return
@@ -159,7 +163,9 @@ func (c *carrier) lock(ctx context.Context, a *engine.Attempt) {
 
 // fill writes what an attempt has found.
 func fill(a *engine.Attempt, n *note, clock time.Duration) {
-	a.Note, a.Now = n, clock
+	if a.Note = n; clock > 0 {
+		a.Now = clock + n.ahead
+	}
 	worker := a.State.(*step).worker
 	if m := n.made; m != nil {
 		a.Reply, a.Recorded, a.Keep = m.reply, m.was.trip(worker), m.keep
@@ -178,6 +184,8 @@ func (c *carrier) Take(a *engine.Attempt) engine.Verdict {
 		return engine.Denied
 	}
 	k, s, n := a.Key.State.(*key), a.State.(*step), a.Note.(*note)
+	k.own, k.ahead = k.own || n.own, max(k.ahead, n.ahead)
+	a.Skew = c.worst.grown(n.ahead)
 	k.alone = n.made != nil && !n.race && k.races == 0 && k.pause == 0
 	if n.busy {
 		k.pause = min(max(2*k.pause, firstPause), lastPause)

@@ -20,6 +20,12 @@ func TestConformance_WithoutLocks(t *testing.T) {
 	outboundtest.TestStore(t, func(*testing.T) store.Store { return New(rows, Config{Timeout: time.Minute}) })
 }
 
+// Rows without a clock pass the conformance test.
+func TestConformance_OwnClocks(t *testing.T) {
+	rows := unlocked{&process{newTable(), func() time.Duration { return time.Hour }}}
+	outboundtest.TestStore(t, func(*testing.T) store.Store { return New(rows, Config{Timeout: time.Minute}) })
+}
+
 // A store passes the conformance test with its faults.
 func TestConformance_WithFaults(t *testing.T) {
 	rows := newTable()

@@ -36,6 +36,13 @@
 // ahead, buckets leak too early, and up to one Capacity more is admitted. If it is set back,
 // nothing more is.
 //
+// Some rows have no clock, so that each process reads its own. They set [Swap.Own]. The time of a
+// row is then the latest that any process has written, and runs on from there. It never steps back,
+// and all processes have the same share. If the clocks differ by S, the processes admit in any
+// interval W what the limits allow in W+S, and at most one Capacity more than in W. A process that
+// sees a clock ahead of its own by 10 ms or more reports [store.EventSkew]. It sees less by the
+// time that a row takes from the other process.
+//
 // # When the rows are unavailable
 //
 // No operation takes longer than Config.Timeout. Until then the store repeats it, and then all
@@ -61,6 +68,7 @@
 //	store.go    Config and Store, for programs
 //	key.go      what is known of a bucket's row, and its name
 //	row.go      the bytes of a row: the bucket, and the last steps of processes
+//	skew.go     the time of rows that have no clock
 //	step.go     what a step makes of a row
 //	carrier.go  what the engine asks: Compose, Send, Take
 package rowstore

@@ -23,7 +23,7 @@ func (m *mapRows) Swap(_ context.Context, swaps []rowstore.Swap) error {
 	defer m.mu.Unlock()
 	for i := range swaps {
 		s, key := &swaps[i], string(swaps[i].Key)
-		s.Clock = time.Duration(time.Now().UnixNano())
+		s.Clock, s.Own = time.Duration(time.Now().UnixNano()), true
 		if s.New != nil && m.rows[key].Token == s.Old && s.InTime() {
 			m.rows[key], s.Done = rowstore.Row{Token: s.Token, Bytes: s.New}, true
 		}

@@ -10,6 +10,7 @@ import (
 type key struct {
 	name  []byte
 	row   *row          // as it was last seen, or nil
+	skew                // of its time, as far as it is known
 	alone bool          // its last step found no other process at the row
 	races int           // that it has lost since its last step that went well
 	pause time.Duration // after it finds the row locked again, or 0

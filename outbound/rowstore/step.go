@@ -20,6 +20,7 @@ type step struct {
 	lock  bool // the step computes once it has locked the row
 	made  made // what it makes of the row as it was last seen, if it does not lock
 	at    time.Duration
+	skew  // of the key, when the step began
 
 	pause time.Duration // of an attempt that finds the row locked
 
@@ -48,7 +49,7 @@ func (m *made) make(s *step, was *row, now time.Duration, try int) {
 	}
 	m.row = was.next(bucket, record{s.worker, numberOf(s.trip, try)}, random())
 	m.bytes = m.row.append(nil)
-	m.keep = min(max(0, m.reply.Expire), forLong) + time.Minute
+	m.keep = min(max(0, m.reply.Expire), forLong) + time.Minute + s.ahead
 }
 
 // forLong is the longest that a row has to be kept. A limit drains in less, except for what a call
@@ -105,13 +106,14 @@ type note struct {
 	lost bool // it is unknown whether an attempt before was carried out
 	late bool // the time of the attempt was not the rows' time
 	race bool // another worker has written the row since it was last seen
+	skew
 }
 
 // swap returns the swap of all attempts.
 func (s *step) swap() Swap {
 	sw := Swap{Key: s.name}
 	if s.was != nil {
-		sw.Old, sw.Time = s.was.token, s.at
+		sw.Old, sw.Time = s.was.token, (s.at - s.ahead).Truncate(time.Microsecond)
 		sw.New, sw.Token, sw.Keep = s.made.bytes, s.made.row.token, s.made.keep
 	}
 	return sw
@@ -119,7 +121,8 @@ func (s *step) swap() Swap {
 
 // swapped returns what a swap has come to.
 func (s *step) swapped(sw *Swap) *note {
-	n := &note{busy: sw.Busy}
+	n := &note{busy: sw.Busy, skew: s.skew}
+	defer func() { n.see(sw, n.row) }()
 	switch {
 	case s.was == nil:
 		n.row = read(sw.Row)
@@ -148,7 +151,8 @@ func (s *step) swapped(sw *Swap) *note {
 func (s *step) locked(ctx context.Context, sw *Swap) *note {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := &note{row: read(sw.Row)}
+	n := &note{row: read(sw.Row), skew: s.skew}
+	n.see(sw, n.row)
 	n.race = s.was != nil && n.row.token != s.was.token
 	if ctx.Err() != nil {
 		n.busy = true
@@ -171,7 +175,7 @@ func (s *step) locked(ctx context.Context, sw *Swap) *note {
 		s.tries = s.tries[:0] // the row is locked without a record of them, so that they cannot be written later
 	}
 	m := new(made)
-	m.make(s, n.row, sw.Clock, len(s.tries))
+	m.make(s, n.row, sw.Clock+n.ahead, len(s.tries))
 	s.tries = append(s.tries, m)
 	n.row, n.made = m.row, m
 	sw.New, sw.Token, sw.Keep = m.bytes, m.row.token, m.keep

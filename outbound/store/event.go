@@ -43,9 +43,13 @@ const (
 	// allow. Each process that remembers the bucket reports it, at most once a minute for each key.
 	// An empty key that has expired is no loss.
 	EventDataLoss
+	// EventSkew is a store in rows without a clock, whose processes have clocks that differ. Err
+	// says by how much. Package rowstore says what that costs. The event comes again only if the
+	// difference has doubled.
+	EventSkew
 )
 
-var storeEvents = [...]string{"unknown", "down", "up", "corrupt", "lost", "denied", "dataloss"}
+var storeEvents = [...]string{"unknown", "down", "up", "corrupt", "lost", "denied", "dataloss", "skew"}
 
 // String returns the kind in one word: "down".
 func (k StoreEventKind) String() string {

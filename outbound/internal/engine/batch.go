@@ -138,6 +138,9 @@ func (b *batch) take(todo []Attempt, sent, arrived time.Time) {
 			continue
 		}
 		v := sh.config.Carrier.Take(a)
+		if a.Skew != nil {
+			sh.report(store.EventSkew, "", a.Skew)
+		}
 		if cap(a.Reply.Charges) > cap(*a.buffer) {
 			*a.buffer = a.Reply.Charges
 		}

@@ -119,6 +119,9 @@ type Attempt struct {
 	// Doubt is, with Done, why the key may not be as package store would have left it. The engine
 	// reports it as an EventCorrupt.
 	Doubt error
+	// Skew is, if the carrier has found clocks that differ too much, what it has found. The engine
+	// reports it as an EventSkew.
+	Skew error
 	// Err is why there is no reply.
 	Err error
 	// Unasked says that no store was asked, although the verdict is Requeue.
