@@ -16,13 +16,26 @@ import (
 var replies = sync.Pool{New: func() any { return new(reply) }}
 
 // acquire is Acquire for a call that the word cannot decide.
-func (b *Bucket) acquire(ctx context.Context, c Cost) (Call, error) {
+func (b *Bucket) acquire(ctx context.Context, c Cost, p *Permit) error {
 	if c.charged() == (Cost{}) && b.slots().Most() == 0 {
-		return b.acquireNothing(ctx, &c)
+		return p.of(b.acquireNothing(ctx, &c))
 	}
-	if k, done, err := b.takeHere(&c); done {
-		return k, err
+	if done, err := b.takeHere(&c, p); done {
+		return err
 	}
+	return p.of(b.acquireStep(ctx, c))
+}
+
+// of makes the permit that of a call.
+func (p *Permit) of(k *call, err error) error {
+	if err == nil {
+		p.call = k
+	}
+	return err
+}
+
+// acquireStep is acquire by a step.
+func (b *Bucket) acquireStep(ctx context.Context, c Cost) (*call, error) {
 	k := &call{core: &b.core, cost: [1]reports.Numbers{c}}
 	var end time.Time
 	ahead, wait := b.ahead(), time.Duration(0)
@@ -122,28 +135,31 @@ func (b *Bucket) punctual(ctx context.Context, k *call, r *reply, asked time.Tim
 
 // takeHere charges a call to the key in this process directly, if it has no other work. It
 // reports whether it has decided.
-func (b *Bucket) takeHere(c *Cost) (admitted Call, done bool, err error) {
+func (b *Bucket) takeHere(c *Cost, permit *Permit) (done bool, err error) {
 	p := b.slow.Load()
 	if p == nil || p.slots.Most() > 0 || p.watches.Load() != nil || !p.Direct() {
-		return nil, false, nil
+		return false, nil
 	}
 	f := p.Force()
 	if check(&f.Limits, b.key, c, 0) != nil {
-		return nil, false, nil
+		return false, nil
 	}
 	n := f.Units((*reports.Numbers)(c))
 	var k *call
 	t, why := p.Take(f, &n, func(at time.Duration) *store.Charge {
-		k = &call{core: &b.core, cost: [1]reports.Numbers{*c}, admitted: at}
+		k, permit.uses = revive()
+		k.core, k.cost[0], k.admitted = &b.core, reports.Numbers(*c), at
 		return &k.charge[0]
 	}, func(s *store.State) { k.noteState(f, s, nil, 0, &f.Limits, s) })
 	switch {
 	case !t.Done:
-		return nil, false, nil
+		return false, nil
 	case t.Booked:
-		return k, true, nil
+		permit.call, permit.core = k, &b.core
+		permit.fill.At, permit.fill.Word = int64(k.admitted), k.charge[0].Epoch
+		return true, nil
 	}
-	return nil, true, b.throttled(f, t.Wait, t.Rem, why, t.Limit)
+	return true, b.throttled(f, t.Wait, t.Rem, why, t.Limit)
 }
 
 // withinKey is the key of a context with which a job's further requests are acquired. Its value is
@@ -176,7 +192,7 @@ func (b *Bucket) giveBack(calls ...key.Booking) <-chan error {
 
 // acquireNothing is acquire for a call that costs nothing. It is admitted unless a hold lasts, also
 // before calls that are booked.
-func (b *Bucket) acquireNothing(ctx context.Context, c *Cost) (Call, error) {
+func (b *Bucket) acquireNothing(ctx context.Context, c *Cost) (*call, error) {
 	k := &call{core: &b.core, admitted: now()}
 	var r reply
 	if err := b.look(ctx, "look", &step{}, &r); err != nil {

@@ -139,7 +139,7 @@ func (p *Permit) bucket() *core {
 	if p == nil {
 		return nil
 	}
-	if k, ok := p.call.(interface{ bucket() *core }); ok {
+	if k, ok := p.call.(interface{ bucket() *core }); ok && p.uses == 0 {
 		return k.bucket()
 	}
 	return p.core

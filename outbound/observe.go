@@ -95,7 +95,7 @@ func (o *observer) acquire(ctx context.Context, c Cost) (p Permit, at, wait time
 			return p, time.Duration(p.fill.At), 0, err
 		}
 		begin = now()
-		p.call, err = o.bucket.acquire(ctx, c)
+		err = o.bucket.acquire(ctx, c, &p)
 	} else {
 		begin = now()
 		p, err = o.limiter.Acquire(ctx, c)

@@ -27,12 +27,17 @@ import (
 // report fails, the call stays charged. A permit belongs to one call. Do not call its methods
 // concurrently. It is a value, which needs no allocation, but do not copy it: settling through a
 // copy, too, would return units twice. The methods of the zero Permit have no effect.
+//
+// Settle and answers count after Done, too. A bucket in memory with several limits or a window
+// remembers its last thousand calls that have ended. After that it ignores a Settle, and the units
+// stay charged. A refusal and a hold still count.
 type Permit struct {
 	call Call
 	// What follows is what the call has taken of the core's word, if core is not nil.
 	core     *core
 	fill     key.Fill
 	flags    uint8
+	uses     uint32                        // of the call's object: see [call.is]
 	pin      *atomic.Int64                 // what counts this permit as one in use
 	listener interface{ Answered(Answer) } // is called with each answer, or nil
 }
@@ -95,8 +100,10 @@ func (p *Permit) Settle(used Cost) {
 	case p.ofWord() && used[p.core.word.Unit()] == p.fill.Units:
 		p.flags |= flagSettled
 	default:
-		if c := p.end(); c != nil {
-			c.Settle(used)
+		if k, ok := p.end().(*call); ok {
+			k.settle(p.uses, used)
+		} else if p.call != nil {
+			p.call.Settle(used)
 		}
 	}
 }
@@ -129,9 +136,19 @@ func (p *Permit) Answered(a Answer) {
 		if a.fails() {
 			p.flags |= flagFailed
 		}
-	} else if c := p.end(); c != nil {
-		c.Answered(a)
+	} else if k, ok := p.end().(*call); ok && !k.answered(p.uses, a) {
+		p.forgotten().answered(0, a)
+	} else if !ok && p.call != nil {
+		p.call.Answered(a)
 	}
+}
+
+// forgotten returns what stands for a call that is used again, for an answer to it: one of an
+// unknown charge.
+func (p *Permit) forgotten() *call {
+	k := &call{core: p.core, admitted: time.Duration(p.fill.At), flags: flagSettled}
+	k.charge[0] = store.Charge{Born: never, Epoch: p.fill.Word}
+	return k
 }
 
 // Listen calls l with each answer to the call, before the answer has its effect, for metrics. l
@@ -220,8 +237,11 @@ func (p *Permit) State() State {
 	if p == nil {
 		return State{}
 	}
-	if p.core != nil {
+	if p.core != nil && p.uses == 0 {
 		return p.core.ofWord(p.fill.Word, time.Duration(p.fill.At))
+	}
+	if k, ok := p.call.(*call); ok {
+		return k.state(p.uses)
 	}
 	if k, ok := p.call.(interface{ State() State }); ok {
 		return k.State()
@@ -239,7 +259,9 @@ func (p *Permit) Done() {
 	if l, ok := p.listener.(ender); ok {
 		l.Done()
 	}
-	switch {
+	switch k, ok := p.call.(*call); {
+	case ok:
+		k.done(p.uses)
 	case p.call != nil:
 		p.call.Done()
 	case p.core != nil && p.flags&(flagFailed|flagKnown) == 0:
@@ -280,7 +302,7 @@ func (p *Permit) Pending() bool {
 		return true
 	}
 	if k, ok := p.call.(interface{ pending() bool }); ok {
-		return k.pending()
+		return p.uses == 0 && k.pending() // a call that is used again has no slot
 	}
 	return p.call != nil
 }
@@ -358,7 +380,8 @@ type call struct {
 	core  *core
 	slot  *slots.Slot // of the call in flight, or nil
 	mu    sync.Mutex
-	flags uint8 // mu protects it and charge, against a Done during a late answer
+	flags uint8  // mu protects it and charge, against a Done during a late answer
+	uses  uint32 // how often the object has been a call, or 0 if it is one call only; mu protects it
 
 	// What State returns, in as few bytes as can be.
 	nearest                  int8 // the index of the limit, or -1 for the limit on calls in flight
@@ -402,8 +425,28 @@ func (k *call) noteState(f *key.Force, whole *store.State, a *slots.Limit, used 
 	}
 }
 
-// State returns the state of the nearest limit when the call was charged.
-func (k *call) State() State {
+// is locks the call, if it is still the one of a permit: an object that has been a call can be
+// another one later. The exported methods are for an object that is one call only.
+func (k *call) is(uses uint32) bool {
+	k.mu.Lock()
+	if k.uses != uses {
+		k.mu.Unlock()
+		return false
+	}
+	return true
+}
+
+func (k *call) State() State      { return k.state(0) }
+func (k *call) Settle(used Cost)  { k.settle(0, used) }
+func (k *call) Answered(a Answer) { k.answered(0, a) }
+func (k *call) Done()             { k.done(0) }
+
+// state returns the state of the nearest limit when the call was charged.
+func (k *call) state(uses uint32) State {
+	if !k.is(uses) {
+		return State{}
+	}
+	defer k.mu.Unlock()
 	if k.force == nil {
 		return State{}
 	}
@@ -452,8 +495,10 @@ func (k *call) once(flags uint8) bool {
 	return true
 }
 
-func (k *call) Settle(used Cost) {
-	k.mu.Lock()
+func (k *call) settle(uses uint32, used Cost) {
+	if !k.is(uses) {
+		return
+	}
 	defer k.mu.Unlock()
 	if !used.real() || k.flags&(flagSettled|flagVoid) != 0 {
 		return
@@ -468,11 +513,14 @@ func (k *call) Settle(used Cost) {
 	k.core.settle(reports.Report{Report: store.Report{Kind: store.Settled, Charge: &k.charge[0]}, By: k.by(), Used: used, Cost: k.cost[0]})
 }
 
-func (k *call) Answered(a Answer) {
-	k.mu.Lock()
+// answered reports whether the object is still the same call.
+func (k *call) answered(uses uint32, a Answer) bool {
+	if !k.is(uses) {
+		return false
+	}
 	defer k.mu.Unlock()
 	if k.flags&flagVoid != 0 {
-		return
+		return true
 	}
 	if a.fails() {
 		k.flags |= flagFailed
@@ -487,6 +535,7 @@ func (k *call) Answered(a Answer) {
 	default:
 		k.core.report(a.report(&k.charge[0], k.by()))
 	}
+	return true
 }
 
 // sentLate settles the call to nothing, and an unknown charge to its cost: that counts from now on.
@@ -505,8 +554,10 @@ func (k *call) sentLate(by time.Duration) {
 	o.SentLate() // after the reports: what is booked before they arrive is too early
 }
 
-func (k *call) Done() {
-	k.mu.Lock()
+func (k *call) done(uses uint32) {
+	if !k.is(uses) {
+		return
+	}
 	was := k.flags
 	k.flags |= flagDone
 	k.mu.Unlock()
@@ -517,7 +568,9 @@ func (k *call) Done() {
 		k.core.slots().Adapt(k.admitted, false)
 		k.core.succeeded(k.charge[0].Epoch)
 	}
-	k.leave()
+	if k.leave(); uses != 0 {
+		retire(k)
+	}
 }
 
 func (k *call) pending() bool { return k.slot != nil && !k.slot.Ended() }

@@ -61,6 +61,8 @@ func contenders() []contender {
 		floorMutex(),
 		dripfeed(),
 		dripfeedLimits(),
+		byHand(),
+		xtimeThree(),
 		dripfeedQueue(),
 		dripfeedAcquire(),
 		xtime(),

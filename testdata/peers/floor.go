@@ -55,6 +55,53 @@ func (l *mutexLimit) take() bool {
 	return ok
 }
 
+// handLimits are three token buckets behind a mutex, as people write them.
+type handLimits struct {
+	mu     sync.Mutex
+	last   time.Time
+	limits [3]struct{ tokens, burst, rate float64 }
+}
+
+func (h *handLimits) take() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	sec := now.Sub(h.last).Seconds()
+	h.last = now
+	ok := true
+	for i := range h.limits {
+		l := &h.limits[i]
+		l.tokens = min(l.burst, l.tokens+sec*l.rate)
+		ok = ok && l.tokens >= 1
+	}
+	for i := range h.limits {
+		if ok {
+			h.limits[i].tokens--
+		}
+	}
+	return ok
+}
+
+// byHand has three limits. Only the last may refuse.
+func byHand() contender {
+	build := func(burst, rate float64) func() (func() bool, error) {
+		return func() (func() bool, error) {
+			h := &handLimits{last: time.Now()}
+			for i := range h.limits {
+				h.limits[i].tokens, h.limits[i].burst, h.limits[i].rate = plenty, plenty, plenty
+			}
+			h.limits[2].tokens, h.limits[2].burst, h.limits[2].rate = burst, burst, rate
+			return h.take, nil
+		}
+	}
+	return contender{
+		name:   "by hand, three limits",
+		admit:  build(plenty, plenty),
+		refuse: build(1, 1/time.Hour.Seconds()),
+		alone:  true,
+	}
+}
+
 func floor() contender {
 	return contender{
 		name: "floor",

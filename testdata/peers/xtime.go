@@ -34,6 +34,22 @@ func xtime() contender {
 	}
 }
 
+// xtimeThree asks three limiters in a row. Only the last may refuse.
+func xtimeThree() contender {
+	build := func(last func() *rate.Limiter) func() (func() bool, error) {
+		return func() (func() bool, error) {
+			a, b, c := rate.NewLimiter(plenty, plenty), rate.NewLimiter(plenty, plenty), last()
+			return func() bool { return a.Allow() && b.Allow() && c.Allow() }, nil
+		}
+	}
+	return contender{
+		name:   "x/time/rate, three in a row",
+		admit:  build(func() *rate.Limiter { return rate.NewLimiter(plenty, plenty) }),
+		refuse: build(func() *rate.Limiter { return rate.NewLimiter(rate.Every(time.Hour), 1) }),
+		alone:  true,
+	}
+}
+
 type xtimeTransport struct {
 	base  http.RoundTripper
 	limit *rate.Limiter

@@ -1,0 +1,51 @@
+package outbound
+
+import "sync"
+
+// lately is how many calls that have ended on a processor are kept for late answers, before the
+// oldest of them is used again for another call. Those of an idle process are forgotten: they are
+// in a pool.
+const lately = 1024
+
+// retired are calls that have ended, oldest first, in a ring.
+type retired struct {
+	calls   []*call
+	next, n int // the next to be used again, and how many there are
+}
+
+// retirees are those of each processor.
+var retirees = sync.Pool{New: func() any { return &retired{calls: make([]*call, lately)} }}
+
+// retire keeps a call that has ended.
+func retire(k *call) {
+	r := retirees.Get().(*retired)
+	if r.n == len(r.calls) { // the oldest is left to its permit
+		r.take()
+	}
+	r.calls[(r.next+r.n)%len(r.calls)] = k
+	r.n++
+	retirees.Put(r)
+}
+
+// take takes the oldest out.
+func (r *retired) take() (k *call) {
+	k, r.calls[r.next] = r.calls[r.next], nil
+	r.next, r.n = (r.next+1)%len(r.calls), r.n-1
+	return k
+}
+
+// revive returns an object for a new call, and how often it has been used.
+func revive() (k *call, uses uint32) {
+	r := retirees.Get().(*retired)
+	if r.n == len(r.calls) {
+		k = r.take()
+	}
+	// A late answer at this moment keeps the object. It may wait for the lock of the key, which this
+	// caller holds.
+	if retirees.Put(r); k == nil || !k.mu.TryLock() {
+		return &call{uses: 1}, 1
+	}
+	defer k.mu.Unlock()
+	k.uses, k.flags = max(1, k.uses+1), 0
+	return k, k.uses
+}

@@ -1,0 +1,156 @@
+package outbound
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// fewCalls has the next calls use the objects of the latest n again, on any processor.
+func fewCalls(t *testing.T, n int) {
+	made := retirees.New
+	retirees = sync.Pool{New: func() any { return &retired{calls: make([]*call, n)} }}
+	t.Cleanup(func() { retirees = sync.Pool{New: made} })
+}
+
+// several are limits of which no word keeps the state.
+func several() []Limit {
+	return []Limit{{Capacity: 1000, LeakRate: 0.001}, {Capacity: 1000, LeakRate: 0.001, Name: "other"}, Window(1000, time.Hour)}
+}
+
+// decided returns a bucket that decides directly, as from its second call on.
+func decided(t *testing.T) *Bucket {
+	b := Must(NewBucket("several", several()...))
+	p := mustAcquire(t, b)
+	p.Settle(Cost{})
+	p.Done()
+	return b
+}
+
+// again makes calls until one uses the object of a permit's call.
+func again(t *testing.T, b *Bucket, p *Permit) *Permit {
+	t.Helper()
+	for range 1000 {
+		q := mustAcquire(t, b)
+		if q.call == p.call {
+			return q
+		}
+		q.Settle(Cost{})
+		q.Done()
+	}
+	if !raced { // with the race detector, a pool forgets some
+		t.Fatal("the object was not used again")
+	}
+	t.Skip("the pool has forgotten the object")
+	return nil
+}
+
+// A permit whose call was forgotten does nothing to the call that uses its object.
+func TestPermit_ForgottenCallIsNoOther(t *testing.T) {
+	fewCalls(t, 2)
+	synctest.Test(t, func(t *testing.T) {
+		b := decided(t)
+		p := mustAcquire(t, b)
+		p.Done()
+		was, other := *p, decided(t)
+		q := again(t, other, p)
+		for _, late := range []*Permit{p, &was} {
+			late.Settle(Cost{})
+			late.Settle(Cost{500})
+			if s := late.State(); s != (State{}) {
+				t.Errorf("state %+v of a forgotten call", s)
+			}
+			late.flags &^= flagDone
+			late.Done()
+		}
+		if one, two := level(t, b, 2), level(t, other, 2); one != 1 || two != 1 {
+			t.Errorf("levels %g and %g, want 1 and 1", one, two)
+		}
+		q.Settle(Cost{})
+		if n := level(t, other, 2); n != 0 {
+			t.Errorf("level %g after the settle of the call itself", n)
+		}
+		p.Refused(time.Minute)
+		admit(t, other, 1)
+		if full := refused(t, b, Cost{1}); !full.Held || full.RetryAfter.Round(time.Second) != time.Minute {
+			t.Errorf("%v, want a hold of a minute", full)
+		}
+		if n := p.bucket(); n != &b.core {
+			t.Error("the permit is of another bucket")
+		}
+	})
+}
+
+// A late answer to a call that is not forgotten is as one to any call.
+func TestPermit_LateAnswerFindsItsCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("late", several()...))
+		all := make([]*Permit, 100)
+		for i := range all {
+			all[i] = mustAcquire(t, b)
+			all[i].Done()
+		}
+		for i, p := range all {
+			p.Settle(Cost{float64(i % 3)})
+			p.Settle(Cost{500})
+		}
+		if n := level(t, b, 2); n != 33+2*33 { // 34 of 0, 33 of 1, 33 of 2
+			t.Errorf("level %g after late settles, want 99", n)
+		}
+	})
+}
+
+// Late answers from other goroutines meet the calls that use their objects, and touch none of them.
+func TestPermit_LateAnswersFromOthers(t *testing.T) {
+	fewCalls(t, 3)
+	b := Must(NewBucket("others", Limit{Capacity: 1e6, LeakRate: 1}, Limit{Capacity: 1e6, LeakRate: 1, Name: "other"}, Window(1e6, time.Hour)))
+	late := make(chan Permit, 64)
+	var callers, liars sync.WaitGroup
+	for range 4 {
+		liars.Go(func() {
+			for p := range late {
+				p.Settle(Cost{1, 5}) // as it was charged: no limit counts the other unit
+				p.Hold(-1)
+				_ = p.State()
+				p.Done()
+			}
+		})
+		callers.Go(func() {
+			for i := range 2000 {
+				p := mustAcquire(t, b)
+				if i%2 == 0 {
+					p.Settle(Cost{})
+				}
+				p.Done()
+				late <- *p
+			}
+		})
+	}
+	callers.Wait()
+	close(late)
+	liars.Wait()
+	if n := level(t, b, 2); n != 4000 {
+		t.Errorf("level %g after 8000 calls of which half have left, want 4000", n)
+	}
+}
+
+// A call by several limits, or by a window, needs no memory of its own.
+func TestAcquire_SeveralLimitsAllocateNothing(t *testing.T) {
+	if raced {
+		t.Skip("with the race detector, a pool forgets some")
+	}
+	wide := Limit{Capacity: 1e9, LeakRate: 1e9}
+	for _, limits := range [][]Limit{{wide, wide.Of(0, "second"), wide.Of(0, "third")}, {Window(1_000_000, time.Hour)}} {
+		b := Must(NewBucket("memory", limits...))
+		one := func() {
+			p := admit(t, b, 1)
+			p.Settle(Cost{1})
+			p.Answered(Answer{Kind: AnswerRemaining, Wait: time.Hour, Remaining: Cost{1e10, -1, -1, -1}})
+			p.Done()
+		}
+		if n := testing.AllocsPerRun(8*lately, one); n > 0 { // rounded down
+			t.Errorf("%v: %v allocations a call", limits, n)
+		}
+	}
+}
