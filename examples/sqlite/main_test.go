@@ -8,20 +8,26 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/rowstore"
+	"github.com/dripfeed/dripfeed/outbound/rowstore/rowstest"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// rowsOf returns a store of its own on a file, as another process has it.
-func rowsOf(t *testing.T, file string) *rowstore.Store {
+// rowsOf opens a file, as another process does.
+func rowsOf(t *testing.T, file string) *rows {
 	t.Helper()
 	rows, err := open(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = rows.db.Close() })
-	return rowstore.New(rows, rowstore.Config{Timeout: time.Minute})
+	return rows
+}
+
+// storeOf returns a store of its own on a file.
+func storeOf(t *testing.T, file string) *rowstore.Store {
+	t.Helper()
+	return rowstore.New(rowsOf(t, file), rowstore.Config{Timeout: time.Minute})
 }
 
 // together runs f n times at the same time.
@@ -36,7 +42,7 @@ func together(n int, f func(i int)) {
 // Buckets in a SQLite file conform to the contract of stores.
 func TestRows_Conform(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "buckets.db")
-	outboundtest.TestStore(t, func(t *testing.T) store.Store { return rowsOf(t, file) })
+	rowstest.TestRows(t, func(t *testing.T) rowstore.Rows { return rowsOf(t, file) })
 }
 
 // Two runs in sequence, of two processes each, share the limit.
@@ -44,7 +50,7 @@ func TestRows_OutliveTheirProcess(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "buckets.db")
 	var admitted atomic.Int32
 	for range 2 {
-		stores := []store.Store{rowsOf(t, file), rowsOf(t, file)}
+		stores := []store.Store{storeOf(t, file), storeOf(t, file)}
 		together(len(stores), func(i int) {
 			bucket := outbound.Must(outbound.NewSharedBucket(stores[i], "key", outbound.Limit{Capacity: 30, LeakRate: 1e-5}))
 			for range 20 {

@@ -39,7 +39,8 @@ func TestStore(t *testing.T, newStore func(t *testing.T) store.Store, hooks ...S
 }
 
 // StoreHooks do to a store what the test cannot do from outside. Each is optional. The test skips
-// the cases that need a hook which is nil.
+// the cases that need a hook which is nil: go test -v lists them. Package rowstore/rowstest has all
+// hooks for any rows.
 type StoreHooks struct {
 	// Break makes the server behind s, or whatever keeps its state, answer s no more until mend is
 	// called. It is best if the server hangs, and second best if it is down. Other stores go on.

@@ -4,7 +4,9 @@
 //	store := rowstore.New(myRows, rowstore.Config{})
 //	bucket, err := outbound.NewSharedBucket(store, "shopify:"+shop, outbound.Limit{Capacity: 39, LeakRate: 2})
 //
-// Package pgstore does so for PostgreSQL, in SQL. The example has the rows of a map.
+// Package pgstore does so for PostgreSQL, in SQL. The example has the rows of a map. Package
+// rowstest is the test that Rows have to pass. A database that one process has to itself, such as
+// bbolt or badger, shares no bucket: it only keeps the buckets over a restart.
 //
 // # What it adds to the rows
 //

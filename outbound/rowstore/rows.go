@@ -51,9 +51,10 @@ type Swap struct {
 	// Row is the row as it is now. Its Bytes may be nil if it has the token Old, or if Done is set.
 	// Its Bytes must not change from then on.
 	Row Row
-	// Clock is the Unix time of the rows, in nanoseconds. It is read after the row was, and once no
-	// other process can change the row. If the rows have no clock that all processes read, it is
-	// time.Now, or the clock of the server that has answered, and Own is true.
+	// Clock is the Unix time of the rows, in nanoseconds, with microseconds: NOW(6) in MySQL. It is
+	// read after the row was, and once no other process can change the row. If the rows have no
+	// clock that all processes read, it is time.Now, or the clock of the server that has answered,
+	// and Own is true.
 	Clock time.Duration
 	// Own says that other processes may read another clock. The time of a row then follows the
 	// clock that is furthest ahead, as the package says under "Time".
