@@ -25,6 +25,8 @@ import (
 // At most workers items have been taken and not yet been yielded, however many there are: a slow
 // loop slows the jobs down. Ranging again begins again.
 //
+// The Progress of a queue, as l, knows how many jobs are left, and when the last one begins.
+//
 // When ctx is done Each takes no more items. Running jobs continue with their ctx, and an item that
 // was taken but not run is yielded with ctx's error. After the loop, ctx.Err() shows that there may
 // be more items. A break or return takes no more items either, and waits for the running jobs

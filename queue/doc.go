@@ -42,7 +42,7 @@
 // the reply.
 //
 // [Queue.Explain] returns the same time, and whether it is exact or a lower bound.
-// [Queue.ExplainLast] returns it for many calls.
+// [Queue.ExplainLast] returns it for many calls, and [Queue.Progress] while they are made.
 //
 // A new call takes some 100 ns of CPU, however many calls wait. After a hold or a change of limits
 // the queue looks at all calls again, 2,048 at a time, and frees its lock in between.

@@ -24,32 +24,50 @@ func (q *Queue) Explain(ctx context.Context, c outbound.Cost) (outbound.Explanat
 // progress: when will 4,000 calls have left? If n is not from 1 to 1e9, the error is
 // [outbound.ErrInvalid].
 func (q *Queue) ExplainLast(ctx context.Context, c outbound.Cost, n int) (outbound.Explanation, error) {
-	if err := q.invalid(); err != nil {
-		return outbound.Explanation{}, err
-	}
 	if n < 1 || n > mostExplained {
 		return outbound.Explanation{}, fmt.Errorf("queue: %w: %d calls to explain", outbound.ErrInvalid, n)
 	}
+	ahead := c
+	for i := range c {
+		ahead[i] = float64(n-1) * max(0, c[i])
+	}
+	return q.explain(ctx, c, n, &ahead, false)
+}
+
+// explain is ExplainLast. The calls before the last cost ahead in all, and as much each as the last
+// unless they are mixed. If n is 0, the last is one that waits already, and ahead is its cost with
+// a minus, so that it is counted once.
+func (q *Queue) explain(ctx context.Context, c outbound.Cost, n int, ahead *outbound.Cost, mixed bool) (outbound.Explanation, error) {
+	if err := q.invalid(); err != nil {
+		return outbound.Explanation{}, err
+	}
+	asked := c
+	if n == 0 { // the bucket has charged it, or the sums count it
+		asked = free
+	}
 	inFront, before := q.inFront()
+	before.mixed = before.mixed || mixed
 	q.mu.Lock()
 	booked, wait := q.line.unbooked.seq, before
 	q.line.addTo(&wait)
 	q.mu.Unlock()
-	e, k, err := q.bucket.ExplainBeside(ctx, c, q.config.Headroom, wait.all)
+	e, k, err := q.bucket.ExplainBeside(ctx, asked, q.config.Headroom, wait.all)
 	if err != nil {
 		return e, err
 	}
-	for i := range c {
-		x := float64(n-1) * max(0, c[i])
-		before.all[i], before.far[i], before.sure[i] = before.all[i]+x, before.far[i]+x, before.sure[i]+x
-	}
+	before.add(ahead, 1)
 	q.mu.Lock()
+	if q.pumping { // the bucket may have booked what the line still counts
+		for i := range q.booking.Costs {
+			before.add(&q.booking.Costs[i], -1)
+		}
+	}
 	e.Calls, e.InFront, e.Ahead = n, inFront, q.line.n
 	e.Unanswered, e.UnansweredAfter = q.callTime.lately()
 	at, exact, limit := q.foresee(&k, &c, n, &before)
-	exact = exact && inFront == 0 && booked == q.line.unbooked.seq // else the clock does not count what was booked meanwhile
+	exact = exact && inFront == 0 && !q.pumping && booked == q.line.unbooked.seq // else the clock does not count what was booked meanwhile
 	q.mu.Unlock()
-	if e.Ahead+e.InFront+n > 1 && (e.Wait >= 0 || e.Because == "in flight") {
+	if (e.Ahead+e.InFront+n > 1 || n == 0) && (e.Wait >= 0 || e.Because == "in flight") {
 		foreseen(&e, time.Until(at), exact, limit)
 	}
 	return e, nil
@@ -78,6 +96,14 @@ func foreseen(e *outbound.Explanation, wait time.Duration, exact bool, limit str
 	}
 }
 
+// add adds a cost, times sign, to all sums.
+func (s *sums) add(c *outbound.Cost, sign float64) {
+	for i, n := range c {
+		n *= sign
+		s.all[i], s.far[i], s.sure[i] = s.all[i]+n, s.far[i]+n, s.sure[i]+n
+	}
+}
+
 // inFront returns the calls that wait in the queues in front of this one, and what they take of its
 // bucket.
 func (q *Queue) inFront() (n int, s sums) {
@@ -98,6 +124,9 @@ func (q *Queue) foresee(k *outbound.Clock, c *outbound.Cost, n int, s *sums) (at
 	l := &q.line
 	if len(l.unused) > 0 || !k.Known() { // the clock counts what returns
 		return q.head.soonest, false, ""
+	}
+	if booked := len(l.tickets); n == 0 && l.unbooked == &l.end && booked > 0 {
+		return k.Due(l.tickets[booked-1]), true, ""
 	}
 	l.addTo(s)
 	at, limit, err := s.bound(k, c)

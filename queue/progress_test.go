@@ -1,0 +1,127 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/queue"
+)
+
+// The time at which the last call leaves is right within 5 %, and one call's time, from the change on
+// that came last: none, a hold, a refusal by the API, a full window, and calls of several costs. If it
+// is a lower bound, it is below the truth.
+func TestProgress_TimeOfTheLastCall(t *testing.T) {
+	one, several := func(int) outbound.Cost { return outbound.Cost{1} }, func(i int) outbound.Cost { return outbound.Cost{1, float64(100 + i*37%400)} }
+	for _, c := range []struct {
+		name   string
+		limits []outbound.Limit
+		cost   func(int) outbound.Cost
+		calls  int
+		change func(*outbound.Permit)
+		bound  bool // a lower bound is all that can be known
+	}{
+		{name: "leaky", limits: []outbound.Limit{outbound.PerSecond(10)}, cost: one, calls: 1000},
+		{name: "hold", limits: []outbound.Limit{outbound.PerSecond(10)}, cost: one, calls: 1000, change: func(p *outbound.Permit) { p.Hold(time.Minute) }},
+		{name: "429", limits: []outbound.Limit{outbound.PerSecond(10)}, cost: one, calls: 3000, change: func(p *outbound.Permit) { p.Refused(20 * time.Second) }},
+		{name: "window", limits: []outbound.Limit{outbound.Window(100, time.Minute)}, cost: one, calls: 1000},
+		{name: "window and hold", limits: []outbound.Limit{outbound.Window(100, time.Minute)}, cost: one, calls: 1000, change: func(p *outbound.Permit) { p.Hold(5 * time.Minute) }},
+		{name: "several costs", limits: []outbound.Limit{{Capacity: 1000, LeakRate: 2000, Unit: 1}}, cost: func(i int) outbound.Cost { c := several(i); c[0] = outbound.Free; return c }, calls: 1000},
+		{name: "two limits", limits: []outbound.Limit{outbound.PerSecond(5), {Capacity: 1000, LeakRate: 2000, Unit: 1}}, cost: several, calls: 1000, bound: true},
+		{name: "limit and window", limits: []outbound.Limit{outbound.PerSecond(10), outbound.Window(300, time.Minute)}, cost: one, calls: 2000, bound: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				all := outbound.Cost{}
+				var items []int
+				for i := range c.calls {
+					items = append(items, i)
+					for u, n := range c.cost(i) {
+						all[u] += max(0, n)
+					}
+				}
+				type sample struct {
+					left    int
+					at, eta time.Time
+					atLeast bool
+				}
+				var samples []sample
+				var lastLeft time.Time
+				var mu sync.Mutex
+				p := queue.New(outbound.Must(outbound.NewBucket("api", c.limits...)), queue.Config{}).Progress(c.calls, all)
+				n := 0
+				for range outbound.Each(t.Context(), p, c.cost, 8, slices.Values(items), func(ctx context.Context, i int) error {
+					mu.Lock()
+					lastLeft = time.Now()
+					if i == c.calls/4 && c.change != nil {
+						c.change(outbound.PermitFrom(ctx))
+						samples = nil
+					}
+					mu.Unlock()
+					time.Sleep(30 * time.Millisecond)
+					return nil
+				}) {
+					n++
+					e, err := p.Last(t.Context())
+					if err != nil || e.Wait < 0 || e.Calls > c.calls {
+						t.Fatalf("%+v, %v", e, err)
+					}
+					mu.Lock()
+					samples = append(samples, sample{p.Left(), time.Now(), time.Now().Add(e.Wait), e.AtLeast})
+					mu.Unlock()
+				}
+				spacing, bounds := lastLeft.Sub(samples[0].at)/time.Duration(samples[0].left), 0
+				for _, s := range samples {
+					remains, off := lastLeft.Sub(s.at), s.eta.Sub(lastLeft)
+					if s.atLeast {
+						bounds++
+					}
+					if off > remains/20+spacing || off < -remains/20-spacing && !s.atLeast {
+						t.Errorf("with %d left %v remained, said %v, at least: %v", s.left, remains, s.eta.Sub(s.at), s.atLeast)
+						break
+					}
+				}
+				t.Logf("%d samples, %d of them lower bounds", len(samples), bounds)
+				if n != c.calls || p.Left() != 0 || c.bound != (bounds > len(samples)/20) {
+					t.Errorf("%d yielded, %d left, %d lower bounds", n, p.Left(), bounds)
+				}
+				if e, err := p.Last(t.Context()); err != nil || e.Wait != 0 || e.Calls != 0 {
+					t.Errorf("%+v, %v", e, err)
+				}
+			})
+		})
+	}
+}
+
+// An unknown number of calls has no end, refused calls are no longer left, and what is invalid is an
+// error.
+func TestProgress_UnknownAndInvalid(t *testing.T) {
+	b := outbound.Must(outbound.NewBucket("api", outbound.PerHour(1)))
+	p := queue.New(b, queue.Config{MaxWait: time.Millisecond}).Progress(0, outbound.Cost{})
+	if e, err := p.Last(t.Context()); err != nil || e.Wait >= 0 || p.Left() >= 0 {
+		t.Errorf("%+v, %v, %d left", e, err, p.Left())
+	}
+	p = queue.New(b, queue.Config{MaxWait: time.Millisecond}).Progress(2, outbound.Cost{2})
+	for range 3 {
+		_, _ = p.Acquire(t.Context(), outbound.Cost{1})
+	}
+	if p.Left() != 0 {
+		t.Errorf("%d left", p.Left())
+	}
+	p = queue.New(b, queue.Config{}).Progress(2, outbound.Cost{math.NaN()})
+	if _, err := p.Last(t.Context()); !errors.Is(err, outbound.ErrInvalid) {
+		t.Error(err)
+	}
+	if _, err := (*queue.Queue)(nil).Progress(1, outbound.Cost{1}).Last(t.Context()); !errors.Is(err, outbound.ErrInvalid) {
+		t.Error(err)
+	}
+	if q, ok := outbound.As[*queue.Queue](p); !ok || q.Bucket() != b {
+		t.Error("the queue is not found")
+	}
+}
