@@ -1,10 +1,10 @@
-// Command progress draws a bar for calls that wait in a queue, with the time at which they are done:
+// Command progress draws a bar for calls that wait in a queue, and says when they are done:
 //
 //	go run -C examples/progress . -n 200
 //
-// A rate of the past would be wrong here: calls leave in bursts of a window, the API asks for a
-// pause after a third of them, and refuses one after two thirds. The queue knows all three. In a
-// pipe, as in a log, a line takes the place of the bar:
+// A rate of the past would be wrong here. Calls leave in bursts of a window. After a third of them
+// the API asks for a pause, and after two thirds it refuses one. The queue knows all three. In a
+// pipe, as in a log, lines take the place of the bar:
 //
 //	go run -C examples/progress . | cat
 package main
