@@ -52,6 +52,19 @@
 // half a second, and the rest waits. A server whose scripts lack cmsgpack, as some substitutes of
 // Redis in tests, carries out nothing by itself.
 //
+// # How far one key goes
+//
+// A step takes the server 30 µs, and 60 µs where more than a thousand processes use the key. So a
+// key carries 15,000 steps a second or more. A process whose calls wait makes one request a call.
+// With only one caller it makes two, because it looks at the clock again before the call leaves:
+// use two callers. Ten thousand processes with two callers each have equal shares of 1,000/s, and
+// use 99.7 % of it, with 6 % of the server's time. At 10,000/s they need 60 %.
+//
+// Beyond that divide the processes into groups: each has a key of its own, and its part of the
+// limit. Or run fewer processes with more callers: a process books up to 64 calls in a request. A
+// key takes 350 bytes of the server with one process, 7 kB with a hundred, and 100 kB with a
+// thousand or more.
+//
 // A key expires a minute after all of it has leaked, or after 30 days more if its limits were set.
 //
 // # When the server is unavailable

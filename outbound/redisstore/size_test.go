@@ -12,13 +12,13 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// A key of one limit takes at most 500 bytes of the server with one process, and 1,400 with ten,
-// also while calls wait and succeed.
+// A key of one limit takes at most 500 bytes of the server with one process, 1,400 with ten, and
+// 120,000 however many there are, also while calls wait and succeed.
 func TestStore_KeyIsSmall(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	ctx := context.Background()
 	limits := []store.Limit{{Name: "100 per 1s", Unnamed: true, Window: time.Second, N: 100, Capacity: 2. / 3, Rate: 99.4}}
-	for processes, most := range map[int]int64{1: 500, 10: 1_400} {
+	for processes, most := range map[int]int64{1: 500, 10: 1_400, 1_100: 120_000} {
 		rdb.FlushDB(ctx)
 		s := make([]*Store, processes)
 		for i := range s {

@@ -62,8 +62,8 @@ func mutants(file string) (all []mutant, err error) {
 	return all, nil
 }
 
-// survives reports whether the mutant builds, and whether the tests pass with it.
-func (m *mutant) survives(dir string) (builds, passes bool, err error) {
+// survives reports whether the mutant builds, and whether the tests of the packages by pass with it.
+func (m *mutant) survives(dir string, by []string) (builds, passes bool, err error) {
 	source, err := os.ReadFile(m.file)
 	if err != nil {
 		return false, false, err
@@ -86,27 +86,28 @@ func (m *mutant) survives(dir string) (builds, passes bool, err error) {
 		return false, false, err
 	}
 	run := func(args ...string) bool {
-		cmd := exec.Command("go", append(append([]string{args[0], "-overlay", overlay}, args[1:]...), ".")...)
+		cmd := exec.Command("go", append(append([]string{args[0], "-overlay", overlay}, args[1:]...), by...)...)
 		cmd.Dir = dir
 		return cmd.Run() == nil
 	}
 	if !run("vet") {
 		return false, false, nil
 	}
-	return true, run("test", "-short", "-timeout", "2m") && run("test", "-timeout", "10m"), nil
+	return true, run("test", "-short", "-failfast", "-timeout", "2m") && run("test", "-failfast", "-timeout", "10m"), nil
 }
 
 func main() {
 	seed := flag.Uint64("seed", 1, "the seed by which mutants are drawn")
 	most := flag.Int("n", 60, "how many mutants to try")
+	by := flag.String("by", ".", "the packages whose tests judge, as go test names them from the directory")
 	flag.Parse()
-	if err := run(*seed, *most, flag.Arg(0)); err != nil {
+	if err := run(*seed, *most, flag.Arg(0), strings.Fields(*by)); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
-func run(seed uint64, most int, dir string) error {
+func run(seed uint64, most int, dir string, by []string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return err
@@ -132,7 +133,7 @@ func run(seed uint64, most int, dir string) error {
 		if tried == most {
 			break
 		}
-		builds, passes, err := all[i].survives(dir)
+		builds, passes, err := all[i].survives(dir, by)
 		if err != nil {
 			return err
 		}
