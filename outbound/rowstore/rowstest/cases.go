@@ -234,7 +234,9 @@ func (e *exam) locks() {
 	if !ok {
 		return
 	}
-	second, ctx := e.other.(rowstore.Locker), context.Background()
+	second := e.other.(rowstore.Locker)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
 	k := key()
 	if err := first.Lock(ctx, &rowstore.Swap{Key: k}, func() { e.failf("compute is called for a row that is not there") }); err != nil {
 		e.failf("Lock of a row that is not there: %v", err)
@@ -242,10 +244,10 @@ func (e *exam) locks() {
 	e.write(k, 0, 1, []byte("one"))
 	const held = 150 * time.Millisecond
 	var a, b rowstore.Swap
-	locked := make(chan struct{})
+	locked, leave := context.WithCancel(ctx)
 	var both sync.WaitGroup
 	both.Go(func() {
-		<-locked
+		<-locked.Done()
 		b = rowstore.Swap{Key: k}
 		if err := second.Lock(ctx, &b, func() { b.New, b.Token, b.Keep = []byte("three"), 3, time.Hour }); err != nil {
 			e.failf("Lock of a row that was locked: %v", err)
@@ -253,7 +255,7 @@ func (e *exam) locks() {
 	})
 	a = rowstore.Swap{Key: k}
 	err := first.Lock(ctx, &a, func() {
-		close(locked)
+		leave()
 		time.Sleep(held / 2)
 		s := rowstore.Swap{Key: k, Old: 1, Token: 9, New: []byte("in between"), Time: a.Clock.Truncate(time.Microsecond), Keep: time.Hour}
 		short, cancel := context.WithTimeout(ctx, held/2)
@@ -265,6 +267,7 @@ func (e *exam) locks() {
 		<-short.Done()
 		a.New, a.Token, a.Keep = []byte("two"), 2, time.Hour
 	})
+	leave()
 	if err != nil || !a.Done {
 		e.failf("Lock has written the row: %v, error %v", a.Done, err)
 	}
