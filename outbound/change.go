@@ -10,6 +10,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/internal/forecast"
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/slots"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // watches are the callers of Bucket.Observe, or nil.
@@ -65,8 +66,10 @@ func (a *watches) announce(r *reply) {
 	}
 }
 
-// due reports whether the next reply should have what a forecast needs.
-func (a *watches) due() bool { return a.Load() != nil && a.quotas.Load().Due(now()) }
+// due reports whether the next reply should have what a forecast of these limits needs.
+func (a *watches) due(law []store.Limit) bool {
+	return a.Load() != nil && slices.ContainsFunc(law, func(l store.Limit) bool { return l.Parted() }) && a.quotas.Load().Due(now())
+}
 
 // announceLate notifies each watch of lost reservations.
 func (a *watches) announceLate(places int, late time.Duration) {

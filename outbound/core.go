@@ -182,7 +182,7 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 	s.InFlight = &p.slots
 	all, book := s.Calls, s.slots()
 	s.Calls = all[:p.slots.Reserve(&book)]
-	s.Slots = s.Slots || p.watches.due()
+	s.Slots = s.Slots || p.watches.due(p.Force().Law)
 	err := p.Do(ctx, &s.Step, &r.Reply)
 	r.inFlight, _ = r.InFlight.(*slots.Limit)
 	r.Seated = p.slots.Seat(ctx, &book, len(r.Charges), r.Refused)

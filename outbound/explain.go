@@ -135,6 +135,7 @@ func (b *Bucket) explainLimits(e *Explanation, r *reply, k *Clock, waiting *Cost
 	for i := range e.States {
 		l := &e.States[i]
 		if l.Limit.inFlight {
+			l.InProgress, l.Oldest = b.slots().Crowd()
 			l.Headroom = float64(slots.KeptFree(int(l.Limit.Capacity), k.headroom))
 			if float64(r.Used)+l.Headroom >= l.Limit.Capacity {
 				l.Wait = -1
@@ -276,7 +277,10 @@ func (e *Explanation) answer() string {
 func (l *State) explain(c *Cost) string {
 	s, units := "limit "+quote(l.Label())+": ", c[l.Limit.Unit]
 	if l.Limit.inFlight {
-		return s + number(l.Level) + " of " + number(l.Limit.Capacity) + " calls in progress" + l.kept()
+		if s += number(l.Level) + " of " + number(l.Limit.Capacity) + " calls in progress" + l.kept(); l.Oldest >= time.Second {
+			s += ", the oldest for " + span(l.Oldest)
+		}
+		return s
 	}
 	if l.Limit.Capacity == 1 && l.Limit.kind == store.Leaky {
 		s += "1 each " + span(time.Duration(float64(time.Second)/(l.Limit.LeakRate*l.Speed)))

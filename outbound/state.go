@@ -49,6 +49,10 @@ type State struct {
 	// Wait is set in an [Explanation]: how long until the call's units fit in this limit alone,
 	// without a hold. It is negative if they never fit, or if it is unknown.
 	Wait time.Duration
+	// InProgress is set in an [Explanation], for an [InFlight]: how many of the calls in progress are
+	// this process's. Oldest is the age of the first of them.
+	InProgress int
+	Oldest     time.Duration
 	// Headroom is set in an [Explanation] of a queue: how many units or slots it keeps free for other
 	// calls.
 	Headroom float64

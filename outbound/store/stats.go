@@ -33,7 +33,7 @@ type StoreStats struct {
 // TimeBounds are the upper ends of the buckets of [Times].
 var TimeBounds = [...]time.Duration{
 	time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond,
-	time.Second, 5 * time.Second, 10 * time.Second, time.Minute, 5 * time.Minute, 30 * time.Minute, time.Hour,
+	time.Second, 2 * time.Second, 3 * time.Second, 5 * time.Second, 10 * time.Second, time.Minute, 5 * time.Minute, 30 * time.Minute, time.Hour,
 }
 
 // Times is a histogram of how long something took. A request takes from when it was first sent

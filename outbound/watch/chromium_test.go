@@ -261,7 +261,7 @@ func checkHostileNames(t *testing.T, c *chromium) {
 // checkWords looks for what a Board knows.
 func checkWords(t *testing.T, c *chromium) {
 	for name, words := range map[string][]string{
-		"shopify / snow-devil": {"Stopped: held for 12 s (rate)", "this process", "39 of 40", "48 refused by us", "1 refused by the API", "limit 2/s", "now 0 calls/s",
+		"shopify / snow-devil": {"Stopped: held for 12 s (rate)", "this process", "39 of 40", "48 refused by us", "1 refused by the API", "limit 2/s", "0 calls/s now",
 			"A call could leave in 12 s", "would wait 11.8s for the hold to end", "the API has refused the latest call", "slowed to 90 %", `limit "leaky": level 39 of 40, capacity for 1 now`},
 		"payments": {"shared by all processes, state of 14 s ago", "connection refused", "0 of 100 in the last second", "200 ms / 1.4 s", "131 204", "by this process since",
 			"By the state of 14 s ago, a call could leave in 1.5 s."},

@@ -24,7 +24,7 @@ var kinds = map[string]struct {
 	outbound.EventSlowed:    {slog.LevelWarn, "the API has refused calls: they leave more slowly"},
 	outbound.EventLimits:    {slog.LevelInfo, "the limits were changed"},
 	outbound.EventForgotten: {slog.LevelWarn, "calls ended without Done, and counted as in flight until now"},
-	outbound.EventRunsOut:   {slog.LevelWarn, "a quota will be used up before it begins again, if calls go on leaving as fast"},
+	outbound.EventRunsOut:   {slog.LevelWarn, "a quota will be used up before it begins again"},
 	outbound.EventLate:      {slog.LevelWarn, "reservations were lost, because this process was late"},
 }
 

@@ -78,7 +78,7 @@ func TestLog_EachChangeHasALine(t *testing.T) {
 		{Kind: outbound.EventHeld, Hold: 25 * time.Second, Reason: "rate"}:               "no call leaves (for 25 s, reason rate)",
 		{Kind: outbound.EventForgotten, Calls: 1}:                                        "calls ended without Done, and counted as in flight until now (calls 1)",
 		{Kind: outbound.EventLate, Calls: 2, Late: 21 * time.Millisecond}:                "reservations were lost, because this process was late (calls 2, late 21 ms)",
-		{Kind: outbound.EventRunsOut, Limit: "20 per day UTC", UsedUpIn: time.Hour}:      "a quota will be used up before it begins again, if calls go on leaving as fast (limit 20 per day UTC, in 1 h)",
+		{Kind: outbound.EventRunsOut, Limit: "20 per day UTC", UsedUpIn: time.Hour}:      "a quota will be used up before it begins again (limit 20 per day UTC, in 1 h)",
 		{Kind: outbound.EventSlowed, Speed: 0.56}:                                        "the API has refused calls: they leave more slowly (speed 0.56)",
 		{Kind: outbound.EventLimits, Before: "10 per 1s", Limits: "5 per 1s; 2 per 10s"}: "the limits were changed (before 10 per 1s, limits 5 per 1s; 2 per 10s)",
 		{Kind: outbound.EventResumed}:                                                    "an operator has ended the hold and the slow-down",

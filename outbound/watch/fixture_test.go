@@ -291,7 +291,7 @@ func office(now time.Time) Snapshot {
 				Name: "payments", Severity: Stopped, Shared: true, Speed: 1, Queue: &queue.Stats{Waiting: 8, Oldest: 1_300 * time.Millisecond, Late: 4},
 				Err: "explain: dial tcp 10.0.0.7:6379: connect: connection refused",
 				Trouble: []string{"Its store does not answer (explain: dial tcp 10.0.0.7:6379: connect: connection refused); what is shown is 14 s old.",
-					"8 calls wait in the queue, the first for 1.3 s.", "280 calls failed in the last minute, the latest because the store failed."},
+					"8 calls of this process wait in the queue, the first for 1.3 s.", "280 calls failed in the last minute, the latest because the store failed."},
 				Explain: explained(ago(-14*time.Second), 1_500*time.Millisecond, "booked", "100 per 1s", func(e *outbound.Explanation) { e.Ahead = 8 }, stateOf(per(100), 1, 160*time.Millisecond)),
 				Limits:  []Limit{{Name: "100 per 1s", Used: 0, Of: 100, Window: time.Second, LeakRate: 100}},
 				Minute: minuteOf(200*time.Millisecond, 1_400*time.Millisecond, func(i int) Second {
@@ -328,7 +328,7 @@ func office(now time.Time) Snapshot {
 				Limits: []Limit{
 					{Name: "requests", Level: 3.08, Capacity: 60, LeakRate: 8, EmptyIn: 385 * time.Millisecond},
 					{Name: "tokens", Unit: 1, Level: 8_205, Capacity: 8_000, LeakRate: 1_366, EmptyIn: 6 * time.Second},
-					{Name: "in progress", Level: 5, Capacity: 24, InFlight: true},
+					{Name: "in progress", Level: 5, Capacity: 24, InFlight: true, InProgress: 5, Oldest: 21 * time.Second},
 				},
 				Minute: minuteOf(5_400*time.Millisecond, 6_400*time.Millisecond, wave(1, 5)),
 				Calls:  calls(6_115, 9*time.Hour, 2_791_300),
@@ -338,7 +338,7 @@ func office(now time.Time) Snapshot {
 				Explain: explained(now, 0, "", "per second", nil, stateOf(per(12).Of(0, "per second"), 0.1, 0), stateOf(outbound.Window(5_000, time.Hour).Of(0, "per hour"), 345, 0)),
 				Limits: []Limit{
 					{Name: "per second", Used: 11, Of: 12, Window: time.Second},
-					{Name: "per hour", Level: 345.2, Capacity: 5_000, LeakRate: 5_000. / 3_600, EmptyIn: 248 * time.Second},
+					{Name: "per hour", Level: 345.2, Capacity: 5_000, LeakRate: 5_000. / 3_600, EmptyIn: 248 * time.Second, Pace: 9.3, UsedUpIn: 501 * time.Second},
 				},
 				Minute:  minuteOf(0, 80*time.Millisecond, wave(6, 12)),
 				Calls:   calls(1_390, 0),

@@ -13,12 +13,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
 
 var (
 	pictures = flag.String("pictures", "", "a directory: draw page.png and page-dark.png anew in it")
+	states   = flag.String("states", "", "a directory: draw in it why no call leaves, at each width and in both schemes")
 	width    = flag.Int("width", 1200, "of the pictures, in pixels")
 	height   = flag.Int("height", 1168, "of the pictures, in pixels")
 )
@@ -38,16 +41,76 @@ func TestPage_Picture(t *testing.T) {
 	for name, scheme := range map[string]string{"page.png": "light", "page-dark.png": "dark"} {
 		c.view(*width, scheme)
 		c.open(site.URL + "/")
-		var shot struct{ Data []byte } // which comes in base64
-		c.call("Page.captureScreenshot", args{"captureBeyondViewport": true, "clip": args{"x": 0, "y": 0, "width": *width, "height": *height, "scale": 1}}, &shot)
-		data, err := smaller(shot.Data)
-		if err != nil {
-			t.Fatal(err)
+		c.draw(filepath.Join(*pictures, name), *width, *height)
+	}
+	for _, fault := range c.faults() {
+		t.Error(fault)
+	}
+}
+
+// draw writes a picture of the page.
+func (c *chromium) draw(path string, width, height int) {
+	var shot struct{ Data []byte } // which comes in base64
+	c.call("Page.captureScreenshot", args{"captureBeyondViewport": true, "clip": args{"x": 0, "y": 0, "width": width, "height": height, "scale": 1}}, &shot)
+	data, err := smaller(shot.Data)
+	if err == nil {
+		err = os.WriteFile(path, data, 0o644)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Log(path, len(data), "bytes")
+}
+
+// At each width and in both schemes the first thing on the page says why no call leaves, and the keyboard alone gets
+// from there to the limiter. With -states DIR each page is drawn at all of them, else it has one width and scheme.
+func TestPage_SaysWhyNothingLeaves(t *testing.T) {
+	f := new(fake)
+	site := httptest.NewServer(allowed(f))
+	defer site.Close()
+	c := newChromium(t)
+	press := func(key string) {
+		for _, kind := range []string{"rawKeyDown", "keyUp"} {
+			c.call("Input.dispatchKeyEvent", args{"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": map[string]int{"Tab": 9, "Enter": 13}[key]}, nil)
 		}
-		if err := os.WriteFile(filepath.Join(*pictures, name), data, 0o644); err != nil {
-			t.Fatal(err)
+	}
+	for i := range standstills {
+		is, s := &standstills[i], stoppedBy(t, i)
+		f.show = func(Query) Snapshot { return s }
+		for k, width := range []int{360, 800, 1400} {
+			for j, scheme := range []string{"light", "dark"} {
+				if *states == "" && (i%3 != k || i/3%2 != j) {
+					continue
+				}
+				c.view(width, scheme)
+				c.open(site.URL + "/")
+				at := is.name + " at " + strconv.Itoa(width) + " pixels, " + scheme + ": "
+				words, _ := c.eval(`document.querySelector('#wrong li .bdi:last-child').innerText`).(string)
+				if words = strings.ReplaceAll(words, "\u00a0", " "); !strings.HasPrefix(words, is.words) {
+					t.Errorf("%s%q", at, words)
+				}
+				if top := c.eval(`document.querySelector('#wrong li').getBoundingClientRect().bottom < innerHeight`); top != true {
+					t.Error(at + "one must scroll to it")
+				}
+				if wide := c.eval(`document.documentElement.scrollWidth > innerWidth`); wide != false {
+					t.Error(at + "it is wider than the window")
+				}
+				if bad, _ := c.eval(contrasts).(string); bad != "" && !strings.HasPrefix(bad, "only ") {
+					t.Error(at + bad)
+				}
+				for tabs := 0; c.eval(`document.activeElement.closest('#wrong') !== null`) != true; tabs++ {
+					if press("Tab"); tabs > 5 {
+						t.Fatal(at + "the keyboard does not reach it")
+					}
+				}
+				press("Enter")
+				c.until(`location.hash === '#' + document.querySelector('.card').id && document.querySelector('.card').getBoundingClientRect().top < innerHeight`)
+				if *states != "" {
+					c.open(site.URL + "/?")
+					c.draw(filepath.Join(*states, strings.ReplaceAll(is.name, " ", "-")+"-"+strconv.Itoa(width)+"-"+scheme+".png"), width, 720)
+				}
+			}
 		}
-		t.Log(name, len(data), "bytes")
 	}
 	for _, fault := range c.faults() {
 		t.Error(fault)

@@ -127,6 +127,10 @@ func (r *row) judge() {
 		r.Severity = max(r.Severity, s)
 		r.Trouble = append(r.Trouble, fmt.Sprintf(format, a...))
 	}
+	here := ""
+	if r.Shared {
+		here = " of this process"
+	}
 	switch {
 	case r.Err == "":
 	case !r.Shared:
@@ -137,7 +141,12 @@ func (r *row) judge() {
 		say(Stopped, "Its store does not answer (%s); what is shown is %s old.", r.Err, brief(time.Since(r.Explain.AsOf)))
 	}
 	if r.HeldFor > 0 {
-		say(Stopped, "No call leaves for %s: %s.", brief(r.HeldFor), cmp.Or(why[r.Reason], r.Reason))
+		say(stopped(r.HeldFor, time.Second), "No call leaves for %s: %s.", brief(r.HeldFor), cmp.Or(why[r.Reason], r.Reason))
+	}
+	if r.Explain != nil && r.Err == "" {
+		for i := range r.Explain.States {
+			r.judgeLimit(&r.Explain.States[i], here, say)
+		}
 	}
 	if r.Explain != nil && r.Explain.Corrupt {
 		say(Slowed, "Its stored data was corrupt, so each limit counted as full. Resume takes out what no call has taken.")
@@ -149,10 +158,15 @@ func (r *row) judge() {
 		say(Slowed, "Calls leave at %.3g %% of the speed, because the API has refused some.", 100*r.Speed)
 	}
 	if q := r.Queue; q != nil && q.Waiting > 0 {
-		say(Busy, "%s in the queue, the first for %s.", count(uint64(q.Waiting), "call waits", "calls wait"), brief(q.Oldest))
+		behind := ""
+		if r.Explain != nil && r.Explain.InFront > 0 {
+			behind = ", behind " + count(uint64(r.Explain.InFront), "call", "calls") + " of the queue in front"
+		}
+		say(Busy, "%s%s in the queue, the first for %s%s.", count(uint64(q.Waiting), "call", "calls"), here+plural(q.Waiting, " waits", " wait"), brief(q.Oldest), behind)
 	}
 	if r.Explain != nil && r.Explain.Unanswered > 0 {
-		say(Busy, "%s got no answer in the last minute: the deadline came %s after the call had left.", count(uint64(r.Explain.Unanswered), "call", "calls"), brief(r.Explain.UnansweredAfter))
+		n := r.Explain.Unanswered
+		say(Busy, "%s%s got no answer in the last minute: %s deadline came %s after %s left.", count(uint64(n), "call", "calls"), here, plural(n, "its", "their"), brief(r.Explain.UnansweredAfter), plural(n, "it", "they"))
 	}
 	if r.Minute != nil {
 		sum := r.Minute.Sum
@@ -176,14 +190,55 @@ func (r *row) judge() {
 	if r.refused {
 		say(Busy, "Calls of this key were refused by us lately.")
 	}
-	for _, l := range r.Limits {
-		if l.UsedUpIn > 0 && l.Level >= 0.8*l.Capacity && l.Level < l.Capacity {
-			say(Busy, "%s is used up in %s, if calls go on leaving as fast.", l.Name, brief(l.UsedUpIn))
-		}
-	}
 	for _, t := range r.Budgets {
 		if t.OtherClients >= 0.05 {
 			say(Calm, "Other clients have used about %.0f %% of %s.", 100*t.OtherClients, cmp.Or(t.Policy, "the quota"))
 		}
+	}
+}
+
+// stopped is the severity of no call leaving for so long.
+func stopped(d, from time.Duration) Severity {
+	if d >= from {
+		return Stopped
+	}
+	return Busy
+}
+
+// judgeLimit says what a limit does to calls of average cost. here follows "the oldest" call.
+func (r *row) judgeLimit(l *outbound.State, here string, say func(Severity, string, ...any)) {
+	name, e := l.Label(), r.Explain
+	if e.Share {
+		name = "this process's share of " + name
+	}
+	wait := l.Wait
+	if q := r.Queue; q != nil && q.Waiting > 0 && q.NextIn > 0 {
+		wait = min(wait, q.NextIn)
+	}
+	switch {
+	case isInFlight(l.Limit) && (l.Level+l.Headroom < l.Limit.Capacity || l.InProgress > 0 && l.Oldest < time.Second):
+	case isInFlight(l.Limit):
+		words := fmt.Sprintf("No call leaves until a call ends: %.6g of %.6g are in flight", l.Level, l.Limit.Capacity)
+		if l.Level < l.Limit.Capacity {
+			words += fmt.Sprintf(", and %.6g are kept free for other calls", l.Headroom)
+		}
+		long := l.Oldest
+		if long > 0 {
+			words += ", the oldest" + here + " for " + brief(long)
+		}
+		if r.Minute != nil && r.Minute.Sum.Admitted > 0 { // calls end and leave all the time
+			long = 0
+		}
+		say(stopped(long, time.Minute), "%s.", words)
+	case wait < time.Second && l.UsedUpIn > 0 && l.Level >= 0.8*l.Limit.Capacity:
+		say(Busy, "%s is used up in %s, if calls go on leaving as fast.", name, brief(l.UsedUpIn))
+	case wait < time.Second:
+	case l.Headroom > 0 && l.Remaining > 0:
+		say(Busy, "No call of this limiter leaves for %s: %.6g of %s are kept free for other calls.", brief(wait), l.Headroom, name)
+	case !isQuota(l.Limit): // which lets calls leave one by one
+	case l.Remaining >= max(1, l.Limit.Capacity/20):
+		say(stopped(wait, time.Minute), "No call of average cost leaves for %s: it takes %.6g, and %.6g of %s are left.", brief(wait), e.Cost[l.Limit.Unit], l.Remaining, name)
+	default:
+		say(stopped(wait, time.Minute), "No call leaves for %s: %s is used up.", brief(wait), name)
 	}
 }

@@ -179,7 +179,7 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 		p, _ := l.Acquire(ctx, outbound.Cost{1})
 		time.Sleep(time.Second)
 		p.Done()
-		const text = "1 call got no answer in the last minute: the deadline came 200 ms after the call had left."
+		const text = "1 call got no answer in the last minute: its deadline came 200 ms after it left."
 		if is := called(t, b, "api"); is.Severity != Busy || !slices.Contains(is.Trouble, text) {
 			t.Errorf("%q", is.Trouble)
 		}

@@ -88,6 +88,10 @@ type Limit struct {
 	NextIn   time.Duration
 	EmptyIn  time.Duration
 	InFlight bool // the level is of calls in progress
+	// InProgress is how many of those are of this process, and Oldest the age of the first of them.
+	InProgress int
+	Oldest     time.Duration
+	Headroom   float64 // units or slots that the queue keeps free for other calls
 	// Pace and UsedUpIn foresee when a quota is used up, as in [outbound.State]. They are 0 for a key.
 	Pace     float64
 	UsedUpIn time.Duration

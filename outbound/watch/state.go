@@ -136,10 +136,8 @@ func (r *row) explained(of *outbound.Explanation, err error, key string) {
 		s := &e.States[i]
 		r.HeldFor, r.Speed, r.Reason = s.HeldFor, s.Speed, s.Reason
 		l := Limit{Name: s.Label(), Unit: s.Limit.Unit, Level: s.Level, Capacity: s.Limit.Capacity, LeakRate: s.Limit.LeakRate,
-			NextIn: s.NextIn, EmptyIn: s.EmptyIn, Pace: s.Pace, UsedUpIn: s.UsedUpIn}
-		plain := s.Limit
-		plain.Name, plain.Unit = "", 0
-		l.InFlight = plain.Lease(30*time.Second) == outbound.InFlight(int(plain.Capacity))
+			NextIn: s.NextIn, EmptyIn: s.EmptyIn, Pace: s.Pace, UsedUpIn: s.UsedUpIn, InProgress: s.InProgress, Oldest: s.Oldest, Headroom: s.Headroom}
+		l.InFlight = isInFlight(s.Limit)
 		// The meter counts the calls of all keys, so it reports nothing of one.
 		if n, window := s.Limit.Each(); r.Label == "" && window > 0 && window <= time.Minute && s.Limit.Capacity == 1 {
 			l.Of, l.Window, l.Used = n, window, min(n, r.shown.meter.used(now(), window, l.Unit))
@@ -149,6 +147,20 @@ func (r *row) explained(of *outbound.Explanation, err error, key string) {
 	if err != nil { // the hold goes on meanwhile
 		r.HeldFor = max(0, r.HeldFor-time.Since(e.AsOf))
 	}
+}
+
+// isInFlight reports whether a limit is an [outbound.InFlight].
+func isInFlight(l outbound.Limit) bool {
+	n, _ := l.Each()
+	l.Name, l.Unit = "", 0
+	return n == 0 && l.LeakRate == 0 && strings.Contains(l.String(), " in flight")
+}
+
+// isQuota reports whether a limit is a window or counts by the calendar.
+func isQuota(l outbound.Limit) bool {
+	n, window := l.Each()
+	l.Name, l.Unit, l.Version = "", 0, 0
+	return l.LeakRate == 0 && !isInFlight(l) || n > 0 && (l == outbound.Window(n, window) || l == outbound.FixedWindow(n, window))
 }
 
 // named is the text of an error with a name instead of the bucket's key, which may be a secret. A

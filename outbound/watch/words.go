@@ -14,6 +14,14 @@ func count(n uint64, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
+// plural is the word for one thing, or for n.
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
 // brief is a duration in two units at most, "8 min 52 s", as the page's dur has it.
 func brief(d time.Duration) string {
 	const day, year = 24 * time.Hour, 31_556_952 * time.Second

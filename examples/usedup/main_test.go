@@ -1,0 +1,16 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/dripfeed/dripfeed/examples/internal/exampletest"
+)
+
+// The program says when the quota is used up, and warns once.
+func TestProgram_ForeseesTheEnd(t *testing.T) {
+	exampletest.Output(t, run, `150 calls, 10\.0 a second: the quota is used up in 15s\n`, `level=WARN msg="a quota will be used up .*limit="300 in 1m from the first" in=[56]\.\d+s`, `\nused up: no call leaves for 30s`)
+}
+
+// An interrupt ends the program.
+func TestProgram_InterruptEndsIt(t *testing.T) { exampletest.Interrupt(t, 500*time.Millisecond, run) }
