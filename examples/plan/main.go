@@ -7,6 +7,11 @@
 // the same without each of the limits, and with twice the callers. Look at what bounds the calls.
 // If that is a limit, more workers do not help; if it is the callers, they do.
 //
+// With a backlog it draws the hours of a night: what users send, and what jobs send. It says when
+// each job is done or what must wait, and which limit to ask the vendor for:
+//
+//	go run ./examples/plan -file examples/plan/limits.json -backlog examples/plan/backlog.json
+//
 // "50000 per 1h" spaces calls evenly. With "50000 in any 1h" calls leave immediately while the
 // window has capacity, as an API allows that counts the calls of an hour. Try both.
 package main
@@ -41,6 +46,8 @@ type plan struct {
 	workers int
 	callers int // of each worker
 	latency time.Duration
+
+	file, backlog string // of a night, or empty
 }
 
 func program(flags *flag.FlagSet) cli.Run {
@@ -54,11 +61,20 @@ func program(flags *flag.FlagSet) cli.Run {
 	cli.Number(flags, &p.workers, "workers", 1, 100, "processes")
 	cli.Number(flags, &p.callers, "callers", 1, 100, "callers of a worker")
 	flags.DurationVar(&p.latency, "latency", 150*time.Millisecond, "the `TIME` that each call takes")
+	flags.StringVar(&p.file, "file", "", "a JSON `FILE` of limits, as examples/proxy has it")
+	flags.StringVar(&p.backlog, "backlog", "", "a JSON `FILE` of jobs and users: see backlog.json")
 	return p.run
 }
 
 // run tries the plan, and prints what bounds it.
 func (p *plan) run(_ context.Context, out io.Writer) error {
+	if p.file != "" || p.backlog != "" {
+		n, err := readNight(p.backlog, p.file)
+		if err != nil {
+			return err
+		}
+		return n.show(out, *p)
+	}
 	if p.limits == nil {
 		p.limits = []outbound.Limit{outbound.PerSecond(100), outbound.Window(50_000, time.Hour)}
 	}

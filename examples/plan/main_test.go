@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"strings"
 	"testing"
 
@@ -49,9 +50,26 @@ What bounds it: the callers.
 	}
 }
 
+// A night of a backlog and users is drawn by the hour, with what must wait and what would help. In the
+// night of the example clocks change.
+func TestPlan_DrawsTheHoursOfANight(t *testing.T) {
+	want, err := os.ReadFile("testdata/night.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out, stderr bytes.Buffer
+	if status := example.Exec(t.Context(), exampletest.Arguments("-file limits.json -backlog backlog.json"), &out, &stderr); status != 0 || out.String() != string(want) {
+		t.Errorf("status %d, got\n%s%s\nwant\n%s", status, &out, &stderr, want)
+	}
+}
+
 // A plan that is wrong or takes too long to try is refused.
 func TestPlan_RefusesWhatItCannotTry(t *testing.T) {
 	exampletest.RefusesArguments(t, &example, map[string]string{
+		"-file limits.json":                       "no such file",
+		"-backlog backlog.json":                   "no such file",
+		"-file limits.json -backlog main.go":      "main.go: invalid character",
+		"-file backlog.json -backlog limits.json": "backlog.json: json: cannot",
 		"-limit x":                          "is not a number",
 		"-limit 0;per;1s":                   "-limit",
 		"-limit 10;per;1s -limit 10;per;1s": "two limits of one unit",
