@@ -68,7 +68,15 @@ func (a *watches) announce(r *reply) {
 
 // due reports whether the next reply should have what a forecast of these limits needs.
 func (a *watches) due(law []store.Limit) bool {
-	return a.Load() != nil && slices.ContainsFunc(law, func(l store.Limit) bool { return l.Parted() }) && a.quotas.Load().Due(now())
+	if a.Load() == nil {
+		return false
+	}
+	for i := range law {
+		if law[i].Parted() {
+			return a.quotas.Load().Due(now())
+		}
+	}
+	return false
 }
 
 // announceLate notifies each watch of lost reservations.

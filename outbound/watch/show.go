@@ -145,7 +145,7 @@ func (r *row) judge() {
 	}
 	if r.Explain != nil && r.Err == "" {
 		for i := range r.Explain.States {
-			r.judgeLimit(&r.Explain.States[i], here, say)
+			r.judgeLimit(&r.Explain.States[i], &r.Limits[i], here, say)
 		}
 	}
 	if r.Explain != nil && r.Explain.Corrupt {
@@ -206,8 +206,8 @@ func stopped(d, from time.Duration) Severity {
 }
 
 // judgeLimit says what a limit does to calls of average cost. here follows "the oldest" call.
-func (r *row) judgeLimit(l *outbound.State, here string, say func(Severity, string, ...any)) {
-	name, e := l.Label(), r.Explain
+func (r *row) judgeLimit(l *outbound.State, shown *Limit, here string, say func(Severity, string, ...any)) {
+	name, e := shown.Name, r.Explain
 	if e.Share {
 		name = "this process's share of " + name
 	}
@@ -216,8 +216,8 @@ func (r *row) judgeLimit(l *outbound.State, here string, say func(Severity, stri
 		wait = min(wait, q.NextIn)
 	}
 	switch {
-	case isInFlight(l.Limit) && (l.Level+l.Headroom < l.Limit.Capacity || l.InProgress > 0 && l.Oldest < time.Second):
-	case isInFlight(l.Limit):
+	case shown.InFlight && (l.Level+l.Headroom < l.Limit.Capacity || l.InProgress > 0 && l.Oldest < time.Second):
+	case shown.InFlight:
 		words := fmt.Sprintf("No call leaves until a call ends: %.6g of %.6g are in flight", l.Level, l.Limit.Capacity)
 		if l.Level < l.Limit.Capacity {
 			words += fmt.Sprintf(", and %.6g are kept free for other calls", l.Headroom)

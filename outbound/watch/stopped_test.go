@@ -93,6 +93,22 @@ var standstills = []struct {
 		}
 		return nil
 	}},
+	{"a large call", Stopped, "No call of average cost leaves for 59 min 58 s: it takes 40, and 20 of 100 in any 1h are left.", func(t *testing.T, b *Board) outbound.Limiter {
+		l := b.Add("tokens", bucket(t, outbound.Window(100, time.Hour)))
+		take(t, l, 40)
+		take(t, l, 40)
+		time.Sleep(2 * time.Second)
+		return nil
+	}},
+	{"a long call among short ones", Busy, "No call leaves until a call ends: 3 of 3 are in flight, the oldest of this process for 1 min 32 s.", func(t *testing.T, b *Board) outbound.Limiter {
+		l := b.Add("reports", shared(t, newStore(), "k", outbound.InFlight(3)))
+		keep(t, take(t, l))
+		time.Sleep(90 * time.Second)
+		keep(t, take(t, l))
+		keep(t, take(t, l))
+		time.Sleep(2 * time.Second)
+		return nil
+	}},
 }
 
 // keep keeps a permit until the test ends, so that its call counts as in flight.
@@ -120,5 +136,21 @@ func TestSnapshot_SaysWhyNothingLeaves(t *testing.T) {
 				t.Errorf("%d %q\n want %d %q", l.Severity, text, standstills[i].severity, standstills[i].words)
 			}
 		})
+	}
+}
+
+// Each kind of limit is shown as what it is.
+func TestSnapshot_KindsOfLimits(t *testing.T) {
+	for _, c := range []struct {
+		limit           outbound.Limit
+		inFlight, quota bool
+	}{
+		{outbound.InFlight(3), true, false}, {outbound.InFlight(3).Adaptive(), true, false}, {outbound.InFlight(3).Lease(time.Minute).Of(1, "named"), true, false},
+		{outbound.Window(1, time.Hour).Of(2, "named"), false, true}, {outbound.FixedWindow(10, time.Minute), false, true}, {outbound.Daily(1, time.UTC), false, true},
+		{outbound.Monthly(5, time.UTC).From(3).Of(0, " in flight"), false, true}, {outbound.PerHour(1), false, false}, {outbound.Limit{Capacity: 40, LeakRate: 2}, false, false},
+	} {
+		if inFlight, quota := isInFlight(c.limit), isQuota(c.limit); inFlight != c.inFlight || quota != c.quota {
+			t.Errorf("%v: in flight %t, quota %t", c.limit, inFlight, quota)
+		}
 	}
 }
