@@ -58,7 +58,9 @@
 // key carries 15,000 steps a second or more. A process whose calls wait makes one request a call.
 // With only one caller it makes two, because it looks at the clock again before the call leaves:
 // use two callers. Ten thousand processes with two callers each have equal shares of 1,000/s, and
-// use 99.7 % of it, with 6 % of the server's time. At 10,000/s they need 60 %.
+// use 99.7 % of it, with 9 % of the server's time. Where a key would need more than 40 % of
+// that time, replies are late, and a call needs two requests. At 10,000/s the ten thousand use 92 %
+// of the rate, and all of the server's time.
 //
 // Beyond that divide the processes into groups: each has a key of its own, and its part of the
 // limit. Or run fewer processes with more callers: a process books up to 64 calls in a request. A
