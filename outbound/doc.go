@@ -85,6 +85,6 @@
 // # Observing
 //
 // [Bucket.Explain] says when a call could leave and what it waits for. Package watch serves a page,
-// Prometheus metrics and log lines. [Observe] reports calls, and [Bucket.Observe] holds and other
-// changes of a bucket. Package shadow reports what a limit would refuse before you enforce it.
+// metrics and log lines. Package ledger counts who used what, and shadow what a limit would refuse.
+// [Observe] reports calls, and [Bucket.Observe] holds and other changes of a bucket.
 package outbound

@@ -63,7 +63,7 @@ type stream struct {
 func (p Pacer) start(ctx context.Context, length int64) (*stream, error) {
 	s := &stream{p, ctx, 32 << 10}
 	if p.Limiter == nil || p.Unit < 0 || p.Unit >= len(outbound.Cost{}) {
-		return s, fmt.Errorf("stream: %w: Pacer with Limiter %v and Unit %d", outbound.ErrInvalid, p.Limiter, p.Unit)
+		return s, fmt.Errorf("stream: %w: Pacer with Limiter %T and Unit %d", outbound.ErrInvalid, p.Limiter, p.Unit)
 	}
 	q, ok := outbound.As[interface {
 		ExplainLast(context.Context, outbound.Cost, int) (outbound.Explanation, error)
