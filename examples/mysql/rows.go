@@ -53,17 +53,15 @@ func write(ctx context.Context, tx *sql.Tx, s *rowstore.Swap) error {
 	return err
 }
 
-// begin begins a transaction that reads what is committed. It locks rows, and no gaps.
-func (r *rows) begin(ctx context.Context) (*sql.Tx, error) {
-	return r.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-}
+// committed makes a transaction read what is committed. It locks rows, and no gaps.
+var committed = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 
 // Swap implements [rowstore.Rows] in one transaction.
 func (r *rows) Swap(ctx context.Context, swaps []rowstore.Swap) error {
 	if slices.ContainsFunc(swaps, func(s rowstore.Swap) bool { return s.New != nil && s.Old == 0 }) {
 		r.sweep(ctx)
 	}
-	tx, err := r.begin(ctx)
+	tx, err := r.db.BeginTx(ctx, committed)
 	if err != nil {
 		return explain(err)
 	}
@@ -106,7 +104,7 @@ func swap(ctx context.Context, tx *sql.Tx, s *rowstore.Swap) error {
 
 // Lock implements [rowstore.Locker].
 func (r *rows) Lock(ctx context.Context, s *rowstore.Swap, compute func()) error {
-	tx, err := r.begin(ctx)
+	tx, err := r.db.BeginTx(ctx, committed)
 	if err != nil {
 		return explain(err)
 	}
