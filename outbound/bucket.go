@@ -21,10 +21,10 @@ import (
 // until then, even if State shows its own limits as empty. Calls that should not wait for each
 // other, such as one report an hour and ten rows a second, need two buckets.
 //
-// A Bucket is safe for concurrent use. To admit a call in memory allocates only while calls are
-// booked, with an InFlight, and in the first thousand calls. The program in testdata/peers measures
-// all kinds of decisions. A bucket has no goroutine. Every call of a
-// nil or zero Bucket returns [ErrInvalid].
+// A Bucket is safe for concurrent use. To admit a call of one unit in memory allocates only while
+// calls are booked, with an InFlight, and in the first thousand calls. The program in
+// testdata/peers measures all kinds of decisions. A bucket has no goroutine. Every call of a nil or
+// zero Bucket returns [ErrInvalid].
 type Bucket struct{ core }
 
 // NewBucket returns a bucket in the memory of this process, or a [*LimitError]. The key names it in

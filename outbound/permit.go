@@ -29,11 +29,12 @@ import (
 // copy, too, would return units twice. The methods of the zero Permit have no effect.
 //
 // Settle and answers count after Done, too. A bucket in memory with several limits or a window
-// remembers its last thousand calls that have ended. After that it ignores a Settle, and the units
-// stay charged. A refusal and a hold still count.
+// forgets a call of one unit a thousand calls after its Done. A Settle then adds what the call has
+// cost more, and returns nothing. Refusals and holds count as before.
 type Permit struct {
 	call Call
-	// What follows is what the call has taken of the core's word, if core is not nil.
+	// What follows is what the call has taken of the core's word, if core is not nil and uses is 0.
+	// Otherwise fill has the key's epoch as Word, and the time of the admission.
 	core     *core
 	fill     key.Fill
 	flags    uint8
@@ -100,9 +101,9 @@ func (p *Permit) Settle(used Cost) {
 	case p.ofWord() && used[p.core.word.Unit()] == p.fill.Units:
 		p.flags |= flagSettled
 	default:
-		if k, ok := p.end().(*call); ok {
-			k.settle(p.uses, used)
-		} else if p.call != nil {
+		if k, ok := p.end().(*call); ok && !k.settle(p.uses, used) {
+			p.forget().settle(0, used)
+		} else if !ok && p.call != nil {
 			p.call.Settle(used)
 		}
 	}
@@ -137,19 +138,23 @@ func (p *Permit) Answered(a Answer) {
 			p.flags |= flagFailed
 		}
 	} else if k, ok := p.end().(*call); ok && !k.answered(p.uses, a) {
-		p.forgotten().answered(0, a)
+		p.forget().answered(0, a)
 	} else if !ok && p.call != nil {
 		p.call.Answered(a)
 	}
 }
 
-// forgotten returns what stands for a call that is used again, for an answer to it: one of an
-// unknown charge.
-func (p *Permit) forgotten() *call {
-	k := &call{core: p.core, admitted: time.Duration(p.fill.At), flags: flagSettled}
-	k.charge[0] = store.Charge{Born: never, Epoch: p.fill.Word}
+// forget makes the permit that of an unknown charge, for a call whose object another call uses.
+func (p *Permit) forget() *call {
+	k := &call{core: p.core, admitted: time.Duration(p.fill.At), force: p.core.inForce(), flags: flagDone}
+	k.cost[0][p.core.word.Unit()] = 1
+	k.charge[0] = store.Charge{Born: never, Epoch: p.epoch(), N: k.force.Units(&k.cost[0])}
+	p.call, p.core, p.uses = k, nil, 0
 	return k
 }
+
+// epoch returns that of the key when it admitted a call whose object is used again.
+func (p *Permit) epoch() int64 { return p.fill.Word }
 
 // Listen calls l with each answer to the call, before the answer has its effect, for metrics. l
 // must not block: the caller of Answered waits for it, and may hold locks. If l has a method
@@ -386,8 +391,8 @@ type call struct {
 	// What State returns, in as few bytes as can be.
 	nearest                  int8 // the index of the limit, or -1 for the limit on calls in flight
 	why                      uint8
-	speed                    int32      // in billionths
-	force                    *key.Force // nil if the state is unknown
+	speed                    int32      // in billionths; 0 if the state is unknown
+	force                    *key.Force // by which the call was booked
 	level                    float64
 	emptyIn, nextIn, heldFor time.Duration
 
@@ -447,7 +452,7 @@ func (k *call) state(uses uint32) State {
 		return State{}
 	}
 	defer k.mu.Unlock()
-	if k.force == nil {
+	if k.speed == 0 { // it is unknown
 		return State{}
 	}
 	s := State{Level: k.level, EmptyIn: k.emptyIn, NextIn: k.nextIn, HeldFor: k.heldFor, Reason: reasonOf(k.why), Speed: float64(k.speed) / 1e9}
@@ -495,22 +500,24 @@ func (k *call) once(flags uint8) bool {
 	return true
 }
 
-func (k *call) settle(uses uint32, used Cost) {
+// settle reports whether the object is still the same call.
+func (k *call) settle(uses uint32, used Cost) bool {
 	if !k.is(uses) {
-		return
+		return false
 	}
 	defer k.mu.Unlock()
 	if !used.real() || k.flags&(flagSettled|flagVoid) != 0 {
-		return
+		return true
 	}
 	k.flags |= flagSettled
 	if used == Cost(k.cost[0]) {
-		return
+		return true
 	}
 	if used == (Cost{}) {
 		k.flags |= flagFailed
 	}
 	k.core.settle(reports.Report{Report: store.Report{Kind: store.Settled, Charge: &k.charge[0]}, By: k.by(), Used: used, Cost: k.cost[0]})
+	return true
 }
 
 // answered reports whether the object is still the same call.
@@ -568,9 +575,16 @@ func (k *call) done(uses uint32) {
 		k.core.slots().Adapt(k.admitted, false)
 		k.core.succeeded(k.charge[0].Epoch)
 	}
-	if k.leave(); uses != 0 {
+	if k.leave(); uses != 0 && (was&flagSettled != 0 || k.plain()) {
 		retire(k)
 	}
+}
+
+// plain reports whether the call costs one unit: of that which a bucket's first limit counts.
+func (k *call) plain() bool {
+	one := Cost{}
+	one[k.core.word.Unit()] = 1
+	return Cost(k.cost[0]).charged() == one
 }
 
 func (k *call) pending() bool { return k.slot != nil && !k.slot.Ended() }

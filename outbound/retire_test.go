@@ -56,16 +56,19 @@ func TestPermit_ForgottenCallIsNoOther(t *testing.T) {
 		was, other := *p, decided(t)
 		q := again(t, other, p)
 		for _, late := range []*Permit{p, &was} {
-			late.Settle(Cost{})
-			late.Settle(Cost{500})
+			if s := late.State(); s != (State{}) {
+				t.Errorf("state %+v of a forgotten call", s)
+			}
+			late.Settle(Cost{map[bool]float64{true: 500}[late == p]})
+			late.Settle(Cost{700})
 			if s := late.State(); s != (State{}) {
 				t.Errorf("state %+v of a forgotten call", s)
 			}
 			late.flags &^= flagDone
 			late.Done()
 		}
-		if one, two := level(t, b, 2), level(t, other, 2); one != 1 || two != 1 {
-			t.Errorf("levels %g and %g, want 1 and 1", one, two)
+		if one, two := level(t, b, 2), level(t, other, 2); one != 500 || two != 1 {
+			t.Errorf("levels %g and %g, want 500 by one of the Settles, and 1", one, two)
 		}
 		q.Settle(Cost{})
 		if n := level(t, other, 2); n != 0 {
@@ -97,6 +100,30 @@ func TestPermit_LateAnswerFindsItsCall(t *testing.T) {
 		}
 		if n := level(t, b, 2); n != 33+2*33 { // 34 of 0, 33 of 1, 33 of 2
 			t.Errorf("level %g after late settles, want 99", n)
+		}
+	})
+}
+
+// A call of several units, or of more than one, is never forgotten: a Settle returns what it has not
+// used, however many calls have ended since. Other calls make room by a Settle before their end.
+func TestPermit_LateSettleOfTokensCounts(t *testing.T) {
+	fewCalls(t, 2)
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("tokens", Limit{Capacity: 1000, LeakRate: 0.001}, Limit{Capacity: 1e5, LeakRate: 0.001, Unit: 1}))
+		other := decided(t)
+		admit(t, b, 1, 1) // the next ones are decided directly
+		p, q := admit(t, b, 1, 4000), admit(t, b, 1, 10)
+		p.Done()
+		q.Done()
+		for range 100 {
+			o := mustAcquire(t, other)
+			o.Settle(Cost{})
+			o.Done()
+		}
+		p.Settle(Cost{1, 500})
+		q.Settle(Cost{1, 50_000})
+		if n := level(t, b, 1); n != 50_501 {
+			t.Errorf("level %g, want 50501", n)
 		}
 	})
 }
