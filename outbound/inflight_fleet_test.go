@@ -146,6 +146,31 @@ func TestInFlight_ProcessThatIsCutOffLosesItsSlots(t *testing.T) {
 	}
 }
 
+// A process whose asks for slots are lost, while its bookings arrive, starts no call when half of the
+// lease is over, even in a slot that it has: another process may have it soon.
+func TestInFlight_LostAsksEndItsSlots(t *testing.T) {
+	for _, after := range []float64{0.4, 0.6} {
+		synctest.Test(t, func(t *testing.T) {
+			const lease = 30 * time.Second
+			var to FakeStore
+			lost := false
+			b := Must(NewSharedBucket(StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+				if lost && op.Action == store.Allot {
+					return store.Reply{}, errCut
+				}
+				return to.Update(ctx, key, op)
+			}), "erp", PerSecond(100), InFlight(1).Lease(lease)))
+			p := admit(t, b, 1)
+			lost = true
+			time.Sleep(time.Duration(after * float64(lease)))
+			p.Done() // its slot stays here for a moment
+			if _, err := b.Acquire(ctx, Cost{1}); (err == nil) != (after < 0.5) {
+				t.Errorf("after %v leases: %v", after, err)
+			}
+		})
+	}
+}
+
 // SetLimits lowers and raises n for all processes. Calls in flight go on.
 func TestInFlight_SetLimitsCountsForAllProcesses(t *testing.T) {
 	inFleet(t, 2, []Limit{InFlight(2)}, func(links []*link, b []*Bucket) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -329,6 +330,29 @@ func TestSetLimits_LimitWithoutNameKeepsItsLevel(t *testing.T) {
 					refused(t, b, Cost{1, 1})
 				}
 			}, sets[0]...)
+		})
+	}
+}
+
+// A bucket whose limits on calls in flight are not those that it was made with is not idle: a Keyed
+// would forget them.
+func TestSetLimits_OtherInFlightIsNotIdle(t *testing.T) {
+	rate := Limit{Capacity: 10, LeakRate: 10}
+	for name, limits := range map[string][2][]Limit{
+		"none, then some":  {{rate}, {rate, InFlight(2)}},
+		"some, then none":  {{rate, InFlight(2)}, {rate}},
+		"some, then other": {{rate, InFlight(2)}, {rate, InFlight(3)}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := Must(NewBucket("k", limits[0]...))
+			must(t, b.SetLimits(ctx, limits[1]...))
+			if time.Sleep(time.Hour); b.Idle() {
+				t.Errorf("%s: idle", name)
+			}
+			must(t, b.SetLimits(ctx, limits[0]...))
+			if time.Sleep(time.Hour); !b.Idle() {
+				t.Errorf("%s, and back: not idle", name)
+			}
 		})
 	}
 }
