@@ -39,7 +39,8 @@ const (
 
 // The labels of two rows that are no label's own.
 const (
-	// Other is the label of calls whose own label is none of the 1,000 with the most calls.
+	// Other is the label of calls whose own label has no row, as 1,000 labels have one. A label takes
+	// the row of the label with the fewest calls when it has had more than twice as many.
 	Other = "other"
 	// Dropped is the label of what was counted for labels that have lost their rows since.
 	Dropped = "dropped"
@@ -57,15 +58,15 @@ type Ledger struct {
 
 	mu             sync.Mutex // protects what follows
 	entries        map[string]*entry
-	rows           int    // entries with a row
-	least          uint64 // the most calls of an entry that has lost its row
+	rows           []*entry // those with a row: a heap by key
 	other, dropped row
+	unseen         row // the part of dropped that no Counters has returned by its label
 }
 
 // entry is a label.
 type entry struct {
-	calls uint64
-	row   *row // or nil, if its calls count as Other
+	calls, key uint64 // the key is what calls were when it was compared last
+	row        *row   // or nil, if its calls count as Other
 }
 
 // row is what was counted for a label.
@@ -74,6 +75,7 @@ type row struct {
 	lost   bool  // its sums are a part of those that were dropped
 	last   *call // the latest, for the next one of the same cost
 	sums   [4]Sums
+	seen   [4]Sums // what Counters has returned
 }
 
 // Sums are units of one label.
@@ -159,13 +161,15 @@ func (k *call) Settled(used outbound.Cost) {
 	r, g := k.row, k.row.ledger
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if r.lost {
-		r = &g.dropped
-	}
 	for i := range r.sums {
 		more := countable(used[i]) - countable(k.cost[i])
-		r.sums[i].Added += max(0, more)
-		r.sums[i].Returned += max(0, -more)
+		s := Sums{Added: max(0, more), Returned: max(0, -more)}
+		if r.lost {
+			g.dropped.sums[i].add(&s, 1)
+			g.unseen.sums[i].add(&s, 1)
+		} else {
+			r.sums[i].add(&s, 1)
+		}
 	}
 }
 
@@ -204,7 +208,7 @@ func countable(n float64) float64 {
 }
 
 // rowLocked counts a call of a label, and returns its row. A label without a row gets one if there
-// are few, or if it has had more calls than those that have lost theirs.
+// are few, or if it has had more than twice the calls of a label that has one.
 func (g *Ledger) rowLocked(label string) *row {
 	e := g.entries[label]
 	if e == nil {
@@ -221,50 +225,84 @@ func (g *Ledger) rowLocked(label string) *row {
 		e = new(entry)
 		g.entries[strings.Clone(label)] = e
 	}
-	e.calls++
-	switch {
-	case e.row != nil:
+	if e.calls++; e.row != nil {
 		return e.row
-	case e.calls <= g.least:
+	}
+	if len(g.rows) < mostRows {
+		g.rows = append(g.rows, e) // with no calls compared yet, as all before it
+	} else if !g.dropLocked(e) {
 		return &g.other
-	case g.rows >= mostRows:
-		g.dropLocked()
 	}
 	e.row = &row{ledger: g}
-	g.rows++
 	return e.row
 }
 
-// dropLocked takes the row from the quarter of the labels with the fewest calls.
-func (g *Ledger) dropLocked() {
-	var rows []*entry
-	for _, e := range g.entries {
-		if e.row != nil {
-			rows = append(rows, e)
+// dropLocked replaces the label with the fewest calls by e, if e has more than twice as many.
+func (g *Ledger) dropLocked(e *entry) bool {
+	for {
+		first := g.rows[0]
+		if e.calls <= 2*first.key {
+			return false
 		}
-	}
-	slices.SortFunc(rows, func(a, b *entry) int { return cmp.Compare(a.calls, b.calls) })
-	for _, e := range rows[:mostRows/4] {
-		for i := range e.row.sums {
-			g.dropped.sums[i].add(&e.row.sums[i])
+		if first.key == first.calls {
+			for i := range first.row.sums {
+				s := &first.row.sums[i]
+				g.dropped.sums[i].add(s, 1)
+				g.unseen.sums[i].add(s, 1)
+				g.unseen.sums[i].add(&first.row.seen[i], -1)
+			}
+			first.row.lost, first.row = true, nil
+			g.rows[0], e.key = e, e.calls
+			g.siftLocked()
+			return true
 		}
-		e.row.lost, e.row, g.least = true, nil, e.calls
-		g.rows--
+		first.key = first.calls
+		g.siftLocked()
 	}
 }
 
-func (s *Sums) add(t *Sums) {
-	s.Charged += t.Charged
-	s.Returned += t.Returned
-	s.Added += t.Added
-	s.Refused += t.Refused
-	s.Waited += t.Waited
+// siftLocked moves the first of the rows down to where its key belongs.
+func (g *Ledger) siftLocked() {
+	for i, child := 0, 1; child < len(g.rows); i, child = child, 2*child+1 {
+		if next := child + 1; next < len(g.rows) && g.rows[next].key < g.rows[child].key {
+			child = next
+		}
+		if g.rows[i].key <= g.rows[child].key {
+			return
+		}
+		g.rows[i], g.rows[child] = g.rows[child], g.rows[i]
+	}
+}
+
+// add adds other sums, times sign.
+func (s *Sums) add(t *Sums, sign float64) {
+	s.Charged += sign * t.Charged
+	s.Returned += sign * t.Returned
+	s.Added += sign * t.Added
+	s.Refused += sign * t.Refused
+	s.Waited += sign * t.Waited
 }
 
 // Rows returns what was counted so far, by label and unit. Their sums are those of all calls.
-func (g *Ledger) Rows() (all []Row) {
+func (g *Ledger) Rows() []Row {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	return g.rowsLocked(&g.dropped)
+}
+
+// Counters returns the rows for one collector of counters, such as a watch.Board. The sum of the
+// increases of all counters is that of all calls: Dropped is only what no earlier Counters returned
+// under the label that it was counted for.
+func (g *Ledger) Counters() []Row {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, e := range g.rows {
+		e.row.seen = e.row.sums
+	}
+	return g.rowsLocked(&g.unseen)
+}
+
+func (g *Ledger) rowsLocked(dropped *row) (all []Row) {
 	put := func(label string, r *row) {
 		for i := range r.sums {
 			if s := r.sums[i]; s != (Sums{}) {
@@ -278,7 +316,7 @@ func (g *Ledger) Rows() (all []Row) {
 		}
 	}
 	put(Other, &g.other)
-	put(Dropped, &g.dropped)
+	put(Dropped, dropped)
 	slices.SortStableFunc(all, func(a, b Row) int { return cmp.Compare(a.Label, b.Label) })
 	return all
 }

@@ -132,6 +132,93 @@ func TestLedger_LabelsAreBounded(t *testing.T) {
 	}
 }
 
+// The rows are those of the labels with the most calls: one label more than there are rows, or many
+// that come once, take no row from labels that are used as much. A call costs the same.
+func TestLedger_OneLabelTooManyLosesNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		labels, calls, once int
+		own                 float64
+	}{
+		"as many as rows": {1000, 100, 0, 1},
+		"one more":        {1001, 100, 0, 0.95},
+		"a tenth more":    {1100, 100, 0, 0.9},
+		"one newcomer":    {1000, 100, 1, 0.95},
+		"many newcomers":  {1000, 10, 5000, 0.66},
+	} {
+		var book ledger.Ledger
+		l, all, own := book.Limiter(outbound.Unlimited{}, labelOf), 0., 0.
+		call := func(label string) {
+			_, _ = l.Acquire(labelled(label), outbound.Cost{1})
+			all++
+		}
+		for range c.calls {
+			for i := range c.labels {
+				call(fmt.Sprint("tenant-", i))
+			}
+		}
+		for i := range c.once {
+			call(fmt.Sprint("once-", i))
+		}
+		for _, r := range book.Rows() {
+			if all -= r.Charged; strings.HasPrefix(r.Label, "tenant-") {
+				own += r.Charged
+			} else if strings.HasPrefix(r.Label, "once-") {
+				t.Errorf("%s: %s has a row", name, r.Label)
+			}
+		}
+		if total := float64(c.calls*c.labels + c.once); all != 0 || own < c.own*total {
+			t.Errorf("%s: %g of %g calls have rows, and %g none at all", name, own, total, all)
+		}
+	}
+}
+
+// The increases of the counters, from one collection to the next, are those of all calls: also of
+// labels that lose their rows between two, and of what is settled afterwards. None decreases.
+func TestLedger_CountersSumUp(t *testing.T) {
+	var book ledger.Ledger
+	l := book.Limiter(outbound.Unlimited{}, labelOf)
+	var permits []outbound.Permit
+	total, sum, before := 0., 0., map[string]ledger.Sums{}
+	collect := func(r ledger.Row) {
+		was := before[r.Label]
+		if r.Charged < was.Charged || r.Returned < was.Returned || r.Added < was.Added {
+			was = ledger.Sums{} // the label has a new row
+			if r.Label == ledger.Dropped || r.Label == ledger.Other {
+				t.Errorf("%+v after %+v", r, was)
+			}
+		}
+		sum += r.Used() - was.Used()
+		before[r.Label] = r.Sums
+	}
+	for round, calls := range []int{1, 3, 9, 27, 81, 243} { // each has labels of its own, which take the rows of those before
+		for i := range 500 {
+			for range calls {
+				p, _ := l.Acquire(labelled(fmt.Sprint(round, " ", i)), outbound.Cost{100})
+				if total += 100; len(permits) < 8000 {
+					permits = append(permits, p)
+				}
+			}
+		}
+		if late := len(permits) / 2; round%4 == 1 {
+			for i := range permits[:late] {
+				permits[i].Settle(outbound.Cost{float64(i % 200)})
+				total += float64(i%200) - 100
+			}
+			permits = permits[late:]
+			for _, r := range book.Counters() {
+				collect(r)
+			}
+			book.Rows() // changes nothing
+			if sum != total {
+				t.Fatalf("round %d: the counters have grown by %g, want %g", round, sum, total)
+			}
+		}
+	}
+	if before[ledger.Dropped].Charged == 0 || before[ledger.Dropped].Returned == 0 {
+		t.Errorf("nothing was dropped: %+v", before[ledger.Dropped])
+	}
+}
+
 // Hostile numbers, a nil limiter and a writer that fails are errors, or count nothing.
 func TestLedger_InvalidIsAnError(t *testing.T) {
 	var book ledger.Ledger

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -258,17 +257,16 @@ func (b *Board) Collect(ctx context.Context, f func(Sample)) {
 	}
 }
 
-// ledgerRows returns the rows of all ledgers without Dropped: a scraper has those numbers already,
-// by the labels that they were counted for.
+// ledgerRows returns the rows of all ledgers.
 func (b *Board) ledgerRows() (all []ledger.Row) {
 	names := make(map[string]bool)
 	for _, g := range b.Ledgers {
 		if !names[g.Name] {
-			all = append(all, g.Rows()...)
+			all = append(all, g.Counters()...)
 		}
 		names[g.Name] = true
 	}
-	return slices.DeleteFunc(all, func(r ledger.Row) bool { return r.Label == ledger.Dropped })
+	return all
 }
 
 // samples are on their way to the function of Collect.
