@@ -7,7 +7,8 @@
 //
 // The streams of a limiter share its limit: their chunks leave in the order of arrival. A chunk is
 // one Read of the source, and at most what leaks in 10 ms, the capacity, and 32 KiB. So the bytes
-// of each second are even if the limit has a Burst of 1 to 3 % of its rate.
+// of each second are even if the limit has a Burst of 1 to 3 % of its rate. A chunk that no longer
+// fits, after a Bucket.SetLimits or because of a Headroom, leaves in halves.
 //
 // A stream charges each byte once, when it passes. A slow source takes no capacity while it pauses.
 package stream
@@ -15,6 +16,7 @@ package stream
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -40,17 +42,24 @@ type Pacer struct {
 // The length is the number of bytes. If it is zero or less, it is unknown. If the last of
 // them would pass after the deadline of ctx, Reader reads nothing. It returns a
 // [*outbound.ThrottledError] that is [context.DeadlineExceeded]. Streams that begin later are not
-// foreseen. Reader makes one operation on the bucket.
+// foreseen. Reader makes one operation on the bucket, or some more if the length is a billion times
+// the capacity.
 func (p Pacer) Reader(ctx context.Context, r io.Reader, length int64) (io.ReadCloser, error) {
 	s, err := p.start(ctx, length)
-	return &reader{stream: s, source: r}, err
+	if err != nil {
+		return nil, err
+	}
+	return &reader{stream: s, source: r}, nil
 }
 
 // Writer returns a writer to w. Its length and its error are those of [Pacer.Reader]. Its Write
 // waits for each chunk until the limiter admits it, and returns the charge of what w does not take.
 func (p Pacer) Writer(ctx context.Context, w io.Writer, length int64) (io.Writer, error) {
 	s, err := p.start(ctx, length)
-	return &writer{stream: s, sink: w}, err
+	if err != nil {
+		return nil, err
+	}
+	return &writer{stream: s, sink: w}, nil
 }
 
 type stream struct {
@@ -73,6 +82,9 @@ func (p Pacer) start(ctx context.Context, length int64) (*stream, error) {
 	}
 	each := max(1, 1+length/1e9) // a queue explains a billion calls
 	e, err := q.ExplainLast(ctx, s.cost(int(each)), int(max(1, length/each)))
+	for ; each > 1 && errors.Is(cmp.Or(err, e.Err), outbound.ErrTooLarge); each /= 2 { // then its time is a lower bound
+		e, err = q.ExplainLast(ctx, s.cost(int(each/2)), 1e9)
+	}
 	for i := range e.States {
 		if l := &e.States[i].Limit; l.Unit == p.Unit && l.LeakRate > 0 {
 			s.chunk = max(1, min(s.chunk, int(l.Capacity), int(l.LeakRate/100)))
@@ -84,6 +96,18 @@ func (p Pacer) start(ctx context.Context, length int64) (*stream, error) {
 		return s, fmt.Errorf("stream: %d bytes take %v: %w", length, e.Wait.Round(time.Millisecond), late)
 	}
 	return s, cmp.Or(err, e.Err)
+}
+
+// acquire waits for n bytes, or for as many halves less as fit, and returns how many they are.
+func (s *stream) acquire(n int) (outbound.Permit, int, error) {
+	for {
+		permit, err := s.Limiter.Acquire(s.ctx, s.cost(n))
+		if n == 1 || !errors.Is(err, outbound.ErrTooLarge) {
+			return permit, n, err
+		}
+		n /= 2
+		s.chunk = n
+	}
 }
 
 // cost is what n bytes cost.
@@ -101,22 +125,26 @@ type reader struct {
 }
 
 func (r *reader) Read(p []byte) (n int, err error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
 	p = p[:min(len(p), r.chunk)]
 	if n = copy(p, r.left); n == 0 && r.err == nil {
 		n, r.err = r.source.Read(p)
 	}
 	if n > 0 {
-		permit, err := r.Limiter.Acquire(r.ctx, r.cost(n))
+		permit, fits, err := r.acquire(n)
+		if len(r.left) == 0 && (err != nil || fits < n) {
+			r.left = slices.Clone(p[:n])
+		}
 		if err != nil {
-			if len(r.left) == 0 {
-				r.left = slices.Clone(p[:n])
-			}
 			return 0, err
 		}
 		permit.Done()
-		if r.left = r.left[min(n, len(r.left)):]; len(r.left) > 0 {
-			return n, nil
+		if r.left = r.left[min(fits, len(r.left)):]; len(r.left) > 0 {
+			return fits, nil
 		}
+		n = fits
 	}
 	err, r.err = r.err, nil
 	return n, err
@@ -137,11 +165,11 @@ type writer struct {
 
 func (w *writer) Write(p []byte) (written int, err error) {
 	for len(p) > 0 && err == nil {
-		chunk, n := p[:min(len(p), w.chunk)], 0
-		permit, refused := w.Limiter.Acquire(w.ctx, w.cost(len(chunk)))
+		permit, n, refused := w.acquire(min(len(p), w.chunk))
 		if refused != nil {
 			return written, refused
 		}
+		chunk := p[:n]
 		if n, err = w.sink.Write(chunk); n < len(chunk) {
 			permit.Settle(w.cost(n))
 			err = cmp.Or(err, io.ErrShortWrite)

@@ -241,6 +241,63 @@ func TestStream_RefusedReadLosesNothing(t *testing.T) {
 	})
 }
 
+// A stream goes on if its chunks no longer fit: with a Headroom, after SetLimits, and for a length of
+// more than a billion times the capacity.
+func TestStream_ChunksShrinkToTheLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			burst, then, headroom float64
+			length                int64
+		}{{1000, 0, 0.5, 9000}, {20_000, 700, 0, 100_000}, {5000, 0, 0, 5e12}, {5000, 1, 0, 10_000}} {
+			b := outbound.Must(outbound.NewBucket("link", outbound.PerSecond(1e6).Burst(c.burst)))
+			pacer := stream.Pacer{Limiter: queue.New(b, queue.Config{Headroom: c.headroom})}
+			r, err := pacer.Reader(t.Context(), zeros(min(c.length, 100_000)), c.length)
+			w, failed := pacer.Writer(t.Context(), io.Discard, c.length)
+			if err != nil || failed != nil {
+				t.Fatal(err, failed)
+			}
+			if c.then > 0 {
+				if err := b.SetLimits(t.Context(), outbound.PerSecond(1e6).Burst(c.then)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n, err := io.Copy(w, r); n != min(c.length, 100_000) || err != nil {
+				t.Errorf("%+v: %d bytes, %v", c, n, err)
+			}
+		}
+		_, pacer := link()
+		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
+		defer cancel()
+		if _, err := pacer.Reader(ctx, nil, 5e17); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+	})
+}
+
+// A read of no bytes asks neither the source nor the limiter: what is left stays, and then its end.
+func TestStream_EmptyReadAsksNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := outbound.Must(outbound.NewBucket("link", outbound.PerSecond(10).Burst(10)))
+		_, _ = b.Acquire(t.Context(), outbound.Cost{10})
+		r, err := stream.Pacer{Limiter: b}.Reader(t.Context(), strings.NewReader("abc"), 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Read(make([]byte, 9)); !errors.Is(err, outbound.ErrThrottled) {
+			t.Error(err)
+		}
+		time.Sleep(10 * time.Second)
+		for range 2 {
+			if n, err := r.Read(nil); n != 0 || err != nil {
+				t.Errorf("%d, %v", n, err)
+			}
+		}
+		if got, err := io.ReadAll(r); string(got) != "abc" || err != nil {
+			t.Errorf("%q, %v", got, err)
+		}
+	})
+}
+
 // partial takes three bytes of each write.
 type partial struct{ bytes.Buffer }
 
@@ -285,8 +342,10 @@ func TestStream_ChargesWhatPasses(t *testing.T) {
 func TestStream_InvalidIsAnError(t *testing.T) {
 	_, pacer := link()
 	for _, p := range []stream.Pacer{{}, {Limiter: pacer.Limiter, Unit: -1}, {Limiter: pacer.Limiter, Unit: 4}} {
-		if _, err := p.Reader(t.Context(), zero{}, 1); !errors.Is(err, outbound.ErrInvalid) {
-			t.Error(err)
+		r, err := p.Reader(t.Context(), zero{}, 1)
+		w, same := p.Writer(t.Context(), io.Discard, 1)
+		if !errors.Is(err, outbound.ErrInvalid) || !errors.Is(same, outbound.ErrInvalid) || r != nil || w != nil {
+			t.Error(r, err, w, same)
 		}
 	}
 	if _, err := (stream.Pacer{Limiter: queue.New(nil, queue.Config{})}).Writer(t.Context(), io.Discard, 1); !errors.Is(err, outbound.ErrInvalid) {
