@@ -31,13 +31,13 @@ func (q *Queue) ExplainLast(ctx context.Context, c outbound.Cost, n int) (outbou
 	for i := range c {
 		ahead[i] = float64(n-1) * max(0, c[i])
 	}
-	return q.explain(ctx, c, n, &ahead, false)
+	return q.explain(ctx, c, n, 0, &ahead, false)
 }
 
 // explain is ExplainLast. The calls before the last cost ahead in all, and as much each as the last
-// unless they are mixed. If n is 0, the last is one that waits already, and ahead is its cost with
-// a minus, so that it is counted once.
-func (q *Queue) explain(ctx context.Context, c outbound.Cost, n int, ahead *outbound.Cost, mixed bool) (outbound.Explanation, error) {
+// unless they are mixed. If n is 0, the last is one of own calls that
+// wait already, and ahead is its cost with a minus, so that it is counted once.
+func (q *Queue) explain(ctx context.Context, c outbound.Cost, n, own int, ahead *outbound.Cost, mixed bool) (outbound.Explanation, error) {
 	if err := q.invalid(); err != nil {
 		return outbound.Explanation{}, err
 	}
@@ -64,7 +64,7 @@ func (q *Queue) explain(ctx context.Context, c outbound.Cost, n int, ahead *outb
 	}
 	e.Calls, e.InFront, e.Ahead = n, inFront, q.line.n
 	e.Unanswered, e.UnansweredAfter = q.callTime.lately()
-	at, exact, limit := q.foresee(&k, &c, n, &before)
+	at, exact, limit := q.foresee(&k, &c, n, own, &before)
 	exact = exact && inFront == 0 && !q.pumping && booked == q.line.unbooked.seq // else the clock does not count what was booked meanwhile
 	q.mu.Unlock()
 	if (e.Ahead+e.InFront+n > 1 || n == 0) && (e.Wait >= 0 || e.Because == "in flight") {
@@ -120,9 +120,16 @@ func (q *Queue) inFront() (n int, s sums) {
 // foresee returns a lower bound of when the last of n calls of this cost leaves. It also returns
 // whether that is exact, and the limit that the call would wait for. The calls of this line go
 // before it. Those that s counts go before it, too: the rest of the n, and those in front.
-func (q *Queue) foresee(k *outbound.Clock, c *outbound.Cost, n int, s *sums) (at time.Time, exact bool, limit string) {
+// If n is 0, it is the last of own calls in this line.
+func (q *Queue) foresee(k *outbound.Clock, c *outbound.Cost, n, own int, s *sums) (at time.Time, exact bool, limit string) {
 	l := &q.line
 	if len(l.unused) > 0 || !k.Known() { // the clock counts what returns
+		return q.head.soonest, false, ""
+	}
+	if n == 0 && l.n > own { // it has at least own-1 calls before it, and it is unknown how many behind it
+		if booked := min(own, len(l.tickets)); booked > 0 {
+			return k.Due(l.tickets[booked-1]), false, ""
+		}
 		return q.head.soonest, false, ""
 	}
 	if booked := len(l.tickets); n == 0 && l.unbooked == &l.end && booked > 0 {

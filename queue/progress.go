@@ -74,7 +74,8 @@ func (p *Progress) Left() int {
 
 // Last explains the last of the calls that are left, as [Queue.ExplainLast] does: they come without
 // a pause. Calls is how many they are. If their number is unknown, Wait is negative. If none is
-// left, the Explanation is empty.
+// left, the Explanation is empty. Wait is a lower bound if calls cost more than Progress was
+// given, or if the last has come and other calls wait in the queue, too.
 func (p *Progress) Last(ctx context.Context) (e outbound.Explanation, err error) {
 	for tries, again := 0, true; again && tries < 3; tries++ {
 		p.mu.Lock()
@@ -86,14 +87,20 @@ func (p *Progress) Last(ctx context.Context) (e outbound.Explanation, err error)
 		case n+waits == 0:
 			return outbound.Explanation{}, nil
 		}
-		c := last
+		c, short := last, false
 		for i := range c {
-			if each := ahead[i] / float64(n); n > 0 && (each != 0 || c[i] != outbound.Free) {
+			switch each := ahead[i] / float64(n); {
+			case n == 0, each == 0 && c[i] == outbound.Free:
+			case each <= 0 && c[i] > 0: // the calls have taken the whole cost before their end
+				short = true
+			default:
+				short = short || !mixed && each < c[i]*(1-1e-9)
 				c[i] = max(0, each)
 			}
 			ahead[i] = float64(n-1) * max(0, c[i])
 		}
-		e, err = p.queue.explain(ctx, c, n, &ahead, mixed || n > 0 && c != last)
+		e, err = p.queue.explain(ctx, c, n, waits, &ahead, mixed || n > 0 && c != last)
+		e.AtLeast = e.AtLeast || short
 		e.Calls = n + waits
 		p.mu.Lock()
 		again = err == nil && p.left != n // a call has come meanwhile, and may have been counted twice

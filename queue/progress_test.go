@@ -99,6 +99,43 @@ func TestProgress_TimeOfTheLastCall(t *testing.T) {
 	}
 }
 
+// Calls of others behind the last make its time a lower bound, and never a later one. So does a cost
+// that the calls have exceeded.
+func TestProgress_NeverLaterThanTheTruth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		b := outbound.Must(outbound.NewBucket("api", outbound.Limit{Capacity: 1, LeakRate: 1}))
+		q := queue.New(b, queue.Config{})
+		_, _ = q.Acquire(ctx, outbound.Cost{1})
+		p := q.Progress(2, outbound.Cost{2})
+		for range 2 {
+			go func() { _, _ = p.Acquire(ctx, outbound.Cost{1}) }()
+		}
+		for others := range 50 {
+			synctest.Wait()
+			e, err := p.Last(ctx)
+			if exact := e.Wait > 1900*time.Millisecond; err != nil || e.Wait > 2001*time.Millisecond || e.AtLeast != (others > 0) || !e.AtLeast && !exact {
+				t.Errorf("%d others: %v, at least: %v, %v", others, e.Wait, e.AtLeast, err)
+			}
+			go func() { _, _ = q.Acquire(ctx, outbound.Cost{1}) }()
+		}
+		cancel()
+		synctest.Wait()
+		for _, told := range []float64{0, 50, 100} {
+			b := outbound.Must(outbound.NewBucket("api", outbound.Limit{Capacity: 10, LeakRate: 10}))
+			p := queue.New(b, queue.Config{}).Progress(100, outbound.Cost{told})
+			for left := 99; left > 0; left-- {
+				_, _ = p.Acquire(t.Context(), outbound.Cost{1})
+				e, err := p.Last(t.Context())
+				if truth := time.Duration(left)*100*time.Millisecond + time.Millisecond; err != nil || e.Err != nil || e.Wait < 0 || e.Wait > truth || e.AtLeast != (told < 100) {
+					t.Errorf("told %g, %d left: %v, at least: %v, %v, %v", told, left, e.Wait, e.AtLeast, e.Err, err)
+					break
+				}
+			}
+		}
+	})
+}
+
 // An unknown number of calls has no end, refused calls are no longer left, and what is invalid is an
 // error.
 func TestProgress_UnknownAndInvalid(t *testing.T) {
