@@ -172,7 +172,7 @@ func (b *Bucket) foresee(r *reply, i int, waiting *Cost) (pace float64, in time.
 			rate = min(rate, law[j].Rate*r.State.Speed*units/n)
 		}
 	}
-	pace, in = p.watches.quotas.Load().Foresee(&r.State, i, units, rate)
+	pace, in = p.watches.quotas.Load().Foresee(law, &r.State, i, units, rate)
 	if in == forecast.Never {
 		in = 0
 	}

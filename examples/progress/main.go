@@ -57,7 +57,13 @@ func run(ctx context.Context, out io.Writer, terminal bool, n int, unknown bool)
 		for i := 1; i <= n && yield(i); i++ {
 		}
 	}
+	ctx, cancel := context.WithCancel(ctx)
 	done, results := 0, make(chan error)
+	defer func() { // after an error calls may be under way
+		cancel()
+		for range results {
+		}
+	}()
 	go func() {
 		defer close(results)
 		for _, err := range outbound.Each(ctx, progress, outbound.Cost{1}, 8, calls, api(n)) {

@@ -36,7 +36,7 @@ func TestErrors_ThatAWaitMayCure(t *testing.T) {
 		require.Equal(t, away, errors.Is(err, store.ErrUnavailable), string(state))
 		require.ErrorIs(t, err, state)
 	}
-	for _, err := range []error{errors.New("connection refused"), context.DeadlineExceeded, sql.ErrConnDone} {
+	for _, err := range []error{errors.New("connection refused"), context.DeadlineExceeded, sql.ErrConnDone, &net.OpError{Op: "remote error", Err: errors.New("tls: bad record MAC")}} {
 		require.ErrorIs(t, r.explain(err), store.ErrUnavailable)
 		require.ErrorIs(t, r.explain(err), err)
 	}

@@ -36,5 +36,5 @@ func (w *worst) grown(d time.Duration) error {
 	if d < max(reported, 2*time.Duration(old)) || !w.CompareAndSwap(old, int64(d)) {
 		return nil
 	}
-	return fmt.Errorf("rowstore: clock skew: the clock of this process is %v behind another one's", d.Round(time.Millisecond))
+	return fmt.Errorf("rowstore: clock skew: own clock %v behind the row, another is or was ahead", d.Round(time.Millisecond))
 }

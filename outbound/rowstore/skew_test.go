@@ -134,6 +134,7 @@ func TestSkew_LimitHoldsInRealTime(t *testing.T) {
 						require.Len(t, p.skews[i], c.events[i])
 						for _, e := range p.skews[i] {
 							require.Equal(t, store.EventSkew, e.Kind)
+							require.ErrorContains(t, e.Err, "is or was ahead") // in "set to equal" it is no more
 						}
 					}
 				})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"net"
+	"regexp"
 )
 
 // Incurable reports whether a client failed to connect, and needs another configuration. A side
@@ -21,6 +22,9 @@ func Incurable(err error) bool {
 	)
 	return errors.As(err, &unverified) || errors.As(err, &invalid) || errors.As(err, &unknown) || errors.As(err, &host) ||
 		errors.As(err, &noTLS) || errors.Is(err, fs.ErrPermission) ||
-		// The alert of a server in trouble is another: crypto/tls names none of them.
-		errors.As(err, &alert) && alert.Op == "remote error" && alert.Err.Error() != "tls: internal error"
+		errors.As(err, &alert) && alert.Op == "remote error" && rejected.MatchString(alert.Err.Error())
 }
+
+// rejected matches the alerts with which a server ends a handshake, as crypto/tls names them. With
+// TLS 1.3 they may come with the first answer. Others come later, too, when a request was sent.
+var rejected = regexp.MustCompile("certificate|authority|handshake|denied|version|security|fallback|extension|name|PSK|protocol|hello")

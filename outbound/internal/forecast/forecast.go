@@ -92,7 +92,7 @@ func (q *Quotas) Note(now time.Duration, limits []store.Limit, s *store.State) (
 		w := &q.warned[i]
 		if _, in := q.foresee(s, i, 0, math.Inf(1)); in == Never || s.Level[i] < likely*l.Capacity {
 			w.likely = false
-		} else if !w.likely && (!w.before || s.At-w.at >= quiet) {
+		} else if s.Level[i] < l.Capacity && !w.likely && (!w.before || s.At-w.at >= quiet) {
 			*w = warning{true, true, s.At}
 			all = append(all, Warning{i, in})
 		}
@@ -113,10 +113,10 @@ func lengthOf(l *store.Limit, s *store.State, i int) time.Duration {
 // Foresee returns the units a second that calls took of limit i lately, by a state with Parts that
 // Note has had. It also returns how long until the quota is used up at that pace, or [Never] if it
 // lasts until its period ends. Waiting calls take so many units, at most rate of them a second.
-func (q *Quotas) Foresee(s *store.State, i int, waiting, rate float64) (pace float64, in time.Duration) {
+func (q *Quotas) Foresee(limits []store.Limit, s *store.State, i int, waiting, rate float64) (pace float64, in time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if i >= len(q.limits) || len(s.Parts) != len(q.limits) || lengthOf(&q.limits[i], s, i) < shortest {
+	if i >= len(limits) || len(s.Parts) != len(limits) || !store.Same(q.limits, limits) || lengthOf(&q.limits[i], s, i) < shortest {
 		return 0, Never
 	}
 	return q.foresee(s, i, waiting, rate)
