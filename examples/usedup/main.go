@@ -2,7 +2,7 @@
 //
 //	go run ./examples/usedup
 //
-// The quota is 300 calls in a minute, and calls come ten times a second. Every five seconds the
+// The quota is 300 calls in a minute, and calls come 25 times a second. Every two seconds the
 // program asks the bucket how long the quota lasts. Explain has the pace of the last seconds, and
 // the time until the quota is used up at that pace. Look at the event, which comes once, when 80 %
 // is used, and at the line that the log makes of it. For a day's quota the pace is that of up to
@@ -33,15 +33,18 @@ func run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	untimed := func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
+	short := func(_ []string, a slog.Attr) slog.Attr {
+		switch a.Value.Kind() {
+		case slog.KindTime:
 			return slog.Attr{}
+		case slog.KindDuration:
+			a.Value = slog.DurationValue(a.Value.Duration().Round(time.Second))
 		}
 		return a
 	}
-	defer bucket.Observe(watch.Log(slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{ReplaceAttr: untimed}))))()
+	defer bucket.Observe(watch.Log(slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{ReplaceAttr: short}))))()
 	fmt.Fprintln(out, shows)
-	tick := time.NewTicker(100 * time.Millisecond)
+	tick := time.NewTicker(40 * time.Millisecond)
 	defer tick.Stop()
 	for calls := 1; ; calls++ {
 		select {

@@ -155,7 +155,7 @@ func (p *process) call(ctx context.Context, r *rand.Rand, settles *sync.WaitGrou
 		permit.Settle(outbound.Cost{9, 9}) // has no effect
 		p.add(label, most, -1)
 	}
-	if kind == 1 {
+	if kind == 1 && res.StatusCode == 200 { // else its cost is one that the API has not counted
 		p.add(label, most, -1)
 		return
 	}
