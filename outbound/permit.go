@@ -26,8 +26,8 @@ import (
 // copy, too, would return units twice. The methods of the zero Permit have no effect.
 //
 // Settle and answers count after Done, too. A bucket in memory with several limits or a window
-// forgets a call of one unit a thousand calls after its Done. A Settle then adds what the call has
-// cost more, and returns nothing. Refusals and holds count as before.
+// forgets a call of Cost{1} a thousand calls after its Done. A Settle then adds what the call has
+// cost more, and returns nothing. Refusals and holds count as before. It forgets no call of tokens.
 type Permit struct {
 	call Call
 	// What follows is what the call has taken of the core's word, if core is not nil and uses is 0.

@@ -38,8 +38,9 @@ type State struct {
 	Speed float64
 	// Pace is how many units a second of a quota all processes took lately. A quota is a calendar
 	// quota, or a window of at least a minute. The average is over a time as long as UsedUpIn, and at
-	// most over an eighth of the period: three hours of a day. Pace is set in an [Explanation] of a
-	// bucket with an observer: a page, or [Bucket.Observe]. If it is zero, it is unknown.
+	// most over an eighth of the period: three hours of a day. Pace and UsedUpIn are set only in an
+	// [Explanation] of a bucket with an observer: a page, or [Bucket.Observe]. A Pace of zero is
+	// unknown.
 	Pace float64
 	// UsedUpIn is how long until the quota is used up at that Pace, if that is before its period ends.
 	// Calls that wait in the asked queue leave as fast as the other limits let them. UsedUpIn is 0 if

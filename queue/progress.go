@@ -75,7 +75,8 @@ func (p *Progress) Left() int {
 // Last explains the last of the calls that are left, as [Queue.ExplainLast] does: they come without
 // a pause. Calls is how many they are. If their number is unknown, Wait is negative. If none is
 // left, the Explanation is empty. Wait is a lower bound if calls cost more than Progress was
-// given, or if the last has come and other calls wait in the queue, too.
+// given, or if the last has come and other calls wait in the queue, too. It knows the limits only:
+// if the calls come more slowly than those allow, the last leaves later.
 func (p *Progress) Last(ctx context.Context) (e outbound.Explanation, err error) {
 	for tries, again := 0, true; again && tries < 3; tries++ {
 		p.mu.Lock()

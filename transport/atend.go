@@ -13,7 +13,7 @@ import (
 // streamed or not. AtEnd is for [Transport.OnResponse], whose permit f then settles:
 //
 //	OnResponse: func(resp *http.Response, p *outbound.Permit) {
-//		transport.AtEnd(resp, 4096, func(tail []byte) { p.Settle(usage(tail)) })
+//		transport.AtEnd(resp, 4096, func(tail []byte) { p.Settle(outbound.Cost{1, tokens(tail)}) })
 //	}
 //
 // AtEnd never reads ahead, and keeps the tail only. A program that decodes a JSON value often stops

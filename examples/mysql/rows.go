@@ -17,8 +17,8 @@ import (
 // rows are the rows of a table in MySQL 8 or MariaDB 10.6: a [rowstore.Locker].
 type rows struct{ db *sql.DB }
 
-// open opens a database, and makes the table if there is none. A transaction whose process stops is
-// ended after wait_timeout, so idle connections are closed before.
+// open opens a database with Params of its own, and makes the table if there is none. A transaction
+// whose process stops is ended after wait_timeout, so idle connections are closed before.
 func open(ctx context.Context, c *mysql.Config) (*rows, error) {
 	c.InterpolateParams = true // otherwise each statement takes three round trips
 	c.Params = map[string]string{"time_zone": "'+00:00'", "innodb_lock_wait_timeout": "1", "wait_timeout": "5"}

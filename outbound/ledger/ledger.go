@@ -7,8 +7,9 @@
 //
 // The limiter goes where the other one was: into a transport, a Wrap, an Each or the New of an
 // outbound.Keyed. A ledger counts each charge once, as the bucket does. A Settle corrects it, even
-// after Done, and a call without Done stays charged. It counts the calls of one process: sum the
-// ledgers of all. If both jobs and their client are paced, give both the ledger's limiter.
+// after Done, and a call without Done stays charged. It counts the calls of one process, from its
+// first use on: sum the ledgers of all, and subtract the rows of the month before. If both jobs and
+// their client are paced, give both the ledger's limiter.
 //
 // Labels are in the rows of the ledger, and in the metrics of a watch.Board that has it. Keys, logs
 // and errors are free of them.

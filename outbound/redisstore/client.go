@@ -16,8 +16,8 @@ type Client interface {
 }
 
 // Do is a [Client] that sends commands by any library. It sends all of them together if it can. It
-// returns a reply for each, in their order: a string, a []byte, an int64, a []any of these, or an
-// error. What the server has answered as an error is an [Error]. With any other error, as of a
+// returns a reply for each, in their order: a string, a []byte, an int64, nil, a []any of these, or
+// an error. What the server has answered as an error is an [Error]. With any other error, as of a
 // connection, the server may have carried the command out. Do returns soon after ctx ends, and
 // sends no command twice.
 //

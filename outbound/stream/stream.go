@@ -8,7 +8,9 @@
 // The streams of a limiter share its limit: their chunks leave in the order of arrival. A chunk is
 // one Read of the source, and at most what leaks in 10 ms, the capacity, and 32 KiB. So the bytes
 // of each second are even if the limit has a Burst of 1 to 3 % of its rate. A chunk that no longer
-// fits, after a Bucket.SetLimits or because of a Headroom, leaves in halves.
+// fits, after a Bucket.SetLimits or because of a Headroom, leaves in halves. A PerSecond without a
+// Burst has a capacity of one byte. A fast limit needs a capacity of what leaks in a millisecond,
+// or a stream does not begin.
 //
 // A stream charges each byte once, when it passes. A slow source takes no capacity while it pauses.
 package stream
@@ -39,11 +41,11 @@ type Pacer struct {
 // and returns it. If the limiter fails, Read returns that error, and the next Read returns the
 // bytes. Close closes r if it is an [io.Closer].
 //
-// The length is the number of bytes. If it is zero or less, it is unknown. If the last of
-// them would pass after the deadline of ctx, Reader reads nothing. It returns a
-// [*outbound.ThrottledError] that is [context.DeadlineExceeded]. Streams that begin later are not
-// foreseen. Reader makes one operation on the bucket, or some more if the length is a billion times
-// the capacity.
+// The length is the number of bytes. If it is zero or less, it is unknown. If the last of them
+// would pass after the deadline of ctx, Reader reads nothing. Its error wraps a
+// [*outbound.ThrottledError] and [context.DeadlineExceeded], as that of a Read that is late.
+// Streams that begin later, and timers that are late, are not foreseen: leave some time. Reader
+// makes one operation on the bucket, or some more if the length is a billion times the capacity.
 func (p Pacer) Reader(ctx context.Context, r io.Reader, length int64) (io.ReadCloser, error) {
 	s, err := p.start(ctx, length)
 	if err != nil {
@@ -87,6 +89,9 @@ func (p Pacer) start(ctx context.Context, length int64) (*stream, error) {
 	}
 	for i := range e.States {
 		if l := &e.States[i].Limit; l.Unit == p.Unit && l.LeakRate > 0 {
+			if l.Capacity < l.LeakRate/1000 {
+				return s, fmt.Errorf("stream: %w: limit %q of a millisecond or less, without a Burst", outbound.ErrInvalid, e.States[i].Label())
+			}
 			s.chunk = max(1, min(s.chunk, int(l.Capacity), int(l.LeakRate/100)))
 		}
 	}

@@ -348,6 +348,10 @@ func TestStream_InvalidIsAnError(t *testing.T) {
 			t.Error(r, err, w, same)
 		}
 	}
+	fast := queue.New(outbound.Must(outbound.NewBucket("fast", outbound.PerSecond(1_000_000))), queue.Config{})
+	if _, err := (stream.Pacer{Limiter: fast}).Reader(t.Context(), zero{}, 1); !errors.Is(err, outbound.ErrInvalid) || !strings.Contains(err.Error(), "Burst") {
+		t.Error(err)
+	}
 	if _, err := (stream.Pacer{Limiter: queue.New(nil, queue.Config{})}).Writer(t.Context(), io.Discard, 1); !errors.Is(err, outbound.ErrInvalid) {
 		t.Error(err)
 	}

@@ -17,7 +17,7 @@
 //     be wrong: the API refuses calls again, and each refusal in a row doubles the hold.
 //   - Slowed: the API has refused calls. If that happens again, the configured limits are too high.
 //   - A quota is used up: wait for its next period, or raise it. A quota that will be used up has a
-//     metric from the beginning, and an event and a line on the page from 80 % on: send less.
+//     metric once its pace is known, and an event and a line on the page from 80 % on: send less.
 //   - As many calls are in flight as may be, the oldest for long: look for calls that hang.
 //   - The store does not answer: repair it. Calls fail, or continue on a share by package fallback,
 //     which is Slowed.
