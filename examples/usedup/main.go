@@ -5,7 +5,7 @@
 // The quota is 300 calls in a minute, and calls come 25 times a second. Every two seconds the
 // program asks the bucket how long the quota lasts. Explain has the pace of the last seconds, and
 // the time until the quota is used up at that pace. Look at the event, which comes once, when 80 %
-// is used, and at the line that the log makes of it. For a day's quota the pace is that of up to
+// is used. For a day's quota the pace is that of up to
 // three hours.
 package main
 
@@ -14,12 +14,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"time"
 
 	"github.com/dripfeed/dripfeed/examples/internal/cli"
 	"github.com/dripfeed/dripfeed/outbound"
-	"github.com/dripfeed/dripfeed/outbound/watch"
 )
 
 const shows = "When a quota of 300 calls in a minute is used up."
@@ -33,16 +31,11 @@ func run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	short := func(_ []string, a slog.Attr) slog.Attr {
-		switch a.Value.Kind() {
-		case slog.KindTime:
-			return slog.Attr{}
-		case slog.KindDuration:
-			a.Value = slog.DurationValue(a.Value.Duration().Round(time.Second))
+	defer bucket.Observe(func(e outbound.Event) {
+		if e.Kind == outbound.EventRunsOut {
+			fmt.Fprintf(out, "event %q in %v\n", e.Kind, e.UsedUpIn.Round(time.Second))
 		}
-		return a
-	}
-	defer bucket.Observe(watch.Log(slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{ReplaceAttr: short}))))()
+	})()
 	fmt.Fprintln(out, shows)
 	tick := time.NewTicker(40 * time.Millisecond)
 	defer tick.Stop()

@@ -9,7 +9,7 @@ import (
 
 // The program says when the quota is used up, and warns once.
 func TestProgram_ForeseesTheEnd(t *testing.T) {
-	exampletest.Output(t, run, `150 calls, 25\.0 a second: the quota is used up in 6s\n`, `level=WARN msg="a quota will be used up .*limit="300 in 1m from the first" in=[23]s`, `\nused up: no call leaves for 48s`)
+	exampletest.Output(t, run, `150 calls, 25\.0 a second: the quota is used up in 6s\n`, `\nevent "runs out" in [23]s\n`, `\nused up: no call leaves for 48s`)
 }
 
 // An interrupt ends the program.
