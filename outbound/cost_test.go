@@ -236,3 +236,18 @@ func TestCost_WithoutTheFirstUnitIsInvalidUnlessFree(t *testing.T) {
 		}
 	})
 }
+
+// A bucket of one limit counts the unit of that limit alone, whichever it is.
+func TestCost_OneLimitCountsItsUnit(t *testing.T) {
+	for unit := range 4 {
+		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 0.001, Unit: unit}))
+		c := Cost{3, 3, 3, 3}
+		c[unit] = 7
+		_, err := b.Acquire(ctx, c)
+		must(t, err)
+		if n := level(t, b, 0); n < 6.9 || n > 7 {
+			t.Errorf("unit %d: level %g, want 7", unit, n)
+		}
+		refused(t, b, Cost{4, 4, 4, 4})
+	}
+}
