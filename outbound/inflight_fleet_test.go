@@ -153,15 +153,15 @@ func TestInFlight_LostAsksEndItsSlots(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			const lease = 30 * time.Second
 			var to FakeStore
-			lost := false
+			var lost atomic.Bool
 			b := Must(NewSharedBucket(StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-				if lost && op.Action == store.Allot {
+				if lost.Load() && op.Action == store.Allot {
 					return store.Reply{}, errCut
 				}
 				return to.Update(ctx, key, op)
 			}), "erp", PerSecond(100), InFlight(1).Lease(lease)))
 			p := admit(t, b, 1)
-			lost = true
+			lost.Store(true)
 			time.Sleep(time.Duration(after * float64(lease)))
 			p.Done() // its slot stays here for a moment
 			if _, err := b.Acquire(ctx, Cost{1}); (err == nil) != (after < 0.5) {
