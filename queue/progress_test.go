@@ -88,7 +88,7 @@ func TestProgress_TimeOfTheLastCall(t *testing.T) {
 					}
 				}
 				t.Logf("%d samples, %d of them lower bounds", len(samples), bounds)
-				if n != c.calls || p.Left() != 0 || c.bound != (bounds > len(samples)/20) {
+				if n != c.calls || p.Left() != 0 || c.bound != (bounds > len(samples)/10) {
 					t.Errorf("%d yielded, %d left, %d lower bounds", n, p.Left(), bounds)
 				}
 				if e, err := p.Last(t.Context()); err != nil || e.Wait != 0 || e.Calls != 0 {

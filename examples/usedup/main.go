@@ -31,9 +31,10 @@ func run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	events := make(chan outbound.Event, 1)
 	defer bucket.Observe(func(e outbound.Event) {
-		if e.Kind == outbound.EventRunsOut {
-			fmt.Fprintf(out, "event %q in %v\n", e.Kind, e.UsedUpIn.Round(time.Second))
+		if e.Kind == outbound.EventRunsOut { // once in an hour
+			events <- e
 		}
 	})()
 	fmt.Fprintln(out, shows)
@@ -42,6 +43,9 @@ func run(ctx context.Context, out io.Writer) error {
 	for calls := 1; ; calls++ {
 		select {
 		case <-tick.C:
+		case e := <-events:
+			fmt.Fprintf(out, "event %q in %v\n", e.Kind, e.UsedUpIn.Round(time.Second))
+			<-tick.C
 		case <-ctx.Done():
 			return ctx.Err()
 		}
