@@ -135,8 +135,8 @@ func TestWaits_AreInSecondsWithExemplars(t *testing.T) {
 		}
 		acquire(t, ctx, l, 2)
 		h := s.durations(t, "dripfeed.call.wait_time")
-		want := []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 60, 300, 1800, 3600}
-		if !slices.Equal(h.Bounds, want) || !slices.Equal(h.BucketCounts, []uint64{2, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 1, 1}) || h.Sum != 9602.0205 {
+		want := []float64{.001, .005, .01, .05, .1, .5, 1, 2, 3, 5, 10, 60, 300, 1800, 3600}
+		if !slices.Equal(h.Bounds, want) || !slices.Equal(h.BucketCounts, []uint64{2, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 1}) || h.Sum != 9602.0205 {
 			t.Errorf("%v: %v, %v s", h.Bounds, h.BucketCounts, h.Sum)
 		}
 		if id := span.SpanContext().TraceID(); len(h.Exemplars) != 1 || h.Exemplars[0].Value != 2 || string(h.Exemplars[0].TraceID) != string(id[:]) {

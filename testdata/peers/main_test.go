@@ -67,7 +67,7 @@ func TestRun_MeasuresOnlyWhatMatches(t *testing.T) {
 	twice := small
 	twice.Rounds = 2
 	want := "round 1: admitted, 2 goroutines/x/time/rate\nround 2: admitted, 2 goroutines/x/time/rate\n"
-	if _, got := measured(t, twice, "^admitted, 2 .*/x/time"); got != want {
+	if _, got := measured(t, twice, "^admitted, 2 .*/x/time/rate$"); got != want {
 		t.Errorf("measured\n%swant\n%s", got, want)
 	}
 }
