@@ -31,22 +31,30 @@ func (q *Queue) ExplainLast(ctx context.Context, c outbound.Cost, n int) (outbou
 	for i := range c {
 		ahead[i] = float64(n-1) * max(0, c[i])
 	}
-	return q.explain(ctx, c, n, 0, &ahead, false)
+	return q.explain(ctx, func() rest { return rest{cost: c, n: n, ahead: ahead} })
 }
 
-// explain is ExplainLast. The calls before the last cost ahead in all, and as much each as the last
-// unless they are mixed. If n is 0, the last is one of own calls that
-// wait already, and ahead is its cost with a minus, so that it is counted once.
-func (q *Queue) explain(ctx context.Context, c outbound.Cost, n, own int, ahead *outbound.Cost, mixed bool) (outbound.Explanation, error) {
+// rest is the calls that an explanation is about. If n is 0, the last is one of own calls that wait
+// already, and ahead is its cost with a minus, so that it is counted once.
+type rest struct {
+	cost   outbound.Cost // of the last
+	n, own int           // calls that are still to come, and those that wait
+	ahead  outbound.Cost // of the calls before the last, in all
+	mixed  bool          // calls differ
+}
+
+// explain is ExplainLast for the rest of some calls. It asks for the rest before the bucket says
+// when calls leave, and again when it counts the line: no call that came meanwhile counts twice.
+func (q *Queue) explain(ctx context.Context, is func() rest) (outbound.Explanation, error) {
 	if err := q.invalid(); err != nil {
 		return outbound.Explanation{}, err
 	}
-	asked := c
-	if n == 0 { // the bucket has charged it, or the sums count it
+	was := is()
+	asked := was.cost
+	if was.n == 0 { // the bucket has charged it, or the sums count it
 		asked = free
 	}
 	inFront, before := q.inFront()
-	before.mixed = before.mixed || mixed
 	q.mu.Lock()
 	booked, wait := q.line.unbooked.seq, before
 	q.line.addTo(&wait)
@@ -55,19 +63,22 @@ func (q *Queue) explain(ctx context.Context, c outbound.Cost, n, own int, ahead 
 	if err != nil {
 		return e, err
 	}
-	before.add(ahead, 1)
 	q.mu.Lock()
+	now := is()
+	before.mixed = before.mixed || now.mixed
+	before.add(&now.ahead, 1)
 	if q.pumping { // the bucket may have booked what the line still counts
 		for i := range q.booking.Costs {
 			before.add(&q.booking.Costs[i], -1)
 		}
 	}
-	e.Calls, e.InFront, e.Ahead = n, inFront, q.line.n
+	e.Calls, e.InFront, e.Ahead = now.n, inFront, q.line.n
 	e.Unanswered, e.UnansweredAfter = q.callTime.lately()
-	at, exact, limit := q.foresee(&k, &c, n, own, &before)
+	at, exact, limit := q.foresee(&k, &now.cost, now.n, now.own, &before)
 	exact = exact && inFront == 0 && !q.pumping && booked == q.line.unbooked.seq // else the clock does not count what was booked meanwhile
+	exact = exact && was.n == now.n && now.own <= q.line.n                       // nor the line what is on its way
 	q.mu.Unlock()
-	if (e.Ahead+e.InFront+n > 1 || n == 0) && (e.Wait >= 0 || e.Because == "in flight") {
+	if (e.Ahead+e.InFront+now.n > 1 || now.n == 0) && (e.Wait >= 0 || e.Because == "in flight") {
 		foreseen(&e, time.Until(at), exact, limit)
 	}
 	return e, nil

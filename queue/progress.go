@@ -79,33 +79,39 @@ func (p *Progress) Left() int {
 // if the calls come more slowly than those allow, the last leaves later.
 func (p *Progress) Last(ctx context.Context) (e outbound.Explanation, err error) {
 	for tries, again := 0, true; again && tries < 3; tries++ {
-		p.mu.Lock()
-		n, waits, ahead, last, mixed := p.left, p.waits, p.cost, p.last, p.mixed
-		p.mu.Unlock()
+		was, short := p.rest()
+		now := was
 		switch {
-		case n < 0:
+		case was.n < 0:
 			return outbound.Explanation{Wait: -1}, nil
-		case n+waits == 0:
+		case was.n+was.own == 0:
 			return outbound.Explanation{}, nil
 		}
-		c, short := last, false
-		for i := range c {
-			switch each := ahead[i] / float64(n); {
-			case n == 0, each == 0 && c[i] == outbound.Free:
-			case each <= 0 && c[i] > 0: // the calls have taken the whole cost before their end
-				short = true
-			default:
-				short = short || !mixed && each < c[i]*(1-1e-9)
-				c[i] = max(0, each)
-			}
-			ahead[i] = float64(n-1) * max(0, c[i])
-		}
-		e, err = p.queue.explain(ctx, c, n, waits, &ahead, mixed || n > 0 && c != last)
+		e, err = p.queue.explain(ctx, func() rest { now, short = p.rest(); return now })
 		e.AtLeast = e.AtLeast || short
-		e.Calls = n + waits
-		p.mu.Lock()
-		again = err == nil && p.left != n // a call has come meanwhile, and may have been counted twice
-		p.mu.Unlock()
+		e.Calls = now.n + now.own
+		again = err == nil && was.n != now.n // a call has come meanwhile, and may not be counted
 	}
 	return e, err
+}
+
+// rest returns the calls that are left. If they cost more than is left of what Progress was given,
+// short is true.
+func (p *Progress) rest() (r rest, short bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r = rest{cost: p.last, n: p.left, own: p.waits, ahead: p.cost}
+	for i := range r.cost {
+		switch each := p.cost[i] / float64(r.n); {
+		case r.n == 0, each == 0 && r.cost[i] == outbound.Free:
+		case each <= 0 && r.cost[i] > 0: // the calls have taken the whole cost before their end
+			short = true
+		default:
+			short = short || !p.mixed && each < r.cost[i]*(1-1e-9)
+			r.cost[i] = max(0, each)
+		}
+		r.ahead[i] = float64(r.n-1) * max(0, r.cost[i])
+	}
+	r.mixed = p.mixed || r.n > 0 && r.cost != p.last
+	return r, short
 }
