@@ -47,18 +47,11 @@ type server struct {
 func (s *server) carry(step time.Duration) {
 	s.mu.Lock()
 	now := time.Now()
-	s.free = later(now, s.free).Add(step)
+	s.free = latest(now, s.free).Add(step)
 	s.done.Add(1)
 	wait := s.free.Sub(now)
 	s.mu.Unlock()
 	time.Sleep(wait)
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // departed returns how many calls of all have left.
