@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"modernc.org/sqlite"
@@ -20,7 +21,7 @@ type rows struct{ db *sql.DB }
 // open opens the file, and makes it if there is none. Each transaction is the only one that
 // writes, from its beginning on.
 func open(file string) (*rows, error) {
-	db, err := sql.Open("sqlite", "file:"+file+"?_txlock=immediate&_pragma=busy_timeout(500)&_pragma=synchronous(NORMAL)")
+	db, err := sql.Open("sqlite", "file:"+file+"?_txlock=immediate&_pragma=busy_timeout(5)&_pragma=synchronous(NORMAL)")
 	if err != nil {
 		return nil, err
 	}
@@ -37,8 +38,24 @@ func open(file string) (*rows, error) {
 	return &rows{db}, nil
 }
 
-// Swap implements [rowstore.Rows] in one transaction.
+// Swap implements [rowstore.Rows] in one transaction. While other processes write it tries again,
+// until ctx is over: the pauses of SQLite's own timeout grow with the time that a process waits.
 func (r *rows) Swap(ctx context.Context, swaps []rowstore.Swap) error {
+	for {
+		err := r.transact(ctx, swaps)
+		if !errors.Is(err, store.ErrUnavailable) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(rand.N(5 * time.Millisecond)):
+		}
+	}
+}
+
+// transact carries swaps out, or none of them.
+func (r *rows) transact(ctx context.Context, swaps []rowstore.Swap) error {
 	tx, err := r.db.BeginTx(ctx, nil)
 	if err != nil {
 		return explain(err)
@@ -60,7 +77,7 @@ func swap(ctx context.Context, tx *sql.Tx, s *rowstore.Swap) error {
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
-	s.Row = rowstore.Row{Token: uint64(token), Bytes: state}
+	s.Row, s.Done = rowstore.Row{Token: uint64(token), Bytes: state}, false
 	s.Clock, s.Own = time.Duration(time.Now().UnixNano()), true // SQLite has no clock of its own
 	if s.New == nil || s.Row.Token != s.Old || !s.InTime() {
 		return nil

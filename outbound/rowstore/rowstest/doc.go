@@ -33,7 +33,7 @@ func TestRows(t *testing.T, newRows func(t *testing.T) rowstore.Rows) {
 	var lines sync.Map // by store
 	open := func(rows rowstore.Rows) store.Store {
 		l := &line{Rows: rows}
-		s := rowstore.New(l.asRows(), rowstore.Config{Timeout: 1500 * time.Millisecond})
+		s := rowstore.New(l.asRows(), rowstore.Config{Timeout: 4 * time.Second})
 		lines.Store(s, l)
 		return s
 	}
