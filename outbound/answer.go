@@ -85,37 +85,6 @@ const soon = 2 * time.Second
 // fails reports whether a call with this answer has not succeeded.
 func (a *Answer) fails() bool { return a.Kind == "" || a.Kind == AnswerRefused }
 
-// concerns reports whether the answer to a call that left so long ago matters to the bucket. What
-// is left of a quota matters if the calls since could have used it up.
-func (a *Answer) concerns(b *core, since time.Duration) bool {
-	switch a.Kind {
-	case AnswerRefused:
-		return true
-	case AnswerHold:
-		return a.Wait > 0
-	case AnswerSent:
-		return a.Wait > jitter
-	case AnswerRemaining:
-	default:
-		return false
-	}
-	if a.Wait <= soon || !a.Remaining.reported() {
-		return false
-	}
-	used := Cost{-1, -1, -1, -1} // at most; negative if no limit counts that unit
-	b.each(func(unit int, capacity, rate float64) {
-		if n := capacity + rate*since.Seconds(); used[unit] < 0 || n < used[unit] {
-			used[unit] = n
-		}
-	})
-	for unit, n := range a.Remaining {
-		if n >= 0 && n <= used[unit] {
-			return true
-		}
-	}
-	return false
-}
-
 // report returns the report of an answer to the call of this charge.
 func (a *Answer) report(c *store.Charge, by []store.Limit) reports.Report {
 	r := reports.Report{Report: store.Report{Kind: store.Held, Charge: c, Wait: max(0, a.Wait), Reason: whyOf(a.Reason)}, By: by}

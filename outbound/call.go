@@ -167,7 +167,7 @@ func (k *call) answered(uses uint32, a Answer) bool {
 		k.core.slots().Adapt(k.admitted, true)
 	}
 	switch {
-	case !a.concerns(k.core, now()-k.admitted):
+	case !k.core.concerns(&a, now()-k.admitted):
 	case a.Kind == AnswerSent:
 		k.sentLate(a.Wait)
 	default:

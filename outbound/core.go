@@ -58,7 +58,7 @@ type slowPath struct {
 // reserved is the bucket of Reservations under some limits.
 type reserved struct {
 	limits *key.Force
-	bucket *Bucket
+	bucket interface{ Idle() bool } // a *Bucket, which is built on a core
 }
 
 // labels are those of limits.
@@ -315,6 +315,37 @@ func (b *core) crowded(e *ThrottledError) {
 		e.Limit = m.label()
 	}
 	e.InProgress, e.Oldest = b.slots().Crowd()
+}
+
+// concerns reports whether the answer to a call that left so long ago matters to the bucket. What
+// is left of a quota matters if the calls since could have used it up.
+func (b *core) concerns(a *Answer, since time.Duration) bool {
+	switch a.Kind {
+	case AnswerRefused:
+		return true
+	case AnswerHold:
+		return a.Wait > 0
+	case AnswerSent:
+		return a.Wait > jitter
+	case AnswerRemaining:
+	default:
+		return false
+	}
+	if a.Wait <= soon || !a.Remaining.reported() {
+		return false
+	}
+	used := Cost{-1, -1, -1, -1} // at most; negative if no limit counts that unit
+	b.each(func(unit int, capacity, rate float64) {
+		if n := capacity + rate*since.Seconds(); used[unit] < 0 || n < used[unit] {
+			used[unit] = n
+		}
+	})
+	for unit, n := range a.Remaining {
+		if n >= 0 && n <= used[unit] {
+			return true
+		}
+	}
+	return false
 }
 
 // settle sends some Settled of one call, or keeps them for a queue that waits, if any limit counts

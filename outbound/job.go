@@ -107,7 +107,9 @@ func PermitFrom(ctx context.Context) *Permit {
 // limiter of your own without a bucket is the job's if both are equal. An observer of l alone
 // misses the first request.
 func (p *Permit) AcquireIn(ctx context.Context, l Limiter, c Cost) (err error) {
-	job, ok := ctx.Value(permitKey{}).(*jobContext)
+	job, ok := ctx.Value(permitKey{}).(interface {
+		acquire(context.Context, Limiter, Cost) (Permit, error)
+	})
 	if !ok || ctx.Err() != nil || !c.real() {
 		*p, err = l.Acquire(ctx, c)
 		return err

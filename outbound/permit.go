@@ -130,7 +130,7 @@ func (p *Permit) Answered(a Answer) {
 	if p.listener != nil {
 		p.listener.Answered(a)
 	}
-	if p.ofWord() && !a.concerns(p.core, now()-time.Duration(p.fill.At)) {
+	if p.ofWord() && !p.core.concerns(&a, now()-time.Duration(p.fill.At)) {
 		if a.fails() {
 			p.flags |= flagFailed
 		}
@@ -322,10 +322,10 @@ func (p *Permit) TakesAnswers() bool {
 	return p.call != nil || p.core != nil
 }
 
-// member is [Pool.Member].
-func (p *Permit) member(pool *Pool) int {
+// member is [Pool.Member] of a Pool.
+func (p *Permit) member(pool any) int {
 	if p != nil {
-		if k, ok := p.call.(interface{ member(*Pool) int }); ok {
+		if k, ok := p.call.(interface{ member(pool any) int }); ok {
 			return k.member(pool)
 		}
 	}
@@ -360,7 +360,7 @@ func (g *guarded) State() State       { return read(g, (*Permit).State) }
 func (g *guarded) TakesAnswers() bool { return read(g, (*Permit).TakesAnswers) }
 func (g *guarded) pending() bool      { return read(g, (*Permit).Pending) }
 func (g *guarded) bucket() *core      { return read(g, (*Permit).bucket) }
-func (g *guarded) member(pool *Pool) int {
+func (g *guarded) member(pool any) int {
 	return read(g, func(p *Permit) int { return p.member(pool) })
 }
 

@@ -410,8 +410,8 @@ func (p *Pool) Member(permit *Permit) int {
 	return permit.member(p)
 }
 
-func (k *pooled) member(pool *Pool) int {
-	if k.pool == pool {
+func (k *pooled) member(pool any) int {
+	if pool == any(k.pool) {
 		return k.index
 	}
 	return k.guarded.member(pool)

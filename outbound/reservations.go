@@ -23,7 +23,7 @@ func (b *Bucket) Reservations() *Bucket {
 		case f.Open && old == nil:
 			return nil
 		case f.Open, old != nil && (old.limits == f || store.Equal(old.limits.Law, f.Law)):
-			return old.bucket
+			return old.bucket.(*Bucket)
 		}
 		next := new(Bucket)
 		next.init(b.key, listOf(&f.Limits), p.store, p.NameOfReservations(f.Law))
