@@ -10,16 +10,16 @@ import (
 )
 
 var bookCases = []storeCase{
-	{sentence: "order of booking is order of departure", check: (*exam).books},
-	{sentence: "no reservation is sooner than After", check: (*exam).after},
-	{sentence: "a process behind the lead catches up, at most 100 ms at a time or 4 times as far again as its first reservation, or as its Weight", check: (*exam).claims},
-	{sentence: "a process has a share of the claims as large as its Weight", check: (*exam).weights},
-	{sentence: "of what a window frees at one time each process has a share as large as its Weight", check: (*exam).shares},
-	{sentence: "a call with a Headroom leaves only while as much stays free in each of its limits", check: (*exam).headroom},
-	{sentence: "the last booking is undone as if it had never been, and no other", check: (*exam).undoes},
-	{sentence: "Move undoes the last booking and books again, or does nothing", check: (*exam).moves},
-	{sentence: "Slots asks for the parts of the state", check: (*exam).slots},
-	{sentence: "Update changes nothing of op", check: (*exam).keepsOp},
+	{sentence: "order of booking is order of departure", check: checkBooks},
+	{sentence: "no reservation is sooner than After", check: checkAfter},
+	{sentence: "a process behind the lead catches up, at most 100 ms at a time or 4 times as far again as its first reservation, or as its Weight", check: checkClaims},
+	{sentence: "a process has a share of the claims as large as its Weight", check: checkWeights},
+	{sentence: "of what a window frees at one time each process has a share as large as its Weight", check: checkShares},
+	{sentence: "a call with a Headroom leaves only while as much stays free in each of its limits", check: checkHeadroom},
+	{sentence: "the last booking is undone as if it had never been, and no other", check: checkUndoes},
+	{sentence: "Move undoes the last booking and books again, or does nothing", check: checkMoves},
+	{sentence: "Slots asks for the parts of the state", check: checkSlots},
+	{sentence: "Update changes nothing of op", check: checkKeepsOp},
 }
 
 // within checks that a time is at most so long, and at most this much shorter: a slow store's trips
@@ -32,7 +32,7 @@ func (e *exam) within(what string, d, want, shorter time.Duration) {
 	}
 }
 
-func (e *exam) books() {
+func checkBooks(e *exam) {
 	begin := time.Now()
 	p := e.process(leaky(2, 0.1))
 	p.admit(2)
@@ -51,7 +51,7 @@ func (e *exam) books() {
 	}
 }
 
-func (e *exam) after() {
+func checkAfter(e *exam) {
 	begin := time.Now()
 	p := e.process(leaky(3, 0.1))
 	book := func(op store.Op, dues ...time.Duration) {
@@ -91,7 +91,7 @@ func (p *process) claim(claim, weight float64, horizon time.Duration, booked int
 	}
 }
 
-func (e *exam) claims() {
+func checkClaims(e *exam) {
 	// Reservations are 10 s apart, so that it does not matter how long trips take.
 	p := e.process(leaky(1, 0.1))
 	p.claim(0, 0, 0, 1, 0)
@@ -125,7 +125,7 @@ func (e *exam) claims() {
 	p.claim(1, 0, 0, 3, 4) // at 0, 40 and 80 ms from its first
 }
 
-func (e *exam) weights() {
+func checkWeights(e *exam) {
 	p := e.process(leaky(1, 0.1))
 	p.claim(math.Inf(1), 1, time.Hour, 10, 10)
 	p.claim(4, 2, time.Hour, 10, 9) // ten calls of half a claim each
@@ -136,7 +136,7 @@ func (e *exam) weights() {
 	}
 }
 
-func (e *exam) shares() {
+func checkShares(e *exam) {
 	p := e.process(moving(100, time.Hour))
 	p.admit(100)
 	book := func(bid *store.Bid, weight float64, calls, booked int, share float64) {
@@ -154,7 +154,7 @@ func (e *exam) shares() {
 	book(&heavy, 3, 100, 74, 0)
 }
 
-func (e *exam) headroom() {
+func checkHeadroom(e *exam) {
 	p := e.process(slow(10), moving(100, time.Hour), fixed(1, time.Hour))
 	op := store.Op{Action: store.Book, Headroom: 0.3}
 	for range 12 {
@@ -174,7 +174,7 @@ func (e *exam) headroom() {
 	p.levels(10, 100, 1)
 }
 
-func (e *exam) undoes() {
+func checkUndoes(e *exam) {
 	p := e.process(slow(1))
 	p.admit(1)
 	first, _ := p.reserve(1)
@@ -238,7 +238,7 @@ func (p *process) move(call int, op store.Op) int {
 	return len(p.charges[0]) - 1
 }
 
-func (e *exam) moves() {
+func checkMoves(e *exam) {
 	begin := time.Now()
 	p := e.process(leaky(1, 0.001))
 	p.admit(1)
@@ -286,7 +286,7 @@ func (e *exam) moves() {
 	p.levels(1)
 }
 
-func (e *exam) slots() {
+func checkSlots(e *exam) {
 	p := e.process(slow(10), moving(10, time.Hour), fixed(10, time.Hour))
 	p.book(p.of(2), 1, 0, 1)
 	r := p.step(store.Op{Action: store.Book, Slots: true, Costs: []store.Units{p.of(3)}})
@@ -305,8 +305,8 @@ func (e *exam) slots() {
 	}
 }
 
-// keepsOp compares a step with what it was.
-func (e *exam) keepsOp() {
+// checkKeepsOp compares a step with what it was.
+func checkKeepsOp(e *exam) {
 	key, limits := e.key(), []store.Limit{slow(100), named(slow(50), 1, "b")}
 	booked := e.ask(key, &store.Op{Limits: limits, Action: store.Book, Costs: []store.Units{{1, 1}, {2, 2}, {3, 3}, {4, 4}}, Wait: time.Hour, Horizon: time.Hour}).Charges
 	if len(booked) != 4 {

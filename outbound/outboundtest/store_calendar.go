@@ -7,10 +7,10 @@ import (
 )
 
 var calendarCases = []storeCase{
-	{sentence: "for limits that count by the calendar the store's time is the Unix time", check: (*exam).unixTime},
-	{sentence: "a calendar counts each period by itself, and reserves nothing in the next", check: (*exam).calendars},
-	{sentence: "a calendar admits no call within Slack of the end of a period", check: (*exam).shut},
-	{sentence: "if the Periods are not of the store's time, the step does nothing", check: (*exam).untimely},
+	{sentence: "for limits that count by the calendar the store's time is the Unix time", check: checkUnixTime},
+	{sentence: "a calendar counts each period by itself, and reserves nothing in the next", check: checkCalendars},
+	{sentence: "a calendar admits no call within Slack of the end of a period", check: checkShut},
+	{sentence: "if the Periods are not of the store's time, the step does nothing", check: checkUntimely},
 }
 
 // dated returns a process whose limits count by the calendar. The first period ends in the given
@@ -44,7 +44,7 @@ func (p *process) shutUntil(i int) time.Duration {
 // about reports whether both are the same within a tenth of a second.
 func about(a, b time.Duration) bool { return a-b < time.Second/10 && b-a < time.Second/10 }
 
-func (e *exam) unixTime() {
+func checkUnixTime(e *exam) {
 	asked := time.Now()
 	unix := e.now()
 	// Clocks may be off by much, but not by a day.
@@ -53,7 +53,7 @@ func (e *exam) unixTime() {
 	}
 }
 
-func (e *exam) calendars() {
+func checkCalendars(e *exam) {
 	p := e.dated(1000, daily(5))
 	ends := func(r store.Reply, period int) {
 		e.Helper()
@@ -89,8 +89,8 @@ func (e *exam) calendars() {
 	}
 }
 
-// shut books calls just before and just after the end of a period.
-func (e *exam) shut() {
+// checkShut books calls just before and just after the end of a period.
+func checkShut(e *exam) {
 	const tries = 20
 	for range tries { // before the end
 		p := e.dated(1, daily(5))
@@ -125,7 +125,7 @@ func (e *exam) shut() {
 	}
 }
 
-func (e *exam) untimely() {
+func checkUntimely(e *exam) {
 	p := e.dated(1000, daily(5))
 	p.admit(2)
 	fits := p.periods(p.unix)[0]

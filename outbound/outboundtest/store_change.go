@@ -8,15 +8,15 @@ import (
 )
 
 var changeCases = []storeCase{
-	{sentence: "the step is carried out by the limits that are in force, and the reply brings them", check: (*exam).oneSet},
-	{sentence: "limits that were set are in force for all, and levels stay", check: (*exam).replaces},
-	{sentence: "limits of a higher version count, whoever starts later, and limits without one take that in force", check: (*exam).versions},
-	{sentence: "Replace does nothing if Number is not that of the limits in force, and equal limits change nothing", check: (*exam).races},
-	{sentence: "a step by limits with other units, names or kinds does nothing", check: (*exam).stale},
-	{sentence: "a limit of another kind is another limit", check: (*exam).otherKind},
-	{sentence: "to calls from before a change more is charged, and what the limits that stayed can prove comes back", check: (*exam).olderCharges},
-	{sentence: "reservations of the next second stand, however often limits are set", check: (*exam).often},
-	{sentence: "after a change reservations later than a second are void", check: (*exam).voids},
+	{sentence: "the step is carried out by the limits that are in force, and the reply brings them", check: checkOneSet},
+	{sentence: "limits that were set are in force for all, and levels stay", check: checkReplaces},
+	{sentence: "limits of a higher version count, whoever starts later, and limits without one take that in force", check: checkVersions},
+	{sentence: "Replace does nothing if Number is not that of the limits in force, and equal limits change nothing", check: checkRaces},
+	{sentence: "a step by limits with other units, names or kinds does nothing", check: checkStale},
+	{sentence: "a limit of another kind is another limit", check: checkOtherKind},
+	{sentence: "to calls from before a change more is charged, and what the limits that stayed can prove comes back", check: checkOlderCharges},
+	{sentence: "reservations of the next second stand, however often limits are set", check: checkOften},
+	{sentence: "after a change reservations later than a second are void", check: checkVoids},
 }
 
 // inForce looks at a key as a process without a number does, and checks the reply.
@@ -30,7 +30,7 @@ func (e *exam) inForce(key string, base uint64, number int64, age time.Duration,
 	return op.Yields(&r, nil)
 }
 
-func (e *exam) oneSet() {
+func checkOneSet(e *exam) {
 	p := e.process(slow(5))
 	p.age = time.Hour
 	p.admit(1)
@@ -65,7 +65,7 @@ func (e *exam) oneSet() {
 	p.levels(19)
 }
 
-func (e *exam) versions() {
+func checkVersions(e *exam) {
 	of := func(capacity float64, v int32) []store.Limit {
 		l := slow(capacity)
 		l.Version = v
@@ -96,7 +96,7 @@ func (e *exam) versions() {
 	}
 }
 
-func (e *exam) replaces() {
+func checkReplaces(e *exam) {
 	p := e.process(slow(10))
 	other := p.beside(slow(10))
 	p.admit(6)
@@ -118,7 +118,7 @@ func (e *exam) replaces() {
 	p.refuse(1)
 }
 
-func (e *exam) races() {
+func checkRaces(e *exam) {
 	p := e.process(slow(10))
 	p.admit(4)
 	op := store.Op{Limits: p.limits, Base: p.base, Action: store.Replace, Replacement: []store.Limit{slow(30)}}
@@ -159,8 +159,8 @@ func nothings(op store.Op, charges []store.Charge) []store.Op {
 	return all
 }
 
-// stale asks by limits that count something else than those in force.
-func (e *exam) stale() {
+// checkStale asks by limits that count something else than those in force.
+func checkStale(e *exam) {
 	p := e.process(slow(10), named(slow(10), 1, "b"))
 	p.admit(4)
 	for what, limits := range map[string][]store.Limit{
@@ -189,7 +189,7 @@ func (e *exam) stale() {
 	p.levels(3, 3)
 }
 
-func (e *exam) otherKind() {
+func checkOtherKind(e *exam) {
 	calls := named(slow(10), 0, "calls")
 	p := e.process(calls)
 	p.admit(6)
@@ -209,7 +209,7 @@ func (e *exam) otherKind() {
 	}
 }
 
-func (e *exam) olderCharges() {
+func checkOlderCharges(e *exam) {
 	p := e.process(slow(10), named(slow(10), 1, "b"), moving(10, time.Hour))
 	first, second, third := p.admit(1), p.admit(1), p.admit(1)
 	p.replace(leaky(10, 1./72000), named(slow(12), 1, "b"), moving(9, time.Hour))
@@ -224,7 +224,7 @@ func (e *exam) olderCharges() {
 	}
 }
 
-func (e *exam) often() {
+func checkOften(e *exam) {
 	sets := [][]store.Limit{
 		{leaky(1, 20)},
 		{leaky(2, 20)},
@@ -256,7 +256,7 @@ func (e *exam) often() {
 	}
 }
 
-func (e *exam) voids() {
+func checkVoids(e *exam) {
 	p := e.process(leaky(1, 0.1))
 	p.admit(1)
 	for range 5 {

@@ -11,15 +11,15 @@ import (
 )
 
 var faultCases = []storeCase{
-	{sentence: "Update ends although ctx has no end", check: (*exam).endsAlone, needs: breaks},
-	{sentence: "a step that failed has changed no call", check: (*exam).failedMove, needs: breaks},
+	{sentence: "Update ends although ctx has no end", check: checkEndsAlone, needs: breaks},
+	{sentence: "a step that failed has changed no call", check: checkFailedMove, needs: breaks},
 	{
 		sentence: "nothing of an Update that has failed is carried out after a later Update of its key by the same store has returned",
-		check:    (*exam).ghosts, needs: func(h StoreHooks) bool { return h.Break != nil || h.Delay != nil },
+		check:    checkGhosts, needs: func(h StoreHooks) bool { return h.Break != nil || h.Delay != nil },
 	},
 	{
 		sentence: "every limit of a corrupt key is full, until a Resume",
-		check:    (*exam).corrupt, needs: func(h StoreHooks) bool { return h.Corrupt != nil },
+		check:    checkCorrupt, needs: func(h StoreHooks) bool { return h.Corrupt != nil },
 	},
 }
 
@@ -28,8 +28,8 @@ func breaks(h StoreHooks) bool { return h.Break != nil }
 // patience is how long the test waits for a step to end by itself.
 const patience = 30 * time.Second
 
-// endsAlone checks that no caller waits forever for a store that hangs.
-func (e *exam) endsAlone() {
+// checkEndsAlone checks that no caller waits forever for a store that hangs.
+func checkEndsAlone(e *exam) {
 	key, limits := e.key(), []store.Limit{slow(10)}
 	look := func() error {
 		_, err := e.store.Update(bg, key, &store.Op{Limits: limits})
@@ -74,8 +74,8 @@ func (e *exam) mended(look func() error) (err error) {
 	return fmt.Errorf("after %v: %w", patience, err)
 }
 
-// failedMove moves a reservation while the store does not answer, and then settles it.
-func (e *exam) failedMove() {
+// checkFailedMove moves a reservation while the store does not answer, and then settles it.
+func checkFailedMove(e *exam) {
 	key, limits := e.key(), []store.Limit{slow(100)}
 	booked := e.ask(key, &store.Op{Limits: limits, Action: store.Book, Costs: []store.Units{{1}, {4}}}).Charges
 	if len(booked) != 2 {
@@ -107,9 +107,9 @@ func (e *exam) failedMove() {
 	}
 }
 
-// ghosts gives up on steps that the store is still to carry out, goes on, and looks whether they
-// are carried out later.
-func (e *exam) ghosts() {
+// checkGhosts gives up on steps that the store is still to carry out, goes on, and looks whether
+// they are carried out later.
+func checkGhosts(e *exam) {
 	const late = 150 * time.Millisecond
 	faults := map[string]func() (mend func()){}
 	if e.hooks.Break != nil {
@@ -147,7 +147,7 @@ func (e *exam) ghosts() {
 	}
 }
 
-func (e *exam) corrupt() {
+func checkCorrupt(e *exam) {
 	limits := []store.Limit{slow(10), named(moving(5, time.Hour), 1, "window"), named(fixed(3, time.Hour), 2, "fixed window"), {Name: "month", Unit: 3, Kind: store.Monthly, Capacity: 4}}
 	key, periods := e.key(), []store.Period{3: {Begin: -1e9, End: 4e9, Next: 4.5e9}}
 	ask := func(op store.Op) store.Reply {

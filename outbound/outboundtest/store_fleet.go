@@ -12,11 +12,11 @@ import (
 )
 
 var fleetCases = []storeCase{
-	{sentence: "in any interval at most the capacity and what leaks meanwhile leaves, however many ask", check: (*exam).rate, workers: 4},
-	{sentence: "in any interval of a window's length at most n leave, however many ask", check: (*exam).windowRate, workers: 4},
-	{sentence: "in any interval at most what the limits allow leaves, however many book, return, move and settle", check: (*exam).concurrent, workers: 4},
-	{sentence: "when Update has returned, the store does not look at op", check: (*exam).leaves},
-	{sentence: "When is the time at which the state was true", check: (*exam).when},
+	{sentence: "in any interval at most the capacity and what leaks meanwhile leaves, however many ask", check: checkRate, workers: 4},
+	{sentence: "in any interval of a window's length at most n leave, however many ask", check: checkWindowRate, workers: 4},
+	{sentence: "in any interval at most what the limits allow leaves, however many book, return, move and settle", check: checkConcurrent, workers: 4},
+	{sentence: "when Update has returned, the store does not look at op", check: checkLeaves},
+	{sentence: "When is the time at which the state was true", check: checkWhen},
 }
 
 // workers returns the test's stores if they share one state. Else it returns the first store as
@@ -75,9 +75,9 @@ func (e *exam) rush(limit store.Limit) (admitted []trip) {
 	return admitted
 }
 
-// rate lets callers rush. It counts the calls admitted between a request and a later reply, so it
-// does not matter how long trips take.
-func (e *exam) rate() {
+// checkRate lets callers rush. It counts the calls admitted between a request and a later reply,
+// so it does not matter how long trips take.
+func checkRate(e *exam) {
 	const capacity, perSecond = 10, 500
 	admitted := e.rush(leaky(capacity, perSecond))
 	slices.SortFunc(admitted, func(a, b trip) int { return a.arrived.Compare(b.arrived) })
@@ -97,8 +97,8 @@ func (e *exam) rate() {
 	}
 }
 
-// windowRate lets callers rush, as rate does.
-func (e *exam) windowRate() {
+// checkWindowRate lets callers rush, as rate does.
+func checkWindowRate(e *exam) {
 	const n, w = 20, 80 * time.Millisecond
 	admitted := e.rush(moving(n, w))
 	for _, first := range admitted {
@@ -115,9 +115,9 @@ func (e *exam) windowRate() {
 	}
 }
 
-// concurrent lets callers book ahead, return, move and settle what they have booked. The history of
-// the departures is judged by the key's dial, because no call has to be late.
-func (e *exam) concurrent() {
+// checkConcurrent lets callers book ahead, return, move and settle what they have booked. The
+// history of the departures is judged by the key's dial, because no call has to be late.
+func checkConcurrent(e *exam) {
 	const window = 80 * time.Millisecond
 	limits := []store.Limit{leaky(8, 400), moving(30, window)}
 	key, stores := e.key(), e.workers()
@@ -202,8 +202,8 @@ func (e *exam) concurrent() {
 	}
 }
 
-// leaves has callers give up, and use again the memory to which their operations point.
-func (e *exam) leaves() {
+// checkLeaves has callers give up, and use again the memory to which their operations point.
+func checkLeaves(e *exam) {
 	key, limits := e.key(), []store.Limit{slow(1000)}
 	var mu sync.Mutex
 	known, unknown := 0, 0
@@ -243,8 +243,8 @@ func (e *exam) leaves() {
 	}
 }
 
-// when looks several times, because a trip may take any time.
-func (e *exam) when() {
+// checkWhen looks several times, because a trip may take any time.
+func checkWhen(e *exam) {
 	key, limits := e.key(), []store.Limit{slow(10)}
 	const slack = 20 * time.Millisecond // of a store that estimates
 	var early, late time.Duration

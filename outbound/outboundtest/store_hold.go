@@ -8,19 +8,19 @@ import (
 )
 
 var holdCases = []storeCase{
-	{sentence: "no call leaves while a hold lasts, and a shorter one changes nothing", check: (*exam).holds},
-	{sentence: "after a hold one call leaves and then they drip", check: (*exam).dripsAfterHold},
-	{sentence: "in a pause the limits leak on, and nothing drips afterwards", check: (*exam).pauses},
-	{sentence: "a hold moves every reservation", check: (*exam).movesAll},
-	{sentence: "Resume ends a hold, and reservations are void", check: (*exam).resumes},
-	{sentence: "refusals of one episode count once, and the clock slows only after a success", check: (*exam).refusals},
-	{sentence: "a refusal without a success in between doubles the hold", check: (*exam).doubles},
-	{sentence: "a hold is doubled no further than the report says", check: (*exam).doublesAtMost},
-	{sentence: "a key remembers what its latest refusals have taught", check: (*exam).learns},
-	{sentence: "no call leaves until the reset if what remained was used since", check: (*exam).remains},
+	{sentence: "no call leaves while a hold lasts, and a shorter one changes nothing", check: checkHolds},
+	{sentence: "after a hold one call leaves and then they drip", check: checkDripsAfterHold},
+	{sentence: "in a pause the limits leak on, and nothing drips afterwards", check: checkPauses},
+	{sentence: "a hold moves every reservation", check: checkMovesAll},
+	{sentence: "Resume ends a hold, and reservations are void", check: checkResumes},
+	{sentence: "refusals of one episode count once, and the clock slows only after a success", check: checkRefusals},
+	{sentence: "a refusal without a success in between doubles the hold", check: checkDoubles},
+	{sentence: "a hold is doubled no further than the report says", check: checkDoublesAtMost},
+	{sentence: "a key remembers what its latest refusals have taught", check: checkLearns},
+	{sentence: "no call leaves until the reset if what remained was used since", check: checkRemains},
 }
 
-func (e *exam) holds() {
+func checkHolds(e *exam) {
 	p := e.process(slow(100))
 	begin := time.Now()
 	for _, c := range []struct{ hold, rem time.Duration }{{3, 3}, {1, 3}, {3, 3}, {5, 5}} {
@@ -32,7 +32,7 @@ func (e *exam) holds() {
 	p.levels(99) // the limit is full, except for the call that leaves after the hold
 }
 
-func (e *exam) dripsAfterHold() {
+func checkDripsAfterHold(e *exam) {
 	p := e.process(leaky(10, 2), named(slow(1000), 1, "long"))
 	p.hold(100 * time.Millisecond)
 	time.Sleep(110 * time.Millisecond)
@@ -45,7 +45,7 @@ func (e *exam) dripsAfterHold() {
 	}
 }
 
-func (e *exam) pauses() {
+func checkPauses(e *exam) {
 	p := e.process(leaky(10, 50), moving(20, time.Hour))
 	pause := func(d time.Duration) store.Reply {
 		e.Helper()
@@ -67,7 +67,7 @@ func (e *exam) pauses() {
 	p.admit(0, 6)
 }
 
-func (e *exam) movesAll() {
+func checkMovesAll(e *exam) {
 	begin := time.Now()
 	p := e.process(leaky(1, 0.001))
 	p.admit(1)
@@ -78,7 +78,7 @@ func (e *exam) movesAll() {
 	e.within("a reservation in a hold of 2h", moved, in+2*time.Hour, time.Since(begin))
 }
 
-func (e *exam) resumes() {
+func checkResumes(e *exam) {
 	p := e.process(slow(1))
 	p.admit(1)
 	void, _ := p.reserve(1)
@@ -98,7 +98,7 @@ func (e *exam) resumes() {
 	p.levels(1)
 }
 
-func (e *exam) refusals() {
+func checkRefusals(e *exam) {
 	p := e.process(slow(100))
 	first, second, third := p.admit(1), p.admit(1), p.admit(1)
 	p.report(third, store.Report{Kind: store.Succeeded})
@@ -115,7 +115,7 @@ func (e *exam) refusals() {
 	}
 }
 
-func (e *exam) doubles() {
+func checkDoubles(e *exam) {
 	p := e.process(leaky(1000, 1000))
 	r := p.report(p.admit(1), store.Report{Kind: store.Refused, Wait: 20 * time.Millisecond})
 	if r.State.Rem > 20*time.Millisecond || r.State.Speed != 1 {
@@ -128,7 +128,7 @@ func (e *exam) doubles() {
 	}
 }
 
-func (e *exam) doublesAtMost() {
+func checkDoublesAtMost(e *exam) {
 	p := e.process(leaky(1000, 1000))
 	const most = 20 * time.Millisecond
 	for i := range 3 {
@@ -140,9 +140,9 @@ func (e *exam) doublesAtMost() {
 	}
 }
 
-// learns has every other call refused. How far the clock slows down then depends on all refusals of
-// the last rows.
-func (e *exam) learns() {
+// checkLearns has every other call refused. How far the clock slows down then depends on all
+// refusals of the last rows.
+func checkLearns(e *exam) {
 	p := e.process(leaky(1e9, 1e9))
 	for range 40 {
 		p.report(p.admit(1), store.Report{Kind: store.Succeeded})
@@ -151,9 +151,9 @@ func (e *exam) learns() {
 	}
 }
 
-// remains reports how many units remained when a call left. Only once calls have taken so many
+// checkRemains reports how many units remained when a call left. Only once calls have taken so many
 // since is the key held.
-func (e *exam) remains() {
+func checkRemains(e *exam) {
 	p := e.process(slow(100), moving(50, time.Hour))
 	call := p.admit(1)
 	for range 4 {

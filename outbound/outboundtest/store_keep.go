@@ -10,11 +10,11 @@ import (
 )
 
 var keepCases = []storeCase{
-	{sentence: "a key is not forgotten before Expire", check: (*exam).expires},
-	{sentence: "a key is not forgotten before Expire of a step that does nothing", check: (*exam).expiresStale},
-	{sentence: "limits that were set outlive the levels", check: (*exam).keepsLimits},
-	{sentence: "the store keeps all that the next step needs", check: (*exam).history},
-	{sentence: "the store keeps all that the next step of a window or a calendar needs", check: (*exam).windowHistory},
+	{sentence: "a key is not forgotten before Expire", check: checkExpires},
+	{sentence: "a key is not forgotten before Expire of a step that does nothing", check: checkExpiresStale},
+	{sentence: "limits that were set outlive the levels", check: checkKeepsLimits},
+	{sentence: "the store keeps all that the next step needs", check: checkHistory},
+	{sentence: "the store keeps all that the next step of a window or a calendar needs", check: checkWindowHistory},
 }
 
 // crowd uses some other keys, because a store may look then for keys to forget.
@@ -25,9 +25,9 @@ func (e *exam) crowd() {
 	}
 }
 
-// expires fills a key by a little and then by more, and does not touch it while most of that leaks.
-// A store that has kept the first Expire forgets the key too soon.
-func (e *exam) expires() {
+// checkExpires fills a key by a little and then by more, and does not touch it while most of that
+// leaks. A store that has kept the first Expire forgets the key too soon.
+func checkExpires(e *exam) {
 	p := e.process(leaky(100, 250))
 	before := time.Now()
 	p.admit(5)
@@ -42,8 +42,8 @@ func (e *exam) expires() {
 	}
 }
 
-// expiresStale is expires, but the last step counts by limits that are not in force.
-func (e *exam) expiresStale() {
+// checkExpiresStale is expires, but the last step counts by limits that are not in force.
+func checkExpiresStale(e *exam) {
 	p := e.process(leaky(100, 250))
 	before := time.Now()
 	p.admit(100)
@@ -60,8 +60,8 @@ func (e *exam) expiresStale() {
 	}
 }
 
-// keepsLimits waits until there is nothing to be kept but the limits.
-func (e *exam) keepsLimits() {
+// checkKeepsLimits waits until there is nothing to be kept but the limits.
+func checkKeepsLimits(e *exam) {
 	own := leaky(10, 1000)
 	p := e.process(own)
 	p.levels(0)
@@ -83,8 +83,8 @@ type draw struct {
 	n    int
 }
 
-// history draws anything that can be done with leaky limits.
-func (e *exam) history() {
+// checkHistory draws anything that can be done with leaky limits.
+func checkHistory(e *exam) {
 	begin := []string{"book", "book", "settle last", "settle", "meter", "book", "book", "lower", "resume", "reserve", "hold", "wait", "reserve", "back", "raise"}
 	draws := []draw{
 		{"book", 4}, {"reserve", 3}, {"back", 1}, {"back any", 1}, {"move", 2}, {"settle", 3}, {"settle last", 1}, {"success", 2}, {"refused", 1},
@@ -95,10 +95,10 @@ func (e *exam) history() {
 	})
 }
 
-// windowHistory draws what can be done with a key that has a limit of each kind. All reservations
-// are whole microseconds, as is a sixty-fourth of each window, and no call waits for the leaky
-// limit: a store that keeps microseconds may else find a call in another slot.
-func (e *exam) windowHistory() {
+// checkWindowHistory draws what can be done with a key that has a limit of each kind. All
+// reservations are whole microseconds, as is a sixty-fourth of each window, and no call waits for
+// the leaky limit: a store that keeps microseconds may else find a call in another slot.
+func checkWindowHistory(e *exam) {
 	draws := []draw{
 		{"book", 4}, {"reserve", 2}, {"back", 1}, {"back any", 1}, {"move", 1}, {"settle", 2}, {"wait", 5}, {"meter", 1}, {"resume", 1}, {"hold", 1}, {"pause", 1},
 	}

@@ -16,21 +16,21 @@ import (
 const never = 140 * 365 * 24 * time.Hour
 
 var levelCases = []storeCase{
-	{sentence: "at most the capacity leaves in one burst, however many ask", check: (*exam).capacity},
-	{sentence: "a key that was idle admits its capacity and no more", check: (*exam).idle},
-	{sentence: "levels leak at the rate", check: (*exam).leaks},
-	{sentence: "a cost above a capacity can never leave", check: (*exam).tooLarge},
-	{sentence: "all limits of a call are charged, or none", check: (*exam).together},
-	{sentence: "a settle returns only units that are there and not promised to others", check: (*exam).settles},
-	{sentence: "a cost above what was acquired is added", check: (*exam).settlesMore},
-	{sentence: "the reports are carried out in their order, and then the action", check: (*exam).order},
-	{sentence: "a meter fills up to the capacity but never below what is booked", check: (*exam).meters},
-	{sentence: "keys of any bytes are keys of their own", check: (*exam).keys},
-	{sentence: "long waits do not overflow", check: (*exam).longWaits},
-	{sentence: "nothing is charged when ctx is done", check: (*exam).cancelled},
+	{sentence: "at most the capacity leaves in one burst, however many ask", check: checkCapacity},
+	{sentence: "a key that was idle admits its capacity and no more", check: checkIdle},
+	{sentence: "levels leak at the rate", check: checkLeaks},
+	{sentence: "a cost above a capacity can never leave", check: checkTooLarge},
+	{sentence: "all limits of a call are charged, or none", check: checkTogether},
+	{sentence: "a settle returns only units that are there and not promised to others", check: checkSettles},
+	{sentence: "a cost above what was acquired is added", check: checkSettlesMore},
+	{sentence: "the reports are carried out in their order, and then the action", check: checkOrder},
+	{sentence: "a meter fills up to the capacity but never below what is booked", check: checkMeters},
+	{sentence: "keys of any bytes are keys of their own", check: checkKeys},
+	{sentence: "long waits do not overflow", check: checkLongWaits},
+	{sentence: "nothing is charged when ctx is done", check: checkCancelled},
 }
 
-func (e *exam) capacity() {
+func checkCapacity(e *exam) {
 	key, limits := e.key(), []store.Limit{slow(100)}
 	var admitted atomic.Int64
 	var all sync.WaitGroup
@@ -51,7 +51,7 @@ func (e *exam) capacity() {
 	}
 }
 
-func (e *exam) idle() {
+func checkIdle(e *exam) {
 	p := e.process(leaky(5, 1000))
 	p.admit(5)
 	time.Sleep(50 * time.Millisecond)
@@ -62,7 +62,7 @@ func (e *exam) idle() {
 	p.admit(5)
 }
 
-func (e *exam) leaks() {
+func checkLeaks(e *exam) {
 	p := e.process(leaky(100, 10))
 	before := time.Now()
 	p.admit(100)
@@ -76,7 +76,7 @@ func (e *exam) leaks() {
 	}
 }
 
-func (e *exam) tooLarge() {
+func checkTooLarge(e *exam) {
 	p := e.process(slow(10), named(slow(20), 1, "tokens"))
 	if r := p.refuse(11, 1); r.Limit != 0 || r.Wait < never {
 		e.failf("11 of 10: refused by limit %d for %v", r.Limit, r.Wait)
@@ -87,7 +87,7 @@ func (e *exam) tooLarge() {
 	p.levels(0, 0)
 }
 
-func (e *exam) together() {
+func checkTogether(e *exam) {
 	p := e.process(slow(10), named(slow(5), 1, "b"), named(slow(100), 2, "c"))
 	p.admit(1, 5, 10)
 	if r := p.refuse(1, 1, 1); r.Limit != 1 {
@@ -98,7 +98,7 @@ func (e *exam) together() {
 	p.levels(2, 5, 11)
 }
 
-func (e *exam) settles() {
+func checkSettles(e *exam) {
 	p := e.process(slow(10))
 	first, second := p.admit(6), p.admit(4)
 	p.settle(first, 2)
@@ -116,7 +116,7 @@ func (e *exam) settles() {
 	quick.levels(0)
 }
 
-func (e *exam) settlesMore() {
+func checkSettlesMore(e *exam) {
 	p := e.process(slow(10))
 	p.settle(p.admit(4), 25)
 	p.levels(25)
@@ -125,7 +125,7 @@ func (e *exam) settlesMore() {
 	}
 }
 
-func (e *exam) order() {
+func checkOrder(e *exam) {
 	p := e.process(slow(10))
 	p.admit(4)
 	p.admit(6)
@@ -143,7 +143,7 @@ func (e *exam) order() {
 	}
 }
 
-func (e *exam) meters() {
+func checkMeters(e *exam) {
 	p := e.process(slow(3))
 	meter := func(cost, level float64, full bool) {
 		e.Helper()
@@ -163,7 +163,7 @@ func (e *exam) meters() {
 	meter(1, 5, true)
 }
 
-func (e *exam) keys() {
+func checkKeys(e *exam) {
 	prefix := e.key()
 	for _, k := range []string{
 		"key", "Key", "KEY", "key ", " key", "key\t", "key\n", "\u00e9", "e\u0301", "E\u0301", "K", "\u212a", "\ufb01", "fi", "stra\u00dfe", "strasse",
@@ -176,7 +176,7 @@ func (e *exam) keys() {
 	}
 }
 
-func (e *exam) longWaits() {
+func checkLongWaits(e *exam) {
 	p := e.process(leaky(1, 1/(50*365.25*24*3600.)))
 	p.admit(1)
 	for range 10 {
@@ -187,7 +187,7 @@ func (e *exam) longWaits() {
 	}
 }
 
-func (e *exam) cancelled() {
+func checkCancelled(e *exam) {
 	p := e.process(slow(10))
 	ctx, cancel := context.WithCancel(bg)
 	cancel()

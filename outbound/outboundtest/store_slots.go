@@ -9,13 +9,14 @@ import (
 )
 
 var slotCases = []storeCase{
-	{sentence: "slots are counted by what each process says of its own", check: (*exam).slotsAsked},
-	{sentence: "at most as many slots are held as there are, however many ask", check: (*exam).slotsInUse, workers: 4},
+	{sentence: "slots are counted by what each process says of its own", check: checkSlotsAsked},
+	{sentence: "at most as many slots are held as there are, however many ask", check: checkSlotsInUse, workers: 4},
 }
 
-// slotsAsked makes processes ask, return and look in any order. They have one store: a request that
-// changed nothing, and arrives again before the next one of its store, may be carried out again.
-func (e *exam) slotsAsked() {
+// checkSlotsAsked makes processes ask, return and look in any order. They have one store: a
+// request that changed nothing, and arrives again before the next one of its store, may be carried
+// out again.
+func checkSlotsAsked(e *exam) {
 	p := e.process(slow(5))
 	var have [4]int
 	for range 60 {
@@ -35,8 +36,8 @@ func (e *exam) slotsAsked() {
 	}
 }
 
-// slotsInUse has many processes take slots and give them back at the same time.
-func (e *exam) slotsInUse() {
+// checkSlotsInUse has many processes take slots and give them back at the same time.
+func checkSlotsInUse(e *exam) {
 	const n = 3
 	key, limits := e.key(), []store.Limit{slow(n)}
 	var all sync.WaitGroup

@@ -7,11 +7,11 @@ import (
 )
 
 var windowCases = []storeCase{
-	{sentence: "any n leave in one burst, and never more than n in any interval of a window's length", check: (*exam).windows},
-	{sentence: "what a call has not used of a window comes back whole", check: (*exam).windowReturns},
-	{sentence: "a window ages in a hold, lets go after it what has aged, and makes later reservations void", check: (*exam).windowsHeld},
-	{sentence: "a fixed window begins with the first call after the last one", check: (*exam).fixedWindows},
-	{sentence: "a fixed window counts until a window after its last call, if it is unknown when it began", check: (*exam).unsureWindows},
+	{sentence: "any n leave in one burst, and never more than n in any interval of a window's length", check: checkWindows},
+	{sentence: "what a call has not used of a window comes back whole", check: checkWindowReturns},
+	{sentence: "a window ages in a hold, lets go after it what has aged, and makes later reservations void", check: checkWindowsHeld},
+	{sentence: "a fixed window begins with the first call after the last one", check: checkFixedWindows},
+	{sentence: "a fixed window counts until a window after its last call, if it is unknown when it began", check: checkUnsureWindows},
 }
 
 // tardy is by how much a store may be late with capacity that it has announced.
@@ -47,7 +47,7 @@ func (p *process) opens(sent, arrived time.Time, in time.Duration) (first time.T
 	}
 }
 
-func (e *exam) windows() {
+func checkWindows(e *exam) {
 	begin := time.Now()
 	p := e.process(moving(5, time.Hour))
 	p.book(p.of(1), 5, 0, 5)
@@ -75,7 +75,7 @@ func (e *exam) windows() {
 	}
 }
 
-func (e *exam) windowReturns() {
+func checkWindowReturns(e *exam) {
 	p := e.process(moving(5, time.Hour))
 	p.book(p.of(1), 5, 0, 5)
 	for _, call := range []int{2, 0, 4} { // also one that is neither the first nor the last
@@ -99,7 +99,7 @@ func (e *exam) windowReturns() {
 	}
 }
 
-func (e *exam) windowsHeld() {
+func checkWindowsHeld(e *exam) {
 	p := e.process(leaky(1, 20), moving(3, 640*time.Millisecond))
 	p.admit(1)
 	time.Sleep(250 * time.Millisecond)
@@ -135,7 +135,7 @@ func (e *exam) windowsHeld() {
 	}
 }
 
-func (e *exam) fixedWindows() {
+func checkFixedWindows(e *exam) {
 	const w = 640 * time.Millisecond
 	p := e.process(fixed(3, w))
 	sent := time.Now()
@@ -166,9 +166,9 @@ func (e *exam) fixedWindows() {
 	e.within("the end", p.book(p.of(1), 1, 2*time.Hour, 0).Wait, time.Hour, time.Since(begin))
 }
 
-// unsureWindows returns the first call of a window. At the API the window then begins with the
+// checkUnsureWindows returns the first call of a window. At the API the window then begins with the
 // second, and a window after the first it is still the same.
-func (e *exam) unsureWindows() {
+func checkUnsureWindows(e *exam) {
 	const w = 280 * time.Millisecond
 	for _, undo := range []func(p *process){
 		func(p *process) { p.settle(0, 0) },
