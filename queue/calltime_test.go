@@ -134,6 +134,9 @@ func changing(_ *rand.Rand, at time.Duration) time.Duration {
 // In overload a queue that was told nothing answers at least 95 % of what it does with the best
 // MaxWait. If calls may leave until their deadlines, few are answered: 50 of 600 at 10/s.
 func TestCallTime_AnswersAsManyAsTheBestMaxWait(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long simulation: others race what it runs")
+	}
 	ten, hundred := []outbound.Limit{outbound.PerSecond(10)}, []outbound.Limit{outbound.PerSecond(100)}
 	usual := load{perSecond: 15, seconds: 40, budget: always(2 * time.Second), takes: steady(300 * ms), limits: ten}
 	inFlight, window, fleet, mixed, turns, tail, short := usual, usual, usual, usual, usual, usual, usual

@@ -11,6 +11,9 @@ import (
 // Queues of more tenants than a Keyed holds, all around one busy bucket, make room for each
 // other. A queue in which a call waits stays, and no call leaves above the limit.
 func TestKeyed_QueuesAroundABusyBucketMakeRoom(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long simulation: others race what it runs")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		b := bucket(t, outbound.Limit{Capacity: 10, LeakRate: 1000})
 		made := map[int]int{}

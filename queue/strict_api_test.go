@@ -88,6 +88,9 @@ func (s strict) run(t *testing.T, windows int) *outboundtest.API {
 
 // An API with the same limit refuses no call of a queue.
 func TestStrictAPI_RefusesNoCallOfTheSameLimit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long simulation: others race what it runs")
+	}
 	const n, w, s = 20, 10 * time.Second, time.Second
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {

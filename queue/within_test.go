@@ -49,6 +49,9 @@ func (c *tenancy) call(ctx context.Context, tenant int, takes time.Duration, ans
 // Forty tenants with a backlog use 98 % of a total, in equal shares, and a 429 of one delays no
 // other.
 func TestWithin_TenantsShareATotal(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long simulation: others race what it runs")
+	}
 	for _, refused := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			c := newTenancy()
@@ -95,6 +98,9 @@ func TestWithin_TenantsShareATotal(t *testing.T) {
 // A tenant with 10,000 calls delays no other's p95 by more than 10 % while all have a backlog, and by
 // 20 ms while the others leave a part of the total.
 func TestWithin_BacklogDelaysNoOtherTenant(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long simulation: others race what it runs")
+	}
 	p95 := func(calls int, pause time.Duration) (wait time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
 			c := newTenancy()
@@ -214,6 +220,9 @@ func TestWithin_AnswersReachTheOuterLimiter(t *testing.T) {
 // A limit of calls in flight around one per time lets 1,000 calls leave as one bucket with both limits does. The
 // other way round more calls leave within a second than the rate allows. The API stalls from 5 s to 8 s.
 func TestWithin_InFlightGoesAroundTheRate(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long simulation: others race what it runs")
+	}
 	rate, inFlight := outbound.PerSecond(50), outbound.InFlight(20)
 	of := func(limits ...outbound.Limit) outbound.Limiter { return New(bucket(t, limits...), Config{}) }
 	var alone time.Duration // what one bucket takes

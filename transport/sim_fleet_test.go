@@ -278,6 +278,9 @@ func TestFleet_UsesHourlyQuotaWithoutRefusal(t *testing.T) {
 
 // Other programs use the same quota up. The API reports what remains, and has to refuse no call.
 func TestFleet_StopsWhenOthersHaveUsedTheQuota(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long simulation: others race what it runs")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
 		api := away(outboundtest.GitHub(outboundtest.FirstCallWindow(5000, time.Hour).Of("core", nil)))
@@ -300,6 +303,9 @@ func TestFleet_StopsWhenOthersHaveUsedTheQuota(t *testing.T) {
 // An API that refuses everything gets one call per MaxHold. When it admits calls again, the full
 // rate is back soon after that, or within a second after Resume.
 func TestFleet_AsksRefusingAPIOncePerMaxHold(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long simulation: others race what it runs")
+	}
 	const calm, storm = 10 * time.Minute, 3 * time.Hour
 	for name, c := range map[string]struct {
 		after   string // the API's Retry-After

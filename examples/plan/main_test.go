@@ -53,6 +53,9 @@ What bounds it: the callers.
 // A night of a backlog and users is drawn by the hour, with what must wait and what would help. In the
 // night of the example clocks change.
 func TestPlan_DrawsTheHoursOfANight(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long simulation: others race what it runs")
+	}
 	want, err := os.ReadFile("testdata/night.txt")
 	if err != nil {
 		t.Fatal(err)

@@ -118,6 +118,9 @@ func TestStore_OutageForAllExceedsNothing(t *testing.T) {
 // One of ten processes loses the store: all together use at most 110 % of the limit, and nothing
 // above it from the return on.
 func TestStore_OutageForOneExceedsItsShare(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long simulation: others race what it runs")
+	}
 	for i, limit := range []outbound.Limit{{Capacity: 20, LeakRate: 20}, {Capacity: 1200, LeakRate: 20}, outbound.Window(200, 10*time.Second)} {
 		t.Run(limit.String(), func(t *testing.T) {
 			f := fleet{processes: 10, lose: 1, limit: limit, outages: []time.Duration{time.Minute}, pause: time.Second, seed: uint64(i)}

@@ -201,6 +201,9 @@ var units = [4]string{"calls", "tokens"}
 // An hour of three processes with cancelled, unsent, refused, dropped and late calls, of which one
 // process is killed: the sum of the ledgers is the API's count, but for what that had in flight.
 func TestLedger_SumIsTheAPIsCount(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long simulation: others race what it runs")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		counted, server := newAPI(outboundtest.SlidingLog(39, 10*time.Second))
 		shared := store.NewMemory()

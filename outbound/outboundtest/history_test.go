@@ -161,6 +161,9 @@ func TestHistory_CheckFindsANanosecond(t *testing.T) {
 
 // The rounding of 200 000 sums is no excess, and a microsecond is one.
 func TestHistory_CheckForgivesRounding(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long simulation: others race what it runs")
+	}
 	const n = 200_000
 	for _, rate := range []float64{3, 7, 10, 1000.0 / 3, 12345.678} {
 		place := func(i int) time.Time { return noon.Add(time.Duration(math.Ceil(float64(i) * 1e9 / rate))) }

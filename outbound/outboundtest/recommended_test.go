@@ -62,6 +62,9 @@ type advice struct {
 // Limits that a text of this project recommends for a vendor are never refused by that vendor's API, with 4, 50 and
 // 200 callers. A text about a vendor that has no API above fails.
 func TestRecommended_LimitsAreNeverRefused(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long simulation: others race what it runs")
+	}
 	all := recommended(t, filepath.Join("..", ".."))
 	if len(all) < 12 {
 		t.Errorf("only %d recommendations found", len(all))

@@ -92,6 +92,9 @@ func (p *played) most(from time.Duration, rate float64) (most float64) {
 // admit no more than the limit in real time, and, once, what leaks in as long as the clocks differ. Each
 // process has its share, and one whose clock is behind reports it once.
 func TestSkew_LimitHoldsInRealTime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long simulation: others race what it runs")
+	}
 	limit := outbound.Limit{Capacity: 20, LeakRate: 50}
 	const d, later = 30 * time.Second, 15 * time.Second
 	setBy := func(before, after time.Duration) func(time.Duration) time.Duration {

@@ -130,6 +130,9 @@ func (f tenants) simulate(t *testing.T) (o tenantsOutcome) {
 // A tenant with far more jobs than its quota admits keeps no worker from the others' jobs, and
 // uses all of its quota.
 func TestTenants_HotTenantDelaysNoOther(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long simulation: others race what it runs")
+	}
 	for _, f := range []tenants{
 		{system: "asynq", rate: 1, hot: 2000, length: 320 * time.Second},
 		{system: "river", rate: 1, hot: 2000, length: 320 * time.Second},

@@ -196,6 +196,9 @@ func before(times []time.Duration, t time.Duration) (n int) {
 // most, and uses it again within 5 s of its recovery. The faults are those of litellm#34836 and
 // #3646, OmniRoute#495 and airbyte-python-cdk#1117, and their like.
 func TestPool_DeadMembersCostNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long simulation: others race what it runs")
+	}
 	per, flight := outbound.PerSecond(10), outbound.InFlight(4)
 	for _, w := range []world{
 		{name: "a caller", callers: 1, processes: 1, limit: per},

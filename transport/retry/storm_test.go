@@ -99,6 +99,9 @@ const gap = 101 * time.Millisecond // the time between two calls of PerSecond(10
 
 // All calls succeed after a storm of refusals or failures, in little more than its time. Each attempt has a permit.
 func TestStorm_TakesLittleMoreThanItsTime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long simulation: others race what it runs")
+	}
 	s := time.Second
 	twice := func(what step) []storm {
 		return []storm{{10 * s, 20 * s, what, true}, {40 * s, 45 * s, what, true}}
