@@ -136,6 +136,7 @@ func (b *Bucket) explainLimits(e *Explanation, r *reply, k *Clock, waiting *Cost
 		l := &e.States[i]
 		if l.Limit.inFlight {
 			l.InProgress, l.Oldest = b.slots().Crowd()
+			l.Processes, l.Largest = b.slots().Others()
 			l.Headroom = float64(slots.KeptFree(int(l.Limit.Capacity), k.headroom))
 			if float64(r.Used)+l.Headroom >= l.Limit.Capacity {
 				l.Wait = -1
@@ -277,7 +278,10 @@ func (e *Explanation) answer() string {
 func (l *State) explain(c *Cost) string {
 	s, units := "limit "+quote(l.Label())+": ", c[l.Limit.Unit]
 	if l.Limit.inFlight {
-		if s += number(l.Level) + " of " + number(l.Limit.Capacity) + " calls in progress" + l.kept(); l.Oldest >= time.Second {
+		if s += number(l.Level) + " of " + number(l.Limit.Capacity) + " calls in progress" + l.kept(); l.Processes > 0 {
+			s += " (" + l.Where() + ")"
+		}
+		if l.Oldest >= time.Second {
 			s += ", the oldest for " + span(l.Oldest)
 		}
 		return s

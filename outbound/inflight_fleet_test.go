@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -76,8 +77,9 @@ func TestInFlight_CountsAllProcesses(t *testing.T) {
 				t.Errorf("process %d: %+v, %v", i, s, err)
 			}
 			e, err := b[i].Explain(ctx, Cost{1})
-			if err != nil || e.Because != "in flight" || e.Wait >= 0 || len(e.States) != 1 {
-				t.Errorf("process %d: %v, %v", i, e, err)
+			where := []string{"2 in this process, 1 in another", "1 in this process, 2 in another", "0 in this process, 3 in 2 more, at most 2 in one"}[i]
+			if err != nil || e.Because != "in flight" || e.Wait >= 0 || len(e.States) != 1 || e.States[0].Where() != where || !strings.HasSuffix(e.String(), "3 of 3 calls in progress ("+where+")") {
+				t.Errorf("process %d: %v, %v; want %s", i, e, err, where)
 			}
 		}
 		p.Done()

@@ -1,6 +1,7 @@
 package outbound
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -54,6 +55,9 @@ type State struct {
 	// this process's. Oldest is the age of the first of them.
 	InProgress int
 	Oldest     time.Duration
+	// Processes is how many other processes have calls in progress, and Largest how many one of them
+	// has at most. Both are set with InProgress, for a shared bucket.
+	Processes, Largest int
 	// Headroom is set in an [Explanation] of a queue: how many units or slots it keeps free for other
 	// calls.
 	Headroom float64
@@ -61,6 +65,19 @@ type State struct {
 
 // Label returns the limit's name, or its numbers if it has none, such as "10 per 1s".
 func (l *State) Label() string { return l.Limit.label() }
+
+// Where returns words for how the calls of an [InFlight] are spread over processes, such as "5 in
+// this process, 7 in 3 more, at most 4 in one". It is empty if no other process has calls.
+func (l *State) Where() string {
+	n := number(max(0, l.Level-float64(l.InProgress)))
+	switch l.Processes {
+	case 0:
+		return ""
+	case 1:
+		return fmt.Sprintf("%d in this process, %s in another", l.InProgress, n)
+	}
+	return fmt.Sprintf("%d in this process, %s in %d more, at most %d in one", l.InProgress, n, l.Processes, l.Largest)
+}
 
 // ofWord returns the state of the only limit by the word at a time, without an allocation.
 func (b *core) ofWord(word int64, t time.Duration) State {

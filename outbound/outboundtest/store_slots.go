@@ -24,7 +24,7 @@ func checkSlotsAsked(e *exam) {
 		have[i] -= rand.IntN(have[i] + 1)
 		op := store.Op{Action: store.Allot, Ask: store.Ask{ID: uint64(i) + 1, Keep: have[i], Want: rand.IntN(4), Stays: i > 0, Lease: store.DefaultLease}}
 		if rand.IntN(8) == 0 {
-			op.Ask.ID = 0
+			op.Ask.Looks, op.Ask.ID = true, op.Ask.ID*uint64(rand.IntN(2))
 			p.step(op)
 			continue
 		}

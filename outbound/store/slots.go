@@ -47,7 +47,8 @@ type Holder struct {
 // a sixth of a lease, and a step of the store's clock counts as a third of one at most: that is the
 // other half.
 type Ask struct {
-	ID    uint64        // random, of this process and bucket. If it is zero, the ask only looks
+	ID    uint64        // random, of this process and bucket, or zero for one that only looks
+	Looks bool          // the ask changes nothing, whatever it wants
 	Keep  int           // the slots that it goes on with
 	Want  int           // the calls that could start with more
 	Stays bool          // those calls wait if there is none
@@ -64,6 +65,8 @@ type Allotment struct {
 	Free  int           // the slots that no process has; below zero: the processes hold more than there are
 	Other bool          // other processes wait
 	Again time.Duration // when to ask again, if its calls wait
+
+	Others, Largest int // other processes that have slots, and how many one of them has at most
 }
 
 // step carries an ask out, e after the last step that was written. There are n slots. It returns h
@@ -82,7 +85,7 @@ func (h *Holders) step(a *Ask, n int, e time.Duration) (*Holders, Allotment) {
 	t.All = slices.DeleteFunc(slices.Clone(was.All), func(o Holder) bool { return t.Dial-o.Asked >= o.Lease })
 	changed := len(t.All) < len(was.All)
 	i := slices.IndexFunc(t.All, func(o Holder) bool { return o.ID == a.ID })
-	looks := a.ID == 0 || i < 0 && len(t.All) >= mostHolders
+	looks := a.Looks || a.ID == 0 || i < 0 && len(t.All) >= mostHolders
 	if i < 0 && !looks {
 		if i, changed = len(t.All), true; a.Known { // others may be missing too, and say within a sixth of a lease what they hold
 			t.Shut = t.Dial + a.Lease/3
@@ -111,7 +114,7 @@ func (h *Holders) step(a *Ask, n int, e time.Duration) (*Holders, Allotment) {
 		me.Held, me.Waits, q.free, q.ahead = me.Held+got, me.Waits && got < a.Want, q.free-got, q.others
 		t.All, t.Last = append(slices.Delete(t.All, i, i+1), me), t.Dial
 	}
-	r := Allotment{Held: me.Held, Keep: me.Held, Free: q.free, Other: q.theirs > 0}
+	r := Allotment{Held: me.Held, Keep: me.Held, Free: q.free, Other: q.theirs > 0, Others: q.holders, Largest: q.largest}
 	if q.free < 0 {
 		r.Keep = 0
 	} else if q.others > 0 && t.Dial >= t.Shut {
@@ -138,6 +141,8 @@ type queue struct {
 	share   float64 // of each that waits: what they have, and what is free
 	others  int     // all but the one that asks that wait and have less than their share
 	ahead   int     // of these, those that stand before it
+	holders int     // all but the one that asks that have slots
+	largest int     // the most that one of these has
 }
 
 // shares returns the queue of the holder i; below zero: of one that has none.
@@ -145,6 +150,9 @@ func (h *Holders) shares(i, n int) queue {
 	q := queue{free: n}
 	for j := range h.All {
 		o := &h.All[j]
+		if j != i && o.Held > 0 {
+			q.holders, q.largest = q.holders+1, max(q.largest, o.Held)
+		}
 		if q.free -= o.Held; o.Waits {
 			q.waiting, q.held = q.waiting+1, q.held+o.Held
 			if j != i {

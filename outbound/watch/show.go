@@ -222,6 +222,9 @@ func (r *row) judgeLimit(l *outbound.State, shown *Limit, here string, say func(
 		if l.Level < l.Limit.Capacity {
 			words += fmt.Sprintf(", and %.6g are kept free for other calls", l.Headroom)
 		}
+		if shown.Where != "" {
+			words += " (" + shown.Where + ")"
+		}
 		long := l.Oldest
 		if long > 0 {
 			words += ", the oldest" + here + " for " + brief(long)

@@ -92,8 +92,10 @@ type Limit struct {
 	InProgress int
 	Oldest     time.Duration
 	Headroom   float64 // units or slots that the queue keeps free for other calls
+	// Where says in which other processes the rest is: see [outbound.State.Where].
 	// Pace and UsedUpIn foresee when a quota is used up, as in [outbound.State]. They are 0 for a key.
 	Pace     float64
+	Where      string
 	UsedUpIn time.Duration
 	// If a limit admits Of units in each Window of at most a minute, Used is how many of them this
 	// process was admitted in the last one, about. With other limits Of is 0.

@@ -136,7 +136,7 @@ func (r *row) explained(of *outbound.Explanation, err error, key string) {
 		s := &e.States[i]
 		r.HeldFor, r.Speed, r.Reason = s.HeldFor, s.Speed, s.Reason
 		l := Limit{Name: s.Label(), Unit: s.Limit.Unit, Level: s.Level, Capacity: s.Limit.Capacity, LeakRate: s.Limit.LeakRate,
-			NextIn: s.NextIn, EmptyIn: s.EmptyIn, Pace: s.Pace, UsedUpIn: s.UsedUpIn, InProgress: s.InProgress, Oldest: s.Oldest, Headroom: s.Headroom}
+			NextIn: s.NextIn, EmptyIn: s.EmptyIn, Pace: s.Pace, UsedUpIn: s.UsedUpIn, InProgress: s.InProgress, Oldest: s.Oldest, Where: s.Where(), Headroom: s.Headroom}
 		l.InFlight = isInFlight(s.Limit)
 		// The meter counts the calls of all keys, so it reports nothing of one.
 		if n, window := s.Limit.Each(); r.Label == "" && window > 0 && window <= time.Minute && s.Limit.Capacity == 1 {

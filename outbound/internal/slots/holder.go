@@ -164,7 +164,7 @@ func (h *Holder) total() int { return h.of.used + h.others }
 
 // count notes the slots of other processes by the limit of the reply: the next may be another.
 func (h *Holder) count(r *key.Reply) {
-	h.last.Free = r.Allotment.Free
+	h.last.Free, h.last.Others, h.last.Largest = r.Allotment.Free, r.Allotment.Others, r.Allotment.Largest
 	h.others = max(0, int(r.Force.Law[0].Capacity)-h.last.Free-h.last.Held)
 }
 
@@ -370,7 +370,7 @@ func (h *Holder) arrive(ctx context.Context) int {
 // Look learns how many slots are in use.
 func (h *Holder) Look(ctx context.Context) error {
 	var r key.Reply
-	err := h.do(ctx, "look", &key.Step{Op: store.Op{Action: store.Allot, Ask: store.Ask{Lease: h.of.limit.Load().Lease}}}, &r)
+	err := h.do(ctx, "look", &key.Step{Op: store.Op{Action: store.Allot, Ask: store.Ask{ID: h.id, Looks: true, Lease: h.of.limit.Load().Lease}}}, &r)
 	h.of.mu.Lock()
 	defer h.of.mu.Unlock()
 	if err == nil {

@@ -193,6 +193,16 @@ func (p *Slots) Crowd() (used int, oldest time.Duration) {
 	return p.used, oldest
 }
 
+// Others returns how many other processes have slots, and how many one of them has at most.
+func (p *Slots) Others() (processes, largest int) {
+	if p.holder == nil {
+		return 0, 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.holder.last.Others, p.holder.last.Largest
+}
+
 // Reserve returns how many calls a booking may ask its key for, and takes their slots, because the
 // answer of a store takes its time.
 func (p *Slots) Reserve(b *Request) int {
