@@ -42,3 +42,36 @@ func TestBoard_ForeseesAUsedUpQuota(t *testing.T) {
 		}
 	})
 }
+
+// A Keyed has no forecast for its keys. A key whose bucket New observes has one, on the page and in its Explain.
+func TestKeyed_ForeseesObservedKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var board Board
+		keyed := &outbound.Keyed[string]{New: func(key string) (outbound.Limiter, error) {
+			b, err := outbound.NewBucket(key, outbound.Daily(100, time.UTC))
+			if key == "observed" {
+				t.Cleanup(b.Observe(func(outbound.Event) {}))
+			}
+			return b, err
+		}}
+		of := AddKeyed(&board, "tenants", keyed, itself)
+		for range 50 {
+			time.Sleep(10 * time.Minute)
+			take(t, of("observed"))
+			take(t, of("plain"))
+		}
+		for _, l := range board.Snapshot(bg, Query{}).Limiters {
+			if l.Label == "" {
+				continue
+			}
+			var e outbound.Explanation
+			err := keyed.Use(l.Label, func(b outbound.Limiter) (err error) {
+				e, err = b.(*outbound.Bucket).Explain(bg, outbound.Cost{1})
+				return err
+			})
+			if sees := l.Limits[0].UsedUpIn > 8*time.Hour; err != nil || sees != (l.Label == "observed") || e.States[0].UsedUpIn != l.Limits[0].UsedUpIn {
+				t.Errorf("%s is used up in %v, and by its Explain in %v (%v)", l.Label, l.Limits[0].UsedUpIn, e.States[0].UsedUpIn, err)
+			}
+		}
+	})
+}

@@ -21,7 +21,8 @@ import (
 // action needs a label that no other key has.
 //
 // All keys are one series of metrics. The page shows the fullest buckets of this process, and the
-// shared buckets with recent refusals.
+// shared buckets with recent refusals. The Board foresees no quota of a key, because that takes a
+// history of each. If New observes the bucket of a key, its row and its Explain have a forecast.
 func AddKeyed[K comparable](b *Board, name string, k *outbound.Keyed[K], label func(K) string) func(K) outbound.Limiter {
 	if label == nil {
 		seed := maphash.MakeSeed()

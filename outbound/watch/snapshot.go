@@ -92,8 +92,8 @@ type Limit struct {
 	InProgress int
 	Oldest     time.Duration
 	Headroom   float64 // units or slots that the queue keeps free for other calls
-	// Where says in which other processes the rest is: see [outbound.State.Where].
-	// Pace and UsedUpIn foresee when a quota is used up, as in [outbound.State]. They are 0 for a key.
+	// Pace and UsedUpIn foresee when a quota is used up, as in [outbound.State]. They are 0 for a key
+	// whose bucket has no observer.
 	Pace     float64
 	Where      string
 	UsedUpIn time.Duration
