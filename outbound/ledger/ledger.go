@@ -11,8 +11,8 @@
 // first use on: sum the ledgers of all, and subtract the rows of the month before. If both jobs and
 // their client are paced, give both the ledger's limiter.
 //
-// Labels are in the rows of the ledger, and in the metrics of a watch.Board that has it. Keys, logs
-// and errors are free of them.
+// Labels are in the rows of the ledger, and in the metrics and on the page of a watch.Board that
+// has it. Keys, logs and errors are free of them.
 package ledger
 
 import (
@@ -304,21 +304,19 @@ func (g *Ledger) Counters() []Row {
 }
 
 func (g *Ledger) rowsLocked(dropped *row) (all []Row) {
-	put := func(label string, r *row) {
-		for i := range r.sums {
-			if s := r.sums[i]; s != (Sums{}) {
+	rows := map[string]*row{Other: &g.other, Dropped: dropped}
+	for label, e := range g.entries {
+		if e.row != nil {
+			rows[label] = e.row
+		}
+	}
+	for _, label := range slices.Sorted(maps.Keys(rows)) {
+		for i, s := range rows[label].sums {
+			if s != (Sums{}) {
 				all = append(all, Row{g.Name, label, cmp.Or(g.Units[i], strconv.Itoa(i)), s, s.Used() * g.Price[i]})
 			}
 		}
 	}
-	for label, e := range g.entries {
-		if e.row != nil {
-			put(label, e.row)
-		}
-	}
-	put(Other, &g.other)
-	put(Dropped, dropped)
-	slices.SortStableFunc(all, func(a, b Row) int { return cmp.Compare(a.Label, b.Label) })
 	return all
 }
 

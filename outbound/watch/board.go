@@ -25,7 +25,8 @@ type Board struct {
 	// Hosts are the host names that actions may use, in addition to localhost and IP addresses. They
 	// protect from DNS rebinding.
 	Hosts []string
-	// Ledgers are counted by the metrics, too, each under its own Name. The page does not show them.
+	// Ledgers are in the metrics, each under its own Name. The page shows those whose Name was added.
+	// If two have the same Name, only the first counts.
 	Ledgers []*ledger.Ledger
 	// OnCall is called with each call under any name, when Acquire is about to return, by many
 	// goroutines at the same time, with the ctx of Acquire. The call waits for it, so it must not

@@ -133,6 +133,7 @@ func TestPage_InChromium(t *testing.T) {
 	checkReadOnly(t, c, s.URL+"/read-only/")
 	c.open(address + "?theme=none")
 
+	c.eval("document.querySelectorAll('.card > details:last-child').forEach(e => e.open = true)") // the ledgers
 	for _, scheme := range []string{"light", "dark"} {
 		for _, width := range []int{360, 800, 1400} {
 			c.view(width, scheme)
@@ -266,7 +267,9 @@ func checkWords(t *testing.T, c *chromium) {
 		"payments": {"shared by all processes, state of 14 s ago", "connection refused", "0 of 100 in the last second", "200 ms / 1.4 s", "131 204", "by this process since",
 			"By the state of 14 s ago, a call could leave in 1.5 s."},
 		"llm / batch": {"8 205 of 8 000, bookings included", "5 of 24 in flight", "16", "6.4 s", "350 ms", "2 791 300", "units for tokens",
-			"A call could leave in at least 6.7 s", `would wait at least 6.7s for limit "tokens"`, "16 ahead in the queue", "calls are booked for the next 6s", "capacity for 400 in 445ms", "5 of 24 in flight"},
+			"A call could leave in at least 6.7 s", `would wait at least 6.7s for limit "tokens"`, "16 ahead in the queue", "calls are booked for the next 6s", "capacity for 400 in 445ms", "5 of 24 in flight",
+			"Who used most, in this process: \u2068nightly report\u2069 62 % of tokens, \u2068search index\u2069 55 % of calls, \u2068acme/eu\u2069 9 % of calls",
+			"1 223 calls used, 1 730 610 tokens used · 1 190 calls waited · price 1.73", "12 calls refused · 2 804 calls waited"},
 		"github / acme": {"11 of 12 in the last second", "other clients use 9 %", "as of 300 ms ago", "reset in 26 min", "345 of 5 000", "A call could leave now"},
 		"tenants":       {"12 340 keys", "2 204 118"},
 		"redis":         {"Unavailable for 14 s"},

@@ -9,7 +9,7 @@
 // A [Board] answers what an operator asks. How full are the limits, and which one binds? Which
 // calls wait, and for how long? What was refused, and why? Why does no call leave, and until when?
 // How fast do calls leave? What remains of the API's quota, and how much do other clients use?
-// Which of many keys are in trouble? Is a store unavailable?
+// Which of many keys are in trouble? Is a store unavailable? Which label of a ledger has used most?
 //
 // # What to do
 //

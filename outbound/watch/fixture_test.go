@@ -16,6 +16,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/fallback"
+	"github.com/dripfeed/dripfeed/outbound/ledger"
 	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
@@ -219,6 +220,7 @@ func hostileRow(s string) Limiter {
 		Calls: Calls{Second: Second{Admitted: 1, Refused: 1, Failed: 1, ByAPI: 1}, ByLimit: map[string]uint64{s: 1}, ByError: map[string]uint64{s: 1}, ByReason: map[string]uint64{s: 1},
 			Units: [units]float64{1, 1, 1, 1}},
 		Budgets: []Budget{{Budget: outbound.Budget{Policy: s, Unit: s, Limit: 2, Remaining: 1}}},
+		Ledger:  []Entry{{Label: s, Part: 0.5, Of: s, Rows: []ledger.Row{{Limiter: s, Label: s, Unit: s, Sums: ledger.Sums{Charged: 1, Refused: 1, Waited: 1}, Money: 1}}}},
 	}
 }
 
@@ -262,6 +264,9 @@ func office(now time.Time) Snapshot {
 		return c
 	}
 	with := func(c Calls, change func(*Calls)) Calls { change(&c); return c }
+	used := func(label string, part float64, of string, calls, tokens, refused, waited float64) Entry {
+		return Entry{label, part, of, []ledger.Row{{Label: label, Unit: "calls", Sums: ledger.Sums{Charged: calls, Refused: refused, Waited: waited}}, {Label: label, Unit: "tokens", Sums: ledger.Sums{Charged: tokens + 500, Returned: 500}, Money: tokens / 1e6}}}
+	}
 	leaky, per := outbound.Limit{Capacity: 40, LeakRate: 2, Name: "leaky"}, outbound.PerSecond
 	tokens := outbound.Limit{Capacity: 8_000, LeakRate: 1_366, Unit: 1, Name: "tokens"}
 	all := Snapshot{
@@ -332,6 +337,7 @@ func office(now time.Time) Snapshot {
 				},
 				Minute: minuteOf(5_400*time.Millisecond, 6_400*time.Millisecond, wave(1, 5)),
 				Calls:  calls(6_115, 9*time.Hour, 2_791_300),
+				Ledger: []Entry{used("nightly report", 0.62, "tokens", 1_223, 1_730_610, 0, 1_190), used("search index", 0.55, "calls", 3_363, 753_650, 12, 2_804), used("acme/eu", 0.09, "calls", 550, 111_650, 0, 3), used("other", 0.16, "calls", 979, 195_390, 0, 0)},
 			},
 			{
 				Name: "github", Label: "acme", Speed: 1,

@@ -257,18 +257,6 @@ func (b *Board) Collect(ctx context.Context, f func(Sample)) {
 	}
 }
 
-// ledgerRows returns the rows of all ledgers.
-func (b *Board) ledgerRows() (all []ledger.Row) {
-	names := make(map[string]bool)
-	for _, g := range b.Ledgers {
-		if !names[g.Name] {
-			all = append(all, g.Counters()...)
-		}
-		names[g.Name] = true
-	}
-	return all
-}
-
 // samples are on their way to the function of Collect.
 type samples struct {
 	f func(Sample)

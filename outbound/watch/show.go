@@ -74,6 +74,9 @@ func (b *Board) Snapshot(ctx context.Context, q Query) Snapshot {
 	})
 	for _, r := range rows {
 		r.ID = url.Values{"name": {r.Name}, "label": {r.Label}}.Encode()
+		if r.Label == "" {
+			r.Ledger = b.entriesOf(r.Name)
+		}
 		s.Limiters = append(s.Limiters, r.Limiter)
 	}
 	s.Stores = b.storesShown()
@@ -219,11 +222,11 @@ func (r *row) judgeLimit(l *outbound.State, shown *Limit, here string, say func(
 	case shown.InFlight && (l.Level+l.Headroom < l.Limit.Capacity || l.InProgress > 0 && l.Oldest < time.Second):
 	case shown.InFlight:
 		words := fmt.Sprintf("No call leaves until a call ends: %.6g of %.6g are in flight", l.Level, l.Limit.Capacity)
-		if l.Level < l.Limit.Capacity {
-			words += fmt.Sprintf(", and %.6g are kept free for other calls", l.Headroom)
-		}
 		if shown.Where != "" {
 			words += " (" + shown.Where + ")"
+		}
+		if l.Level < l.Limit.Capacity {
+			words += fmt.Sprintf(", and %.6g are kept free for other calls", l.Headroom)
 		}
 		long := l.Oldest
 		if long > 0 {

@@ -74,6 +74,9 @@ type Limiter struct {
 	Calls   Calls
 	Minute  *Minute // nil for a key
 	Budgets []Budget
+	// Ledger is what the ledger of this Name has counted: the ten labels that have used most. The last
+	// Entry is all further labels together. It is empty for a key.
+	Ledger []Entry
 
 	failed string // why the latest call has failed
 }
@@ -89,13 +92,14 @@ type Limit struct {
 	EmptyIn  time.Duration
 	InFlight bool // the level is of calls in progress
 	// InProgress is how many of those are of this process, and Oldest the age of the first of them.
+	// Where is what [outbound.State.Where] returns.
 	InProgress int
 	Oldest     time.Duration
+	Where      string
 	Headroom   float64 // units or slots that the queue keeps free for other calls
 	// Pace and UsedUpIn foresee when a quota is used up, as in [outbound.State]. They are 0 for a key
 	// whose bucket has no observer.
 	Pace     float64
-	Where      string
 	UsedUpIn time.Duration
 	// If a limit admits Of units in each Window of at most a minute, Used is how many of them this
 	// process was admitted in the last one, about. With other limits Of is 0.
