@@ -102,7 +102,7 @@ func foreseen(e *outbound.Explanation, wait time.Duration, exact bool, limit str
 		e.Because, e.Limit = "limit", limit
 	case e.InFront > 0:
 		e.Because = "behind"
-	default:
+	case own >= 0: // otherwise it is the end of a call in flight
 		e.Because = "booked"
 	}
 }

@@ -19,6 +19,7 @@
 //   - A quota is used up: wait for its next period, or raise it. A quota that will be used up has a
 //     metric once its pace is known, and an event and a line on the page from 80 % on: send less.
 //   - As many calls are in flight as may be, the oldest for long: look for calls that hang.
+//   - Calls got no answer: their deadlines are too short, or the API has become slow.
 //   - The store does not answer: repair it. Calls fail, or continue on a share by package fallback,
 //     which is Slowed.
 //   - The stored data was corrupt: Resume opens the limits, except for what calls have taken since.

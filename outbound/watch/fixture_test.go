@@ -274,7 +274,7 @@ func office(now time.Time) Snapshot {
 		Limiters: []Limiter{
 			{
 				Name: "shopify", Label: "snow-devil", Severity: Stopped, HeldFor: 11_800 * time.Millisecond, Reason: "rate", Speed: 0.9,
-				Trouble: []string{"No call leaves for 12 s: the API has refused calls that came too fast.", "Calls leave at 90 % of the speed, because the API has refused some."},
+				Trouble: []string{"No call leaves for 12 s: the API has refused calls that came too fast.", "Calls leave at 90 % of the configured rate, because the API has refused some."},
 				Explain: explained(now, 11_800*time.Millisecond, "hold", "leaky", func(e *outbound.Explanation) {
 					e.Refusals, e.States[0].HeldFor, e.States[0].Reason, e.States[0].Speed = 1, e.Wait, "rate", 0.9
 				}, stateOf(leaky, 39, 0)),
@@ -294,8 +294,8 @@ func office(now time.Time) Snapshot {
 			},
 			{
 				Name: "payments", Severity: Stopped, Shared: true, Speed: 1, Queue: &queue.Stats{Waiting: 8, Oldest: 1_300 * time.Millisecond, Late: 4},
-				Err: "explain: dial tcp 10.0.0.7:6379: connect: connection refused",
-				Trouble: []string{"Its store does not answer (explain: dial tcp 10.0.0.7:6379: connect: connection refused); what is shown is 14 s old.",
+				Err: "dial tcp 10.0.0.7:6379: connect: connection refused",
+				Trouble: []string{"Its store does not answer (dial tcp 10.0.0.7:6379: connect: connection refused); what is shown is 14 s old.",
 					"8 calls of this process wait in the queue, the first for 1.3 s.", "280 calls failed in the last minute, the latest because the store failed."},
 				Explain: explained(ago(-14*time.Second), 1_500*time.Millisecond, "booked", "100 per 1s", func(e *outbound.Explanation) { e.Ahead = 8 }, stateOf(per(100), 1, 160*time.Millisecond)),
 				Limits:  []Limit{{Name: "100 per 1s", Used: 0, Of: 100, Window: time.Second, LeakRate: 100}},
@@ -309,7 +309,7 @@ func office(now time.Time) Snapshot {
 			},
 			{
 				Name: "stripe", Severity: Slowed, Speed: 0.56, Queue: &queue.Stats{Waiting: 3, Oldest: 120 * time.Millisecond, NextIn: 18 * time.Millisecond},
-				Trouble: []string{"Calls leave at 56 % of the speed, because the API has refused some.", "3 calls wait in the queue, the first for 120 ms."},
+				Trouble: []string{"Calls leave at 56 % of the configured rate, because the API has refused some.", "3 calls wait in the queue, the first for 120 ms."},
 				Explain: explained(now, 60*time.Millisecond, "booked", "25 per 1s", func(e *outbound.Explanation) { e.Ahead, e.States[0].Speed = 3, 0.56 }, stateOf(per(25), 1, 18*time.Millisecond)),
 				Limits:  []Limit{{Name: "25 per 1s", Used: 14, Of: 25, Window: time.Second}},
 				Minute: minuteOf(40*time.Millisecond, 310*time.Millisecond, func(i int) Second {

@@ -158,7 +158,7 @@ func (r *row) judge() {
 		say(Slowed, "Its store does not answer: this process has its share of each limit.")
 	}
 	if r.Speed > 0 && r.Speed < 1 {
-		say(Slowed, "Calls leave at %.3g %% of the speed, because the API has refused some.", 100*r.Speed)
+		say(Slowed, "Calls leave at %.3g %% of the configured rate, because the API has refused some.", 100*r.Speed)
 	}
 	if q := r.Queue; q != nil && q.Waiting > 0 {
 		behind := ""

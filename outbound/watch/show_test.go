@@ -113,7 +113,7 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 			p.Refused(time.Second)
 			time.Sleep(2 * time.Second)
 		}
-		if is := called(t, b, "api"); is.Speed <= 0 || is.Speed >= 1 || is.Severity != Slowed || !strings.Contains(is.Trouble[0], " % of the speed") || !strings.Contains(is.Explain.String(), "slowed to") {
+		if is := called(t, b, "api"); is.Speed <= 0 || is.Speed >= 1 || is.Severity != Slowed || !strings.Contains(is.Trouble[0], " % of the configured rate") || !strings.Contains(is.Explain.String(), "slowed to") {
 			t.Errorf("%+v", is)
 		}
 	})
@@ -214,7 +214,7 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 		if !is.Unavailable || is.UnavailableFor < 30*time.Second || is.Fallback.Keys != 1 || is.Fallback.Outages != 1 || !strings.Contains(is.Err, "unavailable") || len(is.Trouble) != 2 || !strings.Contains(is.Trouble[1], "1 key is on shares") {
 			t.Errorf("%+v", is)
 		}
-		if is := called(t, b, "direct"); is.Severity != Stopped || !strings.HasPrefix(is.Trouble[0], "Its store does not answer (explain: ") || is.Calls.ByError["store"] != 1 {
+		if is := called(t, b, "direct"); is.Severity != Stopped || !strings.HasPrefix(is.Trouble[0], "Its store does not answer (store") || is.Calls.ByError["store"] != 1 {
 			t.Errorf("%+v", is)
 		}
 		if is := called(t, b, "api"); is.Severity != Slowed || is.Err != "" || !is.Explain.Share || !strings.HasPrefix(is.Trouble[0], "Its store does not answer: this process has its share") || !strings.Contains(is.Explain.String(), "its share of each limit") {

@@ -169,7 +169,7 @@ func named(err error, key, name string) string {
 	text := err.Error()
 	var store *outbound.StoreError
 	if errors.As(err, &store) {
-		text = store.Op + ": " + store.Err.Error()
+		text = store.Err.Error()
 	}
 	if len(key) < 4 {
 		return text

@@ -35,7 +35,7 @@ var standstills = []struct {
 		p.Done()
 		return l
 	}},
-	{"slow-down", Slowed, "Calls leave at 84.3 % of the speed, because the API has refused some.", func(t *testing.T, b *Board) outbound.Limiter {
+	{"slow-down", Slowed, "Calls leave at 84.3 % of the configured rate, because the API has refused some.", func(t *testing.T, b *Board) outbound.Limiter {
 		l := b.Add("search", queue.New(bucket(t, outbound.PerSecond(1)), queue.Config{}))
 		for range 2 {
 			p := take(t, l)
@@ -47,7 +47,7 @@ var standstills = []struct {
 		}
 		return l
 	}},
-	{"store away", Stopped, "Its store does not answer (explain: connection refused); what is shown is 16 s old.", func(t *testing.T, b *Board) outbound.Limiter {
+	{"store away", Stopped, "Its store does not answer (connection refused); what is shown is 16 s old.", func(t *testing.T, b *Board) outbound.Limiter {
 		s := newStore()
 		l := b.Add("mail", shared(t, s, "k", outbound.Window(5_000, time.Hour)))
 		take(t, l)
@@ -135,6 +135,9 @@ func TestSnapshot_SaysWhyNothingLeaves(t *testing.T) {
 			l := stoppedBy(t, i).Limiters[0]
 			if text := strings.Join(l.Trouble, " "); !strings.HasPrefix(text, standstills[i].words) || l.Severity != standstills[i].severity {
 				t.Errorf("%d %q\n want %d %q", l.Severity, text, standstills[i].severity, standstills[i].words)
+			}
+			if waits := strings.HasPrefix(standstills[i].words, "No call leaves until a call ends"); waits != (l.Explain.Because == "in flight") {
+				t.Error(l.Explain)
 			}
 		})
 	}
