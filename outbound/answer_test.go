@@ -309,6 +309,7 @@ func TestDone_FirstSuccessAfterAHoldIsSentOnce(t *testing.T) {
 		if s := states(t, other)[0]; s.Speed != 0.9 || s.HeldFor != time.Second {
 			t.Errorf("a refusal after a success: held for %v at speed %v, want 1s and 0.9", s.HeldFor, s.Speed)
 		}
+		states(t, one) // which learns of the hold
 		time.Sleep(time.Minute)
 		mustAcquire(t, other).Done()
 		trips = store.Requests.Load()

@@ -192,17 +192,20 @@ func TestRefused_LongCallCountsUnlessAnotherWasRefused(t *testing.T) {
 	}
 }
 
-// The success of a call from before a forgotten refusal does not count.
+// The success of a call from before a forgotten refusal does not count, whenever that is reported.
 func TestWord_OldSuccessDoesNotCount(t *testing.T) {
-	for _, young := range []bool{false, true} {
+	for _, when := range []string{"before the refusal", "after it", "of a later call"} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
 			p, refused := admit(t, b, 1), admit(t, b, 1)
+			if when == "before the refusal" {
+				p.Done()
+			}
 			refused.Refused(0)
 			time.Sleep(forLong)
 			q := admit(t, b, 1) // which brings the word back
 			q.Failed()
-			if q = admit(t, b, 1); young {
+			if q = admit(t, b, 1); when == "of a later call" {
 				q.Done()
 			} else {
 				p.Done()
@@ -210,8 +213,8 @@ func TestWord_OldSuccessDoesNotCount(t *testing.T) {
 			q = admit(t, b, 1)
 			q.Refused(0)
 			// A refusal after a success slows the bucket.
-			if s, err := b.State(ctx); err != nil || (s.Speed < 1) != young {
-				t.Errorf("a young success %v: speed %v, %v", young, s.Speed, err)
+			if s, err := b.State(ctx); err != nil || (s.Speed < 1) != (when == "of a later call") {
+				t.Errorf("a success %s: speed %v, %v", when, s.Speed, err)
 			}
 		})
 	}

@@ -87,18 +87,23 @@ func TestFallback_QueueRefusesByTheShare(t *testing.T) {
 // A call above the capacity of the share fails with the store's error, and not as one that can never leave.
 // It fails alone.
 func TestFallback_CostAboveTheShareFailsAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, _ := fallen(t, outbound.Limit{Capacity: 8, LeakRate: 2})
-		q, all := New(b, Config{MaxWait: time.Minute}), calls(nil)
-		for _, n := range []float64{1, 3, 1, 1, 1, 1} {
-			all = append(all, come(bg, q, n))
-			pass(10 * ms)
-		}
-		pass(time.Minute)
-		if n, _ := all.admitted(); n != 5 || !errors.Is(all[1].ended().err, errAway) {
-			t.Errorf("%d left, and the large one has %v", n, all[1].ended().err)
-		}
-	})
+	for headroom, large := range map[float64]float64{0: 3, 0.5: 2} {
+		synctest.Test(t, func(t *testing.T) {
+			b, _ := fallen(t, outbound.Limit{Capacity: 8, LeakRate: 2})
+			q, all := New(b, Config{MaxWait: time.Minute, Headroom: headroom}), calls(nil)
+			if e, err := q.Explain(bg, outbound.Cost{large}); err != nil || e.Wait >= 0 || e.Because != "limit" {
+				t.Errorf("headroom %v: %v, %v", headroom, e, err)
+			}
+			for _, n := range []float64{1, large, 1, 1, 1, 1} {
+				all = append(all, come(bg, q, n))
+				pass(10 * ms)
+			}
+			pass(time.Minute)
+			if n, _ := all.admitted(); n != 5 || !errors.Is(all[1].ended().err, errAway) {
+				t.Errorf("headroom %v: %d left, and the large one has %v", headroom, n, all[1].ended().err)
+			}
+		})
+	}
 }
 
 // Four processes, whose calls wait all the time, lose their store and find it again. They use all of the
