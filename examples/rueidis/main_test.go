@@ -5,47 +5,30 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/redis/rueidis"
 
+	"github.com/dripfeed/dripfeed/examples/internal/exampletest"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// server starts a server that ends with the test. Without one the test is skipped, or fails where
-// servers are required.
+// server starts a server that ends with the test.
 func server(t *testing.T) rueidis.ClientOption {
 	t.Helper()
-	program, err := exec.LookPath("redis-server")
-	if err != nil && os.Getenv("DRIPFEED_REQUIRE_REDIS") == "" {
-		t.Skip("there is no redis-server")
-	}
-	dir, err := os.MkdirTemp("", "rueidis") // t.TempDir may be too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := exampletest.Dir(t)
 	socket := filepath.Join(dir, "s")
-	cmd := exec.Command(program, "--port", "0", "--unixsocket", socket, "--save", "", "--dir", dir)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		_ = os.RemoveAll(dir)
-	})
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if conn, err := net.Dial("unix", socket); err == nil {
-			_ = conn.Close()
-			break
+	exampletest.Server(t, "REDIS", dir, func() error {
+		conn, err := net.Dial("unix", socket)
+		if err == nil {
+			err = conn.Close()
 		}
-	}
+		return err
+	}, "redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--dir", dir)
 	return rueidis.ClientOption{
 		InitAddress: []string{"unix"}, ForceSingleClient: true, DisableCache: true,
 		DialCtxFn: func(ctx context.Context, _ string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {

@@ -2,6 +2,7 @@ package exampletest
 
 import (
 	"bufio"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // End runs the test's binary with a variable and arguments, and calls harm once a line of its
@@ -84,4 +88,34 @@ func runs(pid int) bool {
 	// The state stands behind the name, in parentheses.
 	_, state, _ := strings.Cut(string(stat), ") ")
 	return err == nil && !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
+}
+
+// Outage stops a store's server for a while. Meanwhile the store must be unavailable, and no call
+// may count twice.
+func Outage(t *testing.T, s store.Store, server *os.Process) {
+	t.Helper()
+	bucket := outbound.Must(outbound.NewSharedBucket(s, "outage", outbound.Limit{Capacity: 10, LeakRate: 1e-5}))
+	admitted := 0
+	call := func() error {
+		_, err := bucket.Acquire(t.Context(), outbound.Cost{1})
+		if err == nil {
+			admitted++
+		}
+		return err
+	}
+	if err := call(); err != nil {
+		t.Fatal(err)
+	}
+	_ = server.Signal(syscall.SIGSTOP)
+	if err := call(); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("while the server hangs the error is %v", err)
+	}
+	_ = server.Signal(syscall.SIGCONT)
+	var err error
+	for end := time.Now().Add(time.Minute); time.Now().Before(end) && !errors.Is(err, outbound.ErrThrottled); {
+		err = call()
+	}
+	if admitted < 9 || admitted > 10 {
+		t.Errorf("%d calls are admitted, and the capacity is 10: %v", admitted, err)
+	}
 }
