@@ -317,6 +317,20 @@ func TestDone_FirstSuccessAfterAHoldIsSentOnce(t *testing.T) {
 		if n := store.Requests.Load() - trips; n != 1 {
 			t.Errorf("a success that was known has made %d trips beside the booking's", n-1)
 		}
+		p = mustAcquire(t, one)
+		p.Refused(0)
+		time.Sleep(time.Minute)
+		p, q, trips = mustAcquire(t, one), mustAcquire(t, one), store.Requests.Load()+2
+		store.Back = 10 * time.Millisecond
+		go one.States(ctx) // whose reply is of before the success
+		time.Sleep(time.Millisecond)
+		go p.Done()
+		time.Sleep(9500 * time.Microsecond) // it has arrived, and that of the success has not
+		q.Done()
+		if n := store.Requests.Load() - trips; n != 0 {
+			t.Errorf("a success that is on its way is sent %d times more", n)
+		}
+		time.Sleep(time.Second)
 	})
 }
 

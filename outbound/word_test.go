@@ -220,6 +220,25 @@ func TestWord_OldSuccessDoesNotCount(t *testing.T) {
 	}
 }
 
+// In a hold the leak stops for a call that has left just before the refused one, with a word as without.
+func TestHold_KnowsTheCallBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var levels []float64
+		for _, limits := range [][]Limit{{{Capacity: 10, LeakRate: 10}}, {{Capacity: 10, LeakRate: 10}, {Capacity: 1e6, LeakRate: 1e6, Name: "other"}}} {
+			b := Must(NewBucket("k", limits...))
+			admit(t, b, 5)
+			time.Sleep(2 * time.Millisecond)
+			p := admit(t, b, 1)
+			p.Refused(time.Second)
+			time.Sleep(time.Second / 2)
+			levels = append(levels, level(t, b, 0))
+		}
+		if math.Abs(levels[0]-levels[1]) > 0.05 || levels[0] < 3 {
+			t.Errorf("levels %v", levels)
+		}
+	})
+}
+
 // After a Resume no call counts as just admitted, so a hold does not stop the leak for it.
 func TestHold_AfterResumeCountsNoReservation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
