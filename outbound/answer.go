@@ -65,7 +65,8 @@ const (
 	AnswerSent = "sent"
 )
 
-// reasons are the words of [Answer.Reason], by the number that a store keeps.
+// reasons are the words of [Answer.Reason], by the number that a store keeps. A new word comes
+// last, or the holds that are stored would change their reasons.
 var reasons = [...]string{"", "rate", "quota", "concurrency", "exhausted"}
 
 func whyOf(reason string) uint8 { return uint8(max(0, slices.Index(reasons[:], reason))) }

@@ -290,6 +290,35 @@ func TestAnswer_ReasonIsThatOfTheLongestHold(t *testing.T) {
 	})
 }
 
+// A store keeps the number of a reason, which another process turns into the word again. So a number never changes.
+func TestAnswer_ReasonsKeepTheirNumbers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for number, word := range []string{"", "rate", "quota", "concurrency", "exhausted"} {
+			m, sent := store.NewMemory(), -1
+			one := Must(NewSharedBucket(StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+				if len(op.Reports) > 0 {
+					sent = int(op.Reports[0].Reason)
+				}
+				return m.Update(ctx, key, op)
+			}), "k", PerSecond(1)))
+			other := Must(NewSharedBucket(m, "k", PerSecond(1)))
+			here := Must(NewBucket("k", PerSecond(1)))
+			for _, b := range []*Bucket{one, here} {
+				p := mustAcquire(t, b)
+				p.Answered(Answer{Kind: AnswerHold, Wait: time.Minute, Reason: word})
+			}
+			if sent != number {
+				t.Errorf("the number of %q is %d, want %d", word, sent, number)
+			}
+			for kind, b := range map[string]*Bucket{"shared": other, "in memory": here} {
+				if full := refused(t, b, Cost{1}); full.Reason != word {
+					t.Errorf("%s: %v, want the reason %q", kind, full, word)
+				}
+			}
+		}
+	})
+}
+
 // The first success after a hold is sent to the store immediately: until then every refusal doubles the hold.
 func TestDone_FirstSuccessAfterAHoldIsSentOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -138,9 +137,6 @@ func failureOf(err error) string {
 	return "other"
 }
 
-// reasons are the words of an [outbound.Answer]'s Reason. Any other is "unknown".
-var reasons = []string{"rate", "quota", "concurrency", "exhausted"}
-
 // Answered counts an answer of the API: see [outbound.Permit.Listen].
 func (m *meter) Answered(a outbound.Answer) {
 	at := now()
@@ -150,7 +146,7 @@ func (m *meter) Answered(a outbound.Answer) {
 	case a.Kind == outbound.AnswerQuota:
 		m.hearLocked(&a.Budget, at)
 	case a.Kind == outbound.AnswerRefused, a.Kind == outbound.AnswerHold && a.Reason == "concurrency": // which shows nothing about the pace
-		if !slices.Contains(reasons, a.Reason) {
+		if a.Reason == "" || why[a.Reason] == "" {
 			a.Reason = "unknown"
 		}
 		m.ByAPI++

@@ -93,11 +93,12 @@ func TestMeter_CountsRefusalsOfTheAPI(t *testing.T) {
 		p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: time.Minute, Reason: "rate"})
 		p.Refused(0)
 		p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Reason: "whim"})
+		p.Answered(outbound.Answer{Kind: outbound.AnswerRefused})
 		p.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: 1, Reason: "concurrency"})
 		p.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: 1}) // of a call that it has taken
 		p.Done()
 		s := only(t, &b)
-		if fmt.Sprint(s.Calls.ByReason) != "map[concurrency:1 rate:2 unknown:1]" || s.HeldFor < 59*time.Second || s.Severity != Stopped {
+		if fmt.Sprint(s.Calls.ByReason) != "map[concurrency:1 rate:2 unknown:2]" || s.HeldFor < 59*time.Second || s.Severity != Stopped {
 			t.Errorf("%+v", s)
 		}
 	})

@@ -115,7 +115,8 @@ func (b *Board) pick(q *Query) (rows []*row, hidden int) {
 	return rows, hidden - len(rows)
 }
 
-// why says in words why a bucket is held, by the reason.
+// why says in words why a bucket is held, by the reason of an [outbound.Answer]. Metrics count a
+// reason without words here as "unknown".
 var why = map[string]string{
 	"":            "an operator, or the API without a reason, has asked for a pause",
 	"rate":        "the API has refused calls that came too fast",

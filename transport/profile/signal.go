@@ -33,12 +33,13 @@ const (
 
 // String returns the reason's name in lower case.
 func (r Reason) String() string {
-	names := [...]string{"unknown", "rate", "quota", "concurrency", "overload", "lock"}
-	if int(r) >= len(names) {
-		return names[0]
+	if int(r) >= len(reasonNames) {
+		return reasonNames[Unknown]
 	}
-	return names[r]
+	return reasonNames[r]
 }
+
+var reasonNames = [...]string{"unknown", "rate", "quota", "concurrency", "overload", "lock"}
 
 // Kind is how a policy lets calls through.
 type Kind uint8
@@ -211,7 +212,7 @@ func (s *Signal) Add(p Policy) {
 func (s *Signal) bound() {
 	s.Detail, s.Scope = clean(s.Detail), clean(s.Scope)
 	s.RetryAfter = max(0, min(s.RetryAfter, forever))
-	if s.Reason > Lock {
+	if int(s.Reason) >= len(reasonNames) {
 		s.Reason = Unknown
 	}
 	for i := s.n - 1; i >= 0; i-- {
