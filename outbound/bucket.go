@@ -355,9 +355,10 @@ func (b *Bucket) InJob(ctx context.Context) bool { return !b.isZero() && b.inJob
 
 // Waiting registers waiting calls until stop is called, for packages that wait, as [Bucket.Book]
 // is. Meanwhile f is called soon after a change by this process: a Hold, Resume, SetLimits, the end
-// of a call in flight, or a returned cost. It runs in any goroutine, with no lock held. f must not
-// block: the call that changes something may return only after f, and its caller may hold locks. To
-// watch a bucket there is [Bucket.Observe].
+// of a call in flight, or a returned cost. It runs in any goroutine, with no lock of the bucket
+// held. f must not block: the call that changes something may return only after f, and its caller
+// may hold locks. A late answer holds that of its permit, so f must not use one. To watch a bucket
+// there is [Bucket.Observe].
 func (b *Bucket) Waiting(f func()) (stop func()) {
 	if b.isZero() {
 		return func() {}

@@ -15,9 +15,9 @@ import (
 type call struct {
 	core  *core
 	slot  *slots.Slot // of the call in flight, or nil
-	mu    sync.Mutex
-	flags uint8  // mu protects it and charge, against a Done during a late answer
-	uses  uint32 // how often the object has been a call, or 0 if it is one call only; mu protects it
+	mu    sync.Mutex  // held during the request of a late answer, which notifies queues
+	flags uint8       // mu protects it and charge, against a Done during a late answer
+	uses  uint32      // how often the object has been a call, or 0 if it is one call only; mu protects it
 
 	// What State returns, in as few bytes as can be.
 	nearest                  int8 // the index of the limit, or -1 for the limit on calls in flight

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// behind has the queues that wait until no call waits in another one. Its lock is taken last: a
-// queue never waits for the lock of another queue.
+// behind has the queues that wait until no call waits in another one. Its lock is taken last, and
+// those queues are woken in goroutines of their own.
 type behind struct {
 	mu     sync.Mutex
 	queues map[*Queue]struct{}

@@ -51,7 +51,9 @@ const shardCount = 4
 type shard struct {
 	*Engine
 
-	mu     sync.Mutex // protects the fields below, and all fields of the shard's queues and pipelines
+	// mu protects the fields below, and all fields of the shard's queues and pipelines. Under it
+	// serversMu may be taken, and then the lock of events.
+	mu     sync.Mutex
 	keys   map[string]*keyQueue
 	pipes  map[string]*pipeline // by the address of a node
 	work   chan work            // to goroutines that are left over

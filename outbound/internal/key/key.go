@@ -25,8 +25,8 @@ import (
 //	struct -> word   shut: after a step, if the state is no more than a level
 //	struct -> struct renew, before a step: the state is as good as a new one, and begins another life
 //
-// A key with several limits, or with one whose rate no word can count, begins in the struct, and
-// stays.
+// A key with several limits, a window, a calendar, or a rate that no word can count begins in the
+// struct, and stays.
 type Key struct {
 	Reports reports.Outbox
 	made    Limits                // what the key was made with
@@ -206,7 +206,8 @@ func (k *Key) shutLocked() {
 	w.word.Store(k.moved)
 }
 
-// Direct reports whether Take may decide a call.
+// Direct reports whether Take may decide a call. It may if the state is always in the struct, and
+// all reports have left.
 func (k *Key) Direct() bool { return k.store == nil && !k.word.Used() && k.Reports.Quiet() }
 
 // Take books a call in the struct, by the limits of f, and copies nothing. If it books the call, it

@@ -108,7 +108,8 @@ func (o *Outbox) SentLate() {
 // does.
 func (o *Outbox) Recovered() bool { return o.failing.Swap(false) && o.hasKept.Load() }
 
-// Changed notifies the watchers that their plans may have changed.
+// Changed notifies the watchers that their plans may have changed. Watchers take locks of their
+// own: the caller holds no lock of a key or of slots.
 func (o *Outbox) Changed() {
 	o.changes.Add(1)
 	o.mu.Lock()
