@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 
 var (
 	anything = regexp.MustCompile("")
-	small    = options{Rounds: 1, Benchtime: time.Millisecond, Keys: 2000, Waiters: 1000, Window: 100, Idle: time.Millisecond}
+	small    = options{Rounds: 1, Benchtime: time.Millisecond, Keys: 2000, Waiters: 1000, Window: 500, Idle: time.Millisecond}
 )
 
 // measured returns what a run that succeeds prints, and its progress.
