@@ -191,7 +191,7 @@ type Report struct {
 	// is zero, or more than an hour, it is an hour.
 	MaxWait time.Duration
 	Epoch   int64 // Refused, Succeeded: State.Epoch as the call knew it when it left
-	Reason  uint8 // not Settled, Succeeded: State.Why keeps it for the key's user
+	Reason  uint8 // of a hold: State.Why keeps it for the key's user, who has the words
 }
 
 // ReportKind is the kind of a [Report].
