@@ -31,7 +31,7 @@ var short = map[string][]string{
 }
 
 // lines are how many lines of code an example may have that has more than others.
-var lines = map[string]int{"mysql": 160, "quickstart": 250, "plan": 400, "fleet": 500}
+var lines = map[string]int{"mysql": 160, "etcd": 170, "quickstart": 250, "plan": 400, "fleet": 500}
 
 // needs says which variable -real needs to begin.
 var needs = map[string]string{"github": "GITHUB_TOKEN", "llm": "OPENAI_API_KEY", "shopify": "SHOPIFY_SHOP"}

@@ -1,0 +1,59 @@
+// Command etcd makes calls at the pace of a bucket that is in etcd:
+//
+//	etcd
+//	go run -C examples/etcd . -n 5
+//
+// Run it twice at a time, on any machines: the runs share the limit.
+//
+// # What to look at
+//
+// rows.go is all that a store in etcd takes.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/rowstore"
+	"github.com/dripfeed/dripfeed/queue"
+)
+
+func main() {
+	endpoint := flag.String("etcd", "localhost:2379", "the address of a member")
+	n := flag.Int("n", 5, "calls")
+	flag.Parse()
+	if err := run(*endpoint, *n); err != nil {
+		fmt.Fprintf(os.Stderr, "etcd: %v (etcd starts a server)\n", err)
+		os.Exit(1)
+	}
+}
+
+// run makes n calls, two a second over all runs.
+func run(endpoint string, n int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	rows, err := open(ctx, endpoint)
+	if err != nil {
+		return err
+	}
+	defer rows.client.Close()
+	bucket, err := outbound.NewSharedBucket(rowstore.New(rows, rowstore.Config{}), "weather", outbound.PerSecond(2))
+	if err != nil {
+		return err
+	}
+	calls := queue.New(bucket, queue.Config{})
+	for i := range n {
+		err := outbound.Do(ctx, calls, outbound.Cost{1}, func(context.Context) error {
+			fmt.Printf("call %d at %s\n", i+1, time.Now().Format("05.00"))
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

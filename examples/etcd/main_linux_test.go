@@ -1,0 +1,14 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/dripfeed/dripfeed/examples/internal/exampletest"
+	"github.com/dripfeed/dripfeed/outbound/rowstore"
+)
+
+// A server that hangs is an outage until it goes on, and no call counts twice.
+func TestRows_ServerHangs(t *testing.T) {
+	endpoint, process := server(t)
+	exampletest.Outage(t, rowstore.New(rowsOf(t, endpoint), rowstore.Config{}), process)
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/dripfeed/dripfeed/outbound/rowstore"
+	"github.com/dripfeed/dripfeed/outbound/store"
+)
+
+// rows are keys of etcd 3.4 or later: a [rowstore.Rows].
+type rows struct {
+	client *clientv3.Client
+
+	mu    sync.Mutex // protects the fields below
+	lease clientv3.LeaseID
+	until time.Time // the lease does not end before
+}
+
+// prefix begins the keys of all rows.
+const prefix = "dripfeed/"
+
+// open connects to a cluster.
+func open(ctx context.Context, endpoints ...string) (*rows, error) {
+	// A member that hangs is left once it does not answer the keep-alive.
+	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop(), DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second})
+	if err != nil {
+		return nil, err
+	}
+	if _, err = client.Get(ctx, prefix); err != nil { // New does not wait for an answer
+		return nil, errors.Join(fmt.Errorf("no answer from %q: %w", endpoints, err), client.Close())
+	}
+	return &rows{client: client}, nil
+}
+
+// Swap implements [rowstore.Rows]. A request of etcd has at most 128 operations and 1.5 MB.
+func (r *rows) Swap(ctx context.Context, swaps []rowstore.Swap) error {
+	for part := range slices.Chunk(swaps, 64) {
+		if err := r.swap(ctx, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// swap carries swaps out in one transaction, which has another one for each. A transaction that
+// only reads is linearizable: a member that is behind catches up first.
+func (r *rows) swap(ctx context.Context, swaps []rowstore.Swap) error {
+	ops := make([]clientv3.Op, len(swaps))
+	for i := range swaps {
+		s, key := &swaps[i], prefix+string(swaps[i].Key)
+		s.Clock, ops[i] = now(), clientv3.OpGet(key)
+		if s.New == nil || !s.InTime() {
+			continue
+		}
+		lease, err := r.leaseFor(ctx, s.Keep)
+		if err != nil {
+			return explain(err)
+		}
+		value, old := clientv3.Value(key), textOf(s.Old)
+		have := []clientv3.Cmp{clientv3.Compare(value, ">", old), clientv3.Compare(value, "<", old+"\x01")}
+		if s.Old == 0 {
+			have = []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)} // no row
+		}
+		put := clientv3.OpPut(key, textOf(s.Token)+"\x00"+string(s.New), clientv3.WithLease(lease))
+		ops[i] = clientv3.OpTxn(have, []clientv3.Op{put}, []clientv3.Op{ops[i]})
+	}
+	reply, err := r.client.Txn(ctx).Then(ops...).Commit()
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		r.mu.Lock()
+		r.until = time.Time{}
+		r.mu.Unlock()
+	}
+	if err != nil {
+		return explain(err)
+	}
+	for i := 0; err == nil && i < len(swaps); i++ {
+		err = read(&swaps[i], reply.Responses[i])
+	}
+	return err
+}
+
+// read reads a swap's result, and the clock after it. etcd has no clock to ask for.
+func read(s *rowstore.Swap, result *etcdserverpb.ResponseOp) error {
+	s.Row, s.Done, s.Clock, s.Own = rowstore.Row{}, false, now(), true
+	if t := result.GetResponseTxn(); t != nil {
+		if s.Done = t.Succeeded; s.Done {
+			s.Row = rowstore.Row{Token: s.Token, Bytes: s.New}
+			return nil
+		}
+		result = t.Responses[0]
+	}
+	for _, found := range result.GetResponseRange().Kvs { // one at most
+		if len(found.Value) < 9 {
+			return fmt.Errorf("etcd: invalid row, of another program: delete the key %q", found.Key)
+		}
+		s.Row = rowstore.Row{Token: binary.BigEndian.Uint64(found.Value), Bytes: found.Value[9:]}
+	}
+	return nil
+}
+
+// textOf returns the bytes of a token, which begin a row's value. A zero is behind them.
+func textOf(token uint64) string { return string(binary.BigEndian.AppendUint64(nil, token)) }
+
+func now() time.Duration { return time.Duration(time.Now().UnixNano()) }
+
+// leaseFor returns a lease that does not end before keep has passed. All rows share it: it takes a
+// request an hour, and no row goes too early.
+func (r *rows) leaseFor(ctx context.Context, keep time.Duration) (clientv3.LeaseID, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Until(r.until) < keep {
+		begin := time.Now()
+		grant, err := r.client.Grant(ctx, int64((time.Hour+2*keep)/time.Second))
+		if err != nil {
+			return 0, err
+		}
+		r.lease, r.until = grant.ID, begin.Add(time.Duration(grant.TTL)*time.Second)
+	}
+	return r.lease, nil
+}
+
+// explain returns an error as [rowstore.Rows] does. A wait may cure all except those of a request
+// that is wrong or not allowed.
+func explain(err error) error {
+	code := status.Code(err)
+	if failed := (rpctypes.EtcdError{}); errors.As(err, &failed) {
+		code = failed.Code()
+	}
+	switch code {
+	case codes.OK, codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange, codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented:
+		return err
+	}
+	return fmt.Errorf("etcd: %w: %w", store.ErrUnavailable, err)
+}
