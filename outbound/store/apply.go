@@ -459,7 +459,7 @@ func (op *Op) Sound(r *Reply) bool {
 		var none [Max]Part
 		s.Parts = none[:min(len(limits), Max)]
 	}
-	if a := &r.Allotment; op.Action == Allot && (min(a.Held, a.Others, a.Largest, int(a.Again)) < 0 || a.Held > op.Ask.Keep+op.Ask.Want || float64(a.Free) > limits[0].Capacity) {
+	if a := &r.Allotment; op.Action == Allot && (min(a.Held, a.Others, a.Largest) < 0 || a.Again < 0 || a.Held > op.Ask.Keep+op.Ask.Want || float64(a.Free) > limits[0].Capacity) {
 		return false
 	}
 	if b := &r.Bid; !(b.Calls >= 0 && b.Calls < 1e15 && math.Abs(b.Share) < 1e300) || b.Again < 0 {
