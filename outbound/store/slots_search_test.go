@@ -186,15 +186,7 @@ func (w *slotWorld) do(what, which int) string {
 	case 10, 11, 12: // time passes
 		d := [...]time.Duration{lease/6 - time.Millisecond, lease / 3, lease / 2, lease / 3, lease - time.Millisecond, lease / 2}[2*(what-10)+which%2]
 		w.now += d
-		for i := range w.procs {
-			p, own := &w.procs[i], lease-lease/6
-			if p.reached <= w.jumped {
-				own -= lease / 3
-			}
-			if w.now-p.reached >= own {
-				p.calls, p.extra = 0, p.extra+p.calls
-			}
-		}
+		w.age()
 		return fmt.Sprintf("%v pass", d)
 	case 15, 16, 17: // it asks and has the answer at once
 		asked := w.do(what-15, which)
@@ -211,12 +203,26 @@ func (w *slotWorld) do(what, which int) string {
 		if w.ahead += d; d > 0 {
 			w.jumped = w.now
 		}
+		w.age()
 		return fmt.Sprintf("the clock is set by %v", d)
 	}
 	return ""
 }
 
 const slotMoves = 19
+
+// age counts no longer the calls of a process that has not reached the store for long.
+func (w *slotWorld) age() {
+	for i := range w.procs {
+		p, own := &w.procs[i], lease-lease/6
+		if p.reached <= w.jumped {
+			own -= lease / 3
+		}
+		if w.now-p.reached >= own {
+			p.calls, p.extra = 0, p.extra+p.calls
+		}
+	}
+}
 
 // carry has the store carry an ask out, and reports whether it was written.
 func (w *slotWorld) carry(a *slotAsk, fence bool) bool {
