@@ -48,7 +48,7 @@ func (b *Bucket) acquireStep(ctx context.Context, c Cost) (*call, error) {
 		s, r, inTime := step{Step: key.Step{Op: store.Op{Action: store.Book, Into: k.charge[:0]}, Calls: k.cost[:]}, inJob: b.inJob(ctx)}, replies.Get().(*reply), false
 		s.After, s.Wait = ahead, max(wait, ahead+ahead/8) // a slow clock rounds After up
 		err := b.book(ctx, &s, r)
-		behind := err != nil && r.Refused && !r.NoSlot && r.Limit < 0 && r.State.Rem <= 0 && r.Wait <= 2*store.BookingGrace && b.opens()
+		behind := err != nil && r.Refused && !r.NoSlot && r.Limit < 0 && r.State.Rem <= 0 && r.Wait > s.Wait && r.Wait <= 2*store.BookingGrace && b.opens()
 		if err == nil {
 			k.charge[0] = r.Charges[0]
 			k.note(r)

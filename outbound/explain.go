@@ -264,7 +264,10 @@ func (e *Explanation) answer() string {
 	case "behind":
 		return in + fmt.Sprintf(" for %d calls in the queue in front", e.InFront)
 	case "in flight":
-		return "would wait until a call in progress ends, for limit " + quote(e.Limit)
+		if e.Wait > 0 { // also for calls ahead
+			in += ", and"
+		}
+		return in + " until a call in progress ends, for limit " + quote(e.Limit)
 	case "never":
 		if e.Err == nil { // no bucket has explained it
 			return "can never be admitted"

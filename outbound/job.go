@@ -107,9 +107,7 @@ func PermitFrom(ctx context.Context) *Permit {
 // limiter of your own without a bucket is the job's if both are equal. An observer of l alone
 // misses the first request.
 func (p *Permit) AcquireIn(ctx context.Context, l Limiter, c Cost) (err error) {
-	job, ok := ctx.Value(permitKey{}).(interface {
-		acquire(context.Context, Limiter, Cost) (Permit, error)
-	})
+	job, ok := ctx.Value(permitKey{}).(payer)
 	if !ok || ctx.Err() != nil || !c.real() {
 		*p, err = l.Acquire(ctx, c)
 		return err
@@ -117,6 +115,13 @@ func (p *Permit) AcquireIn(ctx context.Context, l Limiter, c Cost) (err error) {
 	*p, err = job.acquire(ctx, l, c)
 	return err
 }
+
+// payer is a job whose permit may pay for a request. A permit knows no more of jobs.
+type payer interface {
+	acquire(ctx context.Context, l Limiter, c Cost) (Permit, error)
+}
+
+var _ payer = (*jobContext)(nil)
 
 // acquire admits a request of the job by the job's permit or by that of a job around it, or by l.
 func (j *jobContext) acquire(ctx context.Context, l Limiter, c Cost) (Permit, error) {

@@ -55,8 +55,8 @@ type State struct {
 	// this process's. Oldest is the age of the first of them.
 	InProgress int
 	Oldest     time.Duration
-	// Processes is how many other processes have calls in progress, and Largest how many one of them
-	// has at most. Both are set with InProgress, for a shared bucket.
+	// Processes is how many other processes have calls in progress or have had them just now, and
+	// Largest how many one of them has at most. Both are set with InProgress, for a shared bucket.
 	Processes, Largest int
 	// Headroom is set in an [Explanation] of a queue: how many units or slots it keeps free for other
 	// calls.

@@ -1,6 +1,7 @@
 package outbound
 
 import (
+	"context"
 	"errors"
 	"math"
 	"math/rand/v2"
@@ -265,6 +266,29 @@ func TestFixedWindow_AllRetryAtItsEnd(t *testing.T) {
 			}
 		}
 	}, FixedWindow(10, time.Minute))
+}
+
+// A call that cannot be booked, because the call before it leaves after a fixed window ends, is
+// refused: it does not ask again and again.
+func TestFixedWindow_BookedCallLeavesBeyondItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s FakeStore
+		b := Must(NewSharedBucket(StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+			if s.Requests.Load() > 20 {
+				return store.Reply{}, errors.New("it asks again and again")
+			}
+			return s.Update(ctx, key, op)
+		}), "k", Window(1, 140*time.Millisecond), FixedWindow(10, time.Second).Of(1, "tokens")))
+		admit(t, b, Free, 1)
+		time.Sleep(900 * time.Millisecond)
+		admit(t, b, 1)
+		if _, err := b.Reserve(ctx, Cost{1}, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if full := refused(t, b, Cost{Free, 1}); full.RetryAfter != 150*time.Millisecond {
+			t.Error(full)
+		}
+	})
 }
 
 // A call under two limits allocates as much whatever kinds they are, also when a window's log is full.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -55,6 +56,24 @@ func TestInFlight_MaxWaitEndsTheWait(t *testing.T) {
 		p.Done()
 		if pass(time.Second); !q.Idle() {
 			t.Error("not idle")
+		}
+	})
+}
+
+// While all calls in flight are taken, the Explanation has the wait for those ahead, too.
+func TestExplain_FullInFlightWithALine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(bucket(t, outbound.PerSecond(1), outbound.InFlight(3)), Config{})
+		for range 3 {
+			admitted(t, q, 1)
+		}
+		ctx, cancel := context.WithCancel(bg)
+		defer cancel()
+		comeAll(500, ctx, q, 1)
+		pass(0)
+		e, err := q.Explain(bg, one)
+		if want := "would wait at least 8m26s, and until a call in progress ends"; err != nil || !strings.Contains(e.String(), want) {
+			t.Errorf("%v, %v, want %q", e, err, want)
 		}
 	})
 }

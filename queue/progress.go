@@ -88,6 +88,9 @@ func (p *Progress) Last(ctx context.Context) (e outbound.Explanation, err error)
 			return outbound.Explanation{}, nil
 		}
 		e, err = p.queue.explain(ctx, func() rest { now, short = p.rest(); return now })
+		if err == nil && now.n+now.own == 0 { // the last has left meanwhile
+			return outbound.Explanation{}, nil
+		}
 		e.AtLeast = e.AtLeast || short
 		e.Calls = now.n + now.own
 		again = err == nil && was.n != now.n // a call has come meanwhile, and may not be counted

@@ -41,7 +41,7 @@ func run(endpoint string, n int) error {
 		return err
 	}
 	defer rows.client.Close()
-	bucket, err := outbound.NewSharedBucket(rowstore.New(rows, rowstore.Config{}), "weather", outbound.PerSecond(2))
+	bucket, err := outbound.NewSharedBucket(rowstore.New(rows, rowstore.Config{Timeout: 5 * time.Second}), "weather", outbound.PerSecond(2))
 	if err != nil {
 		return err
 	}

@@ -101,7 +101,7 @@ func TestRows_LeaseOutlivesKeep(t *testing.T) {
 func TestRows_ErrorsThatAWaitMayCure(t *testing.T) {
 	for err, want := range map[error]bool{
 		rpctypes.ErrLeaderChanged: true, rpctypes.ErrNoSpace: true, rpctypes.ErrTimeout: true, rpctypes.ErrLeaseNotFound: true,
-		context.DeadlineExceeded: true, rpctypes.ErrGRPCNoLeader: true, rpctypes.ErrPermissionDenied: false,
+		context.DeadlineExceeded: true, rpctypes.ErrGRPCNoLeader: true, rpctypes.ErrNotLeader: true, rpctypes.ErrPermissionDenied: false,
 		rpctypes.ErrInvalidAuthToken: false, rpctypes.ErrGRPCRequestTooLarge: false, nil: false,
 	} {
 		if got := errors.Is(explain(err), store.ErrUnavailable); got != want {

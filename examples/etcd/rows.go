@@ -59,15 +59,21 @@ func (r *rows) Swap(ctx context.Context, swaps []rowstore.Swap) error {
 // only reads is linearizable: a member that is behind catches up first.
 func (r *rows) swap(ctx context.Context, swaps []rowstore.Swap) error {
 	ops := make([]clientv3.Op, len(swaps))
+	var keep time.Duration
+	for i := range swaps {
+		if swaps[i].New != nil {
+			keep = max(keep, swaps[i].Keep)
+		}
+	}
+	lease, err := r.leaseFor(ctx, keep)
+	if err != nil {
+		return explain(err)
+	}
 	for i := range swaps {
 		s, key := &swaps[i], prefix+string(swaps[i].Key)
 		s.Clock, ops[i] = now(), clientv3.OpGet(key)
 		if s.New == nil || !s.InTime() {
 			continue
-		}
-		lease, err := r.leaseFor(ctx, s.Keep)
-		if err != nil {
-			return explain(err)
 		}
 		value, old := clientv3.Value(key), textOf(s.Old)
 		have := []clientv3.Cmp{clientv3.Compare(value, ">", old), clientv3.Compare(value, "<", old+"\x01")}
@@ -86,29 +92,28 @@ func (r *rows) swap(ctx context.Context, swaps []rowstore.Swap) error {
 	if err != nil {
 		return explain(err)
 	}
-	for i := 0; err == nil && i < len(swaps); i++ {
-		err = read(&swaps[i], reply.Responses[i])
+	for i := range swaps {
+		read(&swaps[i], reply.Responses[i])
 	}
-	return err
+	return nil
 }
 
-// read reads a swap's result, and the clock after it. etcd has no clock to ask for.
-func read(s *rowstore.Swap, result *etcdserverpb.ResponseOp) error {
-	s.Row, s.Done, s.Clock, s.Own = rowstore.Row{}, false, now(), true
+// read reads a swap's result, and the clock after it. etcd has no clock to ask for. A value that is
+// no row, of another program, is like a row that another process has locked: delete the key.
+func read(s *rowstore.Swap, result *etcdserverpb.ResponseOp) {
+	s.Row, s.Done, s.Busy, s.Clock, s.Own = rowstore.Row{}, false, false, now(), true
 	if t := result.GetResponseTxn(); t != nil {
 		if s.Done = t.Succeeded; s.Done {
 			s.Row = rowstore.Row{Token: s.Token, Bytes: s.New}
-			return nil
+			return
 		}
 		result = t.Responses[0]
 	}
 	for _, found := range result.GetResponseRange().Kvs { // one at most
-		if len(found.Value) < 9 {
-			return fmt.Errorf("etcd: invalid row, of another program: delete the key %q", found.Key)
+		if s.Busy = len(found.Value) < 9 || found.Value[8] != 0; !s.Busy {
+			s.Row = rowstore.Row{Token: binary.BigEndian.Uint64(found.Value), Bytes: found.Value[9:]}
 		}
-		s.Row = rowstore.Row{Token: binary.BigEndian.Uint64(found.Value), Bytes: found.Value[9:]}
 	}
-	return nil
 }
 
 // textOf returns the bytes of a token, which begin a row's value. A zero is behind them.
@@ -119,16 +124,21 @@ func now() time.Duration { return time.Duration(time.Now().UnixNano()) }
 // leaseFor returns a lease that does not end before keep has passed. All rows share it: it takes a
 // request an hour, and no row goes too early.
 func (r *rows) leaseFor(ctx context.Context, keep time.Duration) (clientv3.LeaseID, error) {
+	begin := time.Now()
+	r.mu.Lock()
+	lease, until := r.lease, r.until
+	r.mu.Unlock()
+	// Without Round the times are those of a clock that stands while the machine sleeps.
+	if keep == 0 || min(until.Sub(begin), until.Round(0).Sub(begin.Round(0))) >= keep {
+		return lease, nil
+	}
+	grant, err := r.client.Grant(ctx, int64((time.Hour+2*keep)/time.Second))
+	if err != nil {
+		return 0, err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if time.Until(r.until) < keep {
-		begin := time.Now()
-		grant, err := r.client.Grant(ctx, int64((time.Hour+2*keep)/time.Second))
-		if err != nil {
-			return 0, err
-		}
-		r.lease, r.until = grant.ID, begin.Add(time.Duration(grant.TTL)*time.Second)
-	}
+	r.lease, r.until = grant.ID, begin.Add(time.Duration(grant.TTL)*time.Second)
 	return r.lease, nil
 }
 
@@ -140,7 +150,11 @@ func explain(err error) error {
 		code = failed.Code()
 	}
 	switch code {
-	case codes.OK, codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange, codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented:
+	case codes.FailedPrecondition:
+		if !errors.Is(err, rpctypes.ErrNotLeader) && !errors.Is(err, rpctypes.ErrGRPCNotLeader) {
+			return err
+		}
+	case codes.OK, codes.InvalidArgument, codes.OutOfRange, codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented:
 		return err
 	}
 	return fmt.Errorf("etcd: %w: %w", store.ErrUnavailable, err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"testing"
+	"time"
 
 	"github.com/dripfeed/dripfeed/examples/internal/exampletest"
 	"github.com/dripfeed/dripfeed/outbound/rowstore"
@@ -10,5 +11,5 @@ import (
 // A server that hangs is an outage until it goes on, and no call counts twice.
 func TestRows_ServerHangs(t *testing.T) {
 	url, process := server(t)
-	exampletest.Outage(t, rowstore.New(rowsOf(t, url), rowstore.Config{}), process)
+	exampletest.Outage(t, rowstore.New(rowsOf(t, url), rowstore.Config{Timeout: 4 * time.Second}), process)
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -61,7 +62,7 @@ func TestRows_Conform(t *testing.T) {
 func TestRows_ChangedByHand(t *testing.T) {
 	url, _ := server(t)
 	r := rowsOf(t, url)
-	s := rowstore.New(r, rowstore.Config{})
+	s := rowstore.New(r, rowstore.Config{Timeout: 4 * time.Second})
 	key := outbound.Must(outbound.NewSharedBucket(s, "key", outbound.Limit{Capacity: 2, LeakRate: 1e-5}))
 	name := base64.RawURLEncoding.EncodeToString(s.Key("key"))
 	for _, step := range []struct {

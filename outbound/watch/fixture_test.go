@@ -207,7 +207,7 @@ func allowed(f *fake) *server { return &server{source: f, allow: anybody} }
 
 // hostileNames are what names, labels, limits and errors may be, all the same.
 var hostileNames = []string{
-	`<img src=x onerror="window.hit=1">`, `"><script>window.hit=1</script>`, `'`, "a\nb\r\tc\x00d", "\xff\xfe bytes \xc3", "\u202egnirts\u202c",
+	`<img src=x onerror="window.hit=1">`, `"><script>window.hit=1</script>`, `'`, "a\nb\r\tc\x00d", "\xff\xfe bytes \xc3", "\u202egnirts\u202c\u2069\u202e",
 	"שלום עולם", "&amp;name=x&do=hold", "{{.}}${1}", strings.Repeat("long", 2_500), "__proto__", "constructor", "",
 }
 

@@ -60,10 +60,12 @@ func TestKeyed_ForeseesObservedKeys(t *testing.T) {
 			take(t, of("observed"))
 			take(t, of("plain"))
 		}
+		keys := 0
 		for _, l := range board.Snapshot(bg, Query{}).Limiters {
 			if l.Label == "" {
 				continue
 			}
+			keys++
 			var e outbound.Explanation
 			err := keyed.Use(l.Label, func(b outbound.Limiter) (err error) {
 				e, err = b.(*outbound.Bucket).Explain(bg, outbound.Cost{1})
@@ -72,6 +74,9 @@ func TestKeyed_ForeseesObservedKeys(t *testing.T) {
 			if sees := l.Limits[0].UsedUpIn > 8*time.Hour; err != nil || sees != (l.Label == "observed") || e.States[0].UsedUpIn != l.Limits[0].UsedUpIn {
 				t.Errorf("%s is used up in %v, and by its Explain in %v (%v)", l.Label, l.Limits[0].UsedUpIn, e.States[0].UsedUpIn, err)
 			}
+		}
+		if keys != 2 {
+			t.Errorf("%d keys have a row, want 2", keys)
 		}
 	})
 }

@@ -74,8 +74,8 @@ type Limiter struct {
 	Calls   Calls
 	Minute  *Minute // nil for a key
 	Budgets []Budget
-	// Ledger is what the ledger of this Name has counted: the ten labels that have used most. The last
-	// Entry is all further labels together. It is empty for a key.
+	// Ledger is what the ledger of this Name has counted: the ten labels that have used most. If there
+	// are more, the last Entry is all further labels together. It is empty for a key.
 	Ledger []Entry
 
 	failed string // why the latest call has failed

@@ -83,11 +83,16 @@ func children(t *testing.T, pid int) (ids []int) {
 }
 
 // runs reports whether a process runs. A zombie does not.
-func runs(pid int) bool {
+func runs(pid int) bool { return !strings.ContainsAny(stateOf(pid), "ZX") }
+
+// stateOf returns the letter of a process's state, or X if there is none.
+func stateOf(pid int) string {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	// The state stands behind the name, in parentheses.
-	_, state, _ := strings.Cut(string(stat), ") ")
-	return err == nil && !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
+	if _, state, ok := strings.Cut(string(stat), ") "); err == nil && ok {
+		return state[:1]
+	}
+	return "X"
 }
 
 // Outage stops a store's server for a while. Meanwhile the store must be unavailable, and no call
@@ -107,6 +112,9 @@ func Outage(t *testing.T, s store.Store, server *os.Process) {
 		t.Fatal(err)
 	}
 	_ = server.Signal(syscall.SIGSTOP)
+	for stateOf(server.Pid) != "T" {
+		time.Sleep(time.Millisecond)
+	}
 	if err := call(); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("while the server hangs the error is %v", err)
 	}
