@@ -86,7 +86,7 @@ func TestRows_LeaseOutlivesKeep(t *testing.T) {
 	if len(leases) != 2 {
 		t.Errorf("%d leases, want 2", len(leases))
 	}
-	if _, err := r.client.Revoke(t.Context(), r.lease); err != nil { // the row goes with it
+	if _, err := r.client.Revoke(t.Context(), r.lease.Load().id); err != nil { // the row goes with it
 		t.Fatal(err)
 	}
 	if err := write(1, time.Minute); !errors.Is(err, store.ErrUnavailable) {

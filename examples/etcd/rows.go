@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -23,10 +23,12 @@ import (
 // rows are keys of etcd 3.4 or later: a [rowstore.Rows].
 type rows struct {
 	client *clientv3.Client
+	lease  atomic.Pointer[lease] // that of all rows, or nil
+}
 
-	mu    sync.Mutex // protects the fields below
-	lease clientv3.LeaseID
-	until time.Time // the lease does not end before
+type lease struct {
+	id    clientv3.LeaseID
+	until time.Time // it does not end before
 }
 
 // prefix begins the keys of all rows.
@@ -65,7 +67,7 @@ func (r *rows) swap(ctx context.Context, swaps []rowstore.Swap) error {
 			keep = max(keep, swaps[i].Keep)
 		}
 	}
-	lease, err := r.leaseFor(ctx, keep)
+	id, err := r.leaseFor(ctx, keep)
 	if err != nil {
 		return explain(err)
 	}
@@ -80,14 +82,12 @@ func (r *rows) swap(ctx context.Context, swaps []rowstore.Swap) error {
 		if s.Old == 0 {
 			have = []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)} // no row
 		}
-		put := clientv3.OpPut(key, textOf(s.Token)+"\x00"+string(s.New), clientv3.WithLease(lease))
+		put := clientv3.OpPut(key, textOf(s.Token)+"\x00"+string(s.New), clientv3.WithLease(id))
 		ops[i] = clientv3.OpTxn(have, []clientv3.Op{put}, []clientv3.Op{ops[i]})
 	}
 	reply, err := r.client.Txn(ctx).Then(ops...).Commit()
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		r.mu.Lock()
-		r.until = time.Time{}
-		r.mu.Unlock()
+		r.lease.Store(nil)
 	}
 	if err != nil {
 		return explain(err)
@@ -125,21 +125,18 @@ func now() time.Duration { return time.Duration(time.Now().UnixNano()) }
 // request an hour, and no row goes too early.
 func (r *rows) leaseFor(ctx context.Context, keep time.Duration) (clientv3.LeaseID, error) {
 	begin := time.Now()
-	r.mu.Lock()
-	lease, until := r.lease, r.until
-	r.mu.Unlock()
 	// Without Round the times are those of a clock that stands while the machine sleeps.
-	if keep == 0 || min(until.Sub(begin), until.Round(0).Sub(begin.Round(0))) >= keep {
-		return lease, nil
+	if l := r.lease.Load(); keep == 0 {
+		return clientv3.NoLease, nil
+	} else if l != nil && min(l.until.Sub(begin), l.until.Round(0).Sub(begin.Round(0))) >= keep {
+		return l.id, nil
 	}
 	grant, err := r.client.Grant(ctx, int64((time.Hour+2*keep)/time.Second))
 	if err != nil {
 		return 0, err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.lease, r.until = grant.ID, begin.Add(time.Duration(grant.TTL)*time.Second)
-	return r.lease, nil
+	r.lease.Store(&lease{grant.ID, begin.Add(time.Duration(grant.TTL) * time.Second)})
+	return grant.ID, nil
 }
 
 // explain returns an error as [rowstore.Rows] does. A wait may cure all except those of a request
@@ -150,10 +147,6 @@ func explain(err error) error {
 		code = failed.Code()
 	}
 	switch code {
-	case codes.FailedPrecondition:
-		if !errors.Is(err, rpctypes.ErrNotLeader) && !errors.Is(err, rpctypes.ErrGRPCNotLeader) {
-			return err
-		}
 	case codes.OK, codes.InvalidArgument, codes.OutOfRange, codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented:
 		return err
 	}
