@@ -65,7 +65,8 @@ func TestExplain_FullInFlightWithALine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.PerSecond(1), outbound.InFlight(3)), Config{})
 		for range 3 {
-			admitted(t, q, 1)
+			p := admitted(t, q, 1)
+			defer p.Done()
 		}
 		ctx, cancel := context.WithCancel(bg)
 		defer cancel()
