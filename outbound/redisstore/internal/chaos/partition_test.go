@@ -82,6 +82,7 @@ func TestPartition_OneProcessUsesItsShare(t *testing.T) {
 	way.Set(blackHole)
 	eventually(t, "the worker finds its store away", away.Load)
 	goesOn(t, &alone.calls, 5)
+	eventually(t, "an event reports that the store is away", func() bool { return f.count(store.EventDown) > 0 })
 	way.Set(redistest.Faults{})
 	way.Cut()
 	eventually(t, "the worker is back", func() bool { return !away.Load() })
