@@ -97,6 +97,25 @@ func TestRows_LeaseOutlivesKeep(t *testing.T) {
 	}
 }
 
+// A value of another program fails the calls of its own key only, until somebody deletes it.
+func TestRows_ValueOfAnotherProgram(t *testing.T) {
+	endpoint, _ := server(t)
+	r := rowsOf(t, endpoint)
+	for _, text := range []string{"text", "a longer text"} {
+		if _, err := r.client.Put(t.Context(), prefix+"theirs", text); err != nil {
+			t.Fatal(err)
+		}
+		swaps := []rowstore.Swap{{Key: []byte("ours")}, {Key: []byte("theirs")}}
+		for i := range swaps {
+			s := &swaps[i]
+			s.Token, s.New, s.Time, s.Keep = 1, []byte("row"), now().Truncate(time.Microsecond), time.Minute
+		}
+		if err := r.Swap(t.Context(), swaps); err != nil || swaps[0].Busy || swaps[0].Row.Token != 1 || swaps[1].Done || !swaps[1].Busy {
+			t.Errorf("%q: %+v, %v", text, swaps, err)
+		}
+	}
+}
+
 // Errors that a wait may cure match ErrUnavailable.
 func TestRows_ErrorsThatAWaitMayCure(t *testing.T) {
 	for err, want := range map[error]bool{

@@ -47,7 +47,7 @@ type Holder struct {
 // a sixth of a lease, and a step of the store's clock counts as a third of one at most: that is the
 // other half.
 type Ask struct {
-	ID    uint64        // random, of this process and bucket, or zero for one that only looks
+	ID    uint64        // random, of this process and bucket
 	Looks bool          // the ask changes nothing, whatever it wants
 	Keep  int           // the slots that it goes on with
 	Want  int           // the calls that could start with more
@@ -85,7 +85,8 @@ func (h *Holders) step(a *Ask, n int, e time.Duration) (*Holders, Allotment) {
 	t.All = slices.DeleteFunc(slices.Clone(was.All), func(o Holder) bool { return t.Dial-o.Asked >= o.Lease })
 	changed := len(t.All) < len(was.All)
 	i := slices.IndexFunc(t.All, func(o Holder) bool { return o.ID == a.ID })
-	looks := a.Looks || a.ID == 0 || i < 0 && len(t.All) >= mostHolders
+	looks := a.Looks || a.ID == 0 || // which no process has
+		i < 0 && len(t.All) >= mostHolders
 	if i < 0 && !looks {
 		if i, changed = len(t.All), true; a.Known { // others may be missing too, and say within a sixth of a lease what they hold
 			t.Shut = t.Dial + a.Lease/3
