@@ -32,7 +32,7 @@ func TestConformance_WithFaults(t *testing.T) {
 	var lines sync.Map // of the stores
 	open := func() store.Store {
 		l := &line{table: rows}
-		s := New(l, Config{Timeout: 1500 * time.Millisecond})
+		s := New(l, Config{Timeout: 4 * time.Second})
 		lines.Store(s, l)
 		return s
 	}
