@@ -69,10 +69,11 @@ func newProcess(t *testing.T, s store.Store, f *Store, l limits) *process {
 	return p
 }
 
-// bubble runs a test of a process in virtual time. Its store is in memory.
-func bubble(t *testing.T, f *Store, l limits, test func(t *testing.T, p *process)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) { test(t, newProcess(t, store.NewMemory(), f, l)) })
+// bubble runs a scenario of a process in virtual time. Its name says what holds, and its store is in memory.
+func bubble(t *testing.T, name string, f *Store, l limits, scenario func(t *testing.T, p *process)) {
+	t.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { scenario(t, newProcess(t, store.NewMemory(), f, l)) })
+	})
 }
 
 // another returns another process with a half of the same store's limits.
@@ -179,9 +180,9 @@ func TestStore_RefusesBadFields(t *testing.T) {
 	}
 }
 
-// Without a Share calls fail with the store's error, until the store is available.
-func TestStore_WithoutShareCallsFail(t *testing.T) {
-	bubble(t, &Store{}, limits{leaky(10, 1)}, func(t *testing.T, p *process) {
+// Without its store a process has its share of each limit.
+func TestStore_SharesWhileUnavailable(t *testing.T) {
+	bubble(t, "Without a Share calls fail with the store's error, until the store is available", &Store{}, limits{leaky(10, 1)}, func(t *testing.T, p *process) {
 		p.set(errCut)
 		if _, err := p.do(cost(1)); !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("the call fails with %v", err)
@@ -198,11 +199,7 @@ func TestStore_WithoutShareCallsFail(t *testing.T) {
 			t.Errorf("%+v", is)
 		}
 	})
-}
-
-// A share is a part of every limit, and begins full, so that the switch causes no burst.
-func TestStore_ShareBeginsFull(t *testing.T) {
-	bubble(t, &Store{Share: 0.25}, limits{leaky(40, 20), {Unit: 1, Capacity: 400, Rate: 300}}, func(t *testing.T, p *process) {
+	bubble(t, "A share is a part of every limit, and begins full, so that the switch causes no burst", &Store{Share: 0.25}, limits{leaky(40, 20), {Unit: 1, Capacity: 400, Rate: 300}}, func(t *testing.T, p *process) {
 		p.cutOff()
 		r := p.must(cost(1))
 		if !r.Refused || r.Wait != time.Second/5 || r.Limit != 0 || len(r.Share) != 2 || r.Share[0].Capacity != 10 || r.Share[1].Rate != 75 {
@@ -224,59 +221,7 @@ func TestStore_ShareBeginsFull(t *testing.T) {
 		}
 		p.mend()
 	})
-}
-
-// The store is charged with what calls have spent, settled and returned in the outage. Calls of the
-// outage return nothing to the store.
-func TestStore_ChargesWhatWasSpent(t *testing.T) {
-	bubble(t, &Store{Share: 0.5}, limits{leaky(40, 0.01)}, func(t *testing.T, p *process) {
-		before := p.must(cost(4)).Charges[0]
-		p.cutOff()
-		time.Sleep(1000 * time.Second) // five units
-		first := p.must(cost(2)).Charges[0]
-		last := p.must(cost(1)).Charges
-		moved := p.must(store.Op{Action: store.Book, Move: &last[0], Costs: []store.Units{{0.5}}})
-		if last = moved.Charges; !moved.Moved || len(last) != 1 {
-			t.Fatalf("moved %v", moved.Moved)
-		}
-		p.must(store.Op{Reports: []store.Report{{Kind: store.Settled, Charge: &first, Used: store.Units{3}}, {Kind: store.Settled, Charge: &before, Used: store.Units{5}}}})
-		p.must(store.Op{Action: store.Book, Unused: last})
-		// Those return nothing: one is from before the outage, the other was returned.
-		last[0].Settled = true
-		p.must(store.Op{Action: store.Book, Unused: last, Reports: []store.Report{{Kind: store.Settled, Charge: &before}}})
-		p.level(0)
-		p.mend()
-		p.level(4) // 2 of the first call, 1 more, and 1 more of the call from before
-		p.must(store.Op{Action: store.Book, Unused: []store.Charge{first}})
-		p.level(4)
-		if r := p.must(cost(30)); len(r.Charges) != 1 || r.Share != nil {
-			t.Errorf("a call of 30 of 40 has %d charges, of a share %v", len(r.Charges), r.Share)
-		}
-	})
-}
-
-// The store is charged with the capacity at most, and with nothing that has leaked since.
-func TestStore_ChargesAtMostTheCapacity(t *testing.T) {
-	bubble(t, &Store{Share: 1}, limits{leaky(40, 1)}, func(t *testing.T, p *process) {
-		p.cutOff()
-		for range 3 {
-			p.takes(40, 40*time.Second)
-		}
-		p.mend()
-		p.between(37, 38) // it was full within a second
-		p.must(store.Op{Action: store.Resume})
-		p.cutOff()
-		p.takes(40, 40*time.Second)
-		time.Sleep(41 * time.Second)
-		p.mend()
-		p.level(0)
-	})
-}
-
-// A hold and a slow-down from before go on in the outage. The store learns of a hold that a call of
-// the outage has caused.
-func TestStore_HoldAndSlowDownGoOn(t *testing.T) {
-	bubble(t, &Store{Share: 0.5}, limits{leaky(40, 20)}, func(t *testing.T, p *process) {
+	bubble(t, "A hold and a slow-down from before go on in the outage. The store learns of a hold that a call of the outage has caused", &Store{Share: 0.5}, limits{leaky(40, 20)}, func(t *testing.T, p *process) {
 		refused := func(c store.Charge, wait time.Duration) store.Op {
 			return store.Op{Reports: []store.Report{{Kind: store.Refused, Charge: &c, Epoch: c.Epoch, Wait: wait}}}
 		}
@@ -294,11 +239,7 @@ func TestStore_HoldAndSlowDownGoOn(t *testing.T) {
 			t.Errorf("after a hold of an hour in an outage another process is held for %v", r.State.Rem)
 		}
 	})
-}
-
-// Three refusals of one burst of calls that the store had admitted count once.
-func TestStore_RefusalOfAnEarlierCallHolds(t *testing.T) {
-	bubble(t, &Store{Share: 0.5}, limits{leaky(40, 20)}, func(t *testing.T, p *process) {
+	bubble(t, "Three refusals of one burst of calls that the store had admitted count once", &Store{Share: 0.5}, limits{leaky(40, 20)}, func(t *testing.T, p *process) {
 		var charges []store.Charge
 		for range 3 {
 			charges = append(charges, p.must(cost(1)).Charges...)
@@ -312,74 +253,8 @@ func TestStore_RefusalOfAnEarlierCallHolds(t *testing.T) {
 		}
 		p.mend()
 	})
-}
-
-// The share of a window begins as if its units had left at the switch, and again in each outage.
-func TestStore_ShareOfWindow(t *testing.T) {
-	for _, l := range []store.Limit{window(40, time.Minute), {Kind: store.Fixed, Capacity: 40, Rate: 40. / 60, Window: time.Minute}} {
-		bubble(t, &Store{Share: 0.25}, limits{l}, func(t *testing.T, p *process) {
-			p.cutOff()
-			if share := p.must(store.Op{}).Share; share[0].Kind != store.Window { // windows of processes begin at different times
-				t.Errorf("the share is %v", share)
-			}
-			p.takes(0, 59*time.Second)
-			p.takes(10, 2*time.Second)
-			p.mend()
-			p.level(10)
-			p.cutOff()
-			p.takes(0, 59*time.Second)
-			p.takes(10, 2*time.Second)
-			time.Sleep(61 * time.Second)
-			p.mend()
-			p.level(0)
-		})
-	}
-}
-
-// While calls need both a share and the store, the share begins again, so that no process uses twice
-// what it has used just before the return.
-func TestStore_ShareBeginsAgainAtTheReturn(t *testing.T) {
-	for most, l := range map[int]store.Limit{3: leaky(40, 20), 0: window(40, time.Minute)} {
-		bubble(t, &Store{Share: 0.25}, limits{l}, func(t *testing.T, p *process) {
-			p.cutOff()
-			time.Sleep(2 * time.Minute)
-			p.set(nil)
-			time.Sleep(again + 100*time.Millisecond)
-			if n := p.take(); n > most {
-				t.Errorf("%d calls left at the return with %v, want %d", n, l, most)
-			}
-			time.Sleep(3 * time.Second)
-			if n := p.take(); n < 35 {
-				t.Errorf("%d calls left with the store, of a capacity of 40", n)
-			}
-		})
-	}
-}
-
-// While calls need both, a queue's reservations are as far apart as the share allows.
-func TestStore_ReservationsNeedBoth(t *testing.T) {
-	bubble(t, &Store{Share: 0.25}, limits{leaky(40, 20)}, func(t *testing.T, p *process) {
-		p.cutOff()
-		time.Sleep(time.Minute)
-		p.set(nil)
-		time.Sleep(again + 100*time.Millisecond)
-		op := cost(1)
-		op.Wait = time.Minute
-		for range 10 {
-			p.must(op)
-		}
-		r := p.must(op)
-		if in, _ := r.State.Due(r.Charges[0].Place); r.Share != nil || in < 1500*time.Millisecond || in > 2200*time.Millisecond {
-			t.Errorf("the 11th call leaves in %v, want two seconds", in)
-		}
-		time.Sleep(3 * time.Second)
-	})
-}
-
-// The share of a period is that of what was left by the store's last reply. After hours without a
-// call the store's period is over, and a call has another.
-func TestStore_ShareOfPeriod(t *testing.T) {
-	bubble(t, &Store{Share: 0.25}, limits{{Kind: store.Hourly, Capacity: 40}}, func(t *testing.T, p *process) {
+	// After hours without a call the store's period is over, and a call has another.
+	bubble(t, "The share of a period is that of what was left by the store's last reply", &Store{Share: 0.25}, limits{{Kind: store.Hourly, Capacity: 40}}, func(t *testing.T, p *process) {
 		time.Sleep(time.Minute)
 		p.must(cost(20))
 		p.cutOff()
@@ -395,59 +270,7 @@ func TestStore_ShareOfPeriod(t *testing.T) {
 		p.level(1)
 		p.mend()
 	})
-}
-
-// A key whose periods are over is charged with the other limits, without a call.
-func TestStore_ChargesWherePeriodsAreOver(t *testing.T) {
-	bubble(t, &Store{Share: 0.5}, limits{leaky(40, 0.0001), {Unit: 1, Kind: store.Hourly, Capacity: 40}}, func(t *testing.T, p *process) {
-		p.must(store.Op{})
-		p.cutOff()
-		p.takes(2, 14*time.Hour+time.Minute)
-		time.Sleep(3 * time.Hour)
-		p.mend()
-		p.between(1.9, 2)
-	})
-}
-
-// What calls spend until the store is charged is charged too, however long its requests take.
-func TestStore_ChargesAllThatWasSpent(t *testing.T) {
-	bubble(t, &Store{Share: 0.5}, limits{leaky(4e6, 1)}, func(t *testing.T, p *process) {
-		p.slow = 2 * time.Second
-		p.cutOff()
-		time.Sleep(1000 * time.Second)
-		p.set(nil)
-		spent, begin := 0, time.Now()
-		for time.Since(begin) < 8*time.Second {
-			spent += len(p.must(cost(1)).Charges)
-			time.Sleep(20 * time.Millisecond)
-		}
-		if is := p.f.State(); is.Unavailable || spent < 100 {
-			t.Errorf("%d calls are admitted, %+v", spent, is)
-		}
-		p.between(float64(spent)-8, float64(spent))
-	})
-}
-
-// The store is charged by limits that another process has set meanwhile.
-func TestStore_ChargesByLimitsThatWereSetMeanwhile(t *testing.T) {
-	bubble(t, &Store{Share: 0.5}, limits{leaky(40, 0.01)}, func(t *testing.T, p *process) {
-		p.cutOff()
-		other := p.another()
-		other.must(store.Op{})
-		other.must(store.Op{Action: store.Replace, Replacement: limits{leaky(50, 0.01), {Name: "new", Unit: 1, Capacity: 30, Rate: 0.01}}})
-		p.takes(5, 1000*time.Second)
-		p.mend()
-		other.level(5)
-		if r := p.must(cost(1)); !r.Stale || len(p.limits) != 2 {
-			t.Errorf("stale %v, and %d limits are in force", r.Stale, len(p.limits))
-		}
-	})
-}
-
-// A bucket without the limits in force counts by those that another bucket of this process has
-// learned, whichever of them comes first.
-func TestStore_OneSetOfLimitsForAKey(t *testing.T) {
-	bubble(t, &Store{Share: 0.5}, limits{leaky(40, 20)}, func(t *testing.T, p *process) {
+	bubble(t, "A bucket without the limits in force counts by those that another bucket of this process has learned, whichever of them comes first", &Store{Share: 0.5}, limits{leaky(40, 20)}, func(t *testing.T, p *process) {
 		p.must(store.Op{})
 		p.must(store.Op{Action: store.Replace, Replacement: limits{leaky(20, 10)}})
 		p.cutOff()
@@ -472,49 +295,13 @@ func TestStore_OneSetOfLimitsForAKey(t *testing.T) {
 		}
 		p.mend()
 	})
-}
-
-// Unlimited admits every call, and fills the store's buckets afterwards.
-func TestStore_Unlimited(t *testing.T) {
-	bubble(t, &Store{Unlimited: true}, limits{leaky(40, 0.01), window(1, time.Hour)}, func(t *testing.T, p *process) {
+	bubble(t, "Unlimited admits every call, and fills the store's buckets afterwards", &Store{Unlimited: true}, limits{leaky(40, 0.01), window(1, time.Hour)}, func(t *testing.T, p *process) {
 		p.cutOff()
 		p.takes(1000, 0)
 		p.mend()
 		p.level(40)
 	})
-}
-
-// A share of less than a unit is a whole one, as seldom as the Share allows, except by the calendar.
-func TestStore_ShareBelowAUnit(t *testing.T) {
-	for _, c := range []struct {
-		limit       store.Limit
-		share       float64
-		least, most int // calls in an hour
-	}{
-		{leaky(1, 1./60), 0.5, 28, 30},
-		{window(1, time.Minute), 0.5, 28, 30},
-		{store.Limit{Kind: store.Hourly, Capacity: 5}, 0.1, 0, 0},
-		{leaky(10, 1), math.SmallestNonzeroFloat64, 0, 0},
-	} {
-		bubble(t, &Store{Share: c.share}, limits{c.limit}, func(t *testing.T, p *process) {
-			p.cutOff()
-			n := 0
-			for range 60 * 3 {
-				time.Sleep(20 * time.Second)
-				if r, err := p.do(cost(1)); err == nil {
-					n += len(r.Charges)
-				}
-			}
-			if p.mend(); n < c.least || n > c.most {
-				t.Errorf("%v of %v has admitted %d calls in an hour, want %d", c.share, c.limit, n, c.most)
-			}
-		})
-	}
-}
-
-// An error of one key goes to its callers. The key is charged when the store accepts it.
-func TestStore_ErrorOfOneKey(t *testing.T) {
-	bubble(t, &Store{Share: 0.5}, limits{leaky(40, 0.01)}, func(t *testing.T, p *process) {
+	bubble(t, "An error of one key goes to its callers. The key is charged when the store accepts it", &Store{Share: 0.5}, limits{leaky(40, 0.01)}, func(t *testing.T, p *process) {
 		denied := errors.New("no permission")
 		p.set(denied)
 		if _, err := p.do(cost(1)); !errors.Is(err, denied) || p.f.State().Unavailable {
@@ -533,6 +320,169 @@ func TestStore_ErrorOfOneKey(t *testing.T) {
 	})
 }
 
+// When the store is available again, it is charged with what the outage has spent.
+func TestStore_ChargesTheOutage(t *testing.T) {
+	bubble(t, "The store is charged with what calls have spent, settled and returned in the outage. Calls of the outage return nothing to the store", &Store{Share: 0.5}, limits{leaky(40, 0.01)}, func(t *testing.T, p *process) {
+		before := p.must(cost(4)).Charges[0]
+		p.cutOff()
+		time.Sleep(1000 * time.Second) // five units
+		first := p.must(cost(2)).Charges[0]
+		last := p.must(cost(1)).Charges
+		moved := p.must(store.Op{Action: store.Book, Move: &last[0], Costs: []store.Units{{0.5}}})
+		if last = moved.Charges; !moved.Moved || len(last) != 1 {
+			t.Fatalf("moved %v", moved.Moved)
+		}
+		p.must(store.Op{Reports: []store.Report{{Kind: store.Settled, Charge: &first, Used: store.Units{3}}, {Kind: store.Settled, Charge: &before, Used: store.Units{5}}}})
+		p.must(store.Op{Action: store.Book, Unused: last})
+		// Those return nothing: one is from before the outage, the other was returned.
+		last[0].Settled = true
+		p.must(store.Op{Action: store.Book, Unused: last, Reports: []store.Report{{Kind: store.Settled, Charge: &before}}})
+		p.level(0)
+		p.mend()
+		p.level(4) // 2 of the first call, 1 more, and 1 more of the call from before
+		p.must(store.Op{Action: store.Book, Unused: []store.Charge{first}})
+		p.level(4)
+		if r := p.must(cost(30)); len(r.Charges) != 1 || r.Share != nil {
+			t.Errorf("a call of 30 of 40 has %d charges, of a share %v", len(r.Charges), r.Share)
+		}
+	})
+	bubble(t, "The store is charged with the capacity at most, and with nothing that has leaked since", &Store{Share: 1}, limits{leaky(40, 1)}, func(t *testing.T, p *process) {
+		p.cutOff()
+		for range 3 {
+			p.takes(40, 40*time.Second)
+		}
+		p.mend()
+		p.between(37, 38) // it was full within a second
+		p.must(store.Op{Action: store.Resume})
+		p.cutOff()
+		p.takes(40, 40*time.Second)
+		time.Sleep(41 * time.Second)
+		p.mend()
+		p.level(0)
+	})
+	bubble(t, "While calls need both, a queue's reservations are as far apart as the share allows", &Store{Share: 0.25}, limits{leaky(40, 20)}, func(t *testing.T, p *process) {
+		p.cutOff()
+		time.Sleep(time.Minute)
+		p.set(nil)
+		time.Sleep(again + 100*time.Millisecond)
+		op := cost(1)
+		op.Wait = time.Minute
+		for range 10 {
+			p.must(op)
+		}
+		r := p.must(op)
+		if in, _ := r.State.Due(r.Charges[0].Place); r.Share != nil || in < 1500*time.Millisecond || in > 2200*time.Millisecond {
+			t.Errorf("the 11th call leaves in %v, want two seconds", in)
+		}
+		time.Sleep(3 * time.Second)
+	})
+	bubble(t, "A key whose periods are over is charged with the other limits, without a call", &Store{Share: 0.5}, limits{leaky(40, 0.0001), {Unit: 1, Kind: store.Hourly, Capacity: 40}}, func(t *testing.T, p *process) {
+		p.must(store.Op{})
+		p.cutOff()
+		p.takes(2, 14*time.Hour+time.Minute)
+		time.Sleep(3 * time.Hour)
+		p.mend()
+		p.between(1.9, 2)
+	})
+	bubble(t, "What calls spend until the store is charged is charged too, however long its requests take", &Store{Share: 0.5}, limits{leaky(4e6, 1)}, func(t *testing.T, p *process) {
+		p.slow = 2 * time.Second
+		p.cutOff()
+		time.Sleep(1000 * time.Second)
+		p.set(nil)
+		spent, begin := 0, time.Now()
+		for time.Since(begin) < 8*time.Second {
+			spent += len(p.must(cost(1)).Charges)
+			time.Sleep(20 * time.Millisecond)
+		}
+		if is := p.f.State(); is.Unavailable || spent < 100 {
+			t.Errorf("%d calls are admitted, %+v", spent, is)
+		}
+		p.between(float64(spent)-8, float64(spent))
+	})
+	bubble(t, "The store is charged by limits that another process has set meanwhile", &Store{Share: 0.5}, limits{leaky(40, 0.01)}, func(t *testing.T, p *process) {
+		p.cutOff()
+		other := p.another()
+		other.must(store.Op{})
+		other.must(store.Op{Action: store.Replace, Replacement: limits{leaky(50, 0.01), {Name: "new", Unit: 1, Capacity: 30, Rate: 0.01}}})
+		p.takes(5, 1000*time.Second)
+		p.mend()
+		other.level(5)
+		if r := p.must(cost(1)); !r.Stale || len(p.limits) != 2 {
+			t.Errorf("stale %v, and %d limits are in force", r.Stale, len(p.limits))
+		}
+	})
+}
+
+// The share of a window begins as if its units had left at the switch, and again in each outage.
+func TestStore_ShareOfWindow(t *testing.T) {
+	for _, l := range []store.Limit{window(40, time.Minute), {Kind: store.Fixed, Capacity: 40, Rate: 40. / 60, Window: time.Minute}} {
+		bubble(t, fmt.Sprint(l), &Store{Share: 0.25}, limits{l}, func(t *testing.T, p *process) {
+			p.cutOff()
+			if share := p.must(store.Op{}).Share; share[0].Kind != store.Window { // windows of processes begin at different times
+				t.Errorf("the share is %v", share)
+			}
+			p.takes(0, 59*time.Second)
+			p.takes(10, 2*time.Second)
+			p.mend()
+			p.level(10)
+			p.cutOff()
+			p.takes(0, 59*time.Second)
+			p.takes(10, 2*time.Second)
+			time.Sleep(61 * time.Second)
+			p.mend()
+			p.level(0)
+		})
+	}
+}
+
+// While calls need both a share and the store, the share begins again, so that no process uses twice
+// what it has used just before the return.
+func TestStore_ShareBeginsAgainAtTheReturn(t *testing.T) {
+	for most, l := range map[int]store.Limit{3: leaky(40, 20), 0: window(40, time.Minute)} {
+		bubble(t, fmt.Sprint(l), &Store{Share: 0.25}, limits{l}, func(t *testing.T, p *process) {
+			p.cutOff()
+			time.Sleep(2 * time.Minute)
+			p.set(nil)
+			time.Sleep(again + 100*time.Millisecond)
+			if n := p.take(); n > most {
+				t.Errorf("%d calls left at the return with %v, want %d", n, l, most)
+			}
+			time.Sleep(3 * time.Second)
+			if n := p.take(); n < 35 {
+				t.Errorf("%d calls left with the store, of a capacity of 40", n)
+			}
+		})
+	}
+}
+
+// A share of less than a unit is a whole one, as seldom as the Share allows, except by the calendar.
+func TestStore_ShareBelowAUnit(t *testing.T) {
+	for _, c := range []struct {
+		limit       store.Limit
+		share       float64
+		least, most int // calls in an hour
+	}{
+		{leaky(1, 1./60), 0.5, 28, 30},
+		{window(1, time.Minute), 0.5, 28, 30},
+		{store.Limit{Kind: store.Hourly, Capacity: 5}, 0.1, 0, 0},
+		{leaky(10, 1), math.SmallestNonzeroFloat64, 0, 0},
+	} {
+		bubble(t, fmt.Sprint(c.limit), &Store{Share: c.share}, limits{c.limit}, func(t *testing.T, p *process) {
+			p.cutOff()
+			n := 0
+			for range 60 * 3 {
+				time.Sleep(20 * time.Second)
+				if r, err := p.do(cost(1)); err == nil {
+					n += len(r.Charges)
+				}
+			}
+			if p.mend(); n < c.least || n > c.most {
+				t.Errorf("%v of %v has admitted %d calls in an hour, want %d", c.share, c.limit, n, c.most)
+			}
+		})
+	}
+}
+
 // OnSwitch reports the begin and the end of each outage, in order.
 func TestStore_SwitchesAreReportedInOrder(t *testing.T) {
 	var reported []string
@@ -540,7 +490,7 @@ func TestStore_SwitchesAreReportedInOrder(t *testing.T) {
 	f.OnSwitch = func(away bool, err error) {
 		reported = append(reported, fmt.Sprint(away, errors.Is(err, store.ErrUnavailable), f.State().Unavailable))
 	}
-	bubble(t, f, limits{leaky(40, 20)}, func(t *testing.T, p *process) {
+	bubble(t, "two outages", f, limits{leaky(40, 20)}, func(t *testing.T, p *process) {
 		for range 2 {
 			p.cutOff()
 			time.Sleep(time.Minute)

@@ -182,10 +182,9 @@ func TestStore_SharesSlots(t *testing.T) {
 	})
 }
 
-// While a key is away, no call waits for the store, even if it hangs. While the key is charged, a
-// call can give up.
-func TestStore_NoCallWaitsForAStoreThatHangs(t *testing.T) {
-	bubble(t, &Store{Share: 0.5}, limits{leaky(40, 20)}, func(t *testing.T, p *process) {
+// No call waits for a store that is unavailable, and the memory for its keys is bounded.
+func TestStore_KeysThatAreAway(t *testing.T) {
+	bubble(t, "While a key is away, no call waits for the store, even if it hangs. While the key is charged, a call can give up", &Store{Share: 0.5}, limits{leaky(40, 20)}, func(t *testing.T, p *process) {
 		p.hangs = 2 * time.Second
 		p.cutOff()
 		begin := time.Now()
@@ -204,11 +203,7 @@ func TestStore_NoCallWaitsForAStoreThatHangs(t *testing.T) {
 		p.set(nil)
 		time.Sleep(3 * time.Second)
 	})
-}
-
-// Calls of further keys fail while maxKeys keys are away.
-func TestStore_KeepsBoundedlyManyKeys(t *testing.T) {
-	bubble(t, &Store{Share: 0.5}, limits{leaky(2, 1)}, func(t *testing.T, p *process) {
+	bubble(t, "Calls of further keys fail while maxKeys keys are away", &Store{Share: 0.5}, limits{leaky(2, 1)}, func(t *testing.T, p *process) {
 		p.set(errCut)
 		for i := range maxKeys {
 			p.key = fmt.Sprint(i)
