@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -145,26 +144,23 @@ func TestAnswer_RefusalOfAGatewayHoldsTheBucket(t *testing.T) {
 		"a text that quotes":              {grpcs(200, "Grpc-Status", "14", "Grpc-Message", "no 429 (Too Many Requests)"), 0},
 	} {
 		for kind, call := range calls {
-			t.Run(name+", "+kind, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					b := bucket(outbound.PerSecond(50))
-					c := dialed(t, test.api, &pace.Pacer{Limiter: queue.New(b, queue.Config{})})
-					ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-					defer cancel()
-					err := call(ctx, c)
-					require.Error(t, err)
-					state, err := b.State(t.Context())
-					require.NoError(t, err)
-					require.InDelta(t, test.held, state.HeldFor, float64(10*time.Millisecond))
-					for range 99 {
-						require.Error(t, call(ctx, c))
-					}
-					if reached := reachedBy(test.api); test.held > 0 {
-						require.LessOrEqual(t, reached, int64(3))
-					} else {
-						require.GreaterOrEqual(t, reached, int64(95))
-					}
-				})
+			bubble(t, name+", "+kind, func(t *testing.T) {
+				b := bucket(outbound.PerSecond(50))
+				c := dialed(t, test.api, &pace.Pacer{Limiter: queue.New(b, queue.Config{})})
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+				defer cancel()
+				err := call(ctx, c)
+				require.Error(t, err)
+				state := statesOf(t, b)[0]
+				require.InDelta(t, test.held, state.HeldFor, float64(10*time.Millisecond))
+				for range 99 {
+					require.Error(t, call(ctx, c))
+				}
+				if reached := reachedBy(test.api); test.held > 0 {
+					require.LessOrEqual(t, reached, int64(3))
+				} else {
+					require.GreaterOrEqual(t, reached, int64(95))
+				}
 			})
 		}
 	}
@@ -215,27 +211,24 @@ func TestAnswer_MetadataIsReadAsHeaders(t *testing.T) {
 	} {
 		for _, in := range []string{"headers", "trailers"} {
 			for kind, call := range calls {
-				t.Run(fmt.Sprint(name, ", ", in, ", ", kind), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						b := bucket(outbound.PerSecond(50))
-						c := dialed(t, server(func(s grpc.ServerStream, _ int64) error {
-							if in == "headers" {
-								require.NoError(t, s.SendHeader(metadata.Pairs(test.metadata...)))
-							} else {
-								s.SetTrailer(metadata.Pairs(test.metadata...))
-							}
-							with, err := status.New(test.code, cmp.Or(test.text, "no")).WithDetails(test.details...)
-							if err != nil {
-								return nil // of a success
-							}
-							return with.Err()
-						}), &pace.Pacer{Limiter: b, Profile: test.profile})
-						err := call(t.Context(), c)
-						require.Equal(t, test.code, status.Code(err))
-						state, err := b.State(t.Context())
-						require.NoError(t, err)
-						require.InDelta(t, test.held, state.HeldFor, float64(10*time.Millisecond))
-					})
+				bubble(t, fmt.Sprint(name, ", ", in, ", ", kind), func(t *testing.T) {
+					b := bucket(outbound.PerSecond(50))
+					c := dialed(t, server(func(s grpc.ServerStream, _ int64) error {
+						if in == "headers" {
+							require.NoError(t, s.SendHeader(metadata.Pairs(test.metadata...)))
+						} else {
+							s.SetTrailer(metadata.Pairs(test.metadata...))
+						}
+						with, err := status.New(test.code, cmp.Or(test.text, "no")).WithDetails(test.details...)
+						if err != nil {
+							return nil // of a success
+						}
+						return with.Err()
+					}), &pace.Pacer{Limiter: b, Profile: test.profile})
+					err := call(t.Context(), c)
+					require.Equal(t, test.code, status.Code(err))
+					state := statesOf(t, b)[0]
+					require.InDelta(t, test.held, state.HeldFor, float64(10*time.Millisecond))
 				})
 			}
 		}

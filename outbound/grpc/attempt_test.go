@@ -60,16 +60,21 @@ func exhausted(wait time.Duration) error {
 	return s.Err()
 }
 
-// inTime runs a test for each kind of call that gRPC repeats, in virtual time.
-func inTime(t *testing.T, test func(t *testing.T, call func(context.Context, client) error)) {
+// bubble runs a scenario in virtual time. Its name says what holds.
+func bubble(t *testing.T, name string, scenario func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, scenario) })
+}
+
+// inTime runs a scenario in virtual time for each kind of call that gRPC repeats.
+func inTime(t *testing.T, name string, scenario func(t *testing.T, call func(context.Context, client) error)) {
 	for kind, call := range repeated {
-		t.Run(kind, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { test(t, call) }) })
+		bubble(t, name+", "+kind, func(t *testing.T) { scenario(t, call) })
 	}
 }
 
-// Each attempt of a call costs as much as the call. The call fails with the limiter's error if it refuses an attempt.
-func TestAttempt_EachAsksTheLimiter(t *testing.T) {
-	inTime(t, func(t *testing.T, call func(context.Context, client) error) {
+// Each attempt of a call that gRPC repeats is paced.
+func TestAttempt_EachIsPaced(t *testing.T) {
+	inTime(t, "Each attempt of a call costs as much as the call. The call fails with the limiter's error if it refuses an attempt", func(t *testing.T, call func(context.Context, client) error) {
 		var sent int64
 		c := dialed(t, server(func(_ grpc.ServerStream, n int64) error {
 			sent = n
@@ -85,55 +90,7 @@ func TestAttempt_EachAsksTheLimiter(t *testing.T) {
 		require.Equal(t, codes.ResourceExhausted, status.Code(err))
 		require.EqualValues(t, 3, sent)
 	})
-}
-
-// Calls to an API with less than the expected limit wait in the queue as long as it asks, and all succeed with few
-// further attempts: a refusal reaches the calls that have not left.
-func TestAttempt_ThousandCallsWaitAsLongAsAsked(t *testing.T) {
-	for _, wait := range []time.Duration{time.Second, 10 * time.Second} {
-		t.Run(wait.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var mu sync.Mutex
-				var window, held time.Time
-				var inWindow, refused, early int
-				c := dialed(t, server(func(grpc.ServerStream, int64) error {
-					mu.Lock()
-					defer mu.Unlock()
-					if time.Now().Before(held) {
-						early++
-					}
-					if time.Since(window) >= time.Second {
-						window, inWindow = time.Now(), 0
-					}
-					if inWindow++; inWindow <= 40 {
-						return nil
-					}
-					refused++
-					held = time.Now().Add(wait)
-					return exhausted(wait)
-				}), &pace.Pacer{Limiter: queue.New(bucket(outbound.PerSecond(50)), queue.Config{})}, everything)
-				var wg sync.WaitGroup
-				var failed atomic.Int64
-				for range 1000 {
-					wg.Go(func() {
-						if check(t.Context(), c) != nil {
-							failed.Add(1)
-						}
-					})
-				}
-				wg.Wait()
-				require.Zero(t, failed.Load())
-				require.Zero(t, early)
-				require.Positive(t, refused)
-				require.Less(t, refused, 10)
-			})
-		})
-	}
-}
-
-// A call whose deadline comes before the time that the API asks for fails with the limiter's error, and sends nothing more.
-func TestAttempt_DeadlineEndsTheWait(t *testing.T) {
-	inTime(t, func(t *testing.T, call func(context.Context, client) error) {
+	inTime(t, "A call whose deadline comes before the time that the API asks for fails with the limiter's error, and sends nothing more", func(t *testing.T, call func(context.Context, client) error) {
 		var sent int64
 		b := bucket(outbound.PerSecond(50), outbound.InFlight(1))
 		c := dialed(t, server(func(_ grpc.ServerStream, n int64) error {
@@ -149,16 +106,122 @@ func TestAttempt_DeadlineEndsTheWait(t *testing.T) {
 		require.Equal(t, context.DeadlineExceeded, full.Err)
 		require.Less(t, time.Since(began), 2*time.Second)
 		require.EqualValues(t, 1, sent)
-		states, err := b.States(t.Context())
-		require.NoError(t, err)
+		states := statesOf(t, b)
 		require.Zero(t, states[1].Level, "calls in flight")
 	})
+	inTime(t, "gRPC repeats by itself what the server has not processed. Each such attempt asks the limiter, too", func(t *testing.T, call func(context.Context, client) error) {
+		api := &frames{answer: func(to *http2.Framer, stream uint32) bool {
+			return to.WriteRSTStream(stream, http2.ErrCodeRefusedStream) != nil
+		}}
+		c := dialed(t, api, &pace.Pacer{Limiter: bucket(outbound.Window(7, time.Hour))})
+		for range 3 {
+			require.Error(t, call(t.Context(), c))
+		}
+		require.ErrorIs(t, call(t.Context(), c), outbound.ErrThrottled)
+		require.EqualValues(t, 7, api.calls.Load())
+	})
+	inTime(t, "An attempt that was admitted and not sent leaves its permit to the next one", func(t *testing.T, call func(context.Context, client) error) {
+		asked, broken := 0, false
+		b := bucket(outbound.Window(10, time.Hour), outbound.InFlight(1))
+		c := dialed(t, new(health), &pace.Pacer{Limiter: b}, everything, grpc.WithPerRPCCredentials(credentials(func() error {
+			if asked++; broken || asked%3 != 0 {
+				return status.Error(codes.Unavailable, "no token")
+			}
+			return nil
+		})))
+		require.NoError(t, call(t.Context(), c))
+		states := statesOf(t, b)
+		require.EqualValues(t, 9, states[0].Remaining)
+		require.Zero(t, states[1].Level)
+		broken = true // the call ends without an attempt that was sent
+		require.Equal(t, codes.Unavailable, status.Code(call(t.Context(), c)))
+		states = statesOf(t, b)
+		require.Zero(t, states[1].Level)
+	})
+	inTime(t, "Two pacers of one client, such as one for a project and one for all, both admit each attempt", func(t *testing.T, call func(context.Context, client) error) {
+		inner, outer := bucket(outbound.Window(10, time.Hour)), bucket(outbound.Window(10, time.Hour))
+		c := dialed(t, server(func(_ grpc.ServerStream, n int64) error {
+			if n < 3 {
+				return status.Error(codes.Unavailable, "no")
+			}
+			return nil
+		}), &pace.Pacer{Limiter: outer}, append((&pace.Pacer{Limiter: inner}).DialOptions(), everything)...)
+		require.NoError(t, call(t.Context(), c))
+		for _, b := range []*outbound.Bucket{inner, outer} {
+			state := statesOf(t, b)[0]
+			require.EqualValues(t, 7, state.Remaining)
+		}
+	})
+	inTime(t, "A call that an interceptor inside fails, before gRPC has seen it, is in flight no more and no success: a second refusal in a row holds the bucket for 2 s", func(t *testing.T, call func(context.Context, client) error) {
+		b := bucket(outbound.Window(10, time.Hour), outbound.InFlight(1))
+		no := errors.New("no")
+		c := dialed(t, new(health), &pace.Pacer{Limiter: b},
+			grpc.WithChainUnaryInterceptor(func(context.Context, string, any, any, *grpc.ClientConn, grpc.UnaryInvoker, ...grpc.CallOption) error {
+				return no
+			}), grpc.WithChainStreamInterceptor(func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, grpc.Streamer, ...grpc.CallOption) (grpc.ClientStream, error) {
+				return nil, no
+			}))
+		refuse := func() time.Duration {
+			permit, err := b.Acquire(t.Context(), outbound.Cost{1})
+			require.NoError(t, err)
+			permit.Refused(0)
+			permit.Done()
+			state := statesOf(t, b)[0]
+			time.Sleep(state.HeldFor)
+			return state.HeldFor
+		}
+		require.Equal(t, time.Second, refuse())
+		require.ErrorIs(t, call(t.Context(), c), no)
+		require.Equal(t, 2*time.Second, refuse())
+	})
+}
+
+// Calls to an API with less than the expected limit wait in the queue as long as it asks, and all succeed with few
+// further attempts: a refusal reaches the calls that have not left.
+func TestAttempt_ThousandCallsWaitAsLongAsAsked(t *testing.T) {
+	for _, wait := range []time.Duration{time.Second, 10 * time.Second} {
+		bubble(t, wait.String(), func(t *testing.T) {
+			var mu sync.Mutex
+			var window, held time.Time
+			var inWindow, refused, early int
+			c := dialed(t, server(func(grpc.ServerStream, int64) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if time.Now().Before(held) {
+					early++
+				}
+				if time.Since(window) >= time.Second {
+					window, inWindow = time.Now(), 0
+				}
+				if inWindow++; inWindow <= 40 {
+					return nil
+				}
+				refused++
+				held = time.Now().Add(wait)
+				return exhausted(wait)
+			}), &pace.Pacer{Limiter: queue.New(bucket(outbound.PerSecond(50)), queue.Config{})}, everything)
+			var wg sync.WaitGroup
+			var failed atomic.Int64
+			for range 1000 {
+				wg.Go(func() {
+					if check(t.Context(), c) != nil {
+						failed.Add(1)
+					}
+				})
+			}
+			wg.Wait()
+			require.Zero(t, failed.Load())
+			require.Zero(t, early)
+			require.Positive(t, refused)
+			require.Less(t, refused, 10)
+		})
+	}
 }
 
 // The server's pushback decides whether and when a call is repeated (gRFC A6).
 func TestAttempt_PushbackDecides(t *testing.T) {
 	for pushback, attempts := range map[string]int64{"-1": 1, "x": 1, "3000": 2} {
-		inTime(t, func(t *testing.T, call func(context.Context, client) error) {
+		inTime(t, pushback, func(t *testing.T, call func(context.Context, client) error) {
 			var last int64
 			var at []time.Time
 			c := dialed(t, server(func(s grpc.ServerStream, n int64) error {
@@ -181,36 +244,19 @@ func TestAttempt_PushbackDecides(t *testing.T) {
 // A stream is not repeated once its program has got a message, nor a stream of the client's.
 func TestAttempt_StreamWithMessagesIsNotRepeated(t *testing.T) {
 	for kind, messages := range map[string]int{"stream": 1, "client's stream": 0} {
-		t.Run(kind, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var sent int64
-				c := dialed(t, server(func(s grpc.ServerStream, n int64) error {
-					sent = n
-					for range messages {
-						require.NoError(t, s.SendMsg(&grpc_health_v1.HealthCheckResponse{}))
-					}
-					return status.Error(codes.Unavailable, "no")
-				}), &pace.Pacer{Limiter: bucket(outbound.PerSecond(50))}, everything)
-				require.Equal(t, codes.Unavailable, status.Code(calls[kind](t.Context(), c)))
-				require.EqualValues(t, 1, sent)
-			})
+		bubble(t, kind, func(t *testing.T) {
+			var sent int64
+			c := dialed(t, server(func(s grpc.ServerStream, n int64) error {
+				sent = n
+				for range messages {
+					require.NoError(t, s.SendMsg(&grpc_health_v1.HealthCheckResponse{}))
+				}
+				return status.Error(codes.Unavailable, "no")
+			}), &pace.Pacer{Limiter: bucket(outbound.PerSecond(50))}, everything)
+			require.Equal(t, codes.Unavailable, status.Code(calls[kind](t.Context(), c)))
+			require.EqualValues(t, 1, sent)
 		})
 	}
-}
-
-// gRPC repeats by itself what the server has not processed. Each such attempt asks the limiter, too.
-func TestAttempt_UnprocessedOneIsPaced(t *testing.T) {
-	inTime(t, func(t *testing.T, call func(context.Context, client) error) {
-		api := &frames{answer: func(to *http2.Framer, stream uint32) bool {
-			return to.WriteRSTStream(stream, http2.ErrCodeRefusedStream) != nil
-		}}
-		c := dialed(t, api, &pace.Pacer{Limiter: bucket(outbound.Window(7, time.Hour))})
-		for range 3 {
-			require.Error(t, call(t.Context(), c))
-		}
-		require.ErrorIs(t, call(t.Context(), c), outbound.ErrThrottled)
-		require.EqualValues(t, 7, api.calls.Load())
-	})
 }
 
 // credentials are asked after the Pacer's.
@@ -220,30 +266,6 @@ func (c credentials) GetRequestMetadata(context.Context, ...string) (map[string]
 	return nil, c()
 }
 func (credentials) RequireTransportSecurity() bool { return false }
-
-// An attempt that was admitted and not sent leaves its permit to the next one.
-func TestAttempt_UnsentOneCostsNothing(t *testing.T) {
-	inTime(t, func(t *testing.T, call func(context.Context, client) error) {
-		asked, broken := 0, false
-		b := bucket(outbound.Window(10, time.Hour), outbound.InFlight(1))
-		c := dialed(t, new(health), &pace.Pacer{Limiter: b}, everything, grpc.WithPerRPCCredentials(credentials(func() error {
-			if asked++; broken || asked%3 != 0 {
-				return status.Error(codes.Unavailable, "no token")
-			}
-			return nil
-		})))
-		require.NoError(t, call(t.Context(), c))
-		states, err := b.States(t.Context())
-		require.NoError(t, err)
-		require.EqualValues(t, 9, states[0].Remaining)
-		require.Zero(t, states[1].Level)
-		broken = true // the call ends without an attempt that was sent
-		require.Equal(t, codes.Unavailable, status.Code(call(t.Context(), c)))
-		states, err = b.States(t.Context())
-		require.NoError(t, err)
-		require.Zero(t, states[1].Level)
-	})
-}
 
 // A limiter that fails is asked again with the next attempt, and its error is that of the call.
 func TestAttempt_FailedLimiterIsAskedAgain(t *testing.T) {
@@ -257,28 +279,26 @@ func TestAttempt_FailedLimiterIsAskedAgain(t *testing.T) {
 		"a bad cost":           {9, outbound.ErrInvalid, 2},
 		"another error":        {9, io.ErrUnexpectedEOF, 2},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inTime(t, func(t *testing.T, call func(context.Context, client) error) {
-				asked := 0
-				c := dialed(t, server(func(_ grpc.ServerStream, n int64) error {
-					if n < 3 {
-						return status.Error(codes.Unavailable, "no")
-					}
-					return nil
-				}), &pace.Pacer{Limiter: limiter(func() error {
-					if asked++; asked > 1 && asked <= 1+test.failures {
-						return test.err
-					}
-					return nil
-				})}, everything)
-				err := call(t.Context(), c)
-				if test.failures == 1 {
-					require.NoError(t, err)
-				} else {
-					require.ErrorIs(t, err, test.err)
+		inTime(t, name, func(t *testing.T, call func(context.Context, client) error) {
+			asked := 0
+			c := dialed(t, server(func(_ grpc.ServerStream, n int64) error {
+				if n < 3 {
+					return status.Error(codes.Unavailable, "no")
 				}
-				require.Equal(t, test.asked, asked)
-			})
+				return nil
+			}), &pace.Pacer{Limiter: limiter(func() error {
+				if asked++; asked > 1 && asked <= 1+test.failures {
+					return test.err
+				}
+				return nil
+			})}, everything)
+			err := call(t.Context(), c)
+			if test.failures == 1 {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, test.err)
+			}
+			require.Equal(t, test.asked, asked)
 		})
 	}
 }
@@ -288,25 +308,6 @@ type limiter func() error
 
 func (l limiter) Acquire(context.Context, outbound.Cost) (outbound.Permit, error) {
 	return outbound.Permit{}, l()
-}
-
-// Two pacers of one client, such as one for a project and one for all, both admit each attempt.
-func TestAttempt_AsksEachPacer(t *testing.T) {
-	inTime(t, func(t *testing.T, call func(context.Context, client) error) {
-		inner, outer := bucket(outbound.Window(10, time.Hour)), bucket(outbound.Window(10, time.Hour))
-		c := dialed(t, server(func(_ grpc.ServerStream, n int64) error {
-			if n < 3 {
-				return status.Error(codes.Unavailable, "no")
-			}
-			return nil
-		}), &pace.Pacer{Limiter: outer}, append((&pace.Pacer{Limiter: inner}).DialOptions(), everything)...)
-		require.NoError(t, call(t.Context(), c))
-		for _, b := range []*outbound.Bucket{inner, outer} {
-			state, err := b.State(t.Context())
-			require.NoError(t, err)
-			require.EqualValues(t, 7, state.Remaining)
-		}
-	})
 }
 
 // An interceptor that repeats calls is paced on either side of the Pacer.
@@ -327,40 +328,11 @@ func TestAttempt_InterceptorsRetriesArePaced(t *testing.T) {
 			}
 			c := dialed(t, new(health), &pace.Pacer{Limiter: outbound.Unlimited{}}, options...)
 			require.NoError(t, check(t.Context(), c))
-			states, err := b.States(t.Context())
-			require.NoError(t, err)
+			states := statesOf(t, b)
 			require.EqualValues(t, 7, states[0].Remaining)
 			require.Zero(t, states[1].Level)
 		})
 	}
-}
-
-// A call that an interceptor inside fails, before gRPC has seen it, is in flight no more and no success: a second refusal
-// in a row holds the bucket for 2 s.
-func TestAttempt_FailedInterceptorEndsTheCall(t *testing.T) {
-	inTime(t, func(t *testing.T, call func(context.Context, client) error) {
-		b := bucket(outbound.Window(10, time.Hour), outbound.InFlight(1))
-		no := errors.New("no")
-		c := dialed(t, new(health), &pace.Pacer{Limiter: b},
-			grpc.WithChainUnaryInterceptor(func(context.Context, string, any, any, *grpc.ClientConn, grpc.UnaryInvoker, ...grpc.CallOption) error {
-				return no
-			}), grpc.WithChainStreamInterceptor(func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, grpc.Streamer, ...grpc.CallOption) (grpc.ClientStream, error) {
-				return nil, no
-			}))
-		refuse := func() time.Duration {
-			permit, err := b.Acquire(t.Context(), outbound.Cost{1})
-			require.NoError(t, err)
-			permit.Refused(0)
-			permit.Done()
-			state, err := b.State(t.Context())
-			require.NoError(t, err)
-			time.Sleep(state.HeldFor)
-			return state.HeldFor
-		}
-		require.Equal(t, time.Second, refuse())
-		require.ErrorIs(t, call(t.Context(), c), no)
-		require.Equal(t, 2*time.Second, refuse())
-	})
 }
 
 // A panic below the Pacer ends the call in flight.
@@ -368,8 +340,7 @@ func TestAttempt_PanicEndsTheCall(t *testing.T) {
 	b := bucket(outbound.InFlight(1))
 	c := dialed(t, new(health), &pace.Pacer{Limiter: b}, grpc.WithDefaultCallOptions(grpc.ForceCodec(panics{})))
 	require.Panics(t, func() { _ = check(t.Context(), c) })
-	state, err := b.State(t.Context())
-	require.NoError(t, err)
+	state := statesOf(t, b)[0]
 	require.Zero(t, state.Level)
 }
 
@@ -387,24 +358,21 @@ func TestAttempt_RefusedDuringItsMessage(t *testing.T) {
 			if header == "" && options != nil {
 				continue // nothing says why gRPC repeats the attempt, until the last one
 			}
-			t.Run(name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					b := bucket(outbound.PerSecond(50), outbound.InFlight(1))
-					c := dialed(t, &gateway{HandlerFunc: func(w http.ResponseWriter, _ *http.Request) {
-						if header != "" {
-							w.Header().Set("Content-Type", "application/grpc")
-							w.Header().Set("Grpc-Status", "14")
-							w.Header().Set("Retry-After", header)
-						}
-						w.WriteHeader(http.StatusTooManyRequests)
-					}}, &pace.Pacer{Limiter: b}, options...)
-					_, err := c.Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: strings.Repeat("x", 1<<20)})
-					require.Error(t, err)
-					states, err := b.States(t.Context())
-					require.NoError(t, err)
-					require.GreaterOrEqual(t, states[0].HeldFor, time.Second)
-					require.Zero(t, states[1].Level)
-				})
+			bubble(t, name, func(t *testing.T) {
+				b := bucket(outbound.PerSecond(50), outbound.InFlight(1))
+				c := dialed(t, &gateway{HandlerFunc: func(w http.ResponseWriter, _ *http.Request) {
+					if header != "" {
+						w.Header().Set("Content-Type", "application/grpc")
+						w.Header().Set("Grpc-Status", "14")
+						w.Header().Set("Retry-After", header)
+					}
+					w.WriteHeader(http.StatusTooManyRequests)
+				}}, &pace.Pacer{Limiter: b}, options...)
+				_, err := c.Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: strings.Repeat("x", 1<<20)})
+				require.Error(t, err)
+				states := statesOf(t, b)
+				require.GreaterOrEqual(t, states[0].HeldFor, time.Second)
+				require.Zero(t, states[1].Level)
 			})
 		}
 	}

@@ -95,6 +95,14 @@ func bucket(limits ...outbound.Limit) *outbound.Bucket {
 	return outbound.Must(outbound.NewBucket("api", limits...))
 }
 
+// statesOf returns the states of a bucket's limits.
+func statesOf(t *testing.T, b *outbound.Bucket) []outbound.State {
+	t.Helper()
+	states, err := b.States(t.Context())
+	require.NoError(t, err)
+	return states
+}
+
 // check makes a unary call.
 func check(ctx context.Context, c client) error {
 	_, err := c.Check(ctx, &grpc_health_v1.HealthCheckRequest{})
@@ -234,8 +242,7 @@ func TestPacer_EndAdjustsTheBucket(t *testing.T) {
 				}
 				h.end.Store(end.Err())
 				require.Equal(t, test.code, status.Code(call(t.Context(), c)))
-				states, err := b.States(t.Context())
-				require.NoError(t, err)
+				states := statesOf(t, b)
 				require.LessOrEqual(t, states[0].HeldFor, test.hold)
 				require.Equal(t, test.slower, states[0].Speed < 1)
 				require.Zero(t, states[1].Level, "calls in flight")
@@ -259,8 +266,7 @@ func TestPacer_CallWithoutAnswerIsNoSuccess(t *testing.T) {
 				h.end.Store(status.Error(end, "no"))
 				require.Equal(t, end, status.Code(call(t.Context(), c)), kind)
 			}
-			state, err := b.State(t.Context())
-			require.NoError(t, err)
+			state := statesOf(t, b)[0]
 			require.Equal(t, success, state.Speed < 1, "%s, %v", kind, code)
 		}
 	}
@@ -276,8 +282,7 @@ func TestPacer_TooLargeMessageIsNoRefusal(t *testing.T) {
 		_, err := c.Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: "name"})
 		require.ErrorContains(t, err, want)
 		require.Equal(t, codes.ResourceExhausted, status.Code(err))
-		states, err := b.States(t.Context())
-		require.NoError(t, err)
+		states := statesOf(t, b)
 		require.Zero(t, states[0].HeldFor)
 		require.Zero(t, states[1].Level)
 	}
@@ -294,8 +299,7 @@ func TestPacer_StreamIsInFlightUntilItEnds(t *testing.T) {
 		for range 2 {
 			_, err = s.Recv()
 			require.NoError(t, err)
-			state, err := b.State(t.Context())
-			require.NoError(t, err)
+			state := statesOf(t, b)[0]
 			require.EqualValues(t, 1, state.Level)
 		}
 		if read {
@@ -332,8 +336,7 @@ func TestPacer_CostAndLimiterByMethod(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, watch(t.Context(), c))
 	require.ErrorIs(t, watch(t.Context(), c), outbound.ErrThrottled)
-	state, err := b.State(t.Context())
-	require.NoError(t, err)
+	state := statesOf(t, b)[0]
 	require.EqualValues(t, 3, state.Remaining)
 }
 
