@@ -163,15 +163,32 @@ func TestBucket_ZeroValueIsAnError(t *testing.T) {
 // came, and how long its job had run.
 func TestThrottledError_NamesTheDeadline(t *testing.T) {
 	const s = time.Second
-	for want, e := range map[string]ThrottledError{
-		`, retry in 1s: the call cannot meet the deadline`:                                {RetryAfter: s},
-		`, retry in 1s: the call cannot meet the deadline in 11ms`:                        {RetryAfter: s, Left: 10001 * time.Microsecond},
-		`: the call cannot meet the deadline in 10s`:                                      {Left: 10 * s}, // after a wait
-		`, retry in 1s: the call cannot meet the deadline in 2s after the job ran for 3s`: {RetryAfter: s, Left: 2 * s, Ran: 3 * s},
+	for want, c := range map[string]struct{ in, left, ran, waited time.Duration }{
+		`, retry in 1s: the call cannot meet the deadline`:                                {in: s},
+		`, retry in 1s: the call cannot meet the deadline in 11ms`:                        {in: s, left: 10001 * time.Microsecond},
+		`: the call cannot meet the deadline in 10s`:                                      {left: 10 * s},
+		`: the call waited for 5s and can no longer meet the deadline`:                    {left: 10 * s, waited: 5 * s},
+		`, retry in 1s: the call cannot meet the deadline in 2s after the job ran for 3s`: {in: s, left: 2 * s, ran: 3 * s},
 	} {
-		e.Key, e.Limit, e.Err = "weather", "10 per 1s", context.DeadlineExceeded
-		if want = `outbound: rate limited: "weather" is over the limit "10 per 1s"` + want + ": context deadline exceeded"; e.Error() != want {
-			t.Errorf("%v, want %s", &e, want)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			e := &ThrottledError{Key: "weather", Limit: "10 per 1s", RetryAfter: c.in, Err: context.DeadlineExceeded}
+			if c.left > 0 {
+				ctx, cancel := context.WithTimeout(t.Context(), c.ran+c.left)
+				defer cancel()
+				_ = Do(ctx, Unlimited{}, Cost{1}, func(ctx context.Context) error {
+					time.Sleep(c.ran)
+					came := time.Now()
+					time.Sleep(c.waited)
+					e.Late(ctx, came)
+					return nil
+				})
+			}
+			if e.Left() != c.left || e.Ran() != c.ran || e.Waited() != c.waited || !errors.Is(e, context.DeadlineExceeded) || !e.Timeout() {
+				t.Errorf("left %v, ran %v, waited %v: %+v", e.Left(), e.Ran(), e.Waited(), e)
+			}
+			if want := `outbound: rate limited: "weather" is over the limit "10 per 1s"` + want + ": context deadline exceeded"; e.Error() != want {
+				t.Errorf("%v, want %s", e, want)
+			}
+		})
 	}
 }

@@ -25,7 +25,7 @@ type call struct {
 	speed                    int32      // in billionths; 0 if the state is unknown
 	force                    *key.Force // by which the call was booked
 	level                    float64
-	emptyIn, nextIn, heldFor time.Duration
+	emptyIn, nextIn, heldFor time.Duration // emptyIn may be unasked
 
 	admitted time.Duration      // since start
 	cost     [1]reports.Numbers // as acquired; one each, for an Op to point to
@@ -33,6 +33,9 @@ type call struct {
 	order    uint64        // among the tickets of one BookRequest
 	sure     time.Duration // a change of limits leaves earlier reservations
 }
+
+// unasked is the emptyIn of a call whose level says the times, which State computes.
+const unasked = -1
 
 // note keeps the state of the limit nearest its capacity, from the reply that admits the call.
 func (k *call) note(r *reply) {
@@ -42,17 +45,21 @@ func (k *call) note(r *reply) {
 
 // noteState is note by a state, and by the limits that have decided with their state.
 func (k *call) noteState(f *key.Force, whole *store.State, a *slots.Limit, used int, set *key.Limits, s *store.State) {
-	k.force, k.nearest, k.level = f, -1, float64(used)
-	share := math.Inf(-1)
-	if a != nil {
-		share = k.level / float64(a.Most)
+	capacity := 1.0
+	if k.force, k.nearest, k.level = f, -1, -1; a != nil {
+		k.level, capacity = float64(used), float64(a.Most)
 	}
-	for i := range f.Counts() {
-		if level := whole.Level[i]; level/f.Law[i].Capacity > share {
-			k.nearest, k.level, share = int8(i), level, level/f.Law[i].Capacity
+	law := f.Counts()
+	for i := range law {
+		if level := whole.Level[i]; level*capacity > k.level*law[i].Capacity {
+			k.nearest, k.level, capacity = int8(i), level, law[i].Capacity
 		}
 	}
-	if k.nearest >= 0 {
+	switch {
+	case k.nearest < 0:
+	case law[k.nearest].Kind == store.Leaky && whole.Speed == 1 && set == &f.Limits:
+		k.emptyIn = unasked
+	default:
 		k.emptyIn, k.nextIn = comeBack(set, s, int(k.nearest))
 	}
 	k.speed = int32(math.Round(whole.Speed * 1e9))
@@ -86,7 +93,12 @@ func (k *call) state(uses uint32) State {
 	if k.speed == 0 { // it is unknown
 		return State{}
 	}
-	s := State{Level: k.level, EmptyIn: k.emptyIn, NextIn: k.nextIn, HeldFor: k.heldFor, Reason: reasonOf(k.why), Speed: float64(k.speed) / 1e9}
+	if k.emptyIn == unasked {
+		was := store.State{Speed: 1, Rem: k.heldFor}
+		was.Level[k.nearest] = k.level
+		k.emptyIn, k.nextIn = comeBack(&k.force.Limits, &was, int(k.nearest))
+	}
+	s := State{Level: max(0, k.level), EmptyIn: k.emptyIn, NextIn: k.nextIn, HeldFor: k.heldFor, Reason: reasonOf(k.why), Speed: float64(k.speed) / 1e9}
 	if k.nearest >= 0 {
 		s.Limit = limitOf(&k.force.Law[k.nearest])
 	} else if f := k.core.slots().InForce(); f != nil {

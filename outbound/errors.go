@@ -63,27 +63,48 @@ type ThrottledError struct {
 	// end it, for instance to close the body of a response.
 	InProgress int
 	Oldest     time.Duration
-	// Err is why a call that could wait does not: [context.DeadlineExceeded] for an early refusal, or
-	// a queue's reason. It is nil if the caller did not want to wait, or not as long.
+	// Err is why a call that could wait does not: one that wraps [context.DeadlineExceeded] for an
+	// early refusal, or a queue's reason. It is nil if the caller did not want to wait, or not as long.
 	Err error
-	// Left is how long before its deadline the call came, if Err is context.DeadlineExceeded, and Ran
-	// how long the job of its ctx had run by then. If Ran is longer than Left, the job's own work has
-	// taken most of the time, and the limiter is not the cause. Ran is 0 outside of [Do], [Wrap] and
-	// [Each].
-	Left, Ran time.Duration
-	// Waited is how long the call had waited, if Err is context.DeadlineExceeded.
-	Waited time.Duration
 }
 
-// Late sets Err, Left, Ran and Waited for a call that came at this time, and cannot meet the
-// deadline of ctx. It is for limiters that wait.
-func (e *ThrottledError) Late(ctx context.Context, came time.Time) {
-	end, ok := ctx.Deadline()
-	e.Err, e.Left, e.Ran, e.Waited = context.DeadlineExceeded, 0, ran(ctx, end, came.Sub(start)), time.Since(came)
-	if ok {
-		e.Left = max(0, end.Sub(came))
-	}
+// tardy is the Err of a call that cannot meet its deadline.
+type tardy struct {
+	error             // context.DeadlineExceeded
+	left, ran, waited time.Duration
 }
+
+func (t *tardy) Unwrap() error { return t.error }
+
+// Late sets Err for a call that came at this time, and cannot meet the deadline of ctx: Left, Ran
+// and Waited return its times from then on. It is for limiters that wait.
+func (e *ThrottledError) Late(ctx context.Context, came time.Time) {
+	t := &tardy{error: context.DeadlineExceeded, waited: time.Since(came)}
+	end, ok := ctx.Deadline()
+	if t.ran = ran(ctx, end, came.Sub(start)); ok {
+		t.left = max(0, end.Sub(came))
+	}
+	e.Err = t
+}
+
+// tardy returns the times of a call that cannot meet its deadline, or zeros.
+func (e *ThrottledError) tardy() tardy {
+	if t, ok := e.Err.(*tardy); ok {
+		return *t
+	}
+	return tardy{}
+}
+
+// Left returns how long before its deadline the call came, if Err is that it cannot meet that.
+func (e *ThrottledError) Left() time.Duration { return e.tardy().left }
+
+// Ran returns how long the job of the call's ctx had run when the call came, if Err is that the
+// call cannot meet its deadline. If that is longer than Left, the job's own work has taken most of
+// the time, and the limiter is not the cause. It is 0 outside of [Do], [Wrap] and [Each].
+func (e *ThrottledError) Ran() time.Duration { return e.tardy().ran }
+
+// Waited returns how long the call had waited, if Err is that it can no longer meet its deadline.
+func (e *ThrottledError) Waited() time.Duration { return e.tardy().waited }
 
 func (e *ThrottledError) Error() string {
 	s := "outbound: rate limited"
@@ -115,16 +136,17 @@ func (e *ThrottledError) Error() string {
 	if e.InProgress > 0 {
 		s += ", " + progress(e.InProgress, e.Oldest)
 	}
-	if e.Err == context.DeadlineExceeded {
-		waited := e.RetryAfter == 0 && e.Waited >= time.Millisecond
+	if errors.Is(e.Err, context.DeadlineExceeded) {
+		t := e.tardy()
+		waited := e.RetryAfter == 0 && t.waited >= time.Millisecond
 		if s += ": the call cannot meet the deadline"; waited {
-			s = strings.TrimSuffix(s, "cannot meet the deadline") + "waited for " + inMillis(e.Waited) + " and can no longer meet the deadline"
+			s = strings.TrimSuffix(s, "cannot meet the deadline") + "waited for " + inMillis(t.waited) + " and can no longer meet the deadline"
 		}
-		if e.Left > 0 && !waited {
-			s += " in " + inMillis(e.Left)
+		if t.left > 0 && !waited {
+			s += " in " + inMillis(t.left)
 		}
-		if e.Ran > 0 {
-			s += " after the job ran for " + inMillis(e.Ran)
+		if t.ran > 0 {
+			s += " after the job ran for " + inMillis(t.ran)
 		}
 	}
 	if e.Err != nil {

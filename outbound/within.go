@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -71,7 +72,7 @@ func longer(ctx context.Context, err error, other Limiter, c Cost, came time.Tim
 		return err
 	}
 	later := *full
-	if later.Err == context.DeadlineExceeded {
+	if errors.Is(later.Err, context.DeadlineExceeded) {
 		later.Late(ctx, came)
 	}
 	if x, explains := other.(explainer); explains && full.RetryAfter > 0 {

@@ -121,7 +121,7 @@ func TestDeadline_PassedBeforeTheStoreReplies(t *testing.T) {
 			t.Fatalf("%d wait", q.Len())
 		}
 		c := comeIn(t, 50*ms, q, 1)
-		if pass(time.Second); c.refused().Err != context.DeadlineExceeded || c.refused().Left != 50*ms {
+		if pass(time.Second); !errors.Is(c.refused().Err, context.DeadlineExceeded) || c.refused().Left() != 50*ms {
 			t.Errorf("behind others: %v", c.ended().err)
 		}
 		pass(time.Minute)
@@ -143,7 +143,7 @@ func TestDeadline_IsNotOverBeforeTheCtx(t *testing.T) {
 		comeIn(t, 50*ms, q, 1)
 		pass(100 * ms)
 		c := comeIn(t, 1200*ms, q, 1)
-		if pass(time.Minute); c.refused().Err != context.DeadlineExceeded || c.took() > time.Second {
+		if pass(time.Minute); !errors.Is(c.refused().Err, context.DeadlineExceeded) || c.took() > time.Second {
 			t.Errorf("%v after %v", c.ended().err, c.took())
 		}
 	})

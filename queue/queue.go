@@ -154,7 +154,7 @@ func (q *Queue) result(ctx context.Context, w *waiter, p *outbound.Permit) error
 
 // late completes a refusal because of ctx's deadline.
 func (w *waiter) late(ctx context.Context, err error) error {
-	if full, ok := err.(*outbound.ThrottledError); ok && full.Err == context.DeadlineExceeded {
+	if full, ok := err.(*outbound.ThrottledError); ok && errors.Is(full.Err, context.DeadlineExceeded) {
 		full.Late(ctx, start.Add(w.came))
 	}
 	return err

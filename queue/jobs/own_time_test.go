@@ -174,7 +174,7 @@ func TestOwnTime_OfTheJobThatHasTheDeadline(t *testing.T) {
 			"the inner's": {in(t.Context(), time.Minute, func(ctx context.Context) error { return in(ctx, time.Second, with(3*time.Second, call)) }), 3 * time.Second, time.Second, true},
 		} {
 			var refused *outbound.ThrottledError
-			if !errors.As(c.err, &refused) || refused.Left != c.left || refused.Ran != c.ran {
+			if !errors.As(c.err, &refused) || refused.Left() != c.left || refused.Ran() != c.ran {
 				t.Errorf("%s: %+v", name, refused)
 			}
 			if _, ok := jobs.AsLater(fmt.Errorf("call: %w", c.err)); ok != c.later {

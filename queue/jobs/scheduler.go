@@ -215,7 +215,7 @@ func (l *Later) RetryableError() bool { return false }
 // outbound.Do, Wrap or Each. Elsewhere AsLater takes the limiter for the cause.
 func AsLater(err error) (*Later, bool) {
 	full, ok := errors.AsType[*outbound.ThrottledError](err)
-	if ok && full.Err == context.DeadlineExceeded && full.Left < full.Ran {
+	if ok && errors.Is(full.Err, context.DeadlineExceeded) && full.Left() < full.Ran() {
 		return nil, false
 	}
 	if l, is := errors.AsType[*Later](err); is {

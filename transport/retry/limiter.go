@@ -107,10 +107,10 @@ func (l *limiter) wait(ctx context.Context, a *attempt, c outbound.Cost) (outbou
 func bounded(ctx context.Context, err error, full *outbound.ThrottledError, byCtx bool, came time.Time) error {
 	own := *full
 	switch {
-	case byCtx && (full.Err == nil || full.Err == context.DeadlineExceeded):
+	case byCtx && (full.Err == nil || errors.Is(full.Err, context.DeadlineExceeded)):
 		own.Late(ctx, came)
-	case !byCtx && full.Err == context.DeadlineExceeded:
-		own.Err, own.Left, own.Ran = nil, 0, 0
+	case !byCtx && errors.Is(full.Err, context.DeadlineExceeded):
+		own.Err = nil
 	default:
 		return err
 	}
