@@ -17,11 +17,11 @@ var replies = sync.Pool{New: func() any { return new(reply) }}
 
 // acquire is Acquire for a call that the word cannot decide.
 func (b *Bucket) acquire(ctx context.Context, c Cost, p *Permit) error {
-	if c.charged() == (Cost{}) && b.slots().Most() == 0 {
-		return p.of(b.acquireNothing(ctx, &c))
-	}
 	if done, err := b.takeHere(&c, p); done {
 		return err
+	}
+	if c.charged() == (Cost{}) && b.slots().Most() == 0 {
+		return p.of(b.acquireNothing(ctx, &c))
 	}
 	return p.of(b.acquireStep(ctx, c))
 }
@@ -141,10 +141,10 @@ func (b *Bucket) takeHere(c *Cost, permit *Permit) (done bool, err error) {
 		return false, nil
 	}
 	f := p.Force()
-	if check(&f.Limits, b.key, c, 0) != nil {
+	var n store.Units
+	if !c.valid() || !f.Fit((*reports.Numbers)(c), &n) {
 		return false, nil
 	}
-	n := f.Units((*reports.Numbers)(c))
 	var k *call
 	t, why := p.Take(f, &n, func(at time.Duration) *store.Charge {
 		k, permit.uses = revive()

@@ -207,14 +207,13 @@ func (s *Stored) sound(now time.Duration) bool {
 // is another.
 func (s *Stored) roll(periods []Period) (timely, begun bool) {
 	for i := range s.Limits {
-		law, ok := s.Limits[i].law().(period)
-		if !ok {
+		if !s.Limits[i].Kind.Calendar() {
 			continue
 		}
 		if i >= len(periods) || !periods[i].Sound() {
 			return false, false
 		}
-		timely, other := law.roll(&s.State, i, &periods[i])
+		timely, other := period{}.roll(&s.State, i, &periods[i])
 		if !timely {
 			return false, false
 		}

@@ -164,7 +164,11 @@ func (c *Charge) FreeBy(limits []Limit) time.Duration { return min(c.Free, c.fre
 func (c *Charge) freed(limits []Limit) time.Duration {
 	w := time.Duration(math.MaxInt64)
 	for i := range limits {
-		w = min(w, limits[i].law().freed(&limits[i], c.N[i]))
+		if l := &limits[i]; l.Kind == Leaky {
+			w = min(w, leaky{}.freed(l, c.N[i]))
+		} else {
+			w = min(w, l.law().freed(l, c.N[i]))
+		}
 	}
 	return add(c.Place, w)
 }

@@ -22,7 +22,10 @@ func (leaky) look(s *State, l *Limit, i int, _ bool) {
 }
 
 func (leaky) leak(s *State, l *Limit, i int, sec float64) {
-	s.Level[i] = max(0, s.Level[i]-l.flow(sec))
+	left := s.Level[i] - l.flow(sec)
+	if s.Level[i] = 0; left > 0 {
+		s.Level[i] = left
+	}
 }
 
 func (leaky) wait(s *State, l *Limit, i int, n float64, w time.Duration) (time.Duration, bool) {
@@ -32,7 +35,10 @@ func (leaky) wait(s *State, l *Limit, i int, n float64, w time.Duration) (time.D
 // fill follows the joint rule: a call that waits for one limit fills the others when it leaves,
 // not now.
 func (leaky) fill(s *State, l *Limit, i int, n float64, w time.Duration, c *Charge) {
-	run := l.flow(w.Seconds())
+	run := 0.0
+	if w > 0 {
+		run = l.flow(w.Seconds())
+	}
 	if n > 0 {
 		c.Up[i] = max(0, run-s.Level[i])
 		s.Level[i] = max(s.Level[i], run) + n

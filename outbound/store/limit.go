@@ -71,10 +71,16 @@ type Limit struct {
 // capacity. A call of more than the capacity by at most half of that billionth, which is
 // rounding, takes all of it.
 func (l *Limit) Takes(n float64) float64 {
-	if n <= 0 || !l.Fits(n) {
+	least := l.Capacity * 1e-9
+	switch {
+	case n <= 0 || !l.Fits(n):
 		return n
+	case n < least:
+		return least
+	case n > l.Capacity:
+		return l.Capacity
 	}
-	return min(max(n, l.Capacity*1e-9), l.Capacity)
+	return n
 }
 
 // flow returns the units that leak in so many seconds of the dial, rounded: Go may make one

@@ -219,14 +219,15 @@ func (k *Key) Take(f *Force, n *store.Units, charge func(at time.Duration) *stor
 		unix = calendar.Stamp(time.Now())
 		periods = f.Calendar.At(unix - store.Slack)
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.mu.Lock() // without a defer, which would take a tenth of the time
 	at := Now()
 	t = k.stored.Take(f.number, n, periods, 0, at, unix, func() *store.Charge { return charge(at) })
 	if t.Booked {
 		booked(&k.stored.State)
 	}
-	return t, k.stored.State.Why
+	reason = k.stored.State.Why
+	k.mu.Unlock()
+	return t, reason
 }
 
 // Charge returns what a call has taken of the word as a charge of the key.

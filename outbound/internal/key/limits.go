@@ -16,6 +16,7 @@ type Limits struct {
 	Calendar *calendar.Calendar // nil without a calendar quota
 	Open     bool               // no call fills them: see noLimit
 	parts    bool               // a limit needs State.Parts to say when it has capacity
+	first    int                // the index of the limit of the lowest unit
 }
 
 // noLimit is the limit of a key that counts only holds. No call fills it.
@@ -26,12 +27,13 @@ func NewLimits(law []store.Limit) Limits {
 	if len(law) == 0 {
 		law = []store.Limit{noLimit}
 	}
-	return Limits{
-		Law:      law,
-		Calendar: calendar.New(law),
-		Open:     Open(law),
-		parts:    slices.ContainsFunc(law, func(l store.Limit) bool { return l.Parted() }),
+	s := Limits{Law: law, Calendar: calendar.New(law), Open: Open(law)}
+	for i := range law {
+		if s.parts = s.parts || law[i].Parted(); law[i].Unit < law[s.first].Unit {
+			s.first = i
+		}
 	}
+	return s
 }
 
 // Open reports whether no call fills these limits.
@@ -55,25 +57,37 @@ func unitsOf(law []store.Limit, c *reports.Numbers) (n store.Units) {
 	return n
 }
 
+// Fit writes what a cost takes of each limit. It reports whether that is more than nothing, and the
+// cost has no Misfit.
+func (s *Limits) Fit(c *reports.Numbers, n *store.Units) bool {
+	fills, law := false, s.Counts()
+	for i := range law {
+		l := &law[i]
+		if u := c[l.Unit]; u > 0 {
+			u = l.Takes(u)
+			if n[i], fills = u, true; u > l.Capacity {
+				return false
+			}
+		}
+	}
+	return fills && c[law[s.first].Unit] != 0
+}
+
 // Misfit returns the limit that can never admit a call of this cost, or nil. The
 // call keeps a fraction of each limit free. If lacks is true, the cost has no number for the limit,
 // which is the one of the lowest unit. Otherwise the cost is above its capacity.
 func (s *Limits) Misfit(c *reports.Numbers, headroom float64) (l *store.Limit, lacks bool) {
-	var first, small *store.Limit
 	law := s.Counts()
+	if len(law) > 0 && c[law[s.first].Unit] == 0 {
+		return &law[s.first], true
+	}
 	for i := range law {
 		l := &law[i]
-		if first == nil || l.Unit < first.Unit {
-			first = l
-		}
-		if n := l.Takes(c[l.Unit]); small == nil && (n > l.Capacity || n > 0 && headroom > 0 && n+l.Headroom(headroom) > l.Capacity) {
-			small = l
+		if n := l.Takes(c[l.Unit]); n > l.Capacity || n > 0 && headroom > 0 && n+l.Headroom(headroom) > l.Capacity {
+			return l, false
 		}
 	}
-	if first != nil && c[first.Unit] == 0 {
-		return first, true
-	}
-	return small, false
+	return nil, false
 }
 
 // Lacks reports whether a cost is above the capacity of a limit, with a fraction that stays free.

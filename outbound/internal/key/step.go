@@ -57,7 +57,7 @@ func (r *Reply) Decided() (*Limits, *store.State) {
 		others := max(0, set.Law[i].Capacity-r.Share[i].Capacity)
 		s.Level[i] = max(0, s.Level[i]-others)
 	}
-	return &Limits{Law: r.Share, Calendar: set.Calendar, parts: set.parts}, &s
+	return &Limits{Law: r.Share, Calendar: set.Calendar, parts: set.parts, first: set.first}, &s
 }
 
 // trip is a step as a store gets it, with memory for what that points to.
