@@ -146,7 +146,7 @@ func (b *Bucket) takeHere(c *Cost, permit *Permit) (done bool, err error) {
 		return false, nil
 	}
 	var k *call
-	t, why := p.Take(f, &n, func(at time.Duration) *store.Charge {
+	t := p.Take(f, &n, func(at time.Duration) *store.Charge {
 		k, permit.uses = revive()
 		k.core, k.cost[0], k.admitted = &b.core, reports.Numbers(*c), at
 		return &k.charge[0]
@@ -159,7 +159,7 @@ func (b *Bucket) takeHere(c *Cost, permit *Permit) (done bool, err error) {
 		permit.fill.At, permit.fill.Word = int64(k.admitted), k.charge[0].Epoch
 		return true, nil
 	}
-	return true, b.throttled(f, t.Wait, t.Rem, why, t.Limit)
+	return true, b.throttled(f, t.Wait, t.Rem, t.Why, t.Limit)
 }
 
 // withinKey is the key of a context with which a job's further requests are acquired. Its value is

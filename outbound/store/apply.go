@@ -151,8 +151,9 @@ type Taken struct {
 	Booked bool
 	Limit  int
 	Wait   time.Duration
-	// Rem is what is left of a hold. If it is above 0, State.Why is the reason of the hold.
+	// Rem is what is left of a hold. If it is above 0, Why is the reason of the hold.
 	Rem time.Duration
+	Why uint8
 }
 
 // Take books one call and copies nothing: it does what [Op.ApplyAt] does for an Op with this
@@ -177,7 +178,7 @@ func (s *Stored) Take(number int64, n *Units, periods []Period, most, now, unix 
 			s.State.fill(s.Limits, n, w, c)
 			c.Number = s.Number
 		}
-		t.Wait, t.Rem = add(ahead, real), s.State.Rem
+		t.Wait, t.Rem, t.Why = add(ahead, real), s.State.Rem, s.State.Why
 	}
 	if !t.Booked && !begun && (now >= old.At || ahead > 0 || !timely) {
 		s.State = old

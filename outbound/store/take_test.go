@@ -50,7 +50,7 @@ func TestTake_DoesWhatApplyDoes(t *testing.T) {
 			if !reflect.DeepEqual(s.tidy(), byOp.tidy()) {
 				t.Fatalf("seed %d, step %d: Take leaves\n%+v, an Op\n%+v", seed, step, s.tidy(), byOp.tidy())
 			}
-			if got.Rem != want.State.Rem || got.Booked == want.Refused {
+			if got.Rem != want.State.Rem || got.Why != want.State.Why || got.Booked == want.Refused {
 				t.Fatalf("seed %d, step %d: %+v, an Op %+v", seed, step, got, want)
 			}
 			if got.Booked {

@@ -137,7 +137,7 @@ func TestKey_OthersStay(t *testing.T) {
 			if !here.Direct() {
 				t.Error("not direct")
 			}
-			got, _ := here.Take(here.Force(), &n, func(time.Duration) *store.Charge { return c }, func(s *store.State) {
+			got := here.Take(here.Force(), &n, func(time.Duration) *store.Charge { return c }, func(s *store.State) {
 				if s.Level[1] != 2 {
 					t.Errorf("level %v", s.Level[1])
 				}
