@@ -166,7 +166,7 @@ func TestDeadline_RefusalOfTheBucketHasTheReason(t *testing.T) {
 		} {
 			q := New(b, Config{MaxWait: c.maxWait})
 			full := come(c.ctx, q, 1).refused()
-			if full.Err != c.want || full.RetryAfter < 47*time.Hour || q.Stats() != (Stats{Refused: 1}) {
+			if !errors.Is(full.Err, c.want) || full.RetryAfter < 47*time.Hour || q.Stats() != (Stats{Refused: 1}) {
 				t.Errorf("%+v, %+v, want %v", full, q.Stats(), c.want)
 			}
 		}
