@@ -157,8 +157,8 @@ type law interface {
 
 var laws = [...]law{Leaky: leaky{}, Window: window{}, Fixed: fixed{}, Hourly: period{}, Daily: period{}, Monthly: period{}, Weekly: period{}}
 
-// law returns what the limit's kind does. What each booking does asks leaky limits without it, which
-// takes half the time: most limits are leaky.
+// law returns what the limit's kind does. Most limits are leaky: what each booking needs of them
+// asks leaky without an interface, in half the time.
 func (l *Limit) law() law { return laws[l.Kind] }
 
 // New returns the state of a key that was never used.

@@ -57,8 +57,8 @@ func unitsOf(law []store.Limit, c *reports.Numbers) (n store.Units) {
 	return n
 }
 
-// Fit writes what a cost takes of each limit. It reports whether that is more than nothing, and the
-// cost has no Misfit.
+// Fit writes what a cost takes of each limit. It reports whether the cost takes something, and all
+// limits can admit it.
 func (s *Limits) Fit(c *reports.Numbers, n *store.Units) bool {
 	fills, law := false, s.Counts()
 	for i := range law {
