@@ -3,10 +3,12 @@ package outboundtest_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -34,17 +36,12 @@ func TestAPI_HistoriesOfArrivalsAndAdmittedCalls(t *testing.T) {
 		var times []time.Duration
 		for at, units := range api.Admitted().All() {
 			times = append(times, at.Sub(begin))
-			if units != 1 {
-				t.Errorf("a call of %g units", units)
-			}
+			errorIf(t, units != 1, "a call of %g units", units)
 		}
-		if len(times) != 5 || times[1] != 0 || times[2] != time.Second || times[4] != 2500*time.Millisecond {
-			t.Errorf("admitted at %v, want 0s 0s 1s 1s 2.5s", times)
-		}
+		errorIf(t, len(times) != 5 || times[1] != 0 || times[2] != time.Second || times[4] != 2500*time.Millisecond,
+			"admitted at %v, want 0s 0s 1s 1s 2.5s", times)
 		want := Report{Arrivals: 9, Admitted: 5, Refused: 4, Answered: 5, Peak: 1}
-		if r := api.Report(); r != want {
-			t.Errorf("got %+v, want %+v", r, want)
-		}
+		equal(t, api.Report(), want, "the report")
 	})
 }
 
@@ -59,31 +56,25 @@ func TestInFlight_CountsFromArrivalToAnswer(t *testing.T) {
 			wg.Go(func() {
 				time.Sleep(time.Duration(i) * time.Millisecond)
 				status, after := callAPI(t, api, 1)
-				if after != "" {
-					t.Errorf("Retry-After %q, want none: nobody knows when a call ends", after)
-				}
+				errorIf(t, after != "", "Retry-After %q, want none: nobody knows when a call ends", after)
 				mu.Lock()
 				defer mu.Unlock()
 				statuses[status]++
 			})
 		}
 		time.Sleep(500 * time.Millisecond)
-		if r := api.Report(); r.InProgress != 3 || r.Peak != 3 || r.Answered != 0 {
-			t.Errorf("meanwhile: %+v, want 3 in progress", r)
-		}
+		r := api.Report()
+		errorIf(t, r.InProgress != 3 || r.Peak != 3 || r.Answered != 0, "meanwhile: %+v, want 3 in progress", r)
 		time.Sleep(500*time.Millisecond - 1) // a nanosecond before the first one ends
 		tell(t, api, "GET", "/", 0).want(t, 429)
 		wg.Wait()
-		if statuses[200] != 3 || statuses[429] != 7 {
-			t.Errorf("statuses %v, want 3 times 200 and 7 times 429", statuses)
-		}
+		errorIf(t, statuses[200] != 3 || statuses[429] != 7,
+			"statuses %v, want 3 times 200 and 7 times 429", statuses)
 		for range 3 {
 			tell(t, api, "GET", "/", 0).want(t, 200)
 		}
 		want := Report{Arrivals: 14, Admitted: 6, Refused: 8, Answered: 6, Peak: 3}
-		if r := api.Report(); r != want {
-			t.Errorf("got %+v, want %+v", r, want)
-		}
+		equal(t, api.Report(), want, "the report")
 	})
 }
 
@@ -109,9 +100,8 @@ func TestAPI_RefusalNamesEachBrokenRule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &API{Rules: []Rule{SlidingLog(1, time.Second), LeakyBucket(9, 1), FixedWindow(1, time.Minute)}}
 		for _, want := range []string{"ok", "too many: the limit is 1 calls in any 1s, and 1 calls in each 1m0s of the clock\n"} {
-			if r := tell(t, api, "GET", "/", 0); r.body != want {
-				t.Errorf("body %q, want %q", r.body, want)
-			}
+			r := tell(t, api, "GET", "/", 0)
+			errorIf(t, r.body != want, "body %q, want %q", r.body, want)
 		}
 	})
 }
@@ -130,9 +120,7 @@ func TestAPI_NextAnswersOnlyAdmittedCalls(t *testing.T) {
 		}
 		tell(t, api, "GET", "/", 0).want(t, 418)
 		tell(t, api, "GET", "/", 0).want(t, 429)
-		if asked != 1 {
-			t.Errorf("Next was asked %d times, want once", asked)
-		}
+		errorIf(t, asked != 1, "Next was asked %d times, want once", asked)
 	})
 }
 
@@ -161,12 +149,8 @@ func TestAPI_PanicsOnInvalidRulesAndCosts(t *testing.T) {
 		wantPanic(t, "tokens: must be finite", func() {
 			api.RoundTrip(&http.Request{URL: mustURL("http://api.example.com/"), Body: body})
 		})
-		if body.closed != 1 {
-			t.Errorf("body closed %d times, want once", body.closed)
-		}
-		if r := api.Report(); r != (Report{}) {
-			t.Errorf("a call of %g units was counted: %+v", bad, r)
-		}
+		errorIf(t, body.closed != 1, "body closed %d times, want once", body.closed)
+		equal(t, api.Report(), (Report{}), "a call of %g units was counted", bad)
 	}
 }
 
@@ -199,9 +183,8 @@ func TestAPI_KeepsItsRulesOnARealPort(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if statuses[200] != 25 || statuses[429] != 75 {
-		t.Errorf("statuses %v, want 25 times 200 and 75 times 429", statuses)
-	}
+	errorIf(t, statuses[200] != 25 || statuses[429] != 75,
+		"statuses %v, want 25 times 200 and 75 times 429", statuses)
 	if r := api.Report(); r.Arrivals != 100 || r.Answered != 25 || r.Refused != 75 || r.InProgress != 0 || r.Peak < 1 || r.Peak > 5 {
 		t.Errorf("report %+v", r)
 	}
@@ -214,9 +197,7 @@ func TestAPI_GivenUpCallIsNotAnswered(t *testing.T) {
 	cancel()
 	rec := httptest.NewRecorder()
 	api.ServeHTTP(rec, httptest.NewRequestWithContext(ctx, "GET", "/", nil))
-	if rec.Code != http.StatusServiceUnavailable {
-		t.Errorf("status %d, want 503", rec.Code)
-	}
+	errorIf(t, rec.Code != http.StatusServiceUnavailable, "status %d, want 503", rec.Code)
 	if r := api.Report(); r.Admitted != 1 || r.Answered != 0 || r.InProgress != 0 {
 		t.Errorf("report %+v, want a call admitted and not answered", r)
 	}
@@ -235,7 +216,116 @@ func TestAPI_PanicOfNextEndsTheCall(t *testing.T) {
 		}()
 	}
 	want := Report{Arrivals: 2, Admitted: 2, Peak: 1}
-	if r := api.Report(); r != want {
-		t.Errorf("got %+v, want %+v", r, want)
+	equal(t, api.Report(), want, "the report")
+}
+
+// Latency delays answers and refusals. The Date and the history have the time of the arrival.
+func TestAPI_DateIsThatOfTheArrival(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &API{Rules: []Rule{SlidingLog(2, time.Hour)}, Latency: 3 * time.Second}
+		begin := time.Now()
+		tell(t, api, "GET", "/", 0).want(t, 200, "Date: Sat, 01 Jan 2000 00:00:00 GMT")
+		time.Sleep(time.Second - 1)
+		tell(t, api, "GET", "/", 0).want(t, 200, "Date: Sat, 01 Jan 2000 00:00:03 GMT")
+		tell(t, api, "GET", "/", 0).want(t, 429, "Date: Sat, 01 Jan 2000 00:00:06 GMT")
+		if took, span := time.Since(begin), api.Arrivals().Total().Span(); took != 10*time.Second-1 || span != 7*time.Second-1 {
+			t.Errorf("took %v, with arrivals in %v, want 9.999999999s and 6.999999999s", took, span)
+		}
+	})
+}
+
+// Skew moves the date, the resets and the windows of the clock.
+func TestAPI_SkewMovesItsClock(t *testing.T) {
+	for skew, want := range map[time.Duration][2]string{
+		0:                 {"Sat, 01 Jan 2000 00:59:50 GMT", "946688400"},
+		5 * time.Minute:   {"Sat, 01 Jan 2000 00:59:50 GMT", "946688400"},
+		-90 * time.Minute: {"Fri, 31 Dec 1999 23:59:50 GMT", "946684800"},
+		time.Hour * 9000:  {"Wed, 10 Jan 2001 00:59:50 GMT", "979088400"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			api := GitHub(FixedWindow(1, time.Hour))
+			api.Skew = skew
+			time.Sleep(time.Hour - 10*time.Second - skew%time.Hour)
+			for _, status := range []int{200, 403} {
+				tell(t, api, "GET", "/", 0).want(t, status, "Date: "+want[0], "X-RateLimit-Reset: "+want[1])
+			}
+			time.Sleep(10*time.Second - 1)
+			tell(t, api, "GET", "/", 0).want(t, 403)
+			time.Sleep(time.Nanosecond)
+			tell(t, api, "GET", "/", 0).want(t, 200)
+		})
 	}
+}
+
+// An answer has the API's date, unless Next has set another.
+func TestAPI_HandlerMaySetTheDate(t *testing.T) {
+	server := httptest.NewServer(&API{Skew: -time.Hour, Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/own" {
+			w.Header().Set("Date", "yesterday")
+		}
+	})})
+	defer server.Close()
+	for path, own := range map[string]bool{"/": false, "/own": true} {
+		res, err := server.Client().Get(server.URL + path)
+		must(t, err)
+		res.Body.Close()
+		date, err := http.ParseTime(res.Header.Get("Date"))
+		if len(res.Header.Values("Date")) != 1 || own != (res.Header.Get("Date") == "yesterday") || !own && (err != nil || time.Since(date) < time.Hour || time.Since(date) > time.Hour+time.Minute) {
+			t.Errorf("Date %q, %v", res.Header.Get("Date"), err)
+		}
+	}
+}
+
+// Jitter delays answers by up to its length, in another order, and alike in each run.
+func TestJitter_ReordersAnswersReproducibly(t *testing.T) {
+	run := func(latency, jitter time.Duration) (order []string, took []time.Duration) {
+		synctest.Test(t, func(t *testing.T) {
+			api := RateLimitFields(FixedWindow(1000, time.Hour).Of("h", nil))
+			api.Latency, api.Jitter = latency, jitter
+			var mu sync.Mutex
+			var wg sync.WaitGroup
+			for range 200 {
+				wg.Go(func() {
+					begin := time.Now()
+					r := tell(t, api, "GET", "/", 0)
+					mu.Lock()
+					defer mu.Unlock()
+					order, took = append(order, r.Get("RateLimit")), append(took, time.Since(begin))
+				})
+				synctest.Wait()
+				time.Sleep(time.Millisecond)
+			}
+			wg.Wait()
+		})
+		return order, took
+	}
+	order, took := run(50*time.Millisecond, 150*time.Millisecond)
+	if low, high := slices.Min(took), slices.Max(took); low < 50*time.Millisecond || high > 200*time.Millisecond || low > 60*time.Millisecond || high < 190*time.Millisecond {
+		t.Errorf("answers after %v to %v, want them spread from 50ms to 200ms", low, high)
+	}
+	errorIf(t, slices.IsSortedFunc(order, func(a, b string) int { return -compareRemaining(a, b) }),
+		"no answer came late")
+	again, _ := run(50*time.Millisecond, 150*time.Millisecond)
+	errorIf(t, !slices.Equal(order, again), "another run had another order")
+	if order, took := run(-time.Second, -time.Second); slices.Max(took) != 0 || !slices.IsSortedFunc(order, func(a, b string) int { return -compareRemaining(a, b) }) {
+		t.Errorf("without a latency or a jitter: answers after up to %v", slices.Max(took))
+	}
+}
+
+// compareRemaining compares what remains by two RateLimit fields.
+func compareRemaining(a, b string) int {
+	var x, y int
+	fmt.Sscanf(a, `"h";r=%d`, &x)
+	fmt.Sscanf(b, `"h";r=%d`, &y)
+	return x - y
+}
+
+// A latency that overflows lasts until the caller gives up.
+func TestAPI_EndlessLatencyEndsWithTheCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &API{Latency: 1<<63 - 1, Jitter: 1<<63 - 1}
+		client := &http.Client{Transport: api, Timeout: 24 * time.Hour}
+		_, err := client.Get("http://api.example.com/")
+		errorIf(t, err == nil, "answered within a day")
+	})
 }

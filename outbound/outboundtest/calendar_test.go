@@ -19,9 +19,7 @@ import (
 func zone(t *testing.T, name string) *time.Location {
 	t.Helper()
 	z, err := time.LoadLocation(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return z
 }
 
@@ -58,41 +56,34 @@ func TestCalendarWindow_LastsAsLongAsThePeriod(t *testing.T) {
 		{Hour, "Australia/Lord_Howe", "2026-04-05T01:00:00+11:00", []time.Duration{h, h / 2, h}},                      // half of it does
 		{Hour, "Australia/Lord_Howe", "2026-10-04T01:00:00+10:30", []time.Duration{h, h / 2, h}},                      // half an hour is missing
 	} {
-		t.Run(fmt.Sprint(test.period, " ", test.zone, " ", test.begin), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				begin, err := time.Parse(time.RFC3339, test.begin)
-				if err != nil {
-					t.Fatal(err)
+		bubble(t, fmt.Sprint(test.period, " ", test.zone, " ", test.begin), func(t *testing.T) {
+			begin, err := time.Parse(time.RFC3339, test.begin)
+			must(t, err)
+			// The bubble begins in the year 2000. Only its clock can be moved on.
+			skew := time.Until(begin.Add(-time.Second))
+			var length time.Duration
+			tells := func(w http.ResponseWriter, r *http.Request, d *Decision, next http.Handler) {
+				length = d.Counts[0].Window
+				next.ServeHTTP(w, r)
+			}
+			api := &API{Rules: []Rule{CalendarWindow(1, test.period, zone(t, test.zone))}, Skew: skew, Vendor: tells}
+			status, _ := callAPI(t, api, 1)
+			fatalIf(t, status != http.StatusOK, "status %d in the period before", status)
+			_, after := callAPI(t, api, 1)
+			fatalIf(t, after != "1", "a second before the period: Retry-After %q", after)
+			time.Sleep(time.Second)
+			for i, want := range test.want {
+				status, _ := callAPI(t, api, 1)
+				fatalIf(t, status != http.StatusOK, "at the beginning of period %d: status %d", i, status)
+				if _, after := callAPI(t, api, 1); after != strconv.Itoa(int(want.Seconds())) || length != want {
+					t.Fatalf("period %d: Retry-After %q, length %v, want %v", i, after, length, want)
 				}
-				// The bubble begins in the year 2000. Only its clock can be moved on.
-				skew := time.Until(begin.Add(-time.Second))
-				var length time.Duration
-				tells := func(w http.ResponseWriter, r *http.Request, d *Decision, next http.Handler) {
-					length = d.Counts[0].Window
-					next.ServeHTTP(w, r)
+				time.Sleep(want - 1)
+				if status, after := callAPI(t, api, 1); status != http.StatusTooManyRequests || after != "1" {
+					t.Fatalf("at the end of period %d: status %d, Retry-After %q", i, status, after)
 				}
-				api := &API{Rules: []Rule{CalendarWindow(1, test.period, zone(t, test.zone))}, Skew: skew, Vendor: tells}
-				if status, _ := callAPI(t, api, 1); status != http.StatusOK {
-					t.Fatalf("status %d in the period before", status)
-				}
-				if _, after := callAPI(t, api, 1); after != "1" {
-					t.Fatalf("a second before the period: Retry-After %q", after)
-				}
-				time.Sleep(time.Second)
-				for i, want := range test.want {
-					if status, _ := callAPI(t, api, 1); status != http.StatusOK {
-						t.Fatalf("at the beginning of period %d: status %d", i, status)
-					}
-					if _, after := callAPI(t, api, 1); after != strconv.Itoa(int(want.Seconds())) || length != want {
-						t.Fatalf("period %d: Retry-After %q, length %v, want %v", i, after, length, want)
-					}
-					time.Sleep(want - 1)
-					if status, after := callAPI(t, api, 1); status != http.StatusTooManyRequests || after != "1" {
-						t.Fatalf("at the end of period %d: status %d, Retry-After %q", i, status, after)
-					}
-					time.Sleep(1 * time.Nanosecond)
-				}
-			})
+				time.Sleep(1 * time.Nanosecond)
+			}
 		})
 	}
 }
@@ -138,12 +129,9 @@ func TestHistory_CheckCalendarAgreesWithZones(t *testing.T) {
 			latest = now
 		}
 		for period, h := range map[Period]*History{Day: &days, Month: &months} {
-			if err := h.CheckCalendar(2, period, z, 0); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
-			if n := h.Len(); n < 22 {
-				t.Errorf("%s: %d ends of a %v in a year", name, n, period)
-			}
+			errorIs(t, h.CheckCalendar(2, period, z, 0), nil, "%s", name)
+			n := h.Len()
+			errorIf(t, n < 22, "%s: %d ends of a %v in a year", name, n, period)
 		}
 	}
 }
@@ -155,20 +143,15 @@ func TestCalendarWindow_CountsByTheAPIsClock(t *testing.T) {
 			midnight := time.Now().Add(24 * time.Hour)
 			api := &API{Rules: []Rule{CalendarWindow(5, Day, time.UTC)}, Skew: skew}
 			time.Sleep(time.Until(midnight.Add(-skew - 1)))
-			if n := admits(t, api); n != 5 {
-				t.Errorf("skew %v: %d calls before the API's midnight, want 5", skew, n)
-			}
+			equal(t, admits(t, api), 5, "skew %v: calls before the API's midnight", skew)
 			time.Sleep(1 * time.Nanosecond)
-			if n := admits(t, api); n != 5 {
-				t.Errorf("skew %v: %d calls at the API's midnight, want 5", skew, n)
-			}
+			equal(t, admits(t, api), 5, "skew %v: calls at the API's midnight", skew)
 			if skew == 0 {
 				return
 			}
 			// All ten were on one day of the caller's clock, and the history keeps to that.
-			if err := api.Admitted().CheckCalendar(9, Day, time.UTC, 0); err == nil {
-				t.Errorf("skew %v: at most 9 in each day", skew)
-			}
+			err := api.Admitted().CheckCalendar(9, Day, time.UTC, 0)
+			errorIf(t, err == nil, "skew %v: at most 9 in each day", skew)
 		})
 	}
 }
@@ -206,9 +189,7 @@ func TestCalendarWindow_CountsUnitsAndKeys(t *testing.T) {
 		want(3, 429, 2, 31*day)
 		time.Sleep(1 * time.Nanosecond)
 		want(10, 200, 6, 29*day)
-		if count.Reset != 29*day {
-			t.Errorf("reset in %v, want 29 days", count.Reset)
-		}
+		errorIf(t, count.Reset != 29*day, "reset in %v, want 29 days", count.Reset)
 	})
 }
 
@@ -248,9 +229,8 @@ func TestHistory_CheckCalendarAgreesWithACount(t *testing.T) {
 			}
 			for n := max(1, most-1); n <= most+1; n++ {
 				err := h.CheckCalendar(float64(n), period, z, skew)
-				if (err != nil) != (most > n) {
-					t.Fatalf("%v, skew %v: at most %d in a %v, checked against %d: %v", all, skew, most, period, n, err)
-				}
+				fatalIf(t, (err != nil) != (most > n),
+					"%v, skew %v: at most %d in a %v, checked against %d: %v", all, skew, most, period, n, err)
 				excess, ok := errors.AsType[*Excess](err)
 				if ok && (excess.Over != float64(most-n) || excess.Departures != most || excess.Allowed != float64(n)) {
 					t.Fatalf("%v, skew %v: at most %d in a %v, checked against %d: %+v", all, skew, most, period, n, excess)
@@ -263,9 +243,7 @@ func TestHistory_CheckCalendarAgreesWithACount(t *testing.T) {
 			}
 		}
 	}
-	if broken < 1000 || kept < 1000 {
-		t.Errorf("%d broken laws and %d that were kept prove little", broken, kept)
-	}
+	errorIf(t, broken < 1000 || kept < 1000, "%d broken laws and %d that were kept prove little", broken, kept)
 }
 
 // CheckWindow compares the fullest window of a length with the limit.
@@ -278,13 +256,10 @@ func TestHistory_CheckWindowFindsTheFullest(t *testing.T) {
 			t.Errorf("at most %g in any %v: %v", most, length, err)
 		}
 		err := h.CheckWindow(most-1, length)
-		if excess, ok := errors.AsType[*Excess](err); !ok || excess.Over != 1 || excess.Units != most {
-			t.Errorf("at most %g in any %v: %v", most-1, length, err)
-		}
+		excess, ok := errors.AsType[*Excess](err)
+		errorIf(t, !ok || excess.Over != 1 || excess.Units != most, "at most %g in any %v: %v", most-1, length, err)
 	}
-	if err := new(History).CheckWindow(1, time.Second); err != nil {
-		t.Error(err)
-	}
+	errorIs(t, new(History).CheckWindow(1, time.Second), nil, "the error")
 }
 
 // The error of a window or a period has its beginning and its excess.
@@ -294,9 +269,7 @@ func TestExcess_NamesItsWindowOrPeriod(t *testing.T) {
 		"outboundtest: 5 units left within 2s from 2000-01-01T12:00:00Z, 1 above the 4 of any 1m0s":                                         h.CheckWindow(4, time.Minute),
 		"outboundtest: 5 units left within 2s from 2000-01-01T12:00:00Z, 3 above the 2 of the day that begins at 2000-01-01T00:00:00+09:00": h.CheckCalendar(2, Day, zone(t, "Asia/Tokyo"), 0),
 	} {
-		if err == nil || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
-		}
+		errorIf(t, err == nil || err.Error() != want, "got %v, want %s", err, want)
 	}
 }
 

@@ -20,22 +20,20 @@ func TestBy_EachKeyHasTheWholeLimit(t *testing.T) {
 		"FirstCallWindow": FirstCallWindow(2, time.Hour),
 		"SlidingLog":      SlidingLog(2, time.Hour),
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				api := &API{Rules: []Rule{rule.By(byPath)}}
-				for _, path := range []string{"/a", "/b"} {
-					tell(t, api, "GET", path, 0).want(t, 200)
-					tell(t, api, "GET", path, 0).want(t, 200)
-					tell(t, api, "GET", path, 0).want(t, 429)
-				}
-				for range 5 {
-					tell(t, api, "GET", "/", 0).want(t, 200)
-				}
-				api = &API{Rules: []Rule{rule.By(byPath).By(nil)}}
-				tell(t, api, "GET", "/a", 0).want(t, 200)
-				tell(t, api, "GET", "/b", 0).want(t, 200)
-				tell(t, api, "GET", "/c", 0).want(t, 429)
-			})
+		bubble(t, name, func(t *testing.T) {
+			api := &API{Rules: []Rule{rule.By(byPath)}}
+			for _, path := range []string{"/a", "/b"} {
+				tell(t, api, "GET", path, 0).want(t, 200)
+				tell(t, api, "GET", path, 0).want(t, 200)
+				tell(t, api, "GET", path, 0).want(t, 429)
+			}
+			for range 5 {
+				tell(t, api, "GET", "/", 0).want(t, 200)
+			}
+			api = &API{Rules: []Rule{rule.By(byPath).By(nil)}}
+			tell(t, api, "GET", "/a", 0).want(t, 200)
+			tell(t, api, "GET", "/b", 0).want(t, 200)
+			tell(t, api, "GET", "/c", 0).want(t, 429)
 		})
 	}
 }
@@ -55,9 +53,8 @@ func TestBy_CountsCallsInFlight(t *testing.T) {
 		for range 3 {
 			tell(t, api, "GET", "/a", 0).want(t, 200)
 		}
-		if r := api.Report(); r.InProgress != 0 || r.Peak != 7 {
-			t.Errorf("report %+v, want none in progress and a peak of 7", r)
-		}
+		r := api.Report()
+		errorIf(t, r.InProgress != 0 || r.Peak != 7, "report %+v, want none in progress and a peak of 7", r)
 	})
 }
 
@@ -76,13 +73,9 @@ func TestSettle_CountsWhatWasUsed(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				asked := rule.Of("units", func(*http.Request) float64 { return 4 })
 				api := &API{Rules: []Rule{asked.Settle(used(n))}}
-				if got := admits(t, api); got != want {
-					t.Errorf("%s: %d calls that use %g of 10 units, want %d", name, got, n, want)
-				}
+				equal(t, admits(t, api), want, "%s: calls that use %g of 10 units", name, n)
 				api = &API{Rules: []Rule{asked.Settle(used(n)).Settle(nil)}}
-				if got := admits(t, api); got != 2 {
-					t.Errorf("%s: %d calls that use what they ask for, want 2", name, got)
-				}
+				equal(t, admits(t, api), 2, "%s: calls that use what they ask for", name)
 			})
 		}
 	}

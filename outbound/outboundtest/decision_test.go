@@ -39,16 +39,10 @@ func TestDecision_HasTheStateOfEveryRule(t *testing.T) {
 			req, _ := http.NewRequest("GET", "http://api.example.com"+path, nil)
 			req.Header.Set("Cost", cost)
 			want.At = time.Now().UTC()
-			if _, err := api.RoundTrip(req); err != nil {
-				t.Fatal(err)
-			}
-			if !got.At.Equal(want.At) || got.At.Location() != time.UTC {
-				t.Errorf("at %v, want %v", got.At, want.At)
-			}
+			must(t, errOf(api.RoundTrip(req)))
+			errorIf(t, !got.At.Equal(want.At) || got.At.Location() != time.UTC, "at %v, want %v", got.At, want.At)
 			got.At = want.At
-			if !reflect.DeepEqual(got, want) {
-				t.Errorf("after %v\ngot  %+v\nwant %+v", time.Since(start), got, want)
-			}
+			errorIf(t, !reflect.DeepEqual(got, want), "after %v\ngot  %+v\nwant %+v", time.Since(start), got, want)
 		}
 		call("/a", "4", Decision{Counts: []Count{
 			{Unit: "calls", Window: 20 * time.Second, Limit: 40, Remaining: 39, Reset: time.Second / 2, Cost: 1, Used: 1},
@@ -82,14 +76,19 @@ func TestDecision_HasTheStateOfEveryRule(t *testing.T) {
 	})
 }
 
-// What remains is a whole number where sums of fractions round.
-func TestDecision_RemainingIsWholeDespiteRounding(t *testing.T) {
+// What remains is a whole number where sums of fractions round, and a reset is rounded up to the nanosecond.
+func TestDecision_RoundsRemainingAndReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := OpenAI(SlidingLog(2.3, time.Hour).Of("tokens", func(*http.Request) float64 { return 0.1 }))
 		for range 3 { // the sum is 0.30000000000000004
 			tell(t, api, "GET", "/", 0).want(t, 200, "X-RateLimit-Remaining-Tokens: 2")
 		}
 		tell(t, api, "GET", "/", 0).want(t, 200, "X-RateLimit-Remaining-Tokens: 1")
+		api = &API{Rules: []Rule{LeakyBucket(10, 3)}}
+		api.Vendor = func(_ http.ResponseWriter, _ *http.Request, d *Decision, _ http.Handler) {
+			equal(t, d.Counts[0].Reset, 333_333_334, "a reset after a third of a second, rounded up")
+		}
+		tell(t, api, "GET", "/", 0).want(t, 200)
 	})
 }
 
@@ -107,18 +106,5 @@ func TestDecision_LateAnswerIsOfTheArrival(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		wg.Wait()
-	})
-}
-
-// A reset is rounded up to the nanosecond.
-func TestDecision_ResetIsRoundedUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := &API{Rules: []Rule{LeakyBucket(10, 3)}}
-		api.Vendor = func(_ http.ResponseWriter, _ *http.Request, d *Decision, _ http.Handler) {
-			if got := d.Counts[0].Reset; got != 333_333_334 {
-				t.Errorf("reset after %v, want a third of a second and not a nanosecond less", got)
-			}
-		}
-		tell(t, api, "GET", "/", 0).want(t, 200)
 	})
 }

@@ -52,21 +52,17 @@ func checkAgainstEveryInterval(t *testing.T, points []point, capacity, leakRate,
 	err := historyOf(points).Check(float64(capacity), float64(leakRate), float64(slack))
 	worst := worstExcess(points, capacity, leakRate, slack)
 	if worst <= 0 {
-		if err != nil {
-			t.Fatalf("%v: kept the law (%d, %d, %d), but: %v", points, capacity, leakRate, slack, err)
-		}
+		fatalIf(t, err != nil, "%v: kept the law (%d, %d, %d), but: %v", points, capacity, leakRate, slack, err)
 		return
 	}
 	excess, ok := errors.AsType[*Excess](err)
 	if !ok {
 		t.Fatalf("%v: broke the law (%d, %d, %d) by %d billionths, not found: %v", points, capacity, leakRate, slack, worst, err)
 	}
-	if math.Abs(excess.Over*1e9-float64(worst)) > 1 {
-		t.Fatalf("%v: over by %g, want %d billionths", points, excess.Over, worst)
-	}
-	if math.Abs(excess.Units-excess.Allowed-excess.Over) > 1e-9 {
-		t.Fatalf("%v: %g units, %g allowed, but over by %g", points, excess.Units, excess.Allowed, excess.Over)
-	}
+	fatalIf(t, math.Abs(excess.Over*1e9-float64(worst)) > 1,
+		"%v: over by %g, want %d billionths", points, excess.Over, worst)
+	fatalIf(t, math.Abs(excess.Units-excess.Allowed-excess.Over) > 1e-9,
+		"%v: %g units, %g allowed, but over by %g", points, excess.Units, excess.Allowed, excess.Over)
 	var sum, n int64
 	for _, p := range points {
 		at := noon.Add(time.Duration(p.at) * time.Microsecond)
@@ -100,9 +96,8 @@ func TestHistory_CheckAgreesWithEveryInterval(t *testing.T) {
 			broken++
 		}
 	}
-	if broken < 2_000 || broken > 18_000 {
-		t.Errorf("%d of 20 000 histories broke the law: too few of one kind to prove much", broken)
-	}
+	errorIf(t, broken < 2_000 || broken > 18_000,
+		"%d of 20 000 histories broke the law: too few of one kind to prove much", broken)
 }
 
 // Check finds exactly the excess that a search of all intervals finds.
@@ -152,9 +147,8 @@ func TestHistory_CheckFindsANanosecond(t *testing.T) {
 				at = at.Add(gap)
 				h.Add(at, 1)
 			}
-			if err := h.Check(test.capacity, test.leakRate, test.slack); (err == nil) != test.kept {
-				t.Errorf("kept: want %v, got %v", test.kept, err)
-			}
+			err := h.Check(test.capacity, test.leakRate, test.slack)
+			errorIf(t, (err == nil) != test.kept, "kept: want %v, got %v", test.kept, err)
 		})
 	}
 }
@@ -172,16 +166,11 @@ func TestHistory_CheckForgivesRounding(t *testing.T) {
 			h.Add(place(i), 1)
 		}
 		slack := rate * 1e-9 // each is up to a nanosecond late
-		if err := h.Check(1, rate, slack); err != nil {
-			t.Errorf("%g per second: %v", rate, err)
-		}
-		if use := h.Use(1, rate); math.Abs(use-1) > 1e-4 {
-			t.Errorf("%g per second: use %g, want 1", rate, use)
-		}
+		errorIs(t, h.Check(1, rate, slack), nil, "%g per second", rate)
+		use := h.Use(1, rate)
+		errorIf(t, math.Abs(use-1) > 1e-4, "%g per second: use %g, want 1", rate, use)
 		h.Add(place(n).Add(-time.Microsecond), 1)
-		if err := h.Check(1, rate, slack); err == nil {
-			t.Errorf("%g per second: a departure 1 µs early is not found", rate)
-		}
+		errorIf(t, h.Check(1, rate, slack) == nil, "%g per second: a departure 1 µs early is not found", rate)
 	}
 }
 
@@ -196,24 +185,16 @@ func TestExcess_IsTheWorstWindow(t *testing.T) {
 	h.Add(noon.Add(11*time.Second+time.Minute), .5) // no excess
 	err := h.Check(1, 1, 0.25)
 	excess, ok := errors.AsType[*Excess](fmt.Errorf("wrapped: %w", err))
-	if !ok {
-		t.Fatalf("got %v, want an *Excess", err)
-	}
+	fatalIf(t, !ok, "got %v, want an *Excess", err)
 	want := Excess{
 		Window:  Window{Start: noon.Add(10 * time.Second), End: noon.Add(10500 * time.Millisecond), Units: 3.25, Departures: 3},
 		Allowed: 1.75, Over: 1.5, Capacity: 1, LeakRate: 1, Slack: 0.25,
 	}
-	if *excess != want {
-		t.Errorf("got  %+v\nwant %+v", *excess, want)
-	}
-	if span := excess.Span(); span != 500*time.Millisecond {
-		t.Errorf("span %v, want 500ms", span)
-	}
+	errorIf(t, *excess != want, "got  %+v\nwant %+v", *excess, want)
+	equal(t, excess.Span(), 500*time.Millisecond, "span")
 	text := "outboundtest: 3.25 units left within 500ms from 2000-01-01T12:00:10Z, " +
 		"1.5 above 1.75 (1 burst, 1/s, slack 0.25)"
-	if err.Error() != text {
-		t.Errorf("got  %s\nwant %s", err, text)
-	}
+	errorIf(t, err.Error() != text, "got  %s\nwant %s", err, text)
 }
 
 // The order of Add changes no result.
@@ -236,15 +217,12 @@ func TestHistory_AddInAnyOrder(t *testing.T) {
 			}
 			i++
 		}
-		if i != len(points) || h.Len() != len(points) {
-			t.Fatalf("%d departures, Len %d, want %d", i, h.Len(), len(points))
-		}
-		if got, want := h.Check(100, 10, 0).Error(), ordered.Check(100, 10, 0).Error(); got != want {
-			t.Fatalf("got  %s\nwant %s", got, want)
-		}
-		if h.Total() != ordered.Total() || h.Worst(5*time.Millisecond) != ordered.Worst(5*time.Millisecond) {
-			t.Fatal("windows depend on the order of adding")
-		}
+		fatalIf(t, i != len(points) || h.Len() != len(points),
+			"%d departures, Len %d, want %d", i, h.Len(), len(points))
+		got, want := h.Check(100, 10, 0).Error(), ordered.Check(100, 10, 0).Error()
+		fatalIf(t, got != want, "got  %s\nwant %s", got, want)
+		fatalIf(t, h.Total() != ordered.Total() || h.Worst(5*time.Millisecond) != ordered.Worst(5*time.Millisecond),
+			"windows depend on the order of adding")
 	}
 }
 
@@ -260,9 +238,7 @@ func TestHistory_AllIsASnapshot(t *testing.T) {
 			break
 		}
 	}
-	if sum != 6 || h.Len() != 8 {
-		t.Errorf("the loop saw %g units, want 6; %d departures, want 8", sum, h.Len())
-	}
+	errorIf(t, sum != 6 || h.Len() != 8, "the loop saw %g units, want 6; %d departures, want 8", sum, h.Len())
 }
 
 // Worst finds the window that a search of all windows finds.
@@ -291,49 +267,24 @@ func TestHistory_WorstAgreesWithEveryWindow(t *testing.T) {
 	}
 }
 
-// A window includes its beginning, and not its end.
-func TestHistory_WorstIsHalfOpen(t *testing.T) {
-	var h History
-	h.Add(noon, 1)
-	h.Add(noon.Add(time.Second), 1)
-	if w := h.Worst(time.Second); w != (Window{Start: noon, End: noon, Units: 1, Departures: 1}) {
-		t.Errorf("got %+v, want the first departure only", w)
+// A window includes its beginning, and not its end. Use is 1 for calls that leave as early as the limit allows. An empty
+// history has no window and no excess.
+func TestHistory_WorstAndUse(t *testing.T) {
+	var empty, two, early History
+	two.Add(noon, 1)
+	two.Add(noon.Add(time.Second), 1)
+	equal(t, two.Worst(time.Second), Window{Start: noon, End: noon, Units: 1, Departures: 1}, "the first departure only")
+	equal(t, two.Worst(time.Second+1), Window{Start: noon, End: noon.Add(time.Second), Units: 2, Departures: 2}, "both")
+	for i := range 13 { // three, and then each half second one
+		early.Add(noon.Add(time.Duration(max(0, i-2))*time.Second/2), 1)
 	}
-	if w := h.Worst(time.Second + 1); w.Units != 2 || w.Departures != 2 || w.Span() != time.Second {
-		t.Errorf("got %+v, want both", w)
-	}
-}
-
-// Use is 1 for calls that leave as early as the limit allows.
-func TestHistory_UseIsOneForTheEarliest(t *testing.T) {
-	var h History
-	for range 3 {
-		h.Add(noon, 1)
-	}
-	for i := range 10 {
-		h.Add(noon.Add(time.Duration(i+1)*time.Second/2), 1)
-	}
-	if use := h.Use(3, 2); use != 1 {
-		t.Errorf("use %g, want 1", use)
-	}
-	if use := h.Use(3, 4); use != 13.0/23 {
-		t.Errorf("use of twice the rate %g, want %g", use, 13.0/23)
-	}
-	if total := h.Total(); total.Units != 13 || total.Span() != 5*time.Second || total.Departures != 13 {
-		t.Errorf("total %+v, want 13 units in 5s", total)
-	}
-}
-
-// An empty history has no window and no excess.
-func TestHistory_EmptyIsWithinAnyLimit(t *testing.T) {
-	var h History
-	if err := h.Check(1, 1, 0); err != nil {
-		t.Errorf("check: %v", err)
-	}
-	if h.Worst(time.Second) != (Window{}) || h.Total() != (Window{}) || h.Use(1, 1) != 0 || h.Len() != 0 {
-		t.Error("an empty history has a window")
-	}
-	for range h.All() {
+	equal(t, early.Use(3, 2), 1, "use")
+	equal(t, early.Use(3, 4), 13.0/23, "use of twice the rate")
+	equal(t, early.Total(), Window{Start: noon, End: noon.Add(5 * time.Second), Units: 13, Departures: 13}, "the total")
+	errorIs(t, empty.Check(1, 1, 0), nil, "the check of an empty history")
+	errorIf(t, empty.Worst(time.Second) != (Window{}) || empty.Total() != (Window{}) || empty.Use(1, 1) != 0 || empty.Len() != 0,
+		"an empty history has a window")
+	for range empty.All() {
 		t.Error("an empty history has a departure")
 	}
 }
@@ -344,12 +295,9 @@ func TestHistory_CenturiesDoNotOverflow(t *testing.T) {
 	h.Add(noon, 1)
 	h.Add(noon.AddDate(-2000, 0, 0), 1) // taken as 292 years before
 	h.Add(noon.AddDate(+2000, 0, 0), 1)
-	if err := h.Check(1, 1, 0); err != nil {
-		t.Error(err)
-	}
-	if w := h.Worst(math.MaxInt64); w.Units != 1 {
-		t.Errorf("%g units in 292 years, want 1", w.Units)
-	}
+	errorIs(t, h.Check(1, 1, 0), nil, "the error")
+	w := h.Worst(math.MaxInt64)
+	errorIf(t, w.Units != 1, "%g units in 292 years, want 1", w.Units)
 	if w := h.Total(); !w.Start.Before(noon) || !w.End.After(noon) {
 		t.Errorf("total %+v", w)
 	}
@@ -375,9 +323,7 @@ func TestHistory_ConcurrentUse(t *testing.T) {
 		wg.Wait()
 		var last time.Time
 		for at := range h.All() {
-			if at.Before(last) {
-				t.Fatalf("%v after %v", at, last)
-			}
+			fatalIf(t, at.Before(last), "%v after %v", at, last)
 			last = at
 		}
 		if total := h.Total(); total.Units != 4000 || h.Len() != 4000 {

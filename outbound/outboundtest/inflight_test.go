@@ -58,9 +58,7 @@ func TestCalls_Check(t *testing.T) {
 		if most, _ := calls.Most(10 * time.Second); most != c.most || calls.Len() != len(c.flights) {
 			t.Errorf("%s: %d of %d calls, want %d of %d", c.name, most, calls.Len(), c.most, len(c.flights))
 		}
-		if err := calls.Check(c.most, 10*time.Second); err != nil {
-			t.Errorf("%s: %v", c.name, err)
-		}
+		errorIs(t, calls.Check(c.most, 10*time.Second), nil, "%s", c.name)
 		if err := calls.Check(c.most-1, 10*time.Second); err == nil || !strings.Contains(err.Error(), fmt.Sprint(c.most, " calls in flight at ")) {
 			t.Errorf("%s: one call too many is reported as %v", c.name, err)
 		}
@@ -108,8 +106,7 @@ func TestCalls_AgreesWithCountingEachSecond(t *testing.T) {
 			}
 			want = max(want, n)
 		}
-		if most, _ := callsOf(reached, flights...).Most(silence * time.Second); most != want {
-			t.Fatalf("%v, reached %v: %d in flight, want %d", flights, reached, most, want)
-		}
+		most, _ := callsOf(reached, flights...).Most(silence * time.Second)
+		fatalIf(t, most != want, "%v, reached %v: %d in flight, want %d", flights, reached, most, want)
 	}
 }

@@ -29,13 +29,9 @@ func TestLoad_FleetMakesEachCallOnce(t *testing.T) {
 		if r.Took != time.Since(start) || len(r.Waits) != 100 || r.Departures.Len() != 100 || r.Failed > 0 || r.Refused > 0 {
 			t.Errorf("%d admitted, %d departures, %d refused, %d failed, took %v", len(r.Waits), r.Departures.Len(), r.Refused, r.Failed, r.Took)
 		}
-		if err := r.Departures.CheckWindow(10, time.Second); err != nil {
-			t.Error(err)
-		}
+		errorIs(t, r.Departures.CheckWindow(10, time.Second), nil, "the error")
 		// Ten go every 1.01 s, and the last ten end with their calls.
-		if r.Took < 9*time.Second || r.Took > 10*time.Second {
-			t.Errorf("took %v", r.Took)
-		}
+		errorIf(t, r.Took < 9*time.Second || r.Took > 10*time.Second, "took %v", r.Took)
 		if !slices.IsSorted(r.Waits) || r.Wait(0) != 0 || r.Wait(1) != r.Waits[99] || r.Wait(1) > 3*time.Second {
 			t.Errorf("the waits are %v", r.Waits)
 		}
@@ -60,15 +56,12 @@ func TestLoad_RepeatsAfterRetryAfter(t *testing.T) {
 		bucket := outbound.Must(outbound.NewBucket("api", outbound.Limit{Capacity: 2, LeakRate: 2}))
 		r := outboundtest.Load{Calls: 3, Callers: 3, Cost: outbound.Cost{2}}.Run(t.Context(), bucket)
 		// One goes at once, two come back after 1 s, and one of them after another.
-		if r.Refused != 3 || r.Took.Round(time.Millisecond) != 2*time.Second {
-			t.Errorf("refused %d times, took %v", r.Refused, r.Took)
-		}
-		if w := r.Departures.Total(); w.Units != 6 || w.Departures != 3 {
-			t.Errorf("%+v", w)
-		}
-		if got := r.Wait(0.5).Round(time.Millisecond); got != time.Second {
-			t.Errorf("the median wait is %v, which leaves out what came before the refusal", got)
-		}
+		errorIf(t, r.Refused != 3 || r.Took.Round(time.Millisecond) != 2*time.Second,
+			"refused %d times, took %v", r.Refused, r.Took)
+		w := r.Departures.Total()
+		errorIf(t, w.Units != 6 || w.Departures != 3, "%+v", w)
+		got := r.Wait(0.5).Round(time.Millisecond)
+		errorIf(t, got != time.Second, "the median wait is %v, which leaves out what came before the refusal", got)
 	})
 }
 
@@ -86,20 +79,17 @@ func TestLoad_ReportsCallsGivenUp(t *testing.T) {
 		}
 		// A limiter that heeds no ctx, under one that has ended.
 		r = outboundtest.Load{Calls: 2}.Run(ctx, never{})
-		if r.Failed != 2 || r.Refused != 0 || !errors.Is(r.Err, outbound.ErrThrottled) {
-			t.Errorf("%d refused, %d failed: %v", r.Refused, r.Failed, r.Err)
-		}
+		errorIf(t, r.Failed != 2 || r.Refused != 0 || !errors.Is(r.Err, outbound.ErrThrottled),
+			"%d refused, %d failed: %v", r.Refused, r.Failed, r.Err)
 		// A cost that never has room.
 		r = outboundtest.Load{Calls: 5, Cost: outbound.Cost{3}}.Run(t.Context(), bucket)
-		if len(r.Waits) != 0 || r.Failed != 5 || !errors.Is(r.Err, outbound.ErrTooLarge) || r.Wait(0.5) != 0 {
-			t.Errorf("%d admitted, %d failed: %v", len(r.Waits), r.Failed, r.Err)
-		}
+		errorIf(t, len(r.Waits) != 0 || r.Failed != 5 || !errors.Is(r.Err, outbound.ErrTooLarge) || r.Wait(0.5) != 0,
+			"%d admitted, %d failed: %v", len(r.Waits), r.Failed, r.Err)
 		// Nobody knows when a call in progress ends.
 		busy := outbound.Must(outbound.NewBucket("api", outbound.InFlight(1)))
 		r = outboundtest.Load{Calls: 2, Callers: 2, Latency: time.Second}.Run(t.Context(), busy)
-		if len(r.Waits) != 1 || r.Failed != 1 || !errors.Is(r.Err, outbound.ErrThrottled) {
-			t.Errorf("%d admitted, %d failed: %v", len(r.Waits), r.Failed, r.Err)
-		}
+		errorIf(t, len(r.Waits) != 1 || r.Failed != 1 || !errors.Is(r.Err, outbound.ErrThrottled),
+			"%d admitted, %d failed: %v", len(r.Waits), r.Failed, r.Err)
 	})
 }
 
@@ -122,9 +112,7 @@ func TestLoad_InvalidPanics(t *testing.T) {
 	} {
 		func() {
 			defer func() {
-				if recover() == nil {
-					t.Errorf("%s: no panic", name)
-				}
+				errorIf(t, recover() == nil, "%s: no panic", name)
 			}()
 			f()
 		}()

@@ -17,9 +17,8 @@ func TestPenalty_AfterTooManyOffencesInAWindow(t *testing.T) {
 		call := func(at time.Duration, status int, after string) {
 			t.Helper()
 			time.Sleep(at)
-			if s, a := callAPI(t, api, 1); s != status || a != after {
-				t.Errorf("status %d, Retry-After %q, want %d, %q", s, a, status, after)
-			}
+			s, a := callAPI(t, api, 1)
+			errorIf(t, s != status || a != after, "status %d, Retry-After %q, want %d, %q", s, a, status, after)
 		}
 		call(0, 200, "")
 		call(0, 429, "1")
@@ -71,9 +70,8 @@ func TestPenalty_OutlivesSetRules(t *testing.T) {
 		api.SetRules(rules...)
 		time.Sleep(time.Hour - 1) // the log is empty a nanosecond later, and so is the penalty
 		api.SetRules(rules[1])
-		if status, after := callAPI(t, api, 1); status != 429 || after != "1" {
-			t.Errorf("status %d, Retry-After %q, want 429 with 1", status, after)
-		}
+		status, after := callAPI(t, api, 1)
+		errorIf(t, status != 429 || after != "1", "status %d, Retry-After %q, want 429 with 1", status, after)
 	})
 }
 
@@ -103,12 +101,8 @@ func TestPenalty_InterimAnswerIsNoOffence(t *testing.T) {
 	defer server.Close()
 	for range 2 {
 		res, err := server.Client().Get(server.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		res.Body.Close()
-		if res.StatusCode != http.StatusOK {
-			t.Errorf("status %d, want 200", res.StatusCode)
-		}
+		errorIf(t, res.StatusCode != http.StatusOK, "status %d, want 200", res.StatusCode)
 	}
 }

@@ -4,14 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"go/ast"
-	"go/parser"
 	"io/fs"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -66,9 +64,7 @@ func TestRecommended_LimitsAreNeverRefused(t *testing.T) {
 		t.Skip("a long simulation: others race what it runs")
 	}
 	all := recommended(t, filepath.Join("..", ".."))
-	if len(all) < 12 {
-		t.Errorf("only %d recommendations found", len(all))
-	}
+	errorIf(t, len(all) < 12, "only %d recommendations found", len(all))
 	tried := map[string]bool{}
 	for _, a := range all {
 		one := fmt.Sprint(a.vendor, a.limits, a.profile)
@@ -77,9 +73,7 @@ func TestRecommended_LimitsAreNeverRefused(t *testing.T) {
 		}
 		tried[one] = true
 		t.Run(a.where+"/"+a.vendor, func(t *testing.T) {
-			if subjects[a.vendor].api == nil {
-				t.Fatalf("there is no API to try %v", a.limits)
-			}
+			fatalIf(t, subjects[a.vendor].api == nil, "there is no API to try %v", a.limits)
 			most := 1_500
 			if a.vendor == "github" {
 				most = 5_500 // more than in its hour
@@ -124,9 +118,8 @@ func TestRecommended_EndpointsWithinATotal(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if r := api.Report(); r.Refused > 0 {
-			t.Errorf("%d of %d calls refused", r.Refused, r.Arrivals)
-		}
+		r := api.Report()
+		errorIf(t, r.Refused > 0, "%d of %d calls refused", r.Refused, r.Arrivals)
 	})
 }
 
@@ -185,30 +178,17 @@ var (
 // recommended finds what the tree below root recommends: a line "Vendor: limits" in a comment, a bucket with a vendor's
 // name in a comment, a page or an example, and the limits of the proxy.
 func recommended(t *testing.T, root string) (all []advice) {
+	var lists []string
 	add := func(where, vendor, limits string) {
 		name := strings.ToLower(vendor)
 		p, ok := profile.ByName(name)
 		if subjects[name].api == nil && !ok {
 			return // no vendor
 		}
-		expr, err := parser.ParseExpr("f(" + limits + ")")
-		if err != nil {
-			t.Errorf("%s: %s: %v", where, limits, err)
-			return
+		if !strings.Contains(where, "profile") {
+			p = nil // only there the limits need the headers
 		}
-		a := advice{vendor: name, where: where}
-		if strings.Contains(where, "profile") {
-			a.profile = p // its limits need the headers
-		}
-		for _, arg := range expr.(*ast.CallExpr).Args {
-			if l, ok := eval(arg).(outbound.Limit); ok {
-				a.limits = append(a.limits, l)
-			} else {
-				t.Errorf("%s: the limits of %s are unclear: %s", where, vendor, limits)
-				return
-			}
-		}
-		all = append(all, a)
+		all, lists = append(all, advice{vendor: name, where: where, profile: p}), append(lists, limits)
 	}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		name := d.Name()
@@ -233,8 +213,9 @@ func recommended(t *testing.T, root string) (all []advice) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
+	must(t, err)
+	for i, limits := range evaluated(t, root, lists) {
+		all[i].limits = limits
 	}
 	const proxy = "examples/proxy/limits.json"
 	text, err := os.ReadFile(filepath.Join(root, proxy))
@@ -242,9 +223,7 @@ func recommended(t *testing.T, root string) (all []advice) {
 		Limits  []outbound.Limit
 		Profile string
 	}
-	if err != nil || json.Unmarshal(text, &apis) != nil {
-		t.Fatalf("%s: %v", text, err)
-	}
+	fatalIf(t, err != nil || json.Unmarshal(text, &apis) != nil, "%s: %v", text, err)
 	for name, api := range apis {
 		if p, ok := profile.ByName(api.Profile); ok {
 			all = append(all, advice{name, proxy, api.Limits, p})
@@ -268,97 +247,41 @@ func balanced(call string) int {
 	return len(call)
 }
 
-// eval evaluates an expression of a text: a limit, a number, a time zone or a string. It returns nil for another one.
-func eval(e ast.Expr) any {
-	number := func(e ast.Expr) float64 { n, _ := eval(e).(float64); return n }
-	switch e := e.(type) {
-	case *ast.BasicLit:
-		if n, err := strconv.ParseFloat(strings.ReplaceAll(e.Value, "_", ""), 64); err == nil {
-			return n
-		}
-		return e.Value
-	case *ast.BinaryExpr:
-		if x, y := number(e.X), number(e.Y); e.Op.String() == "*" {
-			return x * y
-		} else if e.Op.String() == "/" {
-			return x / y
-		}
-	case *ast.Ident:
-		switch e.Name {
-		case "requests", "calls":
-			return 0.
-		case "tokens", "input":
-			return 1.
-		case "output":
-			return 2.
-		case "zone":
-			return time.UTC
-		case "pacific":
-			zone, _ := time.LoadLocation("America/Los_Angeles")
-			return zone
-		}
-	case *ast.SelectorExpr:
-		if d, ok := map[string]time.Duration{"Second": time.Second, "Minute": time.Minute, "Hour": time.Hour}[e.Sel.Name]; ok {
-			return float64(d)
-		}
-		if e.Sel.Name == "UTC" {
-			return time.UTC
-		}
-	case *ast.CompositeLit:
-		var l outbound.Limit
-		for _, field := range e.Elts {
-			switch kv := field.(*ast.KeyValueExpr); fmt.Sprint(kv.Key) {
-			case "Capacity":
-				l.Capacity = number(kv.Value)
-			case "LeakRate":
-				l.LeakRate = number(kv.Value)
-			}
-		}
-		return l
-	case *ast.CallExpr:
-		return evalCall(e, number)
-	}
-	return nil
-}
+// evaluated runs a program with lists of limits as texts have them, and returns what they are.
+func evaluated(t *testing.T, root string, lists []string) (all [][]outbound.Limit) {
+	t.Helper()
+	const program = `package main
 
-func evalCall(e *ast.CallExpr, number func(ast.Expr) float64) any {
-	name, on := "", any(nil)
-	switch f := e.Fun.(type) {
-	case *ast.Ident:
-		name = f.Name
-	case *ast.SelectorExpr:
-		name, on = f.Sel.Name, eval(f.X)
-	}
-	n := number(e.Args[0])
-	if l, ok := on.(outbound.Limit); ok {
-		switch name {
-		case "Of":
-			return l.Of(int(n), strings.Trim(fmt.Sprint(eval(e.Args[1])), `"`))
-		case "Burst":
-			return l.Burst(n)
-		}
-		return nil
-	}
-	switch name {
-	case "PerSecond":
-		return outbound.PerSecond(n)
-	case "PerMinute":
-		return outbound.PerMinute(n)
-	case "PerHour":
-		return outbound.PerHour(n)
-	case "InFlight":
-		return outbound.InFlight(int(n))
-	case "Window":
-		return outbound.Window(n, time.Duration(number(e.Args[1])))
-	case "Daily", "Monthly":
-		zone, ok := eval(e.Args[1]).(*time.Location)
-		if !ok {
-			return nil
-		}
-		if name == "Daily" {
-			return outbound.Daily(n, zone)
-		}
-		return outbound.Monthly(n, zone)
-	}
-	return nil
+import (
+	"encoding/json"
+	"os"
+	"time"
+
+	"github.com/dripfeed/dripfeed/outbound"
+	. "github.com/dripfeed/dripfeed/outbound"
+)
+
+// What the texts call so.
+const requests, calls, tokens, input, output = 0, 0, 1, 1, 2
+
+var (
+	_          outbound.Limit
+	zone       = time.UTC
+	pacific, _ = time.LoadLocation("America/Los_Angeles")
+)
+
+func main() {
+	_ = json.NewEncoder(os.Stdout).Encode([][]Limit{{%s}})
+}
+`
+	file := filepath.Join(t.TempDir(), "main.go")
+	must(t, os.WriteFile(file, fmt.Appendf(nil, program, strings.Join(lists, "},\n\t\t{")), 0o600))
+	cmd := exec.Command("go", "run", file)
+	cmd.Dir = root
+	var faults strings.Builder
+	cmd.Stderr = &faults
+	out, err := cmd.Output()
+	fatalIf(t, err != nil, "limits are unclear: %v\n%s%q", err, faults.String(), lists)
+	must(t, json.Unmarshal(out, &all))
+	return all
 }

@@ -63,44 +63,32 @@ func TestRoundTrip_ClosesTheBodyOnEveryPath(t *testing.T) {
 		{name: "the handler exits", api: &API{Next: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { runtime.Goexit() })}},
 	}
 	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithCancel(t.Context())
+		bubble(t, test.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if test.timeout > 0 {
+				ctx, cancel = context.WithTimeout(ctx, test.timeout)
 				defer cancel()
-				if test.timeout > 0 {
-					ctx, cancel = context.WithTimeout(ctx, test.timeout)
-					defer cancel()
-				}
-				if test.ended {
-					cancel()
-				}
-				body := &countingBody{Reader: *strings.NewReader("hello")}
-				req, err := http.NewRequestWithContext(ctx, "POST", "http://api.example.com/", body)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if test.noURL {
-					req.URL = nil
-				}
-				res, err := test.api.RoundTrip(req)
-				if (res == nil) == (err == nil) {
-					t.Fatalf("response %v and error %v, want exactly one", res, err)
-				}
-				if (test.status == 0) != (err != nil) || res != nil && res.StatusCode != test.status {
-					t.Errorf("got %v, %v, want status %d", res, err, test.status)
-				}
-				if err != nil && !strings.Contains(err.Error(), test.err) {
-					t.Errorf("error %v, want %q", err, test.err)
-				}
-				time.Sleep(2 * time.Second) // a handler may still hold it
-				synctest.Wait()
-				if body.closed != 1 {
-					t.Errorf("body closed %d times, want once", body.closed)
-				}
-				if r := test.api.Report(); r.InProgress != 0 {
-					t.Errorf("report %+v, want no call in progress", r)
-				}
-			})
+			}
+			if test.ended {
+				cancel()
+			}
+			body := &countingBody{Reader: *strings.NewReader("hello")}
+			req, err := http.NewRequestWithContext(ctx, "POST", "http://api.example.com/", body)
+			must(t, err)
+			if test.noURL {
+				req.URL = nil
+			}
+			res, err := test.api.RoundTrip(req)
+			fatalIf(t, (res == nil) == (err == nil), "response %v and error %v, want exactly one", res, err)
+			errorIf(t, (test.status == 0) != (err != nil) || res != nil && res.StatusCode != test.status,
+				"got %v, %v, want status %d", res, err, test.status)
+			errorIf(t, err != nil && !strings.Contains(err.Error(), test.err), "error %v, want %q", err, test.err)
+			time.Sleep(2 * time.Second) // a handler may still hold it
+			synctest.Wait()
+			errorIf(t, body.closed != 1, "body closed %d times, want once", body.closed)
+			r := test.api.Report()
+			errorIf(t, r.InProgress != 0, "report %+v, want no call in progress", r)
 		})
 	}
 }
@@ -118,27 +106,22 @@ func TestRoundTrip_EndOfContextHasItsCause(t *testing.T) {
 		"handler":              {Rules: []Rule{InFlight(1)}, Next: sleepy(time.Minute)},
 		"handler that notices": {Rules: []Rule{InFlight(1)}, Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() })},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				begin := time.Now()
-				ctx, cancel := context.WithCancelCause(t.Context())
-				time.AfterFunc(time.Second, func() { cancel(cause) })
-				req, _ := http.NewRequestWithContext(ctx, "GET", "http://api.example.com/", nil)
-				if res, err := api.RoundTrip(req); res != nil || err != cause || time.Since(begin) != time.Second {
-					t.Errorf("got %v, %v after %v, want the cause after 1s", res, err, time.Since(begin))
-				}
-				if res, err := api.RoundTrip(req); res != nil || err != cause {
-					t.Errorf("got %v, %v, want the cause again", res, err)
-				}
-				if n := api.Report().Arrivals; n != 1 {
-					t.Errorf("%d arrivals, want 1: the second call had ended before it was made", n)
-				}
-				time.Sleep(2 * time.Minute)
-				synctest.Wait()
-				if r := api.Report(); r.InProgress != 0 {
-					t.Errorf("report %+v, want no call in progress", r)
-				}
-			})
+		bubble(t, name, func(t *testing.T) {
+			begin := time.Now()
+			ctx, cancel := context.WithCancelCause(t.Context())
+			time.AfterFunc(time.Second, func() { cancel(cause) })
+			req, _ := http.NewRequestWithContext(ctx, "GET", "http://api.example.com/", nil)
+			if res, err := api.RoundTrip(req); res != nil || err != cause || time.Since(begin) != time.Second {
+				t.Errorf("got %v, %v after %v, want the cause after 1s", res, err, time.Since(begin))
+			}
+			if res, err := api.RoundTrip(req); res != nil || err != cause {
+				t.Errorf("got %v, %v, want the cause again", res, err)
+			}
+			equal(t, api.Report().Arrivals, 1, "arrivals: the second call had ended before it was made")
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+			r := api.Report()
+			errorIf(t, r.InProgress != 0, "report %+v, want no call in progress", r)
 		})
 	}
 }
@@ -158,9 +141,8 @@ func TestRoundTrip_EndOfCtxWinsOverAnAnswer(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			api := &API{Next: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { cancel() })}
 			req := (&http.Request{URL: mustURL("http://api.example.com/")}).WithContext(lateDone{ctx})
-			if res, err := api.RoundTrip(req); res != nil || err != context.Canceled {
-				t.Fatalf("got %v, %v, want context.Canceled", res, err)
-			}
+			res, err := api.RoundTrip(req)
+			fatalIf(t, res != nil || err != context.Canceled, "got %v, %v, want context.Canceled", res, err)
 		}
 	})
 }
@@ -175,23 +157,19 @@ func TestRoundTrip_HandlerGoesOn(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 			read, err := io.ReadAll(r.Body)
-			if string(read) != "hello" || err != nil || body.closed != 0 {
-				t.Errorf("read %q, %v, closed %d times, want an open body", read, err, body.closed)
-			}
+			errorIf(t, string(read) != "hello" || err != nil || body.closed != 0,
+				"read %q, %v, closed %d times, want an open body", read, err, body.closed)
 		})}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		req, _ := http.NewRequestWithContext(ctx, "POST", "http://api.example.com/", body)
-		if _, err := api.RoundTrip(req); err != context.DeadlineExceeded {
-			t.Errorf("got %v, want a timeout", err)
-		}
+		_, err := api.RoundTrip(req)
+		errorIf(t, err != context.DeadlineExceeded, "got %v, want a timeout", err)
 		tell(t, api, "GET", "/", 0).want(t, 429)
 		time.Sleep(59 * time.Second)
 		synctest.Wait()
 		tell(t, api, "GET", "/", 0).want(t, 200)
-		if body.closed != 1 {
-			t.Errorf("body closed %d times, want once", body.closed)
-		}
+		errorIf(t, body.closed != 1, "body closed %d times, want once", body.closed)
 	})
 }
 
@@ -207,23 +185,16 @@ func TestRoundTrip_DoesNotModifyTheRequest(t *testing.T) {
 	body := &countingBody{}
 	newRequest := func() *http.Request {
 		req, err := http.NewRequest("POST", "http://user:secret@api.example.com/a%2Fb?c=d#e", body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		req.Header.Set("X-Mine", "1")
 		return req
 	}
 	req := newRequest()
 	res, err := (&API{Next: vandal}).RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := newRequest(); !reflect.DeepEqual(req, want) {
-		t.Errorf("got  %+v\nwant %+v", req, want)
-	}
-	if res.Request != req {
-		t.Error("the response does not carry the request")
-	}
+	must(t, err)
+	want := newRequest()
+	errorIf(t, !reflect.DeepEqual(req, want), "got  %+v\nwant %+v", req, want)
+	errorIf(t, res.Request != req, "the response does not carry the request")
 }
 
 // Next gets the request as a server's handler does.
@@ -235,17 +206,13 @@ func TestRoundTrip_HandlerSeesAServersRequest(t *testing.T) {
 		got, read = r, string(body)
 	})}
 	req, _ := http.NewRequest("", "http://user:secret@api.example.com/a%2Fb?c=d#e", strings.NewReader("hello"))
-	if _, err := api.RoundTrip(req); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(api.RoundTrip(req)))
 	if got.Method != "GET" || got.Host != "api.example.com" || got.RequestURI != "/a%2Fb?c=d" || got.URL.String() != "/a%2Fb?c=d" ||
 		got.ContentLength != 5 || read != "hello" || got.RemoteAddr == "" {
 		t.Errorf("got %+v with body %q", got, read)
 	}
 	// A RoundTripper may get as little as this.
-	if _, err := api.RoundTrip(&http.Request{URL: mustURL("http://api.example.com")}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(api.RoundTrip(&http.Request{URL: mustURL("http://api.example.com")})))
 	if got.Method != "GET" || got.Header == nil || got.Body == nil || got.URL.Path != "" || got.RequestURI != "/" {
 		t.Errorf("got %+v", got)
 	}
@@ -274,13 +241,9 @@ func TestRoundTrip_ResponseIsAClients(t *testing.T) {
 				w.WriteHeader(test.status)
 				io.WriteString(w, "hello")
 			})}).RoundTrip(req)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			body, err := io.ReadAll(res.Body)
-			if err != nil || res.Body.Close() != nil {
-				t.Fatal("the body cannot be read and closed")
-			}
+			fatalIf(t, err != nil || res.Body.Close() != nil, "the body cannot be read and closed")
 			if res.StatusCode != test.status || res.Status != test.text || string(body) != test.body ||
 				res.ContentLength != test.length || res.Header.Get("X-Answer") != "yes" || res.Proto != "HTTP/1.1" || res.Request != req {
 				t.Errorf("got %+v with body %q", res, body)

@@ -1,6 +1,8 @@
 package outboundtest_test
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -100,25 +102,23 @@ func TestRule_ExactToTheNanosecond(t *testing.T) {
 		{"nothing passes a full log", SlidingLog(3, s), []step{{0, 3, ""}, {0, 0, ""}, {0, 1, "1"}}},
 	}
 	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				midnight := time.Now()
-				api := rulesOf(test.rule)
-				for i, step := range test.steps {
-					time.Sleep(time.Until(midnight.Add(step.at)))
-					want, wantAfter := http.StatusTooManyRequests, step.retryAfter
-					if wantAfter == "" {
-						want = http.StatusOK
-					}
-					if wantAfter == "never" {
-						wantAfter = ""
-					}
-					if status, after := callAPI(t, api, step.cost); status != want || after != wantAfter {
-						t.Fatalf("step %d, %g units at %v: status %d, Retry-After %q, want %d, %q",
-							i, step.cost, step.at, status, after, want, wantAfter)
-					}
+		bubble(t, test.name, func(t *testing.T) {
+			midnight := time.Now()
+			api := rulesOf(test.rule)
+			for i, step := range test.steps {
+				time.Sleep(time.Until(midnight.Add(step.at)))
+				want, wantAfter := http.StatusTooManyRequests, step.retryAfter
+				if wantAfter == "" {
+					want = http.StatusOK
 				}
-			})
+				if wantAfter == "never" {
+					wantAfter = ""
+				}
+				if status, after := callAPI(t, api, step.cost); status != want || after != wantAfter {
+					t.Fatalf("step %d, %g units at %v: status %d, Retry-After %q, want %d, %q",
+						i, step.cost, step.at, status, after, want, wantAfter)
+				}
+			}
 		})
 	}
 }
@@ -154,33 +154,30 @@ func TestRule_AgreesWithAllEarlierCalls(t *testing.T) {
 		}},
 	}
 	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				random := rand.New(rand.NewPCG(7, 8))
-				for range 200 {
-					time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
-					begin := time.Now()
-					api := rulesOf(test.rule)
-					var admitted []point
-					refused := 0
-					for range 25 {
-						time.Sleep(step * time.Duration(random.IntN(4)))
-						p := point{at: time.Since(begin).Microseconds(), units: 1 + random.Int64N(4)}
-						want := http.StatusOK
-						if !test.fits(admitted, p) {
-							want, refused = http.StatusTooManyRequests, refused+1
-						} else {
-							admitted = append(admitted, p)
-						}
-						if status, _ := callAPI(t, api, float64(p.units)); status != want {
-							t.Fatalf("after %v: %v: status %d, want %d", admitted, p, status, want)
-						}
+		bubble(t, test.name, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(7, 8))
+			for range 200 {
+				time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
+				begin := time.Now()
+				api := rulesOf(test.rule)
+				var admitted []point
+				refused := 0
+				for range 25 {
+					time.Sleep(step * time.Duration(random.IntN(4)))
+					p := point{at: time.Since(begin).Microseconds(), units: 1 + random.Int64N(4)}
+					want := http.StatusOK
+					if !test.fits(admitted, p) {
+						want, refused = http.StatusTooManyRequests, refused+1
+					} else {
+						admitted = append(admitted, p)
 					}
-					if r := api.Report(); r.Refused != refused || r.Admitted != len(admitted) || r.Arrivals != 25 {
-						t.Fatalf("report %+v, want %d refused of 25", r, refused)
-					}
+					status, _ := callAPI(t, api, float64(p.units))
+					fatalIf(t, status != want, "after %v: %v: status %d, want %d", admitted, p, status, want)
 				}
-			})
+				if r := api.Report(); r.Refused != refused || r.Admitted != len(admitted) || r.Arrivals != 25 {
+					t.Fatalf("report %+v, want %d refused of 25", r, refused)
+				}
+			}
 		})
 	}
 }
@@ -208,9 +205,7 @@ func TestRetryAfter_IsTheFirstSecondThatAdmits(t *testing.T) {
 				cost := traffic.Float64()
 				if _, after := callAPI(t, api, cost); after != "" {
 					seconds, err := strconv.Atoi(after)
-					if err != nil || seconds < 1 {
-						t.Fatalf("Retry-After %q", after)
-					}
+					fatalIf(t, err != nil || seconds < 1, "Retry-After %q", after)
 					time.Sleep(time.Duration(seconds)*time.Second - early)
 					status, _ := callAPI(t, api, cost)
 					return status == http.StatusOK, time.Duration(seconds) * time.Second
@@ -219,23 +214,19 @@ func TestRetryAfter_IsTheFirstSecondThatAdmits(t *testing.T) {
 			return true, 0 // never refused
 		}
 		synctest.Test(t, func(t *testing.T) {
-			if admitted, waited := traffic(t, 0); !admitted {
-				t.Errorf("%v: refused again after waiting for %v as told", rules, waited)
-			}
+			admitted, waited := traffic(t, 0)
+			errorIf(t, !admitted, "%v: refused again after waiting for %v as told", rules, waited)
 		})
 		synctest.Test(t, func(t *testing.T) {
 			admitted, waited := traffic(t, time.Second)
-			if admitted && waited > 0 {
-				t.Errorf("%v: told to wait for %v, but admitted a second earlier", rules, waited)
-			}
+			errorIf(t, admitted && waited > 0,
+				"%v: told to wait for %v, but admitted a second earlier", rules, waited)
 			if waited > time.Second {
 				long++
 			}
 		})
 	}
-	if long < 50 {
-		t.Errorf("only %d of 400 refusals were for more than a second", long)
-	}
+	errorIf(t, long < 50, "only %d of 400 refusals were for more than a second", long)
 }
 
 // A call that one rule refuses counts in no other.
@@ -270,9 +261,8 @@ func TestRule_SeveralCountACallTogether(t *testing.T) {
 		want(time.Second, 0, 200, "") // no tokens left, and none wanted
 		want(time.Second, 0, 200, "")
 		want(0, 0, 429, "3597") // the log's wait is the longest
-		if r := api.Report(); r.Admitted != 5 || r.Arrivals != 5+62 || r.Refused != 62 {
-			t.Errorf("report %+v", r)
-		}
+		r := api.Report()
+		errorIf(t, r.Admitted != 5 || r.Arrivals != 5+62 || r.Refused != 62, "report %+v", r)
 	})
 }
 
@@ -282,9 +272,8 @@ func TestRule_MayServeSeveralAPIs(t *testing.T) {
 		rule := SlidingLog(1, time.Second)
 		for range 2 {
 			api := &API{Rules: []Rule{rule}}
-			if status, _ := callAPI(t, api, 1); status != http.StatusOK {
-				t.Error("a rule carried its count from one API to another")
-			}
+			status, _ := callAPI(t, api, 1)
+			errorIf(t, status != http.StatusOK, "a rule carried its count from one API to another")
 		}
 	})
 }
@@ -312,9 +301,8 @@ func TestRule_ExtremeNumbers(t *testing.T) {
 					}
 				}
 			}
-			if r := api.Report(); r.Refused == 0 {
-				t.Errorf("%v: nothing refused", rule)
-			}
+			r := api.Report()
+			errorIf(t, r.Refused == 0, "%v: nothing refused", rule)
 		}
 	})
 }
@@ -333,9 +321,7 @@ func TestRule_String(t *testing.T) {
 		"3 calls in progress":                                 InFlight(3),
 		"no rule":                                             {},
 	} {
-		if got := rule.String(); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		equal(t, rule.String(), want, "the words")
 	}
 }
 
@@ -371,15 +357,62 @@ func TestRule_PanicsOnInvalidNumbers(t *testing.T) {
 	wantPanic(t, "after 0 offences", func() { Penalty(0, 1, 1, nil) })
 }
 
+// must ends the test if err is not nil.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// errorIf reports a fault, and the test goes on.
+func errorIf(t testing.TB, fault bool, format string, args ...any) {
+	if fault {
+		t.Helper()
+		t.Errorf(format, args...)
+	}
+}
+
+// fatalIf reports a fault, and ends the test.
+func fatalIf(t testing.TB, fault bool, format string, args ...any) {
+	if fault {
+		t.Helper()
+		t.Fatalf(format, args...)
+	}
+}
+
+// equal reports the value that the words name if it is another than want.
+func equal[T comparable](t testing.TB, got, want T, words string, args ...any) {
+	if got != want {
+		t.Helper()
+		t.Errorf("%s: %v, want %v", fmt.Sprintf(words, args...), got, want)
+	}
+}
+
+// errorIs reports an error that is not want, which may be nil.
+func errorIs(t testing.TB, err, want error, words string, args ...any) {
+	if !errors.Is(err, want) {
+		t.Helper()
+		t.Errorf("%s: %v, want %v", fmt.Sprintf(words, args...), err, want)
+	}
+}
+
+// errOf returns the error of a call that returns a value as well.
+func errOf[T any](_ T, err error) error { return err }
+
+// bubble runs a subtest in fake time.
+func bubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}
+
 // wantPanic expects a panic of this package that says the words.
 func wantPanic(t *testing.T, words string, f func()) {
 	t.Helper()
 	defer func() {
 		t.Helper()
 		text, _ := recover().(string)
-		if !strings.HasPrefix(text, "outboundtest: ") || !strings.Contains(text, words) {
-			t.Errorf("got panic %q, want one that says %q", text, words)
-		}
+		errorIf(t, !strings.HasPrefix(text, "outboundtest: ") || !strings.Contains(text, words),
+			"got panic %q, want one that says %q", text, words)
 	}()
 	f()
 }

@@ -57,22 +57,16 @@ func TestSetRules_KeepsWhatWasCounted(t *testing.T) {
 		{"a penalty", Penalty(1, s, time.Minute, nil), Penalty(5, s, time.Minute, nil), 0, 1000, 0, 1000},
 	}
 	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				api := &API{Rules: []Rule{test.old}}
-				for range 5 {
-					callAPI(t, api, 1)
-				}
-				time.Sleep(test.pause)
-				api.SetRules(test.new)
-				if n := admits(t, api); n != test.want {
-					t.Errorf("%d calls after the change, want %d", n, test.want)
-				}
-				time.Sleep(test.later)
-				if n := admits(t, api); n != test.wantThen {
-					t.Errorf("%d calls %v later, want %d", n, test.later, test.wantThen)
-				}
-			})
+		bubble(t, test.name, func(t *testing.T) {
+			api := &API{Rules: []Rule{test.old}}
+			for range 5 {
+				callAPI(t, api, 1)
+			}
+			time.Sleep(test.pause)
+			api.SetRules(test.new)
+			equal(t, admits(t, api), test.want, "calls after the change")
+			time.Sleep(test.later)
+			equal(t, admits(t, api), test.wantThen, "calls %v later", test.later)
 		})
 	}
 }
@@ -86,9 +80,7 @@ func TestSetRules_MatchesSeveralRulesOfAKind(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		api.SetRules(SlidingLog(20, time.Hour), SlidingLog(30, time.Hour), SlidingLog(100, time.Second)) // in another order
-		if n := admits(t, api); n != 12 {
-			t.Errorf("%d calls, want 12: 8 of 20 were counted in this hour", n)
-		}
+		equal(t, admits(t, api), 12, "calls: 8 of 20 were counted in this hour")
 	})
 }
 
@@ -125,55 +117,32 @@ func TestSetRules_KeepsKeysAndCallsInProgress(t *testing.T) {
 	})
 }
 
-// Before the first call SetRules replaces even an invalid rule.
-func TestSetRules_BeforeTheFirstCall(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := &API{Rules: []Rule{{}}} // the zero Rule: the API must not look at it
-		api.SetRules(SlidingLog(3, time.Second))
-		if n := admits(t, api); n != 3 {
-			t.Errorf("%d calls, want 3", n)
-		}
-	})
-}
-
-// The zero Rule panics, and changes nothing.
+// The zero Rule panics, and changes nothing. Before the first call SetRules replaces even that.
 func TestSetRules_PanicsOnTheZeroRule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := &API{Rules: []Rule{SlidingLog(3, time.Second)}}
+		api := &API{Rules: []Rule{{}}} // the API must not look at it
+		api.SetRules(SlidingLog(3, time.Second))
 		callAPI(t, api, 1)
 		wantPanic(t, "rule 1 of an API is the zero Rule", func() { api.SetRules(SlidingLog(9, time.Second), Rule{}) })
-		if n := admits(t, api); n != 2 {
-			t.Errorf("%d calls, want 2", n)
-		}
+		equal(t, admits(t, api), 2, "calls after one of three")
 	})
 }
 
-// A call whose cost is asked during a change counts by the new rules.
+// A call whose cost is asked during a change counts by the new rules. A cost that panics then leaves the API usable.
 func TestSetRules_CallDuringChangeUsesTheNewOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var api API
-		cost := func(*http.Request) float64 {
-			api.SetRules(SlidingLog(1, time.Hour).Of("new", func(*http.Request) float64 { return 2 }))
-			return 1
+		changing := func(costs float64) *API {
+			var api API
+			api.Rules = []Rule{SlidingLog(1, time.Hour).Of("old", func(*http.Request) float64 {
+				api.SetRules(SlidingLog(1, time.Hour).Of("new", func(*http.Request) float64 { return costs }))
+				return 1
+			})}
+			return &api
 		}
-		api.Rules = []Rule{SlidingLog(1, time.Hour).Of("old", cost)}
-		if status, _ := callAPI(t, &api, 1); status != http.StatusTooManyRequests {
-			t.Errorf("status %d, want 429", status)
-		}
+		tell(t, changing(2), "GET", "/", 0).want(t, 429)
+		api := changing(-1)
+		wantPanic(t, "costs -1 new", func() { api.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)) })
+		api.SetRules()
+		tell(t, api, "GET", "/", 0).want(t, 200)
 	})
-}
-
-// A cost that panics during a change leaves the API usable.
-func TestSetRules_PanicOfACostDuringChange(t *testing.T) {
-	var api API
-	cost := func(*http.Request) float64 {
-		api.SetRules(SlidingLog(1, time.Hour).Of("new", func(*http.Request) float64 { return -1 }))
-		return 1
-	}
-	api.Rules = []Rule{SlidingLog(1, time.Hour).Of("old", cost)}
-	wantPanic(t, "costs -1 new", func() { api.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)) })
-	api.SetRules()
-	if status, _ := callAPI(t, &api, 1); status != http.StatusOK {
-		t.Errorf("status %d, want 200", status)
-	}
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
@@ -25,17 +24,11 @@ type reply struct {
 func tell(t *testing.T, api *API, method, path string, length int) reply {
 	t.Helper()
 	req, err := http.NewRequest(method, "http://api.example.com"+path, strings.NewReader(strings.Repeat("x", length)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	res, err := api.RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return reply{res.StatusCode, res.Header, string(body)}
 }
 
@@ -43,16 +36,12 @@ func tell(t *testing.T, api *API, method, path string, length int) reply {
 // there, and "body: text" must be in the body.
 func (r reply) want(t *testing.T, status int, headers ...string) {
 	t.Helper()
-	if r.status != status {
-		t.Errorf("status %d, want %d", r.status, status)
-	}
+	errorIf(t, r.status != status, "status %d, want %d", r.status, status)
 	for _, line := range headers {
 		name, want, there := strings.Cut(line, ": ")
 		switch got := r.Values(name); {
 		case name == "body":
-			if !strings.Contains(r.body, want) {
-				t.Errorf("body %s, want one with %s", r.body, want)
-			}
+			errorIf(t, !strings.Contains(r.body, want), "body %s, want one with %s", r.body, want)
 		case there != (len(got) > 0) || there && (len(got) != 1 || got[0] != want):
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
@@ -63,18 +52,14 @@ func (r reply) want(t *testing.T, status int, headers ...string) {
 func (r reply) seconds(t *testing.T, name string) time.Duration {
 	t.Helper()
 	s, err := strconv.ParseFloat(r.Get(name), 64)
-	if err != nil {
-		t.Fatalf("%s: %q", name, r.Get(name))
-	}
+	fatalIf(t, err != nil, "%s: %q", name, r.Get(name))
 	return time.Duration(s * float64(time.Second))
 }
 
 func (r reply) number(t *testing.T, name string) int {
 	t.Helper()
 	n, err := strconv.Atoi(r.Get(name))
-	if err != nil {
-		t.Fatalf("%s: %q", name, r.Get(name))
-	}
+	fatalIf(t, err != nil, "%s: %q", name, r.Get(name))
 	return n
 }
 
@@ -83,9 +68,7 @@ func (r reply) number(t *testing.T, name string) int {
 func (r reply) until(t *testing.T, instant time.Time) time.Duration {
 	t.Helper()
 	date, err := http.ParseTime(r.Get("Date"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return instant.Sub(date) + time.Second
 }
 
@@ -183,9 +166,7 @@ var manners = []manner{
 		refused: over(429), told: retryAfter,
 		heed: untilReset("Anthropic-RateLimit-Requests-Remaining", func(t *testing.T, r reply) time.Duration {
 			reset, err := time.Parse(time.RFC3339, r.Get("Anthropic-RateLimit-Requests-Reset"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return r.until(t, reset)
 		}),
 	},
@@ -231,9 +212,8 @@ func shopifyRoom(t *testing.T, r reply) time.Duration {
 			}
 		}
 	}
-	if err := json.Unmarshal([]byte(r.body), &body); err != nil {
-		t.Fatalf("%s: %v", r.body, err)
-	}
+	err := json.Unmarshal([]byte(r.body), &body)
+	fatalIf(t, err != nil, "%s: %v", r.body, err)
 	cost := body.Extensions.Cost
 	lack := cost.RequestedQueryCost - cost.ThrottleStatus.CurrentlyAvailable
 	return time.Duration(max(0, lack) / cost.ThrottleStatus.RestoreRate * 1e9)
@@ -242,20 +222,16 @@ func shopifyRoom(t *testing.T, r reply) time.Duration {
 func goDuration(t *testing.T, r reply, name string) time.Duration {
 	t.Helper()
 	d, err := time.ParseDuration(r.Get(name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return d
 }
 
 // each runs a test for each vendor, at a time that is not a whole second.
 func each(t *testing.T, test func(t *testing.T, m manner, api *API)) {
 	for _, m := range manners {
-		t.Run(m.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				time.Sleep(987654321)
-				test(t, m, m.new())
-			})
+		bubble(t, m.name, func(t *testing.T) {
+			time.Sleep(987654321)
+			test(t, m, m.new())
 		})
 	}
 }
@@ -270,16 +246,12 @@ func TestVendor_ClientThatFollowsHeadersIsNeverRefused(t *testing.T) {
 		}
 		for i := range calls {
 			r := m.call(t, api)
-			if m.refused(r) {
-				t.Fatalf("call %d was refused: %+v", i, r)
-			}
+			fatalIf(t, m.refused(r), "call %d was refused: %+v", i, r)
 			wait := m.heed(t, r)
 			waited = waited || wait > 0
 			time.Sleep(max(wait, m.gap))
 		}
-		if !waited && m.name != "Stripe" {
-			t.Error("the limit was never reached, so nothing was tested")
-		}
+		errorIf(t, !waited && m.name != "Stripe", "the limit was never reached, so nothing was tested")
 	})
 }
 
@@ -292,9 +264,8 @@ func TestVendor_ClientThatIgnoresHeadersIsRefused(t *testing.T) {
 				refused++
 			}
 		}
-		if r := api.Report(); refused == 0 || refused != r.Refused {
-			t.Errorf("%d refusals seen, report %+v", refused, r)
-		}
+		r := api.Report()
+		errorIf(t, refused == 0 || refused != r.Refused, "%d refusals seen, report %+v", refused, r)
 	})
 }
 
