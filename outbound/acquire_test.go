@@ -76,17 +76,13 @@ func TestAcquire_EndsInTimeWithLateReplies(t *testing.T) {
 			if c.ctx == 0 {
 				most += 3*c.takes + 10*time.Millisecond // each attempt asks for a slot first
 			}
-			if took > most {
-				t.Errorf("%s: it took %v, want at most %v", name, took, most)
-			}
+			errorIf(t, took > most, "%s: it took %v, want at most %v", name, took, most)
 			time.Sleep(5 * time.Second)
 			synctest.Wait()
-			states, err := b.States(ctx)
-			must(t, err)
+			states := states(t, b)
 			for _, is := range states {
-				if is.Level > 0.01 {
-					t.Errorf("%s: %v of %v are left after %d trips", name, is.Level, is.Limit, s.Requests.Load())
-				}
+				errorIf(t, is.Level > 0.01,
+					"%s: %v of %v are left after %d trips", name, is.Level, is.Limit, s.Requests.Load())
 			}
 		})
 	}
@@ -114,9 +110,8 @@ func TestBucket_AcquireAfterADeadline(t *testing.T) {
 			for ctx, want := range map[context.Context]error{late: context.DeadlineExceeded, gone: context.Canceled} {
 				kind := ""
 				l := Observe(b, "", func(_ context.Context, e Event) { kind = e.Kind })
-				if _, err := l.Acquire(ctx, Cost{1}); err != want || kind != EventFailed {
-					t.Errorf("%s: %v, %s; want %v", name, err, kind, want)
-				}
+				_, err := l.Acquire(ctx, Cost{1})
+				errorIf(t, err != want || kind != EventFailed, "%s: %v, %s; want %v", name, err, kind, want)
 			}
 			time.Sleep(time.Hour) // requests go on
 		})

@@ -13,21 +13,18 @@ func TestAs_FindsALimiterInOthers(t *testing.T) {
 	inner := Observe(b, "inner", hear)
 	outer := Observe(inner, "outer", hear)
 	for _, l := range []Limiter{b, inner, outer} {
-		if got, ok := As[*Bucket](l); !ok || got != b {
-			t.Errorf("%T: %v, %v", l, got, ok)
-		}
+		got, ok := As[*Bucket](l)
+		errorIf(t, !ok || got != b, "%T: %v, %v", l, got, ok)
 	}
-	if got, ok := As[*observer](outer); !ok || got != outer {
-		t.Error("it is not the outermost of its type")
-	}
+	got, ok := As[*observer](outer)
+	errorIf(t, !ok || got != outer, "it is not the outermost of its type")
 	if _, ok := As[interface{ Explain() }](outer); ok {
 		t.Error("found a type that is not there")
 	}
 	tenants := &Keyed[string]{New: func(string) (Limiter, error) { return b, nil }}
 	for _, l := range []Limiter{nil, limiterFunc(nil), Observe(nil, "", hear), tenants.For("acme")} {
-		if got, ok := As[*Bucket](l); ok || got != nil {
-			t.Errorf("in a %T: %v", l, got)
-		}
+		got, ok := As[*Bucket](l)
+		errorIf(t, ok || got != nil, "in a %T: %v", l, got)
 	}
 }
 
@@ -38,19 +35,14 @@ func TestKeyed_HandleUsesItsKeysLimiter(t *testing.T) {
 		made++
 		return NewBucket(key, PerSecond(1))
 	}}
-	if tenants.For("acme") != tenants.For("acme") || tenants.For("acme") == tenants.For("bolt") {
-		t.Error("the handles of one key are not equal, or those of two are")
-	}
+	errorIf(t, tenants.For("acme") != tenants.For("acme") || tenants.For("acme") == tenants.For("bolt"),
+		"the handles of one key are not equal, or those of two are")
 	u, ok := As[interface {
 		Use(func(Limiter) error) error
 	}](Observe(tenants.For("acme"), "", func(context.Context, Event) {}))
-	if !ok || made != 0 {
-		t.Fatalf("found %v, made %d", ok, made)
-	}
+	fatalIf(t, !ok || made != 0, "found %v, made %d", ok, made)
 	if err := u.Use(func(l Limiter) error {
-		if l.(*Bucket).Key() != "acme" {
-			t.Error("another key's limiter")
-		}
+		errorIf(t, l.(*Bucket).Key() != "acme", "another key's limiter")
 		return store.ErrUnavailable
 	}); err != store.ErrUnavailable {
 		t.Error(err)

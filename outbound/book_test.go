@@ -28,16 +28,13 @@ func TestBook_ReturnedTogetherIsAsIfNeverBooked(t *testing.T) {
 			costs[99] = Cost{0.5}
 			for range 3 {
 				k := BookRequest{Costs: costs, Wait: time.Hour, Horizon: time.Hour}
-				if err := b.Book(ctx, &k); err != nil || len(k.Tickets) != 100 {
-					t.Fatal(len(k.Tickets), err)
-				}
+				err := b.Book(ctx, &k)
+				fatalIf(t, err != nil || len(k.Tickets) != 100, "%v %v", len(k.Tickets), err)
 				order(k.Tickets)
 				must(t, b.Book(ctx, &BookRequest{Unused: append(k.Tickets, Ticket{})})) // the last one is no reservation
 			}
 			for i := range 5 {
-				if _, err := b.Acquire(ctx, Cost{1}); err != nil {
-					t.Errorf("%s, call %d: %v", name, i, err)
-				}
+				errorIs(t, errOf(b.Acquire(ctx, Cost{1})), nil, "%s, call %d", name, i)
 			}
 		})
 	}
@@ -84,19 +81,16 @@ func TestSettle_OutlivesTheQueueThatWaited(t *testing.T) {
 		p.Settle(Cost{4})
 		stop()
 		synctest.Wait()
-		if s, err := Must(NewSharedBucket(m, "k", limit)).State(ctx); err != nil || s.Level > 4 {
-			t.Errorf("level %v, %v, want 4", s.Level, err)
-		}
+		s, err := Must(NewSharedBucket(m, "k", limit)).State(ctx)
+		errorIf(t, err != nil || s.Level > 4, "level %v, %v, want 4", s.Level, err)
 	})
 }
 
 // A booking that fails for its cost still returns its tickets.
 func TestBook_InvalidCostLosesNoReturnedTicket(t *testing.T) {
 	b := Must(NewBucket("k", Limit{Capacity: 5, LeakRate: 0.001}))
-	k := BookRequest{Costs: []Cost{{5}}, Wait: time.Hour}
-	must(t, b.Book(ctx, &k))
+	k := book(t, b, BookRequest{Costs: []Cost{{5}}, Wait: time.Hour})
 	err := b.Book(ctx, &BookRequest{Unused: k.Tickets, Costs: []Cost{{math.NaN()}}})
-	if s, _ := b.State(ctx); !errors.Is(err, ErrInvalid) || s.Level != 0 {
-		t.Errorf("%v, level %v", err, s.Level)
-	}
+	s, _ := b.State(ctx)
+	errorIf(t, !errors.Is(err, ErrInvalid) || s.Level != 0, "%v, level %v", err, s.Level)
 }

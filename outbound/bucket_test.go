@@ -68,16 +68,14 @@ func TestBucket_RetryAfterIsExact(t *testing.T) {
 				}
 				if full.RetryAfter > 2 && !fixed {
 					time.Sleep(full.RetryAfter - 2)
-					if _, err := b.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
-						t.Fatalf("%v: early: %v", limits, err)
-					}
+					_, err := b.Acquire(ctx, Cost{1})
+					fatalIf(t, !errors.Is(err, ErrThrottled), "%v: early: %v", limits, err)
 					time.Sleep(2 * time.Nanosecond)
 				} else {
 					time.Sleep(full.RetryAfter)
 				}
-				if _, err := b.Acquire(ctx, Cost{1}); err != nil {
-					t.Fatalf("%v: after RetryAfter %v: %v", limits, full.RetryAfter, err)
-				}
+				_, err = b.Acquire(ctx, Cost{1})
+				fatalIf(t, err != nil, "%v: after RetryAfter %v: %v", limits, full.RetryAfter, err)
 			}
 		})
 	}
@@ -98,9 +96,8 @@ func TestCostError_NamesTheCure(t *testing.T) {
 		{1000, "900 burst, 1/s: split the call", []Limit{{Capacity: 900, LeakRate: 1}, {Capacity: 999, LeakRate: 1, Name: "second"}}},
 	} {
 		_, err := Must(NewBucket("large", c.limits...)).Acquire(ctx, Cost{c.cost})
-		if !errors.Is(err, ErrTooLarge) || !strings.HasSuffix(err.Error(), c.cure) {
-			t.Errorf("%v: %v, want %q", c.limits, err, c.cure)
-		}
+		errorIf(t, !errors.Is(err, ErrTooLarge) || !strings.HasSuffix(err.Error(), c.cure),
+			"%v: %v, want %q", c.limits, err, c.cure)
 	}
 }
 
@@ -118,10 +115,9 @@ func TestThrottledError_NamesTheCauseOfAHold(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("weather", PerSecond(10)))
-			permit, err := b.Acquire(ctx, Cost{1})
-			must(t, err)
+			permit := admit(t, b, 1)
 			c.hold(b, &permit)
-			_, err = b.Acquire(ctx, Cost{Free})
+			_, err := b.Acquire(ctx, Cost{Free})
 			if want := `outbound: rate limited: "weather" is on hold` + c.want + ", retry in 1m0s"; err == nil || err.Error() != want {
 				t.Errorf("%v, want %s", err, want)
 			}
@@ -147,9 +143,7 @@ func TestBucket_ZeroValueIsAnError(t *testing.T) {
 			"SetLimits":    func() error { return b.SetLimits(ctx, PerSecond(1)) },
 			"Do":           func() error { return Do(ctx, b, Cost{1}, func(context.Context) error { return nil }) },
 		} {
-			if err := do(); !errors.Is(err, ErrInvalid) {
-				t.Errorf("%s of %p: %v", name, b, err)
-			}
+			errorIs(t, do(), ErrInvalid, "%s of %p", name, b)
 		}
 		if b.Key() != "" || b.Shared() || !b.Idle() {
 			t.Errorf("%q, shared %v, idle %v", b.Key(), b.Shared(), b.Idle())

@@ -13,9 +13,7 @@ import (
 func until(t *testing.T, when string) {
 	t.Helper()
 	at, err := time.Parse(time.RFC3339, when)
-	if err != nil || at.Before(time.Now()) {
-		t.Fatal(when, err)
-	}
+	fatalIf(t, err != nil || at.Before(time.Now()), "%v %v", when, err)
 	time.Sleep(time.Until(at))
 }
 
@@ -41,9 +39,8 @@ func TestCalendar_BeginsOnTheDayOfFrom(t *testing.T) {
 		until(t, "2000-01-29T12:00:00Z") // a Saturday
 		for i, want := range []string{0: "01-29T12:00:00Z", 9: "01-29T12:00:00Z", 10: "01-30T00:00:01Z", 19: "01-30T00:00:01Z",
 			20: "02-06T00:00:01Z", 30: "02-13T00:00:01Z", 39: "02-13T00:00:01Z", 40: "02-29T00:00:01Z", 50: "03-05T00:00:01Z", 60: "03-31T00:00:01Z"} {
-			if at := went(t, []*Bucket{mine, other}[i%2], 1)[0].UTC().Format("01-02T15:04:05Z"); want != "" && at != want {
-				t.Errorf("call %d leaves at %v, want %v", i, at, want)
-			}
+			at := went(t, []*Bucket{mine, other}[i%2], 1)[0].UTC().Format("01-02T15:04:05Z")
+			errorIf(t, want != "" && at != want, "call %d leaves at %v, want %v", i, at, want)
 		}
 	})
 }
@@ -68,9 +65,8 @@ func TestCalendar_StateHasTheReset(t *testing.T) {
 			}
 		}
 		s, err := mine.Fillup(ctx, Cost{100})
-		if err != nil || !s.Full || s.EmptyIn != 2500*time.Millisecond || s.NextIn < s.EmptyIn {
-			t.Errorf("%+v, %v", s, err)
-		}
+		errorIf(t, err != nil || !s.Full || s.EmptyIn != 2500*time.Millisecond || s.NextIn < s.EmptyIn,
+			"%+v, %v", s, err)
 		time.Sleep(2500 * time.Millisecond)
 		if s := states(t, mine)[0]; s.EmptyIn != 31*24*time.Hour || s.Level != 0 {
 			t.Errorf("%+v", s)
@@ -85,8 +81,7 @@ func TestCalendar_ResumeReturnsNoUnits(t *testing.T) {
 		b := Must(NewBucket("k", Hourly(10), Window(5, time.Minute)))
 		admit(t, b, 5)
 		must(t, errors.Join(b.Hold(ctx, time.Hour), b.Resume(ctx)))
-		if all := states(t, b); all[0].Level != 5 || all[1].Level != 5 {
-			t.Errorf("%+v", all)
-		}
+		all := states(t, b)
+		errorIf(t, all[0].Level != 5 || all[1].Level != 5, "%+v", all)
 	})
 }

@@ -53,12 +53,10 @@ func TestClock_DueCountsFromWhenTheReplyWasTrue(t *testing.T) {
 			sent := time.Now()
 			b, k := bookedIn(t, c.store, Limit{Capacity: 1, LeakRate: 1})
 			ticket := k.Tickets[0]
-			if due := k.Clock.Due(ticket).Sub(sent); due != c.due {
-				t.Errorf("%s: due after %v, want %v", name, due, c.due)
-			}
-			if ready, late := k.Clock.Ready(ticket, time.Now()); !ready || late != c.late {
-				t.Errorf("%s: ready %v, %v late, want %v", name, ready, late, c.late)
-			}
+			due := k.Clock.Due(ticket).Sub(sent)
+			errorIf(t, due != c.due, "%s: due after %v, want %v", name, due, c.due)
+			ready, late := k.Clock.Ready(ticket, time.Now())
+			errorIf(t, !ready || late != c.late, "%s: ready %v, %v late, want %v", name, ready, late, c.late)
 			// A later reply does not excuse a call that could have left before.
 			time.Sleep(time.Second)
 			if _, late := clockOf(t, b).Ready(ticket, time.Now()); late < time.Second {
@@ -77,9 +75,8 @@ func TestClock_IsFreshFor25MillisecondsOrARequest(t *testing.T) {
 				_, k := bookedIn(t, timed(way, way+delay, way, 2*way), Limit{Capacity: 1, LeakRate: 1})
 				arrived := time.Now()
 				for _, age := range []time.Duration{0, fresh, fresh + 1} {
-					if ready, _ := k.Clock.Ready(k.Tickets[0], arrived.Add(age)); ready != (age <= fresh) {
-						t.Errorf("%v away, %v after the reply: ready %v", way, age, ready)
-					}
+					ready, _ := k.Clock.Ready(k.Tickets[0], arrived.Add(age))
+					errorIf(t, ready != (age <= fresh), "%v away, %v after the reply: ready %v", way, age, ready)
 				}
 			})
 		}
@@ -125,14 +122,11 @@ func TestAcquire_RepeatedReplyIsLate(t *testing.T) {
 			took := time.Since(began)
 			synctest.Wait() // a reservation that is not confirmed returns without the caller
 			s, stateErr := b.State(ctx)
-			if stateErr != nil {
-				t.Fatal(stateErr)
-			}
+			fatalIf(t, stateErr != nil, "%v", stateErr)
 			if c.error {
 				var store *StoreError
-				if !errors.As(err, &store) || s.Level > 0.1 || took > 3*time.Second {
-					t.Errorf("%+v: %v after %v, level %v", c, err, took, s.Level)
-				}
+				errorIf(t, !errors.As(err, &store) || s.Level > 0.1 || took > 3*time.Second,
+					"%+v: %v after %v, level %v", c, err, took, s.Level)
 				return
 			}
 			// If the delay was too long, the reservation is one of after it.
@@ -147,9 +141,8 @@ func TestAcquire_RepeatedReplyIsLate(t *testing.T) {
 func TestClock_RepeatedTicketIsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, k := bookedIn(t, repeating(1, time.Second), Limit{Capacity: 10, LeakRate: 1})
-		if ready, late := k.Clock.Ready(k.Tickets[0], time.Now()); !ready || late != time.Second {
-			t.Errorf("ready %v, %v late", ready, late)
-		}
+		ready, late := k.Clock.Ready(k.Tickets[0], time.Now())
+		errorIf(t, !ready || late != time.Second, "ready %v, %v late", ready, late)
 	})
 }
 
@@ -172,21 +165,14 @@ func TestClock_Reopens(t *testing.T) {
 				}
 				time.Sleep(10 * time.Second)
 				k := clockOf(t, b)
-				if in := k.Reopens(&Cost{2}); in != 0 {
-					t.Errorf("with room for two it reopens in %v", in)
-				}
-				if in := k.Reopens(&Cost{3}); in < c.from || in > c.to {
-					t.Errorf("it reopens in %v", in)
-				}
-				if in := k.Reopens(new(Cost)); in != 0 {
-					t.Errorf("for nothing it reopens in %v", in)
-				}
+				equal(t, k.Reopens(&Cost{2}), 0, "with room for two it reopens after")
+				in := k.Reopens(&Cost{3})
+				errorIf(t, in < c.from || in > c.to, "it reopens in %v", in)
+				equal(t, k.Reopens(new(Cost)), 0, "for nothing it reopens after")
 			}, c.limit)
 		})
 	}
-	if in := new(Clock).Reopens(&Cost{1}); in != 0 {
-		t.Errorf("a clock that was never heard: %v", in)
-	}
+	equal(t, new(Clock).Reopens(&Cost{1}), 0, "a clock that was never heard")
 }
 
 // earliest returns in how much time a call of n units leaves at the earliest, after so many ahead.
@@ -209,20 +195,17 @@ func TestClock_EarliestOfAWindowAboveItsCapacity(t *testing.T) {
 					n = 100
 				}
 				b := Must(NewBucket("k", kind(n, time.Minute)))
-				p, err := b.Acquire(ctx, Cost{n})
-				must(t, err)
+				p := admit(t, b, n)
 				if lowered {
-					err = b.SetLimits(ctx, kind(10, time.Minute))
+					must(t, b.SetLimits(ctx, kind(10, time.Minute)))
 				} else {
 					p.Settle(Cost{100})
 				}
-				must(t, err)
 				time.Sleep(time.Second)
 				const back = 59*time.Second + jitter
 				for ahead, want := range map[float64]time.Duration{0: back, 9: back, 10: back + time.Minute + jitter, 20: back + 2*(time.Minute+jitter)} {
-					if got, _ := earliest(t, b, ahead, 1); got != want {
-						t.Errorf("lowered %v, %v ahead: in %v, want %v", lowered, ahead, got, want)
-					}
+					got, _ := earliest(t, b, ahead, 1)
+					errorIf(t, got != want, "lowered %v, %v ahead: in %v, want %v", lowered, ahead, got, want)
 				}
 			})
 		}
@@ -266,9 +249,7 @@ func TestClock_EarliestAndSurelyAreBounds(t *testing.T) {
 				case 5, 6:
 					time.Sleep(time.Duration(r.ExpFloat64() * float64(time.Second)))
 				}
-				if err != nil && !errors.Is(err, ErrThrottled) {
-					t.Fatal(err)
-				}
+				fatalIf(t, err != nil && !errors.Is(err, ErrThrottled), "%v", err)
 			}
 			costs := make([]Cost, 1+r.IntN(30))
 			alike, sum := r.IntN(2) == 0, Cost{}
@@ -310,7 +291,6 @@ func TestClock_EarliestAndSurelyAreBounds(t *testing.T) {
 		})
 	}
 	t.Logf("%d exact, %d sure", exact, sure)
-	if exact < 1_000 || sure < 500 {
-		t.Errorf("only %d of 2,000 went at the earliest time, and only %d were sure", exact, sure)
-	}
+	errorIf(t, exact < 1_000 || sure < 500,
+		"only %d of 2,000 went at the earliest time, and only %d were sure", exact, sure)
 }

@@ -22,35 +22,25 @@ func TestCost_AboveCapacityByRoundingTakesAll(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bothWays(t, func(t *testing.T, b *Bucket) {
 				for _, n := range []float64{two, capacity * (1 + 0.49e-9)} {
-					if ok, err := b.AbleToAccept(ctx, Cost{n}); !ok || err != nil {
-						t.Errorf("%v of %v: able to accept %v, %v", n, capacity, ok, err)
-					}
+					ok, err := b.AbleToAccept(ctx, Cost{n})
+					errorIf(t, !ok || err != nil, "%v of %v: able to accept %v, %v", n, capacity, ok, err)
 					p := admit(t, b, n)
-					if l := level(t, b, 0); l != capacity {
-						t.Errorf("%v: level %v, want %v", n, l, capacity)
-					}
+					equal(t, level(t, b, 0), capacity, "%v: level", n)
 					p.Settle(Cost{n})
 					p.Done()
-					if l := level(t, b, 0); l != capacity {
-						t.Errorf("settled to what it was: level %v, want %v", l, capacity)
-					}
-					if full := refused(t, b, Cost{n}); full.RetryAfter != 700*time.Millisecond {
-						t.Errorf("a second one: %v, want 700ms", full)
-					}
+					equal(t, level(t, b, 0), capacity, "settled to what it was: level")
+					full := refused(t, b, Cost{n})
+					errorIf(t, full.RetryAfter != 700*time.Millisecond, "a second one: %v, want 700ms", full)
 					time.Sleep(700 * time.Millisecond)
 					k := BookRequest{Costs: []Cost{{n}}}
-					if err := b.Book(ctx, &k); err != nil {
-						t.Errorf("booked: %v", err)
-					}
-					if _, _, err := k.Clock.Earliest(&Cost{n}, new(Cost)); err != nil {
-						t.Errorf("the clock says: %v", err)
-					}
+					errorIs(t, b.Book(ctx, &k), nil, "booked")
+					_, _, err = k.Clock.Earliest(&Cost{n}, new(Cost))
+					errorIf(t, err != nil, "the clock says: %v", err)
 					time.Sleep(time.Second)
 				}
 				for _, n := range []float64{capacity * (1 + 0.51e-9), 0.8} {
-					if _, err := b.Acquire(ctx, Cost{n}); !errors.Is(err, ErrTooLarge) {
-						t.Errorf("%v of %v: %v, want too large", n, capacity, err)
-					}
+					_, err := b.Acquire(ctx, Cost{n})
+					errorIf(t, !errors.Is(err, ErrTooLarge), "%v of %v: %v, want too large", n, capacity, err)
 					if ok, err := b.AbleToAccept(ctx, Cost{n}); ok || !errors.Is(err, ErrTooLarge) {
 						t.Errorf("%v of %v: able to accept %v, %v", n, capacity, ok, err)
 					}
@@ -69,27 +59,20 @@ func TestCostFree_LeavesUnlessHeld(t *testing.T) {
 			"shared": Must(NewSharedBucket(store.NewMemory(), "shared", l)),
 		} {
 			admit(t, b, 10)
-			k := BookRequest{Costs: []Cost{{10}}, Wait: time.Hour}
-			must(t, b.Book(ctx, &k))
+			k := book(t, b, BookRequest{Costs: []Cost{{10}}, Wait: time.Hour})
 			p, err := b.Acquire(ctx, Cost{Free})
 			able, err2 := b.AbleToAccept(ctx, Cost{Free})
-			if err != nil || err2 != nil || !able {
-				t.Fatalf("%s: full, and booked for later: %v, %v, %v", name, err, able, err2)
-			}
-			if l := level(t, b, 0); l != 20 {
-				t.Errorf("%s: level %v, want 20", name, l)
-			}
+			fatalIf(t, err != nil || err2 != nil || !able,
+				"%s: full, and booked for later: %v, %v, %v", name, err, able, err2)
+			equal(t, level(t, b, 0), 20, "%s: level", name)
 			p.Settle(Cost{3})
-			if l := level(t, b, 0); l != 23 {
-				t.Errorf("%s: level %v after it has cost 3, want 23", name, l)
-			}
+			equal(t, level(t, b, 0), 23, "%s: level after it has cost 3", name)
 			if q := (BookRequest{Costs: []Cost{{Free}}, Wait: time.Hour}); b.Book(ctx, &q) != nil || len(q.Tickets) != 1 || q.Clock.Due(q.Tickets[0]).Before(k.Clock.Due(k.Tickets[0])) {
 				t.Errorf("%s: booked, it leaves before those that were booked earlier: %v", name, q.Tickets)
 			}
 			p.Refused(time.Minute)
-			if full := refused(t, b, Cost{Free}); !full.Held || full.RetryAfter != time.Minute {
-				t.Errorf("%s: held: %v", name, full)
-			}
+			full := refused(t, b, Cost{Free})
+			errorIf(t, !full.Held || full.RetryAfter != time.Minute, "%s: held: %v", name, full)
 			if able, err := b.AbleToAccept(ctx, Cost{Free}); able || err != nil {
 				t.Errorf("%s: held: %v, %v", name, able, err)
 			}
@@ -129,8 +112,7 @@ func TestCostFree_TakesASlot(t *testing.T) {
 			b = of(InFlight(9))
 			admit(t, b, 1)
 			try(b, "full", 0, 0)
-			k := BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}
-			must(t, b.Book(ctx, &k))
+			book(t, b, BookRequest{Costs: []Cost{{1}}, Wait: time.Minute})
 			try(b, "booked", time.Second, 0)
 			time.Sleep(time.Second)
 			try(b, "due", 0, 0)
@@ -146,20 +128,16 @@ func TestCostFree_LeavesTheBucketSmall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, succeeds := range []bool{true, false} {
 			b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
-			p, err := b.Acquire(ctx, Cost{Free})
-			must(t, err)
+			p := admit(t, b, Free)
 			if succeeds {
 				p.Done()
 			}
 			p.Failed()
-			if b.slow.Load() != nil {
-				t.Errorf("succeeds %v: it has a slowPath", succeeds)
-			}
+			errorIf(t, b.slow.Load() != nil, "succeeds %v: it has a slowPath", succeeds)
 			p = admit(t, b, 1)
 			p.Refused(time.Second)
-			if s := states(t, b)[0]; (s.Speed < 1) != succeeds {
-				t.Errorf("succeeds %v: speed %v after a refusal", succeeds, s.Speed)
-			}
+			s := states(t, b)[0]
+			errorIf(t, (s.Speed < 1) != succeeds, "succeeds %v: speed %v after a refusal", succeeds, s.Speed)
 		}
 	})
 }
@@ -185,9 +163,7 @@ func TestCost_WithoutTheFirstUnitIsInvalidUnlessFree(t *testing.T) {
 						t.Errorf("%s, %v: %v", name, c, err)
 					}
 				}
-				if able {
-					t.Errorf("%s, %v: able", name, c)
-				}
+				errorIf(t, able, "%s, %v: able", name, c)
 			}
 			for range 12 { // two more than the calls of a minute
 				for _, c := range []Cost{{calls: Free, tokens: 100}, {Free}, {Free, Free, Free, Free}} {
@@ -198,9 +174,7 @@ func TestCost_WithoutTheFirstUnitIsInvalidUnlessFree(t *testing.T) {
 					if e, err := b.Explain(ctx, c); err != nil || e.Because != "" {
 						t.Errorf("%s, %v: %v, %v", name, c, e, err)
 					}
-					if err != nil {
-						t.Fatalf("%s, %v: %v", name, c, err)
-					}
+					fatalIf(t, err != nil, "%s, %v: %v", name, c, err)
 					p.Settle(Cost{Free, c[tokens] / 2})
 					p.Done()
 				}
@@ -209,9 +183,7 @@ func TestCost_WithoutTheFirstUnitIsInvalidUnlessFree(t *testing.T) {
 				t.Errorf("%s: levels %v and %v, want 600 and 0", name, s[0].Level, s[1].Level)
 			}
 			p, err := b.Acquire(ctx, Cost{1})
-			if err != nil {
-				t.Errorf("%s: tokens that are known afterwards: %v", name, err)
-			}
+			errorIf(t, err != nil, "%s: tokens that are known afterwards: %v", name, err)
 			p.Settle(Cost{Free, 50})
 			if s := states(t, b); s[0].Level != 650 || s[1].Level != 0 {
 				t.Errorf("%s: levels %v and %v, want 650 and 0", name, s[0].Level, s[1].Level)
@@ -245,9 +217,8 @@ func TestCost_OneLimitCountsItsUnit(t *testing.T) {
 		c[unit] = 7
 		_, err := b.Acquire(ctx, c)
 		must(t, err)
-		if n := level(t, b, 0); n < 6.9 || n > 7 {
-			t.Errorf("unit %d: level %g, want 7", unit, n)
-		}
+		n := level(t, b, 0)
+		errorIf(t, n < 6.9 || n > 7, "unit %d: level %g, want 7", unit, n)
 		refused(t, b, Cost{4, 4, 4, 4})
 	}
 }

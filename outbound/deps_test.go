@@ -17,9 +17,7 @@ func listed(t *testing.T, args ...string) []string {
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v: %v\n%s", cmd, err, stderr.String())
-	}
+	fatalIf(t, err != nil, "%v: %v\n%s", cmd, err, stderr.String())
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
 
@@ -32,15 +30,12 @@ func TestDeps_CoreImportsOnlyTheStandardLibrary(t *testing.T) {
 	for _, line := range listed(t, append([]string{"-deps", "-test", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}"}, core...)...) {
 		// A package built for a test is listed as "path [of the test]", and its main package as "path.test".
 		path, _, _ := strings.Cut(line, " ")
-		if !ours(path) {
-			t.Errorf("%s is reached, which is neither in the standard library nor here", path)
-		}
+		errorIf(t, !ours(path), "%s is reached, which is neither in the standard library nor here", path)
 		seen[path] = true
 	}
 	for _, dir := range core {
-		if path := module + strings.TrimPrefix(dir, "."); !seen[path] {
-			t.Errorf("%s is not listed, so nothing was checked", path)
-		}
+		path := module + strings.TrimPrefix(dir, ".")
+		errorIf(t, !seen[path], "%s is not listed, so nothing was checked", path)
 	}
 }
 
@@ -52,28 +47,21 @@ func TestDeps_OnlyXrateImportsXTime(t *testing.T) {
 		if !strings.Contains(imports, "golang.org/x/time/") {
 			continue
 		}
-		if path != module+"/outbound/xrate" && path != module+"/examples/xtime" {
-			t.Errorf("%s imports golang.org/x/time", path)
-		}
+		errorIf(t, path != module+"/outbound/xrate" && path != module+"/examples/xtime",
+			"%s imports golang.org/x/time", path)
 		found = true
 	}
-	if !found {
-		t.Error("outbound/xrate is not listed, so nothing was checked")
-	}
+	errorIf(t, !found, "outbound/xrate is not listed, so nothing was checked")
 }
 
 // What asynq, River, Temporal and OpenTelemetry need is in modules of their own. If it were in this module's go.mod, each
 // user's go.sum would grow, and versions of the user's modules would rise.
 func TestDeps_UsersGetNoJobSystemAndNoTelemetry(t *testing.T) {
 	all := listed(t, "-m", "-f", "{{.Path}}", "all")
-	if !slices.Contains(all, module) {
-		t.Errorf("the module itself is not listed, so nothing was checked: %v", all)
-	}
+	errorIf(t, !slices.Contains(all, module), "the module itself is not listed, so nothing was checked: %v", all)
 	for _, path := range all {
 		for _, word := range []string{"asynq", "riverqueue", "temporal", "grpc", "pgx", "opentelemetry", "prometheus", "protobuf"} {
-			if strings.Contains(path, word) {
-				t.Errorf("%s is required", path)
-			}
+			errorIf(t, strings.Contains(path, word), "%s is required", path)
 		}
 	}
 }

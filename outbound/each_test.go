@@ -39,14 +39,11 @@ func TestEach_YieldsEveryItemOnce(t *testing.T) {
 			for range 2 { // it can be ranged over again
 				for i, err := range all {
 					seen[i]++
-					if (err == odd) != (i%2 == 1) {
-						t.Errorf("item %d: %v", i, err)
-					}
+					errorIf(t, (err == odd) != (i%2 == 1), "item %d: %v", i, err)
 				}
 			}
-			if slices.Max(seen) != 2 || slices.Min(seen) != 2 {
-				t.Errorf("%d workers: yielded %v times, want twice in two loops", workers, seen)
-			}
+			errorIf(t, slices.Max(seen) != 2 || slices.Min(seen) != 2,
+				"%d workers: yielded %v times, want twice in two loops", workers, seen)
 		}
 	})
 }
@@ -60,9 +57,8 @@ func TestEach_BoundsJobsAndItems(t *testing.T) {
 			for i := range 50 {
 				synctest.Wait()
 				// The loop has received one that it has not counted yet.
-				if n := taken.Add(1) - yielded.Load(); n > workers+1 {
-					t.Errorf("%d items in flight", n)
-				}
+				n := taken.Add(1) - yielded.Load()
+				errorIf(t, n > workers+1, "%d items in flight", n)
 				if !yield(i) {
 					return
 				}
@@ -79,9 +75,7 @@ func TestEach_BoundsJobsAndItems(t *testing.T) {
 			time.Sleep(time.Second / 3) // a slow loop
 			yielded.Add(1)
 		}
-		if most.Load() != workers {
-			t.Errorf("%d jobs at once, want %d", most.Load(), workers)
-		}
+		errorIf(t, most.Load() != workers, "%d jobs at once, want %d", most.Load(), workers)
 	})
 }
 
@@ -96,9 +90,7 @@ func TestEach_YieldsRefusalsWithRetryAfter(t *testing.T) {
 				refused++
 			}
 		}
-		if ran != 2 || refused != 3 {
-			t.Errorf("%d ran, %d refused, want 2 and 3", ran, refused)
-		}
+		errorIf(t, ran != 2 || refused != 3, "%d ran, %d refused, want 2 and 3", ran, refused)
 	})
 }
 
@@ -180,9 +172,7 @@ func TestEach_PanicReachesTheLoop(t *testing.T) {
 			}
 		})
 	}
-	if l := level(t, b, 0); l != 0 {
-		t.Errorf("a panic in a cost function charges %v", l)
-	}
+	equal(t, level(t, b, 0), 0, "the level after a panic in a cost function")
 }
 
 // A Goexit in a job or in the items ends the goroutine that ranges.
@@ -202,9 +192,7 @@ func TestEach_GoexitEndsTheLoopsGoroutine(t *testing.T) {
 				}
 				normal = true
 			}()
-			if !<-exited {
-				t.Errorf("%s: the loop went on", what)
-			}
+			errorIf(t, !<-exited, "%s: the loop went on", what)
 		})
 	}
 }
@@ -221,20 +209,14 @@ func TestEach_EndedCtxTakesNoMoreItems(t *testing.T) {
 				return nil
 			}
 			time.Sleep(time.Second)
-			if ctx.Err() == nil {
-				t.Error("the job's ctx has not ended")
-			}
+			errorIf(t, ctx.Err() == nil, "the job's ctx has not ended")
 			finished.Add(1)
 			return nil
 		}) {
 			yielded++
-			if err != nil && err != context.Canceled {
-				t.Error(err)
-			}
+			errorIf(t, err != nil && err != context.Canceled, "%v", err)
 		}
-		if finished.Load() > 2 || yielded > 3 {
-			t.Errorf("%d jobs finished, %d items yielded", finished.Load(), yielded)
-		}
+		errorIf(t, finished.Load() > 2 || yielded > 3, "%d jobs finished, %d items yielded", finished.Load(), yielded)
 	})
 }
 
@@ -252,13 +234,9 @@ func TestEach_TakenItemIsYieldedWithTheErrorOfCtx(t *testing.T) {
 		return nil
 	}) {
 		got = append(got, i)
-		if err != context.Canceled {
-			t.Errorf("item %d: %v", i, err)
-		}
+		errorIf(t, err != context.Canceled, "item %d: %v", i, err)
 	}
-	if !slices.Equal(got, []int{7}) {
-		t.Errorf("yielded %v, want item 7", got)
-	}
+	errorIf(t, !slices.Equal(got, []int{7}), "yielded %v, want item 7", got)
 }
 
 // Results are yielded while the items block.
@@ -274,9 +252,7 @@ func TestEach_YieldsWhileItemsBlock(t *testing.T) {
 				from <- i + 1 // the next item follows from this one's result
 			}
 		}
-		if n != 10 {
-			t.Errorf("%d items, want 10", n)
-		}
+		errorIf(t, n != 10, "%d items, want 10", n)
 	})
 }
 
@@ -296,9 +272,7 @@ func TestReceive_EndsWithItsCtxAndLosesNothing(t *testing.T) {
 					cancel()
 				}
 			}
-			if got != 4 || len(from) != 6 {
-				t.Fatalf("%d received, %d left, want 4 and 6", got, len(from))
-			}
+			fatalIf(t, got != 4 || len(from) != 6, "%d received, %d left, want 4 and 6", got, len(from))
 		}
 		idle, stop := context.WithTimeout(ctx, time.Second)
 		defer stop()
@@ -310,18 +284,12 @@ func TestReceive_EndsWithItsCtxAndLosesNothing(t *testing.T) {
 		for range Receive(ctx, closed) {
 			t.Error("received from a closed channel")
 		}
-	})
-}
-
-// A break after the end of ctx ends Receive too.
-func TestReceive_BreakAfterCancelEndsIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
 		from := make(chan int, 1)
 		from <- 1
 		heeded, cancel := context.WithCancel(ctx)
 		defer cancel()
 		for range Each(heeded, Unlimited{}, Cost{1}, 4, Receive(heeded, from), func(context.Context, int) error { return nil }) {
-			cancel()
+			cancel() // a break after it ends Receive too
 			break
 		}
 	})
@@ -342,13 +310,9 @@ func TestEach_InvalidArgumentsYieldOneError(t *testing.T) {
 		n := 0
 		for i, err := range each {
 			n++
-			if i != 0 || !errors.Is(err, ErrInvalid) {
-				t.Errorf("%s: %d, %v", what, i, err)
-			}
+			errorIf(t, i != 0 || !errors.Is(err, ErrInvalid), "%s: %d, %v", what, i, err)
 		}
-		if n != 1 {
-			t.Errorf("%s: %d yields, want 1", what, n)
-		}
+		errorIf(t, n != 1, "%s: %d yields, want 1", what, n)
 	}
 }
 

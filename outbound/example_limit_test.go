@@ -101,9 +101,8 @@ func TestPer_TickerOnTheBeat(t *testing.T) {
 					admitted++
 				}
 			}
-			if admitted < want-5 || admitted > want+5 {
-				t.Errorf("%v admits %d of 1,000 ticks, want some %d", l, admitted, want)
-			}
+			outbound.ErrorIf(t, admitted < want-5 || admitted > want+5,
+				"%v admits %d of 1,000 ticks, want some %d", l, admitted, want)
 		})
 	}
 }

@@ -83,16 +83,12 @@ func ExampleMonthly() {
 // The calendar examples depend on the time of day, so they run at noon of 1 January 2000.
 func TestExamples_OfTheCalendarPrintTheirOutput(t *testing.T) {
 	page, err := os.ReadFile("example_window_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	outbound.NoError(t, err)
 	stdout := os.Stdout
 	defer func() { os.Stdout = stdout }()
 	for name, example := range map[string]func(){"Daily": ExampleDaily, "Monthly": ExampleMonthly} {
 		out, err := os.Create(filepath.Join(t.TempDir(), "output"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		outbound.NoError(t, err)
 		os.Stdout = out
 		synctest.Test(t, func(*testing.T) {
 			time.Sleep(12 * time.Hour)

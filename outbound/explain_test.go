@@ -65,9 +65,8 @@ func TestExplain_WaitIsExact(t *testing.T) {
 				} else {
 					got = time.Until(long.Clock.Due(long.Tickets[0]))
 				}
-				if max(0, got) != e.Wait {
-					t.Fatalf("round %d, %v: leaves after %v, and Explain returned %v:\n%v", round, limits, got, e.Wait, e)
-				}
+				fatalIf(t, max(0, got) != e.Wait,
+					"round %d, %v: leaves after %v, and Explain returned %v:\n%v", round, limits, got, e.Wait, e)
 				if e.Booked == 0 {
 					longest, most := "", time.Duration(0)
 					for _, l := range e.States {
@@ -88,13 +87,9 @@ func TestExplain_WaitIsExact(t *testing.T) {
 		})
 	}
 	for _, c := range []string{"", "limit", "hold", "booked"} {
-		if causes[c] < 20 {
-			t.Errorf("%q %d times", c, causes[c])
-		}
+		errorIf(t, causes[c] < 20, "%q %d times", c, causes[c])
 	}
-	if named < 100 {
-		t.Errorf("only %d calls without a reservation before them", named)
-	}
+	errorIf(t, named < 100, "only %d calls without a reservation before them", named)
 }
 
 // Explain changes nothing, however often it looks, at a slow clock too.
@@ -115,23 +110,17 @@ func TestExplain_ChangesNothing(t *testing.T) {
 			}
 			admit(t, b, 1)
 			s := stateOf(t, b)
-			if i == 1 && len(s.Parts[0].Slots) < 2 {
-				t.Error("no slots")
-			}
+			errorIf(t, i == 1 && len(s.Parts[0].Slots) < 2, "no slots")
 			text, err := json.Marshal(s)
 			must(t, err)
 			states[i] = string(text)
 		})
 	}
-	if states[0] != states[1] {
-		t.Errorf("%s\n\n%s", states[0], states[1])
-	}
+	errorIf(t, states[0] != states[1], "%s\n\n%s", states[0], states[1])
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("key", PerSecond(10)))
 		explained(t, b, Cost{1})
-		if b.slow.Load() != nil {
-			t.Error("Explain has made a slowPath")
-		}
+		errorIf(t, b.slow.Load() != nil, "Explain has made a slowPath")
 	})
 }
 
@@ -142,9 +131,7 @@ func TestExplanation_String(t *testing.T) {
 		b := Must(NewBucket("github", second, hour))
 		says := func(b *Bucket, c Cost, want string) {
 			t.Helper()
-			if got := explained(t, b, c).String(); got != want {
-				t.Errorf("got\n%s\nwant\n%s", got, want)
-			}
+			equal(t, explained(t, b, c).String(), want, "the explanation of %v", c)
 		}
 		says(b, Cost{1}, `"github": would leave now
   limit "per second": level 0 of 10, capacity for 1 now
@@ -177,34 +164,25 @@ func TestExplanation_String(t *testing.T) {
 	})
 }
 
-// An explanation says how far apart a limit spaces calls, where its level says nothing.
+// An explanation says how far apart a limit spaces calls, where its level says nothing. While the bucket is slowed, they
+// are further apart.
 func TestExplanation_SpacingOfCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		ends := func(b *Bucket, lines ...string) {
+			t.Helper()
+			got, want := explained(t, b, Cost{1}).String(), "\n  "+strings.Join(lines, "\n  ")
+			errorIf(t, !strings.HasSuffix(got, want), "got\n%s\nwant at its end%s", got, want)
+		}
 		b := Must(NewBucket("api", PerSecond(5), Limit{Capacity: 1, LeakRate: 4, Name: "own"}, PerMinute(60).Burst(2), Per(90, time.Minute).Of(1, "rows")))
 		for range 3 { // one leaves, and two are booked
 			reserve(t, b, 1)
 		}
-		e := explained(t, b, Cost{1})
-		words := []string{
-			`limit "5 per 1s": 1 each 202ms, capacity for 1 in 1.219s`,
+		ends(b, `limit "5 per 1s": 1 each 202ms, capacity for 1 in 1.219s`,
 			`limit "own": 1 each 250ms, capacity for 1 in 1.267s`,
 			`limit "60 per 1m": more than 2 of 2, capacity for 1 in 2.034s`,
-			`limit "rows": 1 each 667ms`,
-		}
-		text := "\n  " + strings.Join(words, "\n  ")
-		if got := e.String(); !strings.HasSuffix(got, text) {
-			t.Errorf("got\n%s\nwant at its end%s", got, text)
-		}
-		if got := (Explanation{Because: "never"}).String(); got != `"": can never be admitted` {
-			t.Error(got)
-		}
-	})
-}
-
-// While the bucket is slowed, its calls are further apart.
-func TestExplanation_SpacingAtALowerSpeed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewBucket("api", Limit{Capacity: 1, LeakRate: 9}))
+			`limit "rows": 1 each 667ms`)
+		equal(t, (Explanation{Because: "never"}).String(), `"": can never be admitted`, "the text")
+		b = Must(NewBucket("api", Limit{Capacity: 1, LeakRate: 9, Name: "slow"}))
 		mustAcquire(t, b).Done() // a success before
 		time.Sleep(time.Second)
 		p := mustAcquire(t, b)
@@ -212,10 +190,8 @@ func TestExplanation_SpacingAtALowerSpeed(t *testing.T) {
 		p.Done()
 		time.Sleep(time.Second)
 		mustAcquire(t, b).Done()
-		e := explained(t, b, Cost{1})
-		if e.States[0].Speed >= 0.95 || !strings.HasSuffix(e.String(), `: 1 each 123ms, capacity for 1 in 123ms`) {
-			t.Error(e)
-		}
+		ends(b, `limit "slow": 1 each 123ms, capacity for 1 in 123ms`)
+		errorIf(t, states(t, b)[0].Speed >= 0.95, "it is not slowed")
 	})
 }
 
@@ -223,9 +199,8 @@ func TestExplanation_SpacingAtALowerSpeed(t *testing.T) {
 func TestExplanation_InLogsAndJSON(t *testing.T) {
 	b := Must(NewBucket("key\n<img>", Window(2, time.Hour)))
 	e := explained(t, b, Cost{3})
-	if e.Because != "never" || !errors.Is(e.Err, ErrTooLarge) || e.Wait >= 0 || e.States[0].Wait >= 0 {
-		t.Errorf("%+v", e)
-	}
+	errorIf(t, e.Because != "never" || !errors.Is(e.Err, ErrTooLarge) || e.Wait >= 0 || e.States[0].Wait >= 0,
+		"%+v", e)
 	text, err := json.Marshal(e)
 	var back struct {
 		Text, Because, Err string
@@ -246,9 +221,7 @@ func TestExplanation_InLogsAndJSON(t *testing.T) {
 	if line := log.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, "call.because=never") || !strings.Contains(line, `limit=""`) || !strings.Contains(line, "call.text="+strconv.Quote(e.String())) {
 		t.Error(line)
 	}
-	if _, err := b.Explain(t.Context(), Cost{-1}); !errors.Is(err, ErrInvalid) {
-		t.Error(err)
-	}
+	errorIs(t, errOf(b.Explain(t.Context(), Cost{-1})), ErrInvalid, "the error")
 }
 
 // Explain names what makes a call wait longest, and the first of equal limits.
@@ -286,12 +259,9 @@ func TestExplain_SharedBucketTakesOneRequest(t *testing.T) {
 			}
 			before := store.Requests.Load()
 			is, want := explained(t, shared, Cost{1}), explained(t, local, Cost{1})
-			if n := store.Requests.Load() - before; n != 1 {
-				t.Errorf("%d requests", n)
-			}
-			if is.Wait != want.Wait || is.Because != want.Because || is.Limit != want.Limit {
-				t.Errorf("step %d:\n%v\nwant\n%v", i, is, want)
-			}
+			equal(t, store.Requests.Load()-before, 1, "requests")
+			errorIf(t, is.Wait != want.Wait || is.Because != want.Because || is.Limit != want.Limit,
+				"step %d:\n%v\nwant\n%v", i, is, want)
 			time.Sleep(17 * time.Second)
 		}
 	})
@@ -307,16 +277,14 @@ func TestExplain_NamesTheLimitBehindReservations(t *testing.T) {
 		}
 		for range 3 {
 			reserve(t, b, 1)
-			if e := explained(t, b, Cost{1}); e.Limit != "20 in any 10m" || e.Wait < 9*time.Minute {
-				t.Errorf("%v", e)
-			}
+			e := explained(t, b, Cost{1})
+			errorIf(t, e.Limit != "20 in any 10m" || e.Wait < 9*time.Minute, "%v", e)
 		}
 		// Of two leaky limits the slow one.
 		b = Must(NewBucket("key", PerSecond(10), PerMinute(6)))
 		reserve(t, b, 4)
-		if e := explained(t, b, Cost{1}); e.Limit != "6 per 1m" {
-			t.Errorf("%v", e)
-		}
+		e := explained(t, b, Cost{1})
+		errorIf(t, e.Limit != "6 per 1m", "%v", e)
 		// A limit that a call has filled above its capacity is its own cause, and is not booked.
 		b = Must(NewBucket("key", Limit{Capacity: 10, LeakRate: 10}, Limit{Capacity: 2, LeakRate: 2, Name: "slow"}))
 		mustAcquire(t, b).Settle(Cost{40})

@@ -129,44 +129,38 @@ func TestForecast_EventBeforeAQuotaIsUsedUp(t *testing.T) {
 	for _, s := range shapes {
 		for _, demand := range []float64{0.60, 0.79, 0.95, 1 / 0.9, 1 / 0.6} {
 			for _, run := range runs {
-				t.Run(fmt.Sprintf("%s/%.2f/%+v", s.name, demand, run), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						var r *rand.Rand
-						calls := int(float64(run.n) * demand)
-						if run.random > 0 { // no more than these
-							r = rand.New(rand.NewPCG(run.random, 1))
-							calls = int(2 * (float64(calls) - 3*math.Sqrt(float64(calls)/2)))
+				bubble(t, fmt.Sprintf("%s/%.2f/%+v", s.name, demand, run), func(t *testing.T) {
+					var r *rand.Rand
+					calls := int(float64(run.n) * demand)
+					if run.random > 0 { // no more than these
+						r = rand.New(rand.NewPCG(run.random, 1))
+						calls = int(2 * (float64(calls) - 3*math.Sqrt(float64(calls)/2)))
+					}
+					limit := Daily(float64(run.n), time.UTC)
+					if s.hours > 24 {
+						time.Sleep(48 * hour) // 1 January 2000 is a Saturday
+						limit = Weekly(float64(run.n), time.UTC)
+					}
+					processes, memory := []*Bucket{Must(NewBucket("k", limit))}, store.NewMemory()
+					for i := 0; run.processes > 1 && i < run.processes; i++ {
+						processes = append(processes[:i], Must(NewSharedBucket(memory, "k", limit)))
+					}
+					all, used := replay(t, processes, s.times(calls, r), time.Duration(s.hours)*hour)
+					for _, f := range all {
+						errorIf(t, demand < 0.8 && len(f.at) > 0, "a false alarm at %v said %v", f.at, f.said)
+						if used >= 0 && s.steady(used-3*hour, used) && (len(f.at) == 0 || used-f.at[0] < hour/2) {
+							t.Errorf("used up at %v, events at %v", used, f.at)
 						}
-						limit := Daily(float64(run.n), time.UTC)
-						if s.hours > 24 {
-							time.Sleep(48 * hour) // 1 January 2000 is a Saturday
-							limit = Weekly(float64(run.n), time.UTC)
+						if len(f.at) == 0 {
+							continue
 						}
-						processes, memory := []*Bucket{Must(NewBucket("k", limit))}, store.NewMemory()
-						for i := 0; run.processes > 1 && i < run.processes; i++ {
-							processes = append(processes[:i], Must(NewSharedBucket(memory, "k", limit)))
+						if left := used - f.at[0]; left > 0 && s.steady(f.at[0]-3*hour, used) && math.Abs(float64(f.said[0]-left)) > 0.1*float64(left) {
+							t.Errorf("at %v an event said %v, and it was %v", f.at[0], f.said[0], left)
 						}
-						all, used := replay(t, processes, s.times(calls, r), time.Duration(s.hours)*hour)
-						for _, f := range all {
-							if demand < 0.8 && len(f.at) > 0 {
-								t.Errorf("a false alarm at %v said %v", f.at, f.said)
-							}
-							if used >= 0 && s.steady(used-3*hour, used) && (len(f.at) == 0 || used-f.at[0] < hour/2) {
-								t.Errorf("used up at %v, events at %v", used, f.at)
-							}
-							if len(f.at) == 0 {
-								continue
-							}
-							if left := used - f.at[0]; left > 0 && s.steady(f.at[0]-3*hour, used) && math.Abs(float64(f.said[0]-left)) > 0.1*float64(left) {
-								t.Errorf("at %v an event said %v, and it was %v", f.at[0], f.said[0], left)
-							}
-							for i := range f.at[1:] {
-								if f.at[i+1]-f.at[i] < hour {
-									t.Errorf("events at %v", f.at)
-								}
-							}
+						for i := range f.at[1:] {
+							errorIf(t, f.at[i+1]-f.at[i] < hour, "events at %v", f.at)
 						}
-					})
+					}
 				})
 			}
 		}
@@ -178,43 +172,39 @@ func TestForecast_EachKindOfQuota(t *testing.T) {
 	for _, limit := range []Limit{Window(1000, 5*time.Hour), FixedWindow(1000, 5*time.Hour), Window(1000, time.Minute), Hourly(1000), Daily(1000, time.UTC), Weekly(1000, time.UTC), Monthly(1000, time.UTC)} {
 		for _, demand := range []float64{0.9, 1.6} {
 			for _, s := range []store.Store{nil, store.NewMemory()} {
-				t.Run(fmt.Sprintf("%s/%v/%t", limit.label(), demand, s != nil), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						b := Must(NewBucket("k", limit, PerSecond(1e6)))
-						if s != nil {
-							b = Must(NewSharedBucket(s, "k", limit, PerSecond(1e6)))
-						}
-						if time.Sleep(24*time.Hour + 2*time.Second); limit.kind == store.Weekly {
-							time.Sleep(24 * time.Hour)
-						}
-						if limit.kind == store.Monthly {
-							time.Sleep(30 * 24 * time.Hour)
-						}
-						defer b.Observe(func(Event) {})()
+				bubble(t, fmt.Sprintf("%s/%v/%t", limit.label(), demand, s != nil), func(t *testing.T) {
+					b := Must(NewBucket("k", limit, PerSecond(1e6)))
+					if s != nil {
+						b = Must(NewSharedBucket(s, "k", limit, PerSecond(1e6)))
+					}
+					if time.Sleep(24*time.Hour + 2*time.Second); limit.kind == store.Weekly {
+						time.Sleep(24 * time.Hour)
+					}
+					if limit.kind == store.Monthly {
+						time.Sleep(30 * 24 * time.Hour)
+					}
+					defer b.Observe(func(Event) {})()
+					mustAcquire(t, b).Done()
+					length := states(t, b)[0].EmptyIn
+					each := time.Duration(float64(length) / 1000 / demand)
+					for i := 2; i <= 850; i++ {
+						time.Sleep(each)
 						mustAcquire(t, b).Done()
-						length := states(t, b)[0].EmptyIn
-						each := time.Duration(float64(length) / 1000 / demand)
-						for i := 2; i <= 850; i++ {
-							time.Sleep(each)
-							mustAcquire(t, b).Done()
-							if i != 400 && i < 845 {
-								continue
-							}
-							e, err := b.Explain(ctx, Cost{1})
-							must(t, err)
-							want := time.Duration(1000-i) * each
-							got := e.States[0]
-							if demand < 1 {
-								want = 0
-							}
-							if got.UsedUpIn < want-want/20 || got.UsedUpIn > want+want/20 || math.Abs(got.Pace*each.Seconds()-1) > 0.05 {
-								t.Errorf("call %d: used up in %v at %v, want %v at %v", i, got.UsedUpIn, got.Pace, want, 1/each.Seconds())
-							}
-							if o := e.States[1]; o.Pace != 0 || o.UsedUpIn != 0 {
-								t.Errorf("a limit that is no quota: %+v", o)
-							}
+						if i != 400 && i < 845 {
+							continue
 						}
-					})
+						e := explained(t, b, Cost{1})
+						want := time.Duration(1000-i) * each
+						got := e.States[0]
+						if demand < 1 {
+							want = 0
+						}
+						if got.UsedUpIn < want-want/20 || got.UsedUpIn > want+want/20 || math.Abs(got.Pace*each.Seconds()-1) > 0.05 {
+							t.Errorf("call %d: used up in %v at %v, want %v at %v", i, got.UsedUpIn, got.Pace, want, 1/each.Seconds())
+						}
+						o := e.States[1]
+						errorIf(t, o.Pace != 0 || o.UsedUpIn != 0, "a limit that is no quota: %+v", o)
+					}
 				})
 			}
 		}
@@ -229,15 +219,13 @@ func TestForecast_OfALevel(t *testing.T) {
 		b := Must(NewSharedBucket(memory, "k", Daily(10_000, time.UTC)))
 		time.Sleep(2 * time.Second)
 		for range 600 { // half of 20 units return
-			p, err := b.Acquire(ctx, Cost{20})
-			must(t, err)
+			p := admit(t, b, 20)
 			p.Settle(Cost{10})
 			p.Done()
 			time.Sleep(time.Minute)
 		}
 		look := func(b *Bucket) State {
-			e, err := b.Explain(ctx, Cost{1})
-			must(t, err)
+			e := explained(t, b, Cost{1})
 			return e.States[0]
 		}
 		if s := look(b); s.Pace != 0 || s.UsedUpIn != 0 {
@@ -266,28 +254,25 @@ func TestForecast_FollowsThePace(t *testing.T) {
 		"rare":            {20, 2 * time.Second, []stretch{{16 * 36 * time.Minute, 36 * time.Minute}, {10 * time.Minute, time.Hour}}, 134 * time.Minute},
 		"no more":         {1_000, 2 * time.Second, []stretch{{4 * time.Hour, 30 * time.Second}, {19 * time.Hour, time.Hour}}, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := Must(NewBucket("k", Daily(of.quota, time.UTC)))
-				defer b.Observe(func(Event) {})()
-				time.Sleep(of.from)
-				for _, s := range of.all {
-					for end := time.Now().Add(s.long); !time.Now().Add(s.each).After(end); {
-						time.Sleep(s.each)
-						if p, err := b.Acquire(ctx, Cost{1}); err == nil {
-							p.Done()
-						}
-					}
-					if s.each > s.long {
-						time.Sleep(s.long)
+		bubble(t, name, func(t *testing.T) {
+			b := Must(NewBucket("k", Daily(of.quota, time.UTC)))
+			defer b.Observe(func(Event) {})()
+			time.Sleep(of.from)
+			for _, s := range of.all {
+				for end := time.Now().Add(s.long); !time.Now().Add(s.each).After(end); {
+					time.Sleep(s.each)
+					if p, err := b.Acquire(ctx, Cost{1}); err == nil {
+						p.Done()
 					}
 				}
-				e, err := b.Explain(ctx, Cost{1})
-				must(t, err)
-				if got := e.States[0].UsedUpIn; got < of.want-of.want/50 || got > of.want+of.want/50 {
-					t.Errorf("level %v, %v an hour: used up in %v, want %v", e.States[0].Level, e.States[0].Pace*3600, got, of.want)
+				if s.each > s.long {
+					time.Sleep(s.long)
 				}
-			})
+			}
+			e := explained(t, b, Cost{1})
+			if got := e.States[0].UsedUpIn; got < of.want-of.want/50 || got > of.want+of.want/50 {
+				t.Errorf("level %v, %v an hour: used up in %v, want %v", e.States[0].Level, e.States[0].Pace*3600, got, of.want)
+			}
 		})
 	}
 }
@@ -309,9 +294,7 @@ func TestForecast_OneEventInAnHour(t *testing.T) {
 			t.Error(len(events), "events in 3.7 hours:", events)
 		}
 		for _, e := range events {
-			if e.Limit != "100 in any 10m" || e.UsedUpIn <= 0 || e.UsedUpIn > time.Minute {
-				t.Error(e)
-			}
+			errorIf(t, e.Limit != "100 in any 10m" || e.UsedUpIn <= 0 || e.UsedUpIn > time.Minute, "%v", e)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 
@@ -14,6 +15,46 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// errorIf reports a fault, and the test goes on.
+func errorIf(t testing.TB, fault bool, format string, args ...any) {
+	if fault {
+		t.Helper()
+		t.Errorf(format, args...)
+	}
+}
+
+// fatalIf reports a fault, and ends the test.
+func fatalIf(t testing.TB, fault bool, format string, args ...any) {
+	if fault {
+		t.Helper()
+		t.Fatalf(format, args...)
+	}
+}
+
+// equal reports the value that the words name if it is another than want.
+func equal[T comparable](t testing.TB, got, want T, words string, args ...any) {
+	if got != want {
+		t.Helper()
+		t.Errorf("%s: %v, want %v", fmt.Sprintf(words, args...), got, want)
+	}
+}
+
+// errorIs reports an error that is not want, which may be nil.
+func errorIs(t testing.TB, err, want error, words string, args ...any) {
+	if !errors.Is(err, want) {
+		t.Helper()
+		t.Errorf("%s: %v, want %v", fmt.Sprintf(words, args...), err, want)
+	}
+}
+
+// errOf returns the error of a call that returns a value as well.
+func errOf[T any](_ T, err error) error { return err }
+
+// bubble runs a subtest in fake time.
+func bubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 }
 
 // admit makes a call of these units that l must admit.
@@ -31,6 +72,13 @@ func mustAcquire(t *testing.T, l Limiter) *Permit {
 	t.Helper()
 	p := admit(t, l, 1)
 	return &p
+}
+
+// book makes a booking that must succeed, and returns it.
+func book(t testing.TB, b *Bucket, k BookRequest) BookRequest {
+	t.Helper()
+	must(t, b.Book(ctx, &k))
+	return k
 }
 
 // refused makes a call that l must refuse, and returns the refusal.
@@ -64,16 +112,17 @@ func level(t *testing.T, b *Bucket, i int) float64 {
 	return states(t, b)[i].Level
 }
 
-// BothWays is bothWays for tests outside of the package.
-var BothWays = bothWays
+// These are the helpers for tests outside of the package.
+var (
+	BothWays = bothWays
+	NoError  = must
+	ErrorIf  = errorIf
+	FatalIf  = fatalIf
+)
 
 // bothWays runs f with a bucket in this process, and with one in a store.
 func bothWays(t *testing.T, f func(t *testing.T, b *Bucket), limits ...Limit) {
 	t.Helper()
-	t.Run("in memory", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { f(t, Must(NewBucket("k", limits...))) })
-	})
-	t.Run("shared", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { f(t, Must(NewSharedBucket(store.NewMemory(), "k", limits...))) })
-	})
+	bubble(t, "in memory", func(t *testing.T) { f(t, Must(NewBucket("k", limits...))) })
+	bubble(t, "shared", func(t *testing.T) { f(t, Must(NewSharedBucket(store.NewMemory(), "k", limits...))) })
 }

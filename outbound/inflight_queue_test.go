@@ -60,13 +60,11 @@ func TestInFlight_AdaptiveFindsWhatTheAPITakes(t *testing.T) {
 				refused.Store(0)
 				for range 60 {
 					time.Sleep(time.Second)
-					if n := capacity(); n < 10 || n > 21 {
-						t.Fatalf("%v in flight of 20 that the API takes", n)
-					}
+					n := capacity()
+					outbound.FatalIf(t, n < 10 || n > 21, "%v in flight of 20 that the API takes", n)
 				}
-				if n, no := served.Load(), refused.Load(); n < 60*20*6/10 || no > n/20 {
-					t.Errorf("in a minute %d served, %d refused", n, no)
-				}
+				n, no := served.Load(), refused.Load()
+				outbound.ErrorIf(t, n < 60*20*6/10 || no > n/20, "in a minute %d served, %d refused", n, no)
 				takes.Store(1000)
 				time.Sleep(time.Minute)
 				served.Store(0)

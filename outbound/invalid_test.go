@@ -37,9 +37,8 @@ func buckets(t *testing.T) map[string]*Bucket {
 	}
 	time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(store.Slack))) // no call leaves in a day's first second
 	for name, b := range all {
-		if _, err := b.Acquire(ctx, Cost{2, 1}); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		_, err := b.Acquire(ctx, Cost{2, 1})
+		fatalIf(t, err != nil, "%s: %v", name, err)
 	}
 	must(t, all["held"].Hold(ctx, time.Minute))
 	return all
@@ -51,9 +50,8 @@ func refuses(t *testing.T, what string, want error, do func(b *Bucket) error) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, b := range buckets(t) {
 			before := states(t, b)
-			if err := do(b); !errors.Is(err, want) {
-				t.Errorf("%s of the bucket %s: %v, want %v", what, name, err, want)
-			}
+			err := do(b)
+			errorIf(t, !errors.Is(err, want), "%s of the bucket %s: %v, want %v", what, name, err, want)
 			if after := states(t, b); !reflect.DeepEqual(before, after) {
 				t.Errorf("%s of the bucket %s has changed\n%+v to\n%+v", what, name, before, after)
 			}
@@ -68,17 +66,13 @@ func TestBucket_InvalidCostChangesNothing(t *testing.T) {
 		"Fillup":  func(b *Bucket, c Cost) error { _, err := b.Fillup(ctx, c); return err },
 		"AbleToAccept": func(b *Bucket, c Cost) error {
 			ok, err := b.AbleToAccept(ctx, c)
-			if ok {
-				t.Errorf("AbleToAccept(%v)", c)
-			}
+			errorIf(t, ok, "AbleToAccept(%v)", c)
 			return err
 		},
 		"Book": func(b *Bucket, c Cost) error {
 			k := BookRequest{Costs: []Cost{c}, Wait: time.Hour}
 			err := b.Book(ctx, &k)
-			if len(k.Tickets) > 0 {
-				t.Errorf("Book(%v): a ticket", c)
-			}
+			errorIf(t, len(k.Tickets) > 0, "Book(%v): a ticket", c)
 			return err
 		},
 		"Clock.Earliest": func(b *Bucket, c Cost) error {
@@ -107,9 +101,8 @@ func TestCost_DenormalIsCharged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, b := range []*Bucket{Must(NewBucket("fast", Limit{Capacity: 1e9, LeakRate: 1})), Must(NewBucket("two", Limit{Capacity: 1e9, LeakRate: 1}, Limit{Capacity: 1e9, LeakRate: 1, Unit: 1}))} {
 			admit(t, b, denormal)
-			if n := level(t, b, 0); math.Abs(n-1) > 1e-6 {
-				t.Errorf("level %v, want 1", n)
-			}
+			n := level(t, b, 0)
+			errorIf(t, math.Abs(n-1) > 1e-6, "level %v, want 1", n)
 		}
 	})
 }
@@ -149,10 +142,7 @@ func TestPermit_IgnoresInvalidNumbers(t *testing.T) {
 			if name == "held" {
 				continue
 			}
-			p, err := b.Acquire(ctx, Cost{1, 1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := admit(t, b, 1, 1)
 			before := states(t, b)
 			for _, n := range append(append([]float64{}, noNumbers...), huge...) {
 				p.Settle(Cost{n})
@@ -165,9 +155,7 @@ func TestPermit_IgnoresInvalidNumbers(t *testing.T) {
 				t.Errorf("the bucket %s has changed\n%+v to\n%+v", name, before, after)
 			}
 			p.Settle(Cost{2, 1}) // none of those was the first Settle
-			if n := level(t, b, 0); n != before[0].Level+1 {
-				t.Errorf("%s: level %v, want %v", name, n, before[0].Level+1)
-			}
+			equal(t, level(t, b, 0), before[0].Level+1, "%s: level", name)
 			p.Refused(math.MinInt64)
 			if s := states(t, b)[0]; s.HeldFor != time.Second {
 				t.Errorf("%s: refused without a duration, held for %v, want 1 s", name, s.HeldFor)
@@ -186,19 +174,15 @@ func TestBucket_LongestDurationsDoNotOverflow(t *testing.T) {
 				p.Refused(math.MaxInt64)
 				p.Hold(math.MaxInt64)
 				time.Sleep(time.Hour)
-				if full := refused(t, b, Cost{1}); full.RetryAfter < 100*365*24*time.Hour {
-					t.Errorf("%s, held for ever: %v", name, full)
-				}
-				if err := b.Book(ctx, &BookRequest{Costs: []Cost{{1}, {1}}, Wait: time.Hour, Horizon: math.MaxInt64}); !errors.Is(err, ErrThrottled) {
-					t.Errorf("%s, held for ever: %v", name, err)
-				}
+				full := refused(t, b, Cost{1})
+				errorIf(t, full.RetryAfter < 100*365*24*time.Hour, "%s, held for ever: %v", name, full)
+				err := b.Book(ctx, &BookRequest{Costs: []Cost{{1}, {1}}, Wait: time.Hour, Horizon: math.MaxInt64})
+				errorIf(t, !errors.Is(err, ErrThrottled), "%s, held for ever: %v", name, err)
 				states(t, b)
 			}
 			must(t, b.Resume(ctx))
 			for _, s := range states(t, b) {
-				if s.HeldFor > 0 || s.Level > s.Limit.Capacity {
-					t.Errorf("%s, resumed: %+v", name, s)
-				}
+				errorIf(t, s.HeldFor > 0 || s.Level > s.Limit.Capacity, "%s, resumed: %+v", name, s)
 			}
 			k := BookRequest{Costs: make([]Cost, 30), Wait: math.MaxInt64, Horizon: math.MaxInt64}
 			for i := range k.Costs {
@@ -234,15 +218,9 @@ func TestLimit_InvalidIsRefusedEverywhere(t *testing.T) {
 		bad[fmt.Sprint("per minute ", n)] = PerMinute(n)
 	}
 	for name, l := range bad {
-		if _, err := NewBucket("key", l); !errors.Is(err, ErrInvalid) {
-			t.Errorf("NewBucket with %s, %v: %v", name, l, err)
-		}
-		if _, err := NewBucket("key", good, l); !errors.Is(err, ErrInvalid) {
-			t.Errorf("NewBucket with %s next to a good one: %v", name, err)
-		}
-		if _, err := NewSharedBucket(store.NewMemory(), "key", l); !errors.Is(err, ErrInvalid) {
-			t.Errorf("NewSharedBucket with %s: %v", name, err)
-		}
+		errorIs(t, errOf(NewBucket("key", l)), ErrInvalid, "NewBucket with %s, %v", name, l)
+		errorIs(t, errOf(NewBucket("key", good, l)), ErrInvalid, "NewBucket with %s next to a good one", name)
+		errorIs(t, errOf(NewSharedBucket(store.NewMemory(), "key", l)), ErrInvalid, "NewSharedBucket with %s", name)
 		refuses(t, "SetLimits with "+name, ErrInvalid, func(b *Bucket) error { return b.SetLimits(ctx, l) })
 	}
 	nine := make([]Limit, maxLimits+1)
@@ -251,13 +229,10 @@ func TestLimit_InvalidIsRefusedEverywhere(t *testing.T) {
 	}
 	for _, some := range [][]Limit{{}, nine, {good, good}, {InFlight(1).Of(0, "a"), good, InFlight(2).Of(1, "b")}} {
 		_, err := NewBucket("key", some...)
-		if bad, ok := errors.AsType[*LimitError](err); !ok || !errors.Is(err, ErrInvalid) || bad.Key != "key" {
-			t.Errorf("NewBucket with %v: %v", some, err)
-		}
+		bad, ok := errors.AsType[*LimitError](err)
+		errorIf(t, !ok || !errors.Is(err, ErrInvalid) || bad.Key != "key", "NewBucket with %v: %v", some, err)
 	}
-	if _, err := NewSharedBucket(nil, "key", good); !errors.Is(err, ErrInvalid) {
-		t.Errorf("NewSharedBucket without a store: %v", err)
-	}
+	errorIs(t, errOf(NewSharedBucket(nil, "key", good)), ErrInvalid, "NewSharedBucket without a store")
 }
 
 // A limit at the edge of what is valid admits its capacity and no more.
@@ -273,9 +248,8 @@ func TestLimit_ExtremesAdmitTheirCapacityOnce(t *testing.T) {
 				}
 			}
 			// What leaks in a nanosecond, the resolution of waits, may come on top.
-			if most := 2 + int(l.LeakRate*1e-9/(l.Capacity/2)); admitted > most || admitted == 0 {
-				t.Errorf("%v: %d halves of it admitted in one burst", l, admitted)
-			}
+			most := 2 + int(l.LeakRate*1e-9/(l.Capacity/2))
+			errorIf(t, admitted > most || admitted == 0, "%v: %d halves of it admitted in one burst", l, admitted)
 			states(t, b)
 		})
 	}
@@ -287,18 +261,16 @@ func TestMemory_KeepsUsedKeysAmongMany(t *testing.T) {
 		store := store.NewMemory()
 		debtor := Must(NewSharedBucket(store, "debtor", PerHour(1)))
 		for i := range 200 {
-			if _, err := debtor.Acquire(ctx, Cost{1}); (err == nil) != (i == 0) {
-				t.Fatalf("call %d: %v", i, err)
-			}
+			_, err := debtor.Acquire(ctx, Cost{1})
+			fatalIf(t, (err == nil) != (i == 0), "call %d: %v", i, err)
 			admit(t, Must(NewSharedBucket(store, fmt.Sprint(i), PerSecond(1))), 1)
 		}
 		time.Sleep(2 * time.Hour)
 		for i := range 200 {
 			admit(t, Must(NewSharedBucket(store, fmt.Sprint("new ", i), PerSecond(1))), 1)
 		}
-		if n := store.Len(); n > 250 {
-			t.Errorf("%d keys are kept, 200 of them in use", n)
-		}
+		n := store.Len()
+		errorIf(t, n > 250, "%d keys are kept, 200 of them in use", n)
 	})
 }
 

@@ -3,7 +3,9 @@ package outbound
 import (
 	"context"
 	"errors"
+	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -42,19 +44,21 @@ func ending(f func()) {
 	wg.Wait()
 }
 
-// Do runs the job once, returns its error and ends the permit.
-func TestDo_RunsTheJobOnce(t *testing.T) {
+// Do runs the job once, returns its error and ends the permit. A panic of the job reaches the caller, and ends the
+// permit, as runtime.Goexit does.
+func TestDo_RunsTheJobOnceAndEndsThePermit(t *testing.T) {
 	var c calls
-	failed := errors.New("failed")
-	for _, want := range []error{nil, failed} {
+	for _, want := range []error{nil, errors.New("failed")} {
 		ran := 0
-		if err := Do(ctx, &c, Cost{1}, func(context.Context) error { ran++; return want }); err != want || ran != 1 {
-			t.Errorf("Do: %v after %d runs, want %v after 1", err, ran, want)
-		}
+		equal(t, Do(ctx, &c, Cost{1}, func(context.Context) error { ran++; return want }), want, "the error of Do")
+		equal(t, ran, 1, "runs")
 	}
-	if c.done != 2 {
-		t.Errorf("%d permits ended, want 2", c.done)
-	}
+	func() {
+		defer func() { equal[any](t, recover(), "job", "the panic") }()
+		_ = Do(ctx, &c, Cost{1}, func(context.Context) error { panic("job") })
+	}()
+	ending(func() { _ = Do(ctx, &c, Cost{1}, func(context.Context) error { runtime.Goexit(); return nil }) })
+	equal(t, c.done, 4, "permits that have ended")
 }
 
 // A refused job does not run, and its error says when to retry.
@@ -65,80 +69,41 @@ func TestWrap_RefusedJobDoesNotRun(t *testing.T) {
 		job := Wrap(b, Cost{1}, func(_ context.Context, n int) error { ran += n; return nil })
 		must(t, job(ctx, 5))
 		full, ok := errors.AsType[*ThrottledError](job(ctx, 7))
-		if !ok || full.RetryAfter != time.Second/2 {
-			t.Fatalf("second job: %v", full)
-		}
+		fatalIf(t, !ok || full.RetryAfter != time.Second/2, "second job: %v", full)
 		time.Sleep(full.RetryAfter)
-		if must(t, job(ctx, 9)); ran != 14 {
-			t.Errorf("the jobs that ran add up to %d, want 14", ran)
-		}
+		must(t, job(ctx, 9))
+		errorIf(t, ran != 14, "the jobs that ran add up to %d, want 14", ran)
 	})
 }
 
-// A panic of the job reaches the caller, and ends the permit, as runtime.Goexit does.
-func TestDo_PanicEndsThePermit(t *testing.T) {
-	var c calls
-	func() {
-		defer func() {
-			if v := recover(); v != "job" {
-				t.Errorf("recovered %v", v)
-			}
-		}()
-		_ = Do(ctx, &c, Cost{1}, func(context.Context) error { panic("job") })
-	}()
-	ending(func() { _ = Do(ctx, &c, Cost{1}, func(context.Context) error { runtime.Goexit(); return nil }) })
-	if c.done != 2 {
-		t.Errorf("%d permits ended, want 2", c.done)
-	}
-}
-
-// PermitFrom returns the permit of the job, whose ctx has the values of the caller.
-func TestPermitFrom_SettlesTheJob(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewBucket("settle", Limit{Capacity: 10, LeakRate: 1}))
-		type key struct{}
-		outer := context.WithValue(ctx, key{}, "value")
-		err := Do(outer, b, Cost{8}, func(ctx context.Context) error {
-			if ctx.Value(key{}) != "value" {
-				t.Error("a value of the outer ctx is missing")
-			}
-			inner, cancel := context.WithCancel(ctx)
-			defer cancel()
-			PermitFrom(inner).Settle(Cost{3})
-			return nil
-		})
-		if n := level(t, b, 0); err != nil || n != 3 {
-			t.Errorf("level %v after settling 8 to 3, %v", n, err)
-		}
-	})
-}
-
-// Outside of a job PermitFrom returns a permit without effect.
-func TestPermitFrom_OutsideOfAJob(t *testing.T) {
-	p := PermitFrom(ctx)
-	if p == nil || *p != (Permit{}) || p == PermitFrom(ctx) {
-		t.Fatalf("PermitFrom gave %v, want a zero permit of its own", p)
-	}
-	p.Settle(Cost{1})
-	p.Refused(0)
-	p.Hold(time.Second)
-	p.Done()
-}
-
-// In a job inside of a job, PermitFrom returns the permit of the inner one.
-func TestPermitFrom_NestedJobs(t *testing.T) {
+// PermitFrom returns the permit of the job, the inner one in a job inside of a job, and outside of one a permit without
+// effect. The job's ctx has the values of the caller.
+func TestPermitFrom_IsThePermitOfTheJob(t *testing.T) {
 	var outer, inner calls
-	_ = Do(ctx, &outer, Cost{1}, func(ctx context.Context) error {
+	type key struct{}
+	err := Do(context.WithValue(ctx, key{}, "value"), &outer, Cost{1}, func(ctx context.Context) error {
+		equal[any](t, ctx.Value(key{}), "value", "a value of the outer ctx")
 		_ = Do(ctx, &inner, Cost{1}, func(ctx context.Context) error {
-			PermitFrom(ctx).Settle(Cost{2})
+			within, cancel := context.WithCancel(ctx)
+			defer cancel()
+			PermitFrom(within).Settle(Cost{2})
 			return nil
 		})
 		PermitFrom(ctx).Settle(Cost{1})
 		return nil
 	})
-	if len(outer.used) != 1 || outer.used[0] != (Cost{1}) || len(inner.used) != 1 || inner.used[0] != (Cost{2}) {
-		t.Errorf("settled outside %v, inside %v", outer.used, inner.used)
+	if err != nil || !slices.Equal(outer.used, []Cost{{1}}) || !slices.Equal(inner.used, []Cost{{2}}) {
+		t.Errorf("%v, settled outside %v, inside %v", err, outer.used, inner.used)
 	}
+	b := Must(NewBucket("settle", Limit{Capacity: 10, LeakRate: 1e-8}))
+	must(t, Do(ctx, b, Cost{8}, func(ctx context.Context) error { PermitFrom(ctx).Settle(Cost{3}); return nil }))
+	equal(t, math.Round(level(t, b, 0)), 3, "level after settling 8 to 3")
+	p := PermitFrom(ctx)
+	fatalIf(t, p == nil || *p != (Permit{}) || p == PermitFrom(ctx), "%v is no zero permit of its own", p)
+	p.Settle(Cost{1})
+	p.Refused(0)
+	p.Hold(time.Second)
+	p.Done()
 }
 
 // A job that cannot run is an error, and charges nothing.
@@ -162,21 +127,13 @@ func TestDo_BadArgumentsChargeNothing(t *testing.T) {
 		"Do, below 0":       Do(ctx, b, Cost{-1}, job),
 		"Do, no first unit": Do(ctx, b, Cost{0, 1}, job),
 	} {
-		if !errors.Is(err, ErrInvalid) {
-			t.Errorf("%s: %v, want ErrInvalid", what, err)
-		}
+		errorIf(t, !errors.Is(err, ErrInvalid), "%s: %v, want ErrInvalid", what, err)
 	}
-	if err := Do(ctx, b, Cost{2}, job); !errors.Is(err, ErrTooLarge) {
-		t.Errorf("Do, above the capacity: %v", err)
-	}
+	errorIs(t, Do(ctx, b, Cost{2}, job), ErrTooLarge, "Do, above the capacity")
 	done, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := Do(done, b, Cost{1}, job); err != context.Canceled {
-		t.Errorf("Do, after its ctx: %v", err)
-	}
-	if n := level(t, b, 0); n != 0 {
-		t.Errorf("charged %v", n)
-	}
+	equal(t, Do(done, b, Cost{1}, job), context.Canceled, "Do, after its ctx")
+	equal(t, level(t, b, 0), 0, "charged")
 }
 
 // A wrapped job takes the cost that its cost function returns for the payload.
@@ -184,9 +141,8 @@ func TestWrap_CostByPayload(t *testing.T) {
 	b := Must(NewBucket("rows", Limit{Capacity: 10, LeakRate: 1e-6}))
 	insert := Wrap(b, func(rows []int) Cost { return Cost{float64(len(rows))} }, func(context.Context, []int) error { return nil })
 	must(t, insert(ctx, make([]int, 7)))
-	if err := insert(ctx, make([]int, 4)); !errors.Is(err, ErrThrottled) {
-		t.Errorf("7 + 4 rows of 10: %v, want a refusal", err)
-	}
+	err := insert(ctx, make([]int, 4))
+	errorIf(t, !errors.Is(err, ErrThrottled), "7 + 4 rows of 10: %v, want a refusal", err)
 	must(t, insert(ctx, make([]int, 3)))
 }
 
@@ -204,21 +160,18 @@ func TestAcquireIn_ParallelRequestsOfAJob(t *testing.T) {
 			}
 			var both sync.WaitGroup
 			both.Go(func() {
-				if err := next.AcquireIn(ctx, b, Cost{1}); err != nil {
-					t.Error(name, err)
-				}
+				err := next.AcquireIn(ctx, b, Cost{1})
+				errorIf(t, err != nil, "%v %v", name, err)
 				next.Done()
-				if member := pool.Member(PermitFrom(ctx)); (member == 0) != (l == pool) {
-					t.Errorf("%s: admitted by member %d", name, member)
-				}
+				member := pool.Member(PermitFrom(ctx))
+				errorIf(t, (member == 0) != (l == pool), "%s: admitted by member %d", name, member)
 			})
 			first.Settle(Cost{0.5})
 			first.Done()
 			both.Wait()
 			return nil
 		})
-		if n := level(t, b, 0) - before; err != nil || n > 1.51 {
-			t.Errorf("%s: %v, two requests of 0.5 and 1 took %v", name, err, n)
-		}
+		n := level(t, b, 0) - before
+		errorIf(t, err != nil || n > 1.51, "%s: %v, two requests of 0.5 and 1 took %v", name, err, n)
 	}
 }

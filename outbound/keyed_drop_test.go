@@ -16,9 +16,7 @@ import (
 // noRoom checks that l is refused because its Keyed is full.
 func noRoom(t *testing.T, l Limiter, when string) {
 	t.Helper()
-	if _, err := l.Acquire(ctx, Cost{1}); !errors.Is(err, ErrFull) {
-		t.Errorf("%s: %v", when, err)
-	}
+	errorIs(t, errOf(l.Acquire(ctx, Cost{1})), ErrFull, "%s", when)
 }
 
 // A limiter is dropped when it is idle and no permit is in use.
@@ -31,17 +29,13 @@ func TestKeyed_DropsIdleLimiters(t *testing.T) {
 		noRoom(t, k.For("b"), "while the bucket is not empty")
 		time.Sleep(4 * time.Minute)
 		noRoom(t, k.For("b"), "while a permit is in use")
-		if n := p.pin.Load(); n != 1 {
-			t.Errorf("%d permits are counted, want 1", n)
-		}
+		equal(t, p.pin.Load(), 1, "permits are counted")
 		p.Done()
 		p.Done()
 		mustAcquire(t, k.For("b")).Done()
 		time.Sleep(time.Second)
 		mustAcquire(t, first).Done() // a handle outlives its limiter
-		if k.Len() != 1 || made != 3 {
-			t.Errorf("%d limiters, %d made, want 1 of 3", k.Len(), made)
-		}
+		errorIf(t, k.Len() != 1 || made != 3, "%d limiters, %d made, want 1 of 3", k.Len(), made)
 	})
 }
 
@@ -64,9 +58,7 @@ func TestKeyed_ForgottenDoneKeepsALimiterFiveMinutes(t *testing.T) {
 			time.Sleep(time.Second)
 			mustAcquire(t, k.For("b")).Done()
 			p.Done() // too late, and without effect
-			if k.Len() != 1 {
-				t.Errorf("%s: %d limiters", name, k.Len())
-			}
+			errorIf(t, k.Len() != 1, "%s: %d limiters", name, k.Len())
 		})
 	}
 }
@@ -79,16 +71,12 @@ func TestKeyed_IdleLimitersLingerAMinute(t *testing.T) {
 			mustAcquire(t, k.For(i)).Done()
 			time.Sleep(time.Second / 20)
 		}
-		if k.Len() != 1000 {
-			t.Errorf("%d limiters within a minute, want 1000", k.Len())
-		}
+		errorIf(t, k.Len() != 1000, "%d limiters within a minute, want 1000", k.Len())
 		time.Sleep(2 * time.Minute)
 		for i := range 1000 {
 			mustAcquire(t, k.For(-i)).Done()
 		}
-		if k.Len() > 1200 {
-			t.Errorf("%d limiters: idle ones stay", k.Len())
-		}
+		errorIf(t, k.Len() > 1200, "%d limiters: idle ones stay", k.Len())
 	})
 }
 
@@ -200,15 +188,11 @@ func TestKeyed_NoTwoLimitersOfAKeyAreInUse(t *testing.T) {
 				i := rand.IntN(keys)
 				p, err := k.Acquire(ctx, i, Cost{1})
 				if err != nil {
-					if !errors.Is(err, ErrFull) {
-						t.Error(err)
-					}
+					errorIf(t, !errors.Is(err, ErrFull), "%v", err)
 					continue
 				}
 				mu[i].Lock()
-				if out[i] > 0 && inUse[i] != p.call {
-					t.Error("two limiters of one key are in use")
-				}
+				errorIf(t, out[i] > 0 && inUse[i] != p.call, "two limiters of one key are in use")
 				inUse[i] = p.call
 				out[i]++
 				mu[i].Unlock()
@@ -221,9 +205,7 @@ func TestKeyed_NoTwoLimitersOfAKeyAreInUse(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if k.Len() > 3 {
-		t.Errorf("%d limiters, want at most 3", k.Len())
-	}
+	errorIf(t, k.Len() > 3, "%d limiters, want at most 3", k.Len())
 }
 
 // Each key's calls keep to its limit, whatever limiters are dropped and made again.
@@ -252,9 +234,7 @@ func TestKeyed_KeysKeepTheirLimitsWhileOthersCome(t *testing.T) {
 						h := &of[i]
 						h.Lock()
 						h.level = max(0, h.level-limit.LeakRate*time.Since(h.last).Seconds()) + 1
-						if h.level > limit.Capacity+1e-9 {
-							t.Errorf("level %v of key %d", h.level, i)
-						}
+						errorIf(t, h.level > limit.Capacity+1e-9, "level %v of key %d", h.level, i)
 						h.last = time.Now()
 						h.Unlock()
 						if r.IntN(4) == 0 {
@@ -269,9 +249,8 @@ func TestKeyed_KeysKeepTheirLimitsWhileOthersCome(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if made.Load() < 10*keys {
-			t.Errorf("only %d limiters were made for %d keys: nothing was tested", made.Load(), keys)
-		}
+		errorIf(t, made.Load() < 10*keys,
+			"only %d limiters were made for %d keys: nothing was tested", made.Load(), keys)
 	})
 }
 
@@ -288,8 +267,6 @@ func TestKeyed_DayIsKeptUntilMidnight(t *testing.T) {
 		refused(t, k.For("a"), Cost{1}) // the third of a day
 		until(t, "2024-03-01T00:00:01Z")
 		mustAcquire(t, k.For("b")).Done()
-		if k.Len() != 1 {
-			t.Errorf("%d limiters", k.Len())
-		}
+		errorIf(t, k.Len() != 1, "%d limiters", k.Len())
 	})
 }

@@ -43,9 +43,8 @@ func TestLimit_TextAndJSONKeepAllOfIt(t *testing.T) {
 			}
 			data, err := json.Marshal(l)
 			var again Limit
-			if err != nil || json.Unmarshal(data, &again) != nil || again != l {
-				t.Errorf("%s is %s in JSON (%v), and then %+v", l, data, err, again)
-			}
+			errorIf(t, err != nil || json.Unmarshal(data, &again) != nil || again != l,
+				"%s is %s in JSON (%v), and then %+v", l, data, err, again)
 		}
 	}
 	random := rand.New(rand.NewPCG(31, 16))
@@ -115,15 +114,11 @@ func TestParseLimit_ReadsWhatPeopleWrite(t *testing.T) {
 		{`"plain":5 in flight`, InFlight(5).Of(0, "plain"), "plain: 5 in flight"},
 	} {
 		l, err := ParseLimit(c.text)
-		if err != nil || l != c.want {
-			t.Errorf("%q: %+v, %v; want %+v", c.text, l, err, c.want)
-		}
+		errorIf(t, err != nil || l != c.want, "%q: %+v, %v; want %+v", c.text, l, err, c.want)
 		if c.says == "" {
 			c.says = c.text
 		}
-		if l.String() != c.says {
-			t.Errorf("%q is printed as %q, want %q", c.text, l, c.says)
-		}
+		errorIf(t, l.String() != c.says, "%q is printed as %q, want %q", c.text, l, c.says)
 	}
 	for text, want := range map[string]Limit{
 		`{"n":10,"per":"1s"}`:                              PerSecond(10),
@@ -143,9 +138,8 @@ func TestParseLimit_ReadsWhatPeopleWrite(t *testing.T) {
 		`{"n":5,"per":"hour","zone":"UTC","name":"\""}`:    Hourly(5).Of(0, `"`),
 	} {
 		var l Limit
-		if err := json.Unmarshal([]byte(text), &l); err != nil || l != want {
-			t.Errorf("%s: %+v, %v; want %+v", text, l, err, want)
-		}
+		err := json.Unmarshal([]byte(text), &l)
+		errorIf(t, err != nil || l != want, "%s: %+v, %v; want %+v", text, l, err, want)
 	}
 	var l Limit
 	flags := flag.NewFlagSet("", flag.ContinueOnError)
@@ -164,9 +158,8 @@ func TestState_LimitIsTheOneGiven(t *testing.T) {
 		}
 		for _, limits := range given {
 			b := Must(NewBucket("k", limits...))
-			if s := states(t, b)[0]; s.Limit != l {
-				t.Errorf("of %d limits: %v, want %v", len(limits), s.Limit, l)
-			}
+			s := states(t, b)[0]
+			errorIf(t, s.Limit != l, "of %d limits: %v, want %v", len(limits), s.Limit, l)
 			if err := b.SetLimits(ctx, limits...); err != nil || !inWord(b) && len(limits) == 1 && b.word.Used() {
 				t.Errorf("%v, set again: %v, and it is slower", l, err)
 			}
@@ -205,16 +198,14 @@ func TestParseLimit_SaysWhatIsWrong(t *testing.T) {
 		`{"n":10,"window":"1s 2s"}`, `{"n":10,"window":"1us"}`, `{"n":10,"fixed_window":"x"}`, `{"n":10,"window":"1s","burst":2}`, `{"n":1,"per":"1s","name":5}`} {
 		l := someLimits[0]
 		err := l.UnmarshalJSON([]byte(data))
-		if !errors.Is(err, ErrInvalid) || l != someLimits[0] || strings.Contains(err.Error(), `for ""`) {
-			t.Errorf("%s: %v, %v", data, l, err)
-		}
+		errorIf(t, !errors.Is(err, ErrInvalid) || l != someLimits[0] || strings.Contains(err.Error(), `for ""`),
+			"%s: %v, %v", data, l, err)
 	}
 	changed := PerSecond(10)
 	changed.LeakRate++
 	for _, l := range []Limit{PerSecond(0), {Capacity: -1}, {LeakRate: 1}, {Capacity: 1e13, LeakRate: 1}, PerSecond(1).Of(4, ""), InFlight(0), Limit{Capacity: 1, LeakRate: 1}.Burst(2), changed} {
-		if data, err := json.Marshal(l); !errors.Is(err, ErrInvalid) {
-			t.Errorf("an invalid limit is written as %s, %v", data, err)
-		}
+		data, err := json.Marshal(l)
+		errorIf(t, !errors.Is(err, ErrInvalid), "an invalid limit is written as %s, %v", data, err)
 	}
 	var zero, read Limit
 	if text, err := zero.MarshalText(); err != nil || len(text) > 0 {
@@ -246,9 +237,8 @@ func FuzzParseLimit(f *testing.F) {
 			_ = l.String()
 			return
 		}
-		if _, err := NewBucket("key", l); err != nil {
-			t.Fatalf("%q: %v", text, err)
-		}
+		_, err = NewBucket("key", l)
+		fatalIf(t, err != nil, "%q: %v", text, err)
 		if again, err := ParseLimit(l.String()); err != nil || again != l {
 			t.Fatalf("%q is %q and then %+v, %v; want %+v", text, l, again, err, l)
 		}

@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -15,9 +14,7 @@ func (a *answers) Answered(x Answer) { *a = append(*a, x) }
 
 func (a *answers) expect(t *testing.T, want ...Answer) {
 	t.Helper()
-	if !slices.Equal(*a, want) {
-		t.Errorf("heard %+v, want %+v", *a, want)
-	}
+	errorIf(t, !slices.Equal(*a, want), "heard %+v, want %+v", *a, want)
 	*a = nil
 }
 
@@ -26,35 +23,29 @@ func TestListen_ReportsEachAnswer(t *testing.T) {
 	one := Limit{Capacity: 10, LeakRate: 1}
 	for name, limits := range map[string][]Limit{"word": {one}, "call": {one, one.Of(1, "other")}} {
 		for _, wrapped := range []bool{false, true} {
-			t.Run(name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					b := Must(NewBucket("b", limits...))
-					p := mustAcquire(t, b)
-					var first, second answers
-					p.Listen(nil)
-					p.Listen(&first)
-					p.Listen(&second)
-					if p.Pending() {
-						t.Error("Done has something to free")
-					}
-					if wrapped {
-						inner := *p
-						*p = NewPermit(&inner)
-					}
-					quota := Answer{Kind: AnswerQuota, Budget: Budget{Policy: "core", Limit: 60, Remaining: 5, Reset: time.Minute}}
-					p.Answered(quota)
-					if s := states(t, b)[0]; s.HeldFor != 0 || s.Level != 1 {
-						t.Errorf("a quota changed the bucket: %+v", s)
-					}
-					p.Refused(3 * time.Second)
-					if s := states(t, b)[0]; s.HeldFor != 3*time.Second {
-						t.Errorf("held for %v", s.HeldFor)
-					}
-					p.Done()
-					all := []Answer{quota, {Kind: AnswerRefused, Wait: 3 * time.Second, Reason: "rate"}}
-					first.expect(t, all...)
-					second.expect(t, all...)
-				})
+			bubble(t, name, func(t *testing.T) {
+				b := Must(NewBucket("b", limits...))
+				p := mustAcquire(t, b)
+				var first, second answers
+				p.Listen(nil)
+				p.Listen(&first)
+				p.Listen(&second)
+				errorIf(t, p.Pending(), "Done has something to free")
+				if wrapped {
+					inner := *p
+					*p = NewPermit(&inner)
+				}
+				quota := Answer{Kind: AnswerQuota, Budget: Budget{Policy: "core", Limit: 60, Remaining: 5, Reset: time.Minute}}
+				p.Answered(quota)
+				s := states(t, b)[0]
+				errorIf(t, s.HeldFor != 0 || s.Level != 1, "a quota changed the bucket: %+v", s)
+				p.Refused(3 * time.Second)
+				s = states(t, b)[0]
+				errorIf(t, s.HeldFor != 3*time.Second, "held for %v", s.HeldFor)
+				p.Done()
+				all := []Answer{quota, {Kind: AnswerRefused, Wait: 3 * time.Second, Reason: "rate"}}
+				first.expect(t, all...)
+				second.expect(t, all...)
 			})
 		}
 	}
@@ -93,9 +84,8 @@ func TestListen_ReportsTheFirstSettle(t *testing.T) {
 			p.Done()
 			p.Settle(real)
 			p.Settle(Cost{7})
-			if !slices.Equal(first.costs, []Cost{real}) || !slices.Equal(second.costs, first.costs) {
-				t.Errorf("%v: heard %v and %v, want %v", limits, first.costs, second.costs, real)
-			}
+			errorIf(t, !slices.Equal(first.costs, []Cost{real}) || !slices.Equal(second.costs, first.costs),
+				"%v: heard %v and %v, want %v", limits, first.costs, second.costs, real)
 		}
 	}
 }

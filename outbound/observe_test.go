@@ -39,9 +39,7 @@ func (h *heard) kinds() (all []string) {
 
 func expect(t *testing.T, h *heard, want ...Event) {
 	t.Helper()
-	if len(h.events) != len(want) {
-		t.Fatalf("got %v, want %d events", h.kinds(), len(want))
-	}
+	fatalIf(t, len(h.events) != len(want), "got %v, want %d events", h.kinds(), len(want))
 	for i, e := range h.events {
 		w := want[i]
 		if w.Name == "" {
@@ -50,19 +48,9 @@ func expect(t *testing.T, h *heard, want ...Event) {
 		if w.Err != nil && errors.Is(e.Err, w.Err) {
 			w.Err = e.Err
 		}
-		if e != w {
-			t.Errorf("event %d: %+v\nwant %+v", i, e, w)
-		}
+		errorIf(t, e != w, "event %d: %+v\nwant %+v", i, e, w)
 	}
 	h.events = nil
-}
-
-// A limiter without a function to report to is the limiter itself.
-func TestObserve_NilFunctionIsNoLimiter(t *testing.T) {
-	b := Must(NewBucket("b", PerSecond(1)))
-	if l := Observe(b, "api", nil); l != Limiter(b) {
-		t.Errorf("Observe with nil returned %T", l)
-	}
 }
 
 // Each call is reported: admitted, refused or failed, then what is reported to its permit, and its end.
@@ -78,37 +66,27 @@ func TestObserve_ReportsWhatBecomesOfACall(t *testing.T) {
 
 		full := refused(t, l, c)
 		expect(t, &h, Event{Kind: EventRefused, Cost: c, Limit: "10 burst, 1/s", Err: full})
-		if full.RetryAfter != 2*time.Second {
-			t.Errorf("refused with %v", full)
-		}
+		errorIf(t, full.RetryAfter != 2*time.Second, "refused with %v", full)
 
 		_, err := l.Acquire(ctx, Cost{11})
 		expect(t, &h, Event{Kind: EventFailed, Cost: Cost{11}, Err: ErrTooLarge})
-		if !errors.Is(err, ErrTooLarge) {
-			t.Error(err)
-		}
+		errorIf(t, !errors.Is(err, ErrTooLarge), "%v", err)
 
 		for _, bad := range []float64{math.Inf(1), -1, 1e13} {
 			p.Settle(Cost{bad})
 			expect(t, &h, Event{Kind: EventSettled, Cost: c, Used: Cost{bad}, Err: ErrInvalid})
 		}
 		p.Settle(Cost{math.NaN()})
-		if len(h.events) != 1 || h.events[0].Err != ErrInvalid {
-			t.Errorf("settled to NaN: %+v", h.events)
-		}
+		errorIf(t, len(h.events) != 1 || h.events[0].Err != ErrInvalid, "settled to NaN: %+v", h.events)
 		h.events = nil
 		p.Settle(Cost{2})
 		p.Settle(Cost{3}) // not the first
 		expect(t, &h, Event{Kind: EventSettled, Cost: c, Used: Cost{2}})
-		if n := level(t, b, 0); n != 2 {
-			t.Errorf("level %v, want 2", n)
-		}
+		equal(t, level(t, b, 0), 2, "level")
 
 		budget := Budget{Policy: "core", Unit: "requests", Limit: 60, Remaining: 59, Reset: time.Hour, Window: time.Hour}
 		p.Answered(Answer{Kind: AnswerQuota, Budget: budget})
-		if len(h.events) != 1 || h.events[0].Budget == nil || *h.events[0].Budget != budget {
-			t.Fatalf("%+v", h.events)
-		}
+		fatalIf(t, len(h.events) != 1 || h.events[0].Budget == nil || *h.events[0].Budget != budget, "%+v", h.events)
 		expect(t, &h, Event{Kind: EventQuota, Cost: c, Budget: h.events[0].Budget})
 
 		p.Hold(-1)
@@ -127,9 +105,8 @@ func TestObserve_ReportsWhatBecomesOfACall(t *testing.T) {
 			Event{Kind: EventHeld, Cost: Cost{1}, Rejected: true, Reason: "rate", Err: ErrInvalid},
 			Event{Kind: EventEnded, Cost: Cost{1}},
 			Event{Kind: EventHeld, Cost: Cost{1}, Rejected: true, Reason: "rate", Hold: time.Minute})
-		if s := states(t, b)[0]; s.HeldFor != time.Minute {
-			t.Errorf("held for %v, want a minute", s.HeldFor)
-		}
+		s := states(t, b)[0]
+		errorIf(t, s.HeldFor != time.Minute, "held for %v, want a minute", s.HeldFor)
 	})
 }
 
@@ -166,9 +143,8 @@ func TestObserve_PassesAnswersToForeignCalls(t *testing.T) {
 		l := Observe(limiterFunc(func(context.Context, Cost) (Permit, error) { return NewPermit(&own), nil }), "api", h.hear)
 		mustAcquire(t, l).Answered(Answer{Kind: AnswerRemaining, Wait: time.Minute})
 		expect(t, &h, Event{Kind: EventAdmitted, Cost: Cost{1}})
-		if s := states(t, b)[0]; own.heard != 1 || s.HeldFor != 0 {
-			t.Errorf("its own heard %d times, held for %v", own.heard, s.HeldFor)
-		}
+		s := states(t, b)[0]
+		errorIf(t, own.heard != 1 || s.HeldFor != 0, "its own heard %d times, held for %v", own.heard, s.HeldFor)
 	})
 }
 
@@ -196,12 +172,9 @@ func TestObserve_ReportsWaits(t *testing.T) {
 			Event{Kind: EventAdmitted, Cost: Cost{2}, Wait: 2 * time.Second},
 			Event{Kind: EventFailed, Cost: Cost{60}, Wait: 3 * time.Second, Err: err},
 			Event{Kind: EventSettled, Cost: Cost{2}}, Event{Kind: EventEnded, Cost: Cost{2}, Took: 3 * time.Second})
-		if !slices.Equal(h.values, slices.Repeat([]any{"trace"}, 4)) {
-			t.Errorf("values of ctx: %v", h.values)
-		}
-		if h.errs[0] != nil || h.errs[1] != context.DeadlineExceeded || h.errs[2] != nil || h.errs[3] != nil {
-			t.Errorf("errors of ctx: %v", h.errs)
-		}
+		errorIf(t, !slices.Equal(h.values, slices.Repeat([]any{"trace"}, 4)), "values of ctx: %v", h.values)
+		errorIf(t, h.errs[0] != nil || h.errs[1] != context.DeadlineExceeded || h.errs[2] != nil || h.errs[3] != nil,
+			"errors of ctx: %v", h.errs)
 	})
 }
 
@@ -242,9 +215,7 @@ func TestObserve_LaterPanicLosesNoReport(t *testing.T) {
 		} {
 			func() {
 				defer func() {
-					if v := recover(); v != want {
-						t.Errorf("recovered %v, want %v", v, want)
-					}
+					equal[any](t, recover(), want, "the panic")
 				}()
 				report()
 			}()
@@ -262,28 +233,21 @@ func TestObserve_IdleIsThatOfTheLimiter(t *testing.T) {
 		b := Must(NewBucket("b", Limit{Capacity: 1, LeakRate: 1}))
 		i := Observe(b, "api", hear).(idler)
 		mustAcquire(t, b).Done()
-		if i.Idle() {
-			t.Error("idle while it is full")
-		}
+		errorIf(t, i.Idle(), "idle while it is full")
 		time.Sleep(2 * time.Second)
-		if !i.Idle() {
-			t.Error("not idle when it is empty")
-		}
+		errorIf(t, !i.Idle(), "not idle when it is empty")
 		for _, l := range []Limiter{limiterFunc(nil), nil} {
-			if Observe(l, "api", hear).(idler).Idle() {
-				t.Errorf("a %T without Idle is idle", l)
-			}
+			errorIf(t, Observe(l, "api", hear).(idler).Idle(), "a %T without Idle is idle", l)
 		}
 	})
 }
 
-// A nil Limiter is an error of each call, and reported.
-func TestObserve_NilLimiterIsAnError(t *testing.T) {
+// A limiter without a function to report to is the limiter itself. A nil Limiter is an error of each call, and reported.
+func TestObserve_NilFunctionAndNilLimiter(t *testing.T) {
+	b := Must(NewBucket("b", PerSecond(1)))
+	equal(t, Observe(b, "api", nil), Limiter(b), "Observe with nil")
 	var h heard
-	_, err := Observe(nil, "api", h.hear).Acquire(ctx, Cost{1})
-	if !errors.Is(err, ErrInvalid) {
-		t.Error(err)
-	}
+	errorIs(t, errOf(Observe(nil, "api", h.hear).Acquire(ctx, Cost{1})), ErrInvalid, "a call of nil")
 	expect(t, &h, Event{Kind: EventFailed, Cost: Cost{1}, Err: ErrInvalid})
 }
 
@@ -295,9 +259,7 @@ func TestObserve_FunctionMayUseTheBucket(t *testing.T) {
 		l := Observe(b, "api", func(ctx context.Context, e Event) {
 			heard[e.Kind]++
 			_, unexplained := b.Explain(ctx, e.Cost)
-			if err := errors.Join(unexplained, b.Resume(ctx), b.Hold(ctx, time.Millisecond)); err != nil {
-				t.Errorf("at %v: %v", e.Kind, err)
-			}
+			errorIs(t, errors.Join(unexplained, b.Resume(ctx), b.Hold(ctx, time.Millisecond)), nil, "at %v", e.Kind)
 		})
 		p := mustAcquire(t, l)
 		p.Settle(Cost{2})
@@ -305,9 +267,7 @@ func TestObserve_FunctionMayUseTheBucket(t *testing.T) {
 		p.Done()
 		refused(t, l, Cost{1})
 		for _, k := range []string{EventAdmitted, EventRefused, EventSettled, EventHeld, EventEnded} {
-			if heard[k] != 1 {
-				t.Errorf("%v was reported %d times", k, heard[k])
-			}
+			errorIf(t, heard[k] != 1, "%v was reported %d times", k, heard[k])
 		}
 	})
 }
@@ -325,12 +285,9 @@ func TestObserve_ImmediateDecisionWaitsZero(t *testing.T) {
 	if len(events) != 3 || events[0].Kind != EventAdmitted || events[1].Kind != EventRefused || events[2].Kind != EventEnded {
 		t.Fatalf("%+v", events)
 	}
-	if events[0].Wait != 0 || events[1].Wait != 0 {
-		t.Errorf("waited %v and %v", events[0].Wait, events[1].Wait)
-	}
-	if took := events[2].Took; took <= 0 || took > end-before {
-		t.Errorf("took %v, of %v", took, end-before)
-	}
+	errorIf(t, events[0].Wait != 0 || events[1].Wait != 0, "waited %v and %v", events[0].Wait, events[1].Wait)
+	took := events[2].Took
+	errorIf(t, took <= 0 || took > end-before, "took %v, of %v", took, end-before)
 }
 
 // The ctx of a later event has the values of the call's ctx, and does not end.
@@ -355,9 +312,7 @@ func TestObserve_CtxOfLaterEventsDoesNotEnd(t *testing.T) {
 	p, _ := l.Acquire(outer, Cost{1})
 	cancel()
 	p.Done()
-	if ended == 0 {
-		t.Error("no end was reported")
-	}
+	errorIf(t, ended == 0, "no end was reported")
 }
 
 // BenchmarkObserve is a call with its Done, without an observer and with an empty one:
@@ -389,8 +344,6 @@ func TestEvent_SaysWhatItHas(t *testing.T) {
 		"limits: limits 10 per 1s -> 5 per 1s, version 2":                                       {Kind: EventLimits, Before: "10 per 1s", Limits: "5 per 1s, version 2"},
 		"released": {Kind: EventReleased},
 	} {
-		if got := e.String(); got != want {
-			t.Errorf("%s, want %s", got, want)
-		}
+		equal(t, e.String(), want, "the text")
 	}
 }

@@ -32,9 +32,7 @@ func TestPermit_StateIsThatOfTheDecision(t *testing.T) {
 			for range 2 {
 				for range 2 {
 					p, err := l.Acquire(background, outbound.Cost{3})
-					if err != nil {
-						t.Fatal(name, err)
-					}
+					outbound.FatalIf(t, err != nil, "%v %v", name, err)
 					all = append(all, p)
 				}
 				time.Sleep(2 * time.Second)
@@ -50,9 +48,8 @@ func TestPermit_StateIsThatOfTheDecision(t *testing.T) {
 					t.Errorf("%s, call %d: settled, it is %v", name, i, s.Level)
 				}
 			}
-			if name != "shared" && store.Requests.Load() != trips {
-				t.Errorf("%s: %d trips", name, store.Requests.Load()-trips)
-			}
+			outbound.ErrorIf(t, name != "shared" && store.Requests.Load() != trips,
+				"%s: %d trips", name, store.Requests.Load()-trips)
 		}
 		store.Requests.Store(0)
 		shared := outbound.Must(outbound.NewSharedBucket(store, "trips", ten))

@@ -70,9 +70,7 @@ func TestReadme_ProgramsPrintTheirOutput(t *testing.T) {
 	}
 	page := pageText(t, readme)
 	blocks := regexp.MustCompile("(?ms)^```go\n(.*?)^```\n\n(?:It prints `([^`]*)`)?").FindAllStringSubmatchIndex(page, -1)
-	if len(blocks) == 0 || len(blocks) != strings.Count(page, "```go") {
-		t.Fatalf("%d Go blocks", len(blocks))
-	}
+	fatalIf(t, len(blocks) == 0 || len(blocks) != strings.Count(page, "```go"), "%d Go blocks", len(blocks))
 	if first := blocks[0]; strings.Count(page[:first[2]], "\n") > 10 || strings.Count(page[:first[3]], "\n") > 40 {
 		t.Error("no Go block begins within the first 10 lines and ends within the first 40")
 	}
@@ -94,27 +92,22 @@ func TestReadme_IsShort(t *testing.T) {
 		t.Errorf("it has %d lines, more than 110", n)
 	}
 	for _, command := range []string{"go run ./examples/quickstart", "go test ./..."} {
-		if !strings.Contains(text, command) {
-			t.Errorf("the command %q is missing", command)
-		}
+		errorIf(t, !strings.Contains(text, command), "the command %q is missing", command)
 	}
 }
 
 // Each link of the pages has a target, and each page except the one for users of other libraries links every example.
 func TestReadme_LinksHaveTargets(t *testing.T) {
 	examples, err := filepath.Glob("../examples/*/main.go")
-	if err != nil || len(examples) == 0 {
-		t.Fatalf("no examples: %v", err)
-	}
+	fatalIf(t, err != nil || len(examples) == 0, "no examples: %v", err)
 	for _, page := range append([]string{comingFrom}, pages...) {
 		text := regexp.MustCompile("`[^`\\n]*`").ReplaceAllString(pageText(t, page), "") // code may look like a link
 		linked := map[string]bool{}
 		for _, m := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(text, -1) {
 			to := filepath.Join(filepath.Dir(page), m[1])
 			linked[to] = true
-			if _, err := os.Stat(to); err != nil {
-				t.Errorf("%s: %v", page, err)
-			}
+			_, err := os.Stat(to)
+			errorIf(t, err != nil, "%s: %v", page, err)
 		}
 		for _, e := range examples {
 			if page != comingFrom && !linked[filepath.Dir(e)] {
@@ -252,21 +245,15 @@ func TestReadme_CodeInTablesRuns(t *testing.T) {
 	var code []string
 	for _, page := range pages {
 		found := cellCode(pageText(t, page), 0)
-		if len(found) < 10 {
-			t.Errorf("%s: %d cells with code: they are not found", page, len(found))
-		}
+		errorIf(t, len(found) < 10, "%s: %d cells with code: they are not found", page, len(found))
 		code = append(code, found...)
 	}
 	text, calls := cellProgram(code)
-	if calls < 3 || len(code) < 20 {
-		t.Fatalf("%d cells with code, %d calls: they are not found", len(code), calls)
-	}
-	if none := missing(t, code); len(none) > 0 {
-		t.Errorf("there is no %q", none)
-	}
-	if out, err := runCells(t, text); err != nil {
-		t.Errorf("%v\n%s%s", err, out, text)
-	}
+	fatalIf(t, calls < 3 || len(code) < 20, "%d cells with code, %d calls: they are not found", len(code), calls)
+	none := missing(t, code)
+	errorIf(t, len(none) > 0, "there is no %q", none)
+	out, err := runCells(t, text)
+	errorIf(t, err != nil, "%v\n%s%s", err, out, text)
 }
 
 // The check of the tables finds a name that does not exist, and a call that fails.
@@ -276,9 +263,8 @@ func TestReadme_CheckOfTablesCanFail(t *testing.T) {
 	}
 	const page = "Not `here()`.\n\n| `NewBucket(key, …)` or `queue.ErrClosed` | `outbound.Missing` |\n|---|---|\n"
 	code := cellCode(page, 0)
-	if none := missing(t, code); len(code) != 3 || len(none) != 1 || none[0] != "outbound.Missing" {
-		t.Errorf("found %q, missing %q", code, none)
-	}
+	none := missing(t, code)
+	errorIf(t, len(code) != 3 || len(none) != 1 || none[0] != "outbound.Missing", "found %q, missing %q", code, none)
 	text, _ := cellProgram(code)
 	if out, err := runCells(t, text); err == nil || !strings.Contains(out, "NewBucket(key) returns ") {
 		t.Errorf("a bucket without limits: %v\n%s", err, out)
@@ -295,9 +281,7 @@ var (
 func TestComingFrom_NamesExist(t *testing.T) {
 	code := cellCode(pageText(t, comingFrom), 2)
 	text, calls := cellProgram(code)
-	if len(code) < 80 || calls < 50 {
-		t.Fatalf("%d cells with code, %d calls: they are not found", len(code), calls)
-	}
+	fatalIf(t, len(code) < 80 || calls < 50, "%d cells with code, %d calls: they are not found", len(code), calls)
 	for _, c := range code {
 		pkg, _, _ := strings.Cut(c, ".")
 		m := member.FindStringSubmatch(c)
@@ -311,7 +295,6 @@ func TestComingFrom_NamesExist(t *testing.T) {
 			t.Errorf("there is no %q", c)
 		}
 	}
-	if out, err := runCells(t, text); err != nil {
-		t.Errorf("%v\n%s%s", err, out, text)
-	}
+	out, err := runCells(t, text)
+	errorIf(t, err != nil, "%v\n%s%s", err, out, text)
 }

@@ -14,26 +14,19 @@ func TestReservations_HaveTheLimitsAndLevelsOfTheirOwn(t *testing.T) {
 	limits := []Limit{{Capacity: 2, LeakRate: 1}, PerMinute(30).Of(1, "rows"), InFlight(1)}
 	bothWays(t, func(t *testing.T, b *Bucket) {
 		own := b.Reservations()
-		if own == b || own != b.Reservations() || own.Key() != "k" || own.Shared() != b.Shared() {
-			t.Fatalf("key %q, shared %v", own.Key(), own.Shared())
-		}
+		fatalIf(t, own == b || own != b.Reservations() || own.Key() != "k" || own.Shared() != b.Shared(),
+			"key %q, shared %v", own.Key(), own.Shared())
 		for range 2 { // more than may be in flight
 			admit(t, own, 1)
 		}
-		if full := refused(t, own, Cost{1}); full.Key != "k" {
-			t.Errorf("the third call has %v", full)
-		}
-		if s := states(t, own); len(s) != 2 || s[1].Limit.Name != "rows" || s[1].Limit.String() != limits[1].String() {
-			t.Errorf("%v", s)
-		}
-		if l := level(t, b, 0); l != 0 {
-			t.Errorf("b has a level of %v", l)
-		}
+		full := refused(t, own, Cost{1})
+		errorIf(t, full.Key != "k", "the third call has %v", full)
+		s := states(t, own)
+		errorIf(t, len(s) != 2 || s[1].Limit.Name != "rows" || s[1].Limit.String() != limits[1].String(), "%v", s)
+		equal(t, level(t, b, 0), 0, "the level of b")
 	}, limits...)
 	for name, b := range map[string]*Bucket{"only an InFlight": Must(NewBucket("k", InFlight(1))), "nil": nil} {
-		if own := b.Reservations(); own != nil {
-			t.Errorf("%s has %v", name, own)
-		}
+		equal(t, b.Reservations(), nil, "the reservations of %s", name)
 	}
 }
 
@@ -54,16 +47,13 @@ func TestReservations_HaveAKeyOfTheirOwn(t *testing.T) {
 	}
 	for i, key := range keys {
 		for j, b := range all {
-			if _, err := b(key).Acquire(ctx, Cost{float64(1000*j + 100 + i)}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(b(key).Acquire(ctx, Cost{float64(1000*j + 100 + i)})))
 		}
 	}
 	for i, key := range keys {
 		for j, b := range all {
-			if got, want := math.Round(level(t, b(key), 0)), float64(1000*j+100+i); got != want {
-				t.Errorf("%q has %v in %d, want %v", key, got, j, want)
-			}
+			got, want := math.Round(level(t, b(key), 0)), float64(1000*j+100+i)
+			errorIf(t, got != want, "%q has %v in %d, want %v", key, got, j, want)
 		}
 	}
 }
@@ -86,8 +76,7 @@ func TestReservations_AreOthersAfterOtherLimits(t *testing.T) {
 				must(t, b.SetLimits(ctx, l))
 			}
 			for i, b := range processes {
-				want, err := b.State(ctx)
-				must(t, err)
+				want := states(t, b)[0]
 				is := b.Reservations()
 				got, err := is.State(ctx)
 				if is == was || is != b.Reservations() || err != nil || got.Limit != want.Limit || got.HeldFor != 0 || got.Level != float64(i) {

@@ -24,15 +24,12 @@ func TestReservation_FollowsTheBucket(t *testing.T) {
 		}
 		in := func(what string, r *outbound.Reservation, want time.Duration) {
 			t.Helper()
-			if d := time.Until(r.At()); (d - want).Abs() > time.Millisecond {
-				t.Errorf("%s: in %v, want %v", what, d, want)
-			}
+			d := time.Until(r.At())
+			outbound.ErrorIf(t, (d-want).Abs() > time.Millisecond, "%s: in %v, want %v", what, d, want)
 		}
 		used := reserve(0)
 		first, err := used.Permit(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		outbound.NoError(t, err)
 		if _, err := used.Permit(ctx); !errors.Is(err, outbound.ErrInvalid) || !used.At().IsZero() {
 			t.Errorf("a used reservation: %v", err)
 		}
@@ -40,9 +37,8 @@ func TestReservation_FollowsTheBucket(t *testing.T) {
 		r := reserve(time.Minute)
 		in("the second", r, time.Second)
 		_, err = r.Permit(ctx)
-		if full, ok := errors.AsType[*outbound.ThrottledError](err); !ok || (full.RetryAfter-time.Second).Abs() > time.Millisecond {
-			t.Errorf("before its time: %v", err)
-		}
+		full, ok := errors.AsType[*outbound.ThrottledError](err)
+		outbound.ErrorIf(t, !ok || (full.RetryAfter-time.Second).Abs() > time.Millisecond, "before its time: %v", err)
 		first.Refused(5 * time.Second)
 		time.Sleep(time.Second)
 		_, err = r.Permit(ctx)
@@ -55,9 +51,7 @@ func TestReservation_FollowsTheBucket(t *testing.T) {
 				break
 			}
 		}
-		if err != nil {
-			t.Error(err)
-		}
+		outbound.ErrorIf(t, err != nil, "%v", err)
 		// One that is late is replaced, so that it does not leave with those that were booked since.
 		late := reserve(time.Minute)
 		time.Sleep(3 * time.Second)
@@ -69,9 +63,7 @@ func TestReservation_FollowsTheBucket(t *testing.T) {
 			t.Errorf("a late one: %v", err)
 		}
 		in("a late one", late, time.Second)
-		if err := b.Resume(ctx); err != nil {
-			t.Fatal(err)
-		}
+		outbound.NoError(t, b.Resume(ctx))
 		if _, err = late.Permit(ctx); !errors.Is(err, outbound.ErrThrottled) {
 			t.Errorf("after a Resume, beside a call that has just left: %v", err)
 		}
@@ -82,11 +74,9 @@ func TestReservation_FollowsTheBucket(t *testing.T) {
 		// The latest that is cancelled leaves its time to the next.
 		reserve(time.Minute).Cancel()
 		in("after a cancel", reserve(time.Minute), time.Second)
-		if _, err := b.Reserve(ctx, outbound.Cost{1}, time.Second); !errors.Is(err, outbound.ErrThrottled) {
-			t.Errorf("beyond maxWait: %v", err)
-		}
-		if _, err := b.Reserve(ctx, outbound.Cost{-1}, time.Second); !errors.Is(err, outbound.ErrInvalid) {
-			t.Error(err)
-		}
+		_, err = b.Reserve(ctx, outbound.Cost{1}, time.Second)
+		outbound.ErrorIf(t, !errors.Is(err, outbound.ErrThrottled), "beyond maxWait: %v", err)
+		_, err = b.Reserve(ctx, outbound.Cost{-1}, time.Second)
+		outbound.ErrorIf(t, !errors.Is(err, outbound.ErrInvalid), "%v", err)
 	}, outbound.Limit{Capacity: 1, LeakRate: 1})
 }

@@ -59,32 +59,24 @@ func TestPermit_ForgottenCallIsNoOther(t *testing.T) {
 		was, other := *p, decided(t)
 		q := again(t, other, p)
 		for _, late := range []*Permit{p, &was} {
-			if s := late.State(); s != (State{}) {
-				t.Errorf("state %+v of a forgotten call", s)
-			}
+			equal(t, late.State(), (State{}), "state of a forgotten call")
 			late.Settle(Cost{map[bool]float64{true: 500}[late == p]})
 			late.Settle(Cost{700})
-			if s := late.State(); s != (State{}) {
-				t.Errorf("state %+v of a forgotten call", s)
-			}
+			equal(t, late.State(), (State{}), "state of a forgotten call")
 			late.flags &^= flagDone
 			late.Done()
 		}
-		if one, two := level(t, b, 2), level(t, other, 2); one != 500 || two != 1 {
-			t.Errorf("levels %g and %g, want 500 by one of the Settles, and 1", one, two)
-		}
+		one, two := level(t, b, 2), level(t, other, 2)
+		errorIf(t, one != 500 || two != 1, "levels %g and %g, want 500 by one of the Settles, and 1", one, two)
 		q.Settle(Cost{})
-		if n := level(t, other, 2); n != 0 {
-			t.Errorf("level %g after the settle of the call itself", n)
-		}
+		equal(t, level(t, other, 2), 0, "level after the settle of the call itself")
 		p.Refused(time.Minute)
 		admit(t, other, 1)
 		if full := refused(t, b, Cost{1}); !full.Held || full.RetryAfter.Round(time.Second) != time.Minute {
 			t.Errorf("%v, want a hold of a minute", full)
 		}
-		if n := p.bucket(); n != &b.core {
-			t.Error("the permit is of another bucket")
-		}
+		n := p.bucket()
+		errorIf(t, n != &b.core, "the permit is of another bucket")
 	})
 }
 
@@ -125,9 +117,7 @@ func TestPermit_LateSettleOfTokensCounts(t *testing.T) {
 		}
 		p.Settle(Cost{1, 500})
 		q.Settle(Cost{1, 50_000})
-		if n := level(t, b, 1); n != 50_501 {
-			t.Errorf("level %g, want 50501", n)
-		}
+		equal(t, level(t, b, 1), 50_501, "level")
 	})
 }
 
@@ -160,9 +150,7 @@ func TestPermit_LateAnswersFromOthers(t *testing.T) {
 	callers.Wait()
 	close(late)
 	liars.Wait()
-	if n := level(t, b, 2); n != 4000 {
-		t.Errorf("level %g after 8000 calls of which half have left, want 4000", n)
-	}
+	equal(t, level(t, b, 2), 4000, "level after 8000 calls of which half have left")
 }
 
 // A call by several limits, or by a window, needs no memory of its own.

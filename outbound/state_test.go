@@ -34,15 +34,12 @@ func TestBucket_StateIsTheFirstOfStates(t *testing.T) {
 				time.Sleep(time.Duration(r.IntN(1e9)) * time.Duration(r.IntN(3)))
 				one, err := b.State(t.Context())
 				all, err2 := b.States(t.Context())
-				if err != nil || err2 != nil || one != all[0] {
-					t.Fatalf("%v %v\n%+v\n%+v", err, err2, one, all)
-				}
+				fatalIf(t, err != nil || err2 != nil || one != all[0], "%v %v\n%+v\n%+v", err, err2, one, all)
 			}
 		})
 	}
 	b := Must(NewBucket("key", PerSecond(10)))
 	mustAcquire(t, b).Done()
-	if n := testing.AllocsPerRun(100, func() { _, _ = b.State(ctx) }); n > 0 {
-		t.Errorf("%v allocations", n)
-	}
+	n := testing.AllocsPerRun(100, func() { _, _ = b.State(ctx) })
+	errorIf(t, n > 0, "%v allocations", n)
 }

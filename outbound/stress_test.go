@@ -48,9 +48,7 @@ func TestStress_CallersGetExactlyTheCapacity(t *testing.T) {
 				}
 				return admitted
 			})
-			if sum != 613 {
-				t.Errorf("%s: %v admitted, want 613", name, sum)
-			}
+			errorIf(t, sum != 613, "%s: %v admitted, want 613", name, sum)
 		})
 	}
 }
@@ -138,9 +136,7 @@ func TestStress_NoMoreThanTheCapacityLeaves(t *testing.T) {
 			}
 			return sum
 		})
-		if left > 3000+1 {
-			t.Errorf("round %d: %v units left, of a capacity of 3000", round, left)
-		}
+		errorIf(t, left > 3000+1, "round %d: %v units left, of a capacity of 3000", round, left)
 	}
 }
 
@@ -164,12 +160,9 @@ func TestState_LooksDoNotStopASlowedClock(t *testing.T) {
 				look(b)
 			}
 			s, err := b.State(ctx)
-			if err != nil || s.Speed > 0.95 {
-				t.Errorf("%+v, %v", s, err)
-			}
-			if name == "Acquire" == (s.Level == 0) {
-				t.Errorf("%s every nanosecond: level %v after 1.2 µs", name, s.Level)
-			}
+			errorIf(t, err != nil || s.Speed > 0.95, "%+v, %v", s, err)
+			errorIf(t, name == "Acquire" == (s.Level == 0),
+				"%s every nanosecond: level %v after 1.2 µs", name, s.Level)
 		})
 	}
 }

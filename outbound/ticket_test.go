@@ -24,9 +24,8 @@ func reserve(t *testing.T, b *Bucket, n int) (tickets []string, due []time.Time)
 	for range n {
 		k.Costs = append(k.Costs, Cost{1})
 	}
-	if must(t, b.Book(ctx, &k)); len(k.Tickets) != n {
-		t.Fatal(len(k.Tickets))
-	}
+	must(t, b.Book(ctx, &k))
+	fatalIf(t, len(k.Tickets) != n, "%v", len(k.Tickets))
 	for _, p := range k.Tickets {
 		tickets, due = append(tickets, p.String()), append(due, k.Clock.Due(p))
 	}
@@ -94,14 +93,12 @@ func TestTicket_TextIsVoidAfterResumeOrNewLimits(t *testing.T) {
 			must(t, change(b))
 			k := clockOf(t, b)
 			for i, m := range tickets {
-				if at, ok := k.DueText(m); ok {
-					t.Fatalf("%s: reservation %d is due %v", name, i, at)
-				}
+				at, ok := k.DueText(m)
+				fatalIf(t, ok, "%s: reservation %d is due %v", name, i, at)
 			}
 			tickets, due := reserve(t, b, 3)
-			if at, ok := clockOf(t, b).DueText(tickets[2]); !ok || !at.Equal(due[2]) {
-				t.Errorf("%s: a new reservation is due %v, %v, want %v", name, at, ok, due[2])
-			}
+			at, ok := clockOf(t, b).DueText(tickets[2])
+			errorIf(t, !ok || !at.Equal(due[2]), "%s: a new reservation is due %v, %v, want %v", name, at, ok, due[2])
 		}, Limit{Capacity: 1, LeakRate: 2})
 	}
 }
@@ -121,23 +118,18 @@ func TestTicket_ForgedOrForeignTextIsNotDue(t *testing.T) {
 			ticketOf(int64(c.Born), k.number, math.MaxInt64), ticketOf(math.MinInt64, math.MinInt64, math.MinInt64),
 		}
 		for _, m := range bad {
-			if at, ok := k.DueText(m); ok {
-				t.Errorf("%.60q is due %v", m, at)
-			}
+			at, ok := k.DueText(m)
+			errorIf(t, ok, "%.60q is due %v", m, at)
 		}
-		if _, ok := k.DueText(tickets[9]); !ok {
-			t.Error("the last reservation is not known")
-		}
+		_, ok := k.DueText(tickets[9])
+		errorIf(t, !ok, "the last reservation is not known")
 		if at, ok := k.DueText(ticketOf(int64(c.Born), k.number, math.MinInt64)); ok && at.After(time.Now()) {
 			t.Errorf("a reservation of long ago is due in %v", time.Until(at))
 		}
 	}, Limit{Capacity: 1, LeakRate: 2})
-	if m := (Ticket{}).String(); m != "" {
-		t.Errorf("the zero ticket is %q", m)
-	}
-	if _, ok := new(Clock).DueText(ticketOf(0, 0, 0)); ok {
-		t.Error("the zero Clock knows a reservation")
-	}
+	equal(t, (Ticket{}).String(), "", "the zero ticket")
+	_, ok := new(Clock).DueText(ticketOf(0, 0, 0))
+	errorIf(t, ok, "the zero Clock knows a reservation")
 }
 
 // No text is due later than the last reservation.
@@ -155,16 +147,13 @@ func FuzzTicket_TextIsDueByTheLast(f *testing.F) {
 		place := strconv.FormatInt(int64(k.Tickets[1].call.charge[0].Place)+shift, 16)
 		for _, m := range []string{m, good[:strings.LastIndex(good, ":")+1] + place} {
 			at, ok := k.Clock.DueText(m)
-			if ok && at.After(last.Add(moved)) {
-				t.Errorf("%q is due %v after the last reservation", m, at.Sub(last))
-			}
+			errorIf(t, ok && at.After(last.Add(moved)), "%q is due %v after the last reservation", m, at.Sub(last))
 			if born, version, place, _ := readTicket(m); ok && m != ticketOf(born, version, place) {
 				t.Errorf("%q has another form", m)
 			}
 		}
-		if at, ok := k.Clock.DueText(good); !ok || !at.Equal(last) {
-			t.Errorf("the reservation itself is due %v, %v", at, ok)
-		}
+		at, ok := k.Clock.DueText(good)
+		errorIf(t, !ok || !at.Equal(last), "the reservation itself is due %v, %v", at, ok)
 	})
 }
 

@@ -23,9 +23,8 @@ func went(t *testing.T, b *Bucket, n int) (at []time.Time) {
 			continue
 		}
 		full, ok := errors.AsType[*ThrottledError](err)
-		if again++; !ok || full.RetryAfter <= 0 || again > 1 {
-			t.Fatalf("call %d, refused %d times: %v", len(at), again, err)
-		}
+		again++
+		fatalIf(t, !ok || full.RetryAfter <= 0 || again > 1, "call %d, refused %d times: %v", len(at), again, err)
 		time.Sleep(full.RetryAfter)
 	}
 	return at
@@ -39,13 +38,9 @@ func TestWindow_AllLeaveImmediately(t *testing.T) {
 			b := Must(NewBucket("k", l))
 			for range 3 {
 				at := went(t, b, n)
-				if d := at[n-1].Sub(at[0]); d != 0 {
-					t.Errorf("%v: after a pause %d take %v", l, n, d)
-				}
+				equal(t, at[n-1].Sub(at[0]), 0, "%v: the time of all %d after a pause", l, n)
 				next := went(t, b, 1)
-				if d := next[0].Sub(at[0]); d != window+jitter {
-					t.Errorf("%v: the one after goes %v later", l, d)
-				}
+				equal(t, next[0].Sub(at[0]), window+jitter, "%v: the one after goes later", l)
 				time.Sleep(window + jitter)
 			}
 		})
@@ -79,28 +74,12 @@ func TestWindow_KeepsItsNumber(t *testing.T) {
 			}
 			for n, window := range map[int]time.Duration{n: window, 3 * n: 10 * window} {
 				for i := range at[n:] {
-					if d := at[i+n].Sub(at[i]); d < window+jitter {
-						t.Fatalf("calls %d to %d within %v", i, i+n, d)
-					}
+					d := at[i+n].Sub(at[i])
+					fatalIf(t, d < window+jitter, "calls %d to %d within %v", i, i+n, d)
 				}
 			}
 		})
 	}
-}
-
-// Units that a call returns are free immediately.
-func TestWindow_ReturnedUnitsAreFreeImmediately(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewBucket("k", Window(100, time.Minute)))
-		p := admit(t, b, 100)
-		time.Sleep(time.Second)
-		p.Settle(Cost{30})
-		if s := states(t, b)[0]; s.Level != 30 || s.Remaining != 70 || s.NextIn != 0 || s.EmptyIn != 59*time.Second+jitter {
-			t.Errorf("%+v", s)
-		}
-		admit(t, b, 70)
-		refused(t, b, Cost{1})
-	})
 }
 
 // Calls leave as fast as one limit allows, until the window of another one is full.
@@ -108,17 +87,15 @@ func TestWindow_FastLimitNextToAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("github", PerSecond(10), Window(5_000, time.Hour)))
 		at := went(t, b, 300)
-		if s := at[299].Sub(at[0]).Seconds(); s < 29.7 || s > 30.3 {
-			t.Errorf("300 calls take %.2f s", s)
-		}
+		s := at[299].Sub(at[0]).Seconds()
+		errorIf(t, s < 29.7 || s > 30.3, "300 calls take %.2f s", s)
 		at = append(at, went(t, b, 4_800)...)
-		if d := at[5_000].Sub(at[0]); d < time.Hour || d > time.Hour+time.Minute {
-			t.Errorf("call 5001 goes after %v", d)
-		}
+		d := at[5_000].Sub(at[0])
+		errorIf(t, d < time.Hour || d > time.Hour+time.Minute, "call 5001 goes after %v", d)
 	})
 }
 
-// A window reports its level, and when units are free.
+// A window reports its level, and when units are free. Those that a call returns are free immediately.
 func TestWindow_State(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("k", Window(10, time.Minute)))
@@ -136,14 +113,17 @@ func TestWindow_State(t *testing.T) {
 		admit(t, b, 1)
 		check("full", 10, 0, 30*time.Second+jitter, time.Minute+jitter)
 		must(t, b.Hold(ctx, 40*time.Second))
-		if s := states(t, b)[0]; s.NextIn < 40*time.Second || s.HeldFor != 40*time.Second {
-			t.Errorf("held: %+v", s)
-		}
+		s := states(t, b)[0]
+		errorIf(t, s.NextIn < 40*time.Second || s.HeldFor != 40*time.Second, "held: %+v", s)
 		time.Sleep(2 * time.Minute)
 		check("empty", 0, 10, 0, 0)
-		if !b.Idle() {
-			t.Error("an empty window is not idle")
-		}
+		errorIf(t, !b.Idle(), "an empty window is not idle")
+		p := admit(t, b, 10)
+		time.Sleep(time.Second)
+		p.Settle(Cost{3}) // what it returns is free immediately
+		check("settled", 3, 7, 0, 59*time.Second+jitter)
+		admit(t, b, 7)
+		refused(t, b, Cost{1})
 	})
 }
 
@@ -153,14 +133,12 @@ func TestWindow_Fillup(t *testing.T) {
 		b := Must(NewBucket("errors", Window(10, time.Minute)))
 		for i := range 12 {
 			s, err := b.Fillup(ctx, Cost{1})
-			if err != nil || s.Level != math.Min(float64(i+1), 10) || s.Full != (i >= 9) {
-				t.Errorf("fill %d: %+v, %v", i, s, err)
-			}
+			errorIf(t, err != nil || s.Level != math.Min(float64(i+1), 10) || s.Full != (i >= 9),
+				"fill %d: %+v, %v", i, s, err)
 			time.Sleep(time.Second)
 		}
-		if s := states(t, b)[0]; s.Full || s.EmptyIn != 57*time.Second+jitter {
-			t.Errorf("%+v", s)
-		}
+		s := states(t, b)[0]
+		errorIf(t, s.Full || s.EmptyIn != 57*time.Second+jitter, "%+v", s)
 	})
 }
 
@@ -189,12 +167,10 @@ func TestWindow_InvalidErrorSaysWhatWorks(t *testing.T) {
 	} {
 		_, err := NewBucket("k", c.limit)
 		var bad *LimitError
-		if !errors.As(err, &bad) || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 300 {
-			t.Errorf("%v: %v, want %q", c.limit, err, c.want)
-		}
-		if _, err := c.limit.MarshalText(); !errors.As(err, &bad) && c.limit.flaw != "" {
-			t.Errorf("%v is written: %v", c.limit, err)
-		}
+		errorIf(t, !errors.As(err, &bad) || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 300,
+			"%v: %v, want %q", c.limit, err, c.want)
+		_, err = c.limit.MarshalText()
+		errorIf(t, !errors.As(err, &bad) && c.limit.flaw != "", "%v is written: %v", c.limit, err)
 	}
 	for _, change := range []func(*Limit){func(l *Limit) { l.Capacity++ }, func(l *Limit) { l.LeakRate *= 1.01 }} {
 		for _, l := range []Limit{PerSecond(10), PerMinute(9).Burst(3), Window(10, time.Second), FixedWindow(10, time.Second), Daily(10, pacific)} {
@@ -217,8 +193,7 @@ func TestWindow_HoldUntilReset(t *testing.T) {
 			limits := []Limit{PerSecond(10), Window(100, time.Hour).Of(1, "tokens")}
 			b, other := Must(NewSharedBucket(store, "k", limits...)), Must(NewSharedBucket(store, "k", limits...))
 			begin := time.Now()
-			_, err := b.Acquire(ctx, Cost{1, 100})
-			must(t, err)
+			admit(t, b, 1, 100)
 			time.Sleep(5 * time.Minute)
 			k := BookRequest{Costs: []Cost{{1, 1}}, Wait: 2 * time.Hour}
 			if booked {
@@ -227,17 +202,13 @@ func TestWindow_HoldUntilReset(t *testing.T) {
 			must(t, b.Hold(ctx, 55*time.Minute))
 			time.Sleep(55*time.Minute + time.Second)
 			if booked {
-				now := BookRequest{Clock: k.Clock}
-				must(t, b.Book(ctx, &now))
+				now := book(t, b, BookRequest{Clock: k.Clock})
 				at := now.Clock.Due(k.Tickets[0]).Sub(begin)
-				if at < time.Hour || at > 2*time.Hour-5*time.Minute+time.Second {
-					t.Errorf("a call that was booked leaves after %v", at)
-				}
+				errorIf(t, at < time.Hour || at > 2*time.Hour-5*time.Minute+time.Second,
+					"a call that was booked leaves after %v", at)
 				time.Sleep(time.Until(begin.Add(at + time.Second)))
 			}
-			if _, err := other.Acquire(ctx, Cost{1, 90}); err != nil {
-				t.Errorf("booked %v: 90 of 100 after the reset: %v", booked, err)
-			}
+			errorIs(t, errOf(other.Acquire(ctx, Cost{1, 90})), nil, "booked %v: 90 of 100 after the reset", booked)
 		})
 	}
 }
@@ -251,19 +222,16 @@ func TestFixedWindow_AllRetryAtItsEnd(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		admit(t, b, 7)
 		const left = 20*time.Second + jitter
-		if s := states(t, b)[0]; s.NextIn != left || s.EmptyIn != left || s.Level != 10 {
-			t.Errorf("%+v", s)
-		}
+		s := states(t, b)[0]
+		errorIf(t, s.NextIn != left || s.EmptyIn != left || s.Level != 10, "%+v", s)
 		for _, n := range []float64{1, 5, 10} {
-			if full := refused(t, b, Cost{n}); full.RetryAfter != left {
-				t.Errorf("%v of 10: %v", n, full)
-			}
+			full := refused(t, b, Cost{n})
+			errorIf(t, full.RetryAfter != left, "%v of 10: %v", n, full)
 		}
 		for _, wait := range []time.Duration{left, time.Hour} { // nothing is reserved beyond the end
 			err := b.Book(ctx, &BookRequest{Costs: []Cost{{3}}, Wait: wait})
-			if full, ok := errors.AsType[*ThrottledError](err); !ok || full.RetryAfter != left {
-				t.Errorf("a reservation within %v: %v", wait, err)
-			}
+			full, ok := errors.AsType[*ThrottledError](err)
+			errorIf(t, !ok || full.RetryAfter != left, "a reservation within %v: %v", wait, err)
 		}
 	}, FixedWindow(10, time.Minute))
 }
@@ -282,12 +250,9 @@ func TestFixedWindow_BookedCallLeavesBeyondItsEnd(t *testing.T) {
 		admit(t, b, Free, 1)
 		time.Sleep(900 * time.Millisecond)
 		admit(t, b, 1)
-		if _, err := b.Reserve(ctx, Cost{1}, time.Second); err != nil {
-			t.Fatal(err)
-		}
-		if full := refused(t, b, Cost{Free, 1}); full.RetryAfter != 150*time.Millisecond {
-			t.Error(full)
-		}
+		must(t, errOf(b.Reserve(ctx, Cost{1}, time.Second)))
+		full := refused(t, b, Cost{Free, 1})
+		errorIf(t, full.RetryAfter != 150*time.Millisecond, "%v", full)
 	})
 }
 
@@ -310,8 +275,7 @@ func TestWindow_AllocatesNoMoreThanALeakyLimit(t *testing.T) {
 		"windows":  {Window(1e9, 64*time.Millisecond), FixedWindow(1e9, time.Second).Of(0, "second")},
 		"calendar": {Daily(1e12, time.UTC), second},
 	} {
-		if n := allocs(limits...); n > leaky {
-			t.Errorf("%s: %v allocations, of two leaky limits %v", name, n, leaky)
-		}
+		n := allocs(limits...)
+		errorIf(t, n > leaky, "%s: %v allocations, of two leaky limits %v", name, n, leaky)
 	}
 }

@@ -65,36 +65,28 @@ const forLong = 3 * time.Hour
 // A bucket that is as good as a new one returns to its word, and a call allocates nothing again.
 func TestWord_EmptyBucketReturnsToIt(t *testing.T) {
 	for name, leave := range leavings {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
-				for range 3 {
-					p := admit(t, b, 5)
-					must(t, leave(b, &p))
-					time.Sleep(forLong)
-					p = admit(t, b, 1) // which moves the state back
+		bubble(t, name, func(t *testing.T) {
+			b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
+			for range 3 {
+				p := admit(t, b, 5)
+				must(t, leave(b, &p))
+				time.Sleep(forLong)
+				p = admit(t, b, 1) // which moves the state back
+				p.Done()
+				fatalIf(t, !inWord(b), "its state is not back in the word")
+				if n := testing.AllocsPerRun(8, func() {
+					p := admit(t, b, 1)
 					p.Done()
-					if !inWord(b) {
-						t.Fatal("its state is not back in the word")
-					}
-					if n := testing.AllocsPerRun(8, func() {
-						p := admit(t, b, 1)
-						p.Done()
-					}); n > 0 {
-						t.Errorf("%v allocations a call", n)
-					}
-					if _, err := b.Acquire(ctx, Cost{1}); !errors.Is(err, ErrThrottled) {
-						t.Errorf("beyond the capacity: %v", err)
-					}
-					if s, err := b.State(ctx); err != nil || s.Level != 10 || s.Speed != 1 || s.HeldFor != 0 {
-						t.Errorf("%+v, %v", s, err)
-					}
-					if !inWord(b) {
-						t.Error("State has moved the state out of the word")
-					}
-					time.Sleep(forLong)
+				}); n > 0 {
+					t.Errorf("%v allocations a call", n)
 				}
-			})
+				errorIs(t, errOf(b.Acquire(ctx, Cost{1})), ErrThrottled, "beyond the capacity")
+				if s, err := b.State(ctx); err != nil || s.Level != 10 || s.Speed != 1 || s.HeldFor != 0 {
+					t.Errorf("%+v, %v", s, err)
+				}
+				errorIf(t, !inWord(b), "State has moved the state out of the word")
+				time.Sleep(forLong)
+			}
 		})
 	}
 }
@@ -105,18 +97,14 @@ func TestWord_BucketThatRemembersStaysOut(t *testing.T) {
 		if name == "Fillup" || name == "places" { // which leave nothing but a level
 			continue
 		}
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
-				p := admit(t, b, 5)
-				must(t, leave(b, &p))
-				for !b.Idle() {
-					if inWord(b) {
-						t.Fatal("its state is in the word")
-					}
-					time.Sleep(time.Second / 7)
-				}
-			})
+		bubble(t, name, func(t *testing.T) {
+			b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
+			p := admit(t, b, 5)
+			must(t, leave(b, &p))
+			for !b.Idle() {
+				fatalIf(t, inWord(b), "its state is in the word")
+				time.Sleep(time.Second / 7)
+			}
 		})
 	}
 }
@@ -141,9 +129,8 @@ func TestWord_OldCallReturnsNothing(t *testing.T) {
 			} else {
 				old.Settle(Cost{1})
 			}
-			if s, _ := b.State(ctx); s.Level != 10 {
-				t.Errorf("level %v, want 10: the call's own units have leaked", s.Level)
-			}
+			s, _ := b.State(ctx)
+			errorIf(t, s.Level != 10, "level %v, want 10: the call's own units have leaked", s.Level)
 			late := outlived(t, 10)
 			late.Settle(Cost{13})
 			var r reply
@@ -160,9 +147,8 @@ func outlived(t *testing.T, n float64) Permit {
 	old := admit(t, b, n)
 	must(t, b.Hold(ctx, time.Second))
 	time.Sleep(forLong)
-	if _, err := b.State(ctx); err != nil || !inWord(b) || stateOf(t, b).Born == b.born {
-		t.Fatalf("no new life: %v", err)
-	}
+	_, err := b.State(ctx)
+	fatalIf(t, err != nil || !inWord(b) || stateOf(t, b).Born == b.born, "no new life: %v", err)
 	return old
 }
 
@@ -180,14 +166,11 @@ func TestRefused_LongCallCountsUnlessAnotherWasRefused(t *testing.T) {
 			}
 			time.Sleep(forLong)
 			admit(t, b, 1)
-			if !inWord(b) {
-				t.Fatal("its state is not back in the word")
-			}
+			fatalIf(t, !inWord(b), "its state is not back in the word")
 			long.Refused(0)
 			s, err := b.State(ctx)
-			if err != nil || (s.HeldFor == time.Second) == refused {
-				t.Errorf("refused before %v: held for %v, %v", refused, s.HeldFor, err)
-			}
+			errorIf(t, err != nil || (s.HeldFor == time.Second) == refused,
+				"refused before %v: held for %v, %v", refused, s.HeldFor, err)
 		})
 	}
 }
@@ -233,9 +216,7 @@ func TestHold_KnowsTheCallBefore(t *testing.T) {
 			time.Sleep(time.Second / 2)
 			levels = append(levels, level(t, b, 0))
 		}
-		if math.Abs(levels[0]-levels[1]) > 0.05 || levels[0] < 3 {
-			t.Errorf("levels %v", levels)
-		}
+		errorIf(t, math.Abs(levels[0]-levels[1]) > 0.05 || levels[0] < 3, "levels %v", levels)
 	})
 }
 
@@ -245,9 +226,8 @@ func TestHold_AfterResumeCountsNoReservation(t *testing.T) {
 		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
 		mustAcquire(t, b).Settle(Cost{}) // so that it is empty
 		must(t, b.Resume(ctx))
-		if _, err := b.State(ctx); err != nil || !inWord(b) {
-			t.Fatalf("its state is not back in the word, %v", err)
-		}
+		_, err := b.State(ctx)
+		fatalIf(t, err != nil || !inWord(b), "its state is not back in the word, %v", err)
 		must(t, b.Hold(ctx, time.Second))
 		if s, err := b.State(ctx); err != nil || s.Level != 9 {
 			t.Errorf("level %v (%v), want 9", s.Level, err)
@@ -267,9 +247,8 @@ func TestState_ChangesNothing(t *testing.T) {
 			t.Helper()
 			for _, b := range []*Bucket{looked, slow} {
 				able, err := b.AbleToAccept(ctx, Cost{1: 5})
-				if err != nil || able != (states(t, b)[0].Remaining >= 5) || b.SetLimits(ctx, limit) != nil {
-					t.Errorf("able %v, %v", able, err)
-				}
+				errorIf(t, err != nil || able != (states(t, b)[0].Remaining >= 5) || b.SetLimits(ctx, limit) != nil,
+					"able %v, %v", able, err)
 			}
 			if a, b := states(t, looked)[0], states(t, slow)[0]; a != b {
 				t.Errorf("%+v, with a slowPath %+v", a, b)
@@ -280,9 +259,8 @@ func TestState_ChangesNothing(t *testing.T) {
 		}
 		for range 3 {
 			for _, b := range []*Bucket{looked, left, slow} {
-				if _, err := b.Acquire(ctx, cost); err != nil && !errors.Is(err, ErrThrottled) {
-					t.Fatal(err)
-				}
+				_, err := b.Acquire(ctx, cost)
+				fatalIf(t, err != nil && !errors.Is(err, ErrThrottled), "%v", err)
 			}
 			same()
 			time.Sleep(13 * time.Millisecond)
@@ -437,9 +415,7 @@ func TestWord_DecidesAsTheLawDoes(t *testing.T) {
 				case op < 84:
 					w.advance()
 					w.state.Meter(w.limits, &store.Units{n})
-					if _, err := w.b.Fillup(ctx, Cost{n}); err != nil {
-						t.Fatal(err)
-					}
+					must(t, errOf(w.b.Fillup(ctx, Cost{n})))
 				case op < 93 || events == 0:
 					w.level()
 				case op < 95:
@@ -500,9 +476,7 @@ func everyShape(t *testing.T, random int, f func(l Limit, r *rand.Rand)) {
 		}
 		try(capacity, rate)
 	}
-	if shapes < random/2 {
-		t.Fatalf("%d shapes of %d are limits", shapes, random)
-	}
+	fatalIf(t, shapes < random/2, "%d shapes of %d are limits", shapes, random)
 }
 
 // aCost returns 1, a part, or all that a limit takes.
@@ -542,9 +516,7 @@ func TestWord_RetryAfterIsEnough(t *testing.T) {
 			if ok {
 				continue
 			}
-			if wait <= 0 {
-				t.Fatalf("%v: a cost of %v leaves the word", l, n)
-			}
+			fatalIf(t, wait <= 0, "%v: a cost of %v leaves the word", l, n)
 			if early := tooEarly(wait, &l); early > 0 {
 				if _, ok, _ := b.word.Take((*reports.Numbers)(&c), now+int64(early), &p.fill); ok {
 					t.Fatalf("%v: a cost of %v, which is to wait %v, is admitted %v earlier", l, n, wait, wait-early)
@@ -577,9 +549,8 @@ func TestWord_WholeCostsFillTheCapacity(t *testing.T) {
 		for left := l.Capacity; left > 0; {
 			n := math.Ceil(r.Float64() * left)
 			var p Permit
-			if wait, ok, _ := b.word.Take(&reports.Numbers{n}, now, &p.fill); !ok {
-				t.Fatalf("%v: %v of the %v that are left have to wait %v", l, n, left, wait)
-			}
+			wait, ok, _ := b.word.Take(&reports.Numbers{n}, now, &p.fill)
+			fatalIf(t, !ok, "%v: %v of the %v that are left have to wait %v", l, n, left, wait)
 			left -= n
 		}
 	})
