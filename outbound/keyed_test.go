@@ -4,51 +4,44 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 	"unsafe"
+
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 func unlimited[K any](K) (Limiter, error) { return Unlimited{}, nil }
 
-// Each key has a limiter of its own.
+// Each key has a limiter of its own. Keys are compared as Go compares them, whatever their type.
 func TestKeyed_EachKeyHasItsLimiter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := &Keyed[string]{New: perTenant}
-		for _, key := range []string{"a", "b", "", "a\x00", "\xff"} {
-			h := k.For(key)
-			mustAcquire(t, h).Done()
-			if full := refused(t, h, Cost{1}); full.Key != key {
-				t.Errorf("second call of %q: %v", key, full)
-			}
-		}
-		if k.Len() != 5 {
-			t.Errorf("%d limiters, want 5", k.Len())
-		}
-	})
-}
-
-// Keys are compared as Go compares them, whatever their type.
-func TestKeyed_KeysOfAnyType(t *testing.T) {
+	keys := &Keyed[string]{New: func(key string) (Limiter, error) { return NewBucket(key, PerHour(1)) }}
 	named := &Keyed[string]{New: func(string) (Limiter, error) { return NewBucket("one name", PerHour(1)) }}
 	numbers := &Keyed[int]{New: func(int) (Limiter, error) { return NewBucket("7", PerHour(1)) }}
 	any7 := &Keyed[any]{New: func(key any) (Limiter, error) { return NewBucket(fmt.Sprint(key), PerHour(1)) }}
+	once := func(l Limiter, key string) {
+		mustAcquire(t, l).Done()
+		equal(t, refused(t, l, Cost{1}).Key, key, "the key of the second call of %q", key)
+	}
+	for _, key := range []string{"a", "b", "", "a\x00", "\xff"} {
+		once(keys.For(key), key)
+	}
 	for i := range 100 {
-		for _, l := range []Limiter{named.For(strconv.Itoa(i)), numbers.For(i), any7.For(i), any7.For(strconv.Itoa(i))} {
-			mustAcquire(t, l).Done()
-			refused(t, l, Cost{1})
-		}
+		once(named.For(strconv.Itoa(i)), "one name")
+		once(numbers.For(i), "7")
+		once(any7.For(i), strconv.Itoa(i))
+		once(any7.For(strconv.Itoa(i)), strconv.Itoa(i))
 	}
-	if named.Len() != 100 || numbers.Len() != 100 || any7.Len() != 200 {
-		t.Errorf("%d, %d, %d limiters, want 100, 100, 200", named.Len(), numbers.Len(), any7.Len())
-	}
+	equal(t, [4]int{keys.Len(), named.Len(), numbers.Len(), any7.Len()}, [4]int{5, 100, 100, 200}, "the limiters")
 }
 
 // Concurrent first calls of a key get one limiter.
@@ -71,9 +64,8 @@ func TestKeyed_ConcurrentFirstCallsShareALimiter(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if admitted.Load() != 1 || k.Len() != 1 {
-			t.Fatalf("%d admitted, %d limiters, want 1 and 1", admitted.Load(), k.Len())
-		}
+		fatalIf(t, admitted.Load() != 1 || k.Len() != 1,
+			"%d admitted, %d limiters, want 1 and 1", admitted.Load(), k.Len())
 	}
 }
 
@@ -88,9 +80,8 @@ func TestKeyed_FullRefusesOrOverflows(t *testing.T) {
 	}
 	k.Overflow = Must(NewBucket("overflow", PerHour(1)))
 	mustAcquire(t, k.For("c")).Done()
-	if full := refused(t, k.For("d"), Cost{1}); full.Key != "overflow" || k.Len() != 2 {
-		t.Errorf("second key beyond Max, with %d limiters: %v", k.Len(), full)
-	}
+	full = refused(t, k.For("d"), Cost{1})
+	errorIf(t, full.Key != "overflow" || k.Len() != 2, "second key beyond Max, with %d limiters: %v", k.Len(), full)
 }
 
 // There are never more limiters than Max, however many keys come.
@@ -106,9 +97,7 @@ func TestKeyed_ManyNewKeysStayWithinMax(t *testing.T) {
 		all.Go(func() {
 			for i := range keys / 4 {
 				p, err := k.Acquire(ctx, rand.Uint64(), Cost{1})
-				if err != nil && !errors.Is(err, ErrFull) {
-					t.Error(err)
-				}
+				errorIf(t, err != nil && !errors.Is(err, ErrFull), "%v", err)
 				p.Done()
 				if i%50 > 0 {
 					continue
@@ -121,9 +110,7 @@ func TestKeyed_ManyNewKeysStayWithinMax(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if busy.Len() != 100 {
-		t.Errorf("%d busy limiters, want 100", busy.Len())
-	}
+	errorIf(t, busy.Len() != 100, "%d busy limiters, want 100", busy.Len())
 }
 
 // A key that does not equal itself is an error, also inside of a struct.
@@ -135,16 +122,13 @@ func TestKeyed_NaNIsRefused(t *testing.T) {
 	}
 	pairs := &Keyed[pair]{New: unlimited[pair]}
 	for _, l := range []Limiter{floats.For(math.NaN()), pairs.For(pair{"secret", math.NaN()})} {
-		if _, err := l.Acquire(ctx, Cost{1}); !errors.Is(err, ErrInvalid) || errors.Is(err, ErrThrottled) {
-			t.Errorf("NaN: %v", err)
-		}
+		_, err := l.Acquire(ctx, Cost{1})
+		errorIf(t, !errors.Is(err, ErrInvalid) || errors.Is(err, ErrThrottled), "NaN: %v", err)
 	}
 	mustAcquire(t, floats.For(math.Copysign(0, -1))).Done()
 	mustAcquire(t, floats.For(0)).Done()
 	mustAcquire(t, floats.For(math.Inf(1))).Done()
-	if floats.Len() != 2 || pairs.Len() != 0 {
-		t.Errorf("%d and %d limiters, want 2 and 0", floats.Len(), pairs.Len())
-	}
+	errorIf(t, floats.Len() != 2 || pairs.Len() != 0, "%d and %d limiters, want 2 and 0", floats.Len(), pairs.Len())
 }
 
 // A New that fails is an error, and keeps no limiter.
@@ -164,17 +148,14 @@ func TestKeyed_FailedNewKeepsNothing(t *testing.T) {
 		"bad limit":    {&Keyed[string]{New: func(k string) (Limiter, error) { return NewBucket(k, PerSecond(-1)) }}, ErrInvalid},
 	} {
 		for range 2 {
-			if _, err := c.keyed.For("key").Acquire(ctx, Cost{1}); !errors.Is(err, c.want) || errors.Is(err, ErrThrottled) {
-				t.Errorf("%s: %v, want %v", what, err, c.want)
-			}
+			_, err := c.keyed.For("key").Acquire(ctx, Cost{1})
+			errorIf(t, !errors.Is(err, c.want) || errors.Is(err, ErrThrottled), "%s: %v, want %v", what, err, c.want)
 		}
-		if c.keyed.Len() != 0 {
-			t.Errorf("%s: %d limiters", what, c.keyed.Len())
-		}
+		errorIf(t, c.keyed.Len() != 0, "%s: %d limiters", what, c.keyed.Len())
 	}
 }
 
-// A panic of New reaches the caller, and the next call makes the limiter.
+// A panic of New reaches the caller, and the next call makes the limiter, unless its ctx has ended.
 func TestKeyed_PanicInNewGoesOn(t *testing.T) {
 	ready := false
 	k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) {
@@ -184,25 +165,15 @@ func TestKeyed_PanicInNewGoesOn(t *testing.T) {
 		return perTenant(key)
 	}}
 	func() {
-		defer func() {
-			if v := recover(); v != "new" || k.Len() != 0 {
-				t.Errorf("recovered %v, %d limiters", v, k.Len())
-			}
-		}()
+		defer func() { equal[any](t, recover(), "new", "the panic") }()
 		_, _ = k.For("key").Acquire(ctx, Cost{1})
 	}()
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	equal(t, errOf(k.For("key").Acquire(ended, Cost{1})), context.Canceled, "the error of a call that has ended")
+	equal(t, k.Len(), 0, "limiters")
 	ready = true
 	mustAcquire(t, k.For("key")).Done()
-}
-
-// A call whose ctx has ended makes no limiter.
-func TestKeyed_EndedCtxMakesNoLimiter(t *testing.T) {
-	k := &Keyed[string]{New: func(string) (Limiter, error) { t.Error("made"); return Unlimited{}, nil }}
-	done, cancel := context.WithCancel(ctx)
-	cancel()
-	if _, err := k.For("key").Acquire(done, Cost{1}); err != context.Canceled {
-		t.Error(err)
-	}
 }
 
 // A permit of a Keyed inside of a Keyed keeps the limiters of both.
@@ -233,17 +204,14 @@ func TestKeyed_OneBucketOfManyKeys(t *testing.T) {
 			p.Done()
 			time.Sleep(time.Second)
 		}
-		if n := int(plan.keys.Load()); n != k.Len() {
-			t.Errorf("%d limiters are counted, want %d", n, k.Len())
-		}
+		equal(t, int(plan.keys.Load()), k.Len(), "limiters are counted")
 	})
 }
 
 // The memory that a Keyed of buckets takes for each key, the bytes of the key itself excepted.
 func TestKeyed_KeyTakesAtMost190Bytes(t *testing.T) {
-	if n := unsafe.Sizeof(Bucket{}); n > 96 {
-		t.Errorf("a Bucket takes %d bytes", n)
-	}
+	n := unsafe.Sizeof(Bucket{})
+	errorIf(t, n > 96, "a Bucket takes %d bytes", n)
 	keys := benchKeys(30_000)
 	heap := func() float64 {
 		var m runtime.MemStats
@@ -256,22 +224,20 @@ func TestKeyed_KeyTakesAtMost190Bytes(t *testing.T) {
 	for _, key := range keys {
 		mustAcquire(t, k.For(key)).Done()
 	}
-	if b := (heap() - before) / float64(k.Len()); b > 190 {
-		t.Errorf("%.1f bytes for each of 30 000 keys", b)
-	}
+	b := (heap() - before) / float64(k.Len())
+	errorIf(t, b > 190, "%.1f bytes for each of 30 000 keys", b)
 	runtime.KeepAlive(keys)
 }
 
-// A call of a known key allocates nothing.
+// A call of a known key allocates nothing, and a Keyed without a Label passes errors on without an allocation.
 func TestKeyed_AcquireAllocatesNothing(t *testing.T) {
-	k := &Keyed[string]{New: fast}
-	mustAcquire(t, k.For("key")).Done()
-	if n := testing.AllocsPerRun(100, func() {
-		p, _ := k.Acquire(ctx, "key", Cost{1})
+	known, fails := &Keyed[string]{New: fast}, failing(&ThrottledError{Key: "key"}, nil)
+	mustAcquire(t, known.For("key")).Done()
+	equal(t, testing.AllocsPerRun(1000, func() {
+		p, _ := known.Acquire(ctx, "key", Cost{1})
 		p.Done()
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
+		_, _ = fails.Acquire(ctx, "key", Cost{1})
+	}), 0, "allocations")
 }
 
 // Use calls f with the limiter of a key, and keeps a limiter whose limits f has set.
@@ -304,17 +270,13 @@ func TestKeyed_Use(t *testing.T) {
 		time.Sleep(time.Hour)
 		mine := errors.New("mine")
 		if err := k.Use("yours", func(l Limiter) error {
-			if l != (Unlimited{}) {
-				t.Errorf("%T", l)
-			}
+			errorIf(t, l != (Unlimited{}), "%T", l)
 			return mine
 		}); err != mine {
 			t.Errorf("%v", err)
 		}
 		for _, err := range []error{k.Use("bad", none), k.Use("acme", nil), (*Keyed[string])(nil).Use("acme", none), new(Keyed[string]).Use("acme", none)} {
-			if !errors.Is(err, ErrInvalid) {
-				t.Errorf("%v", err)
-			}
+			errorIf(t, !errors.Is(err, ErrInvalid), "%v", err)
 		}
 	})
 }
@@ -355,4 +317,214 @@ func BenchmarkKeyed(b *testing.B) {
 			}
 		})
 	}
+}
+
+type tenantID string
+
+// All yields every key with its limiter, whatever their types.
+func TestKeyed_AllYieldsEachKey(t *testing.T) {
+	var none *Keyed[int]
+	for range none.All() {
+		t.Error("nil has a key")
+	}
+	k := &Keyed[string]{New: func(key string) (Limiter, error) {
+		switch key[0] {
+		case 'b': // bears another key
+			return NewBucket("bucket", PerSecond(10))
+		case 'u':
+			return Unlimited{}, nil
+		}
+		return NewBucket(key, PerSecond(10))
+	}}
+	for range k.All() {
+		t.Error("an unused one has a key")
+	}
+	want := map[string]Limiter{}
+	for i := range 300 {
+		key := string("abu"[i%3]) + strconv.Itoa(i)
+		mustAcquire(t, k.For(key)) // an unused limiter is dropped
+		must(t, k.Use(key, func(l Limiter) error { want[key] = l; return nil }))
+	}
+	got := maps.Collect(k.All())
+	errorIf(t, !maps.Equal(got, want), "%d keys of %d", len(got), len(want))
+	n := 0
+	for range k.All() {
+		if n++; n == 5 {
+			break
+		}
+	}
+	errorIf(t, n != 5, "%d keys until the break", n)
+	ids := &Keyed[tenantID]{New: func(id tenantID) (Limiter, error) { return NewBucket(string(id), PerSecond(10)) }}
+	mustAcquire(t, ids.For("a"))
+	for id, l := range ids.All() {
+		b, ok := l.(*Bucket)
+		errorIf(t, id != "a" || !ok || b.Key() != "a", "%v: %v", id, l)
+	}
+}
+
+// While calls make and drop limiters, All yields each key with its own limiter.
+func TestKeyed_AllDuringChanges(t *testing.T) {
+	k := &Keyed[string]{Max: 200, New: func(key string) (Limiter, error) { return NewBucket(key, PerSecond(10)) }}
+	var stop atomic.Bool
+	var all sync.WaitGroup
+	for w := range 4 {
+		all.Go(func() {
+			for i := 0; !stop.Load(); i++ {
+				_, _ = k.Acquire(t.Context(), fmt.Sprint(w, " ", i%500), Cost{})
+			}
+		})
+	}
+	for range 200 {
+		n := 0
+		for key, l := range k.All() {
+			b := l.(*Bucket)
+			errorIf(t, b.Key() != key, "%q has the limiter of %q", key, b.Key())
+			n++
+		}
+		errorIf(t, n > 2*k.Max, "%d keys of at most %d", n, k.Max)
+	}
+	stop.Store(true)
+	all.Wait()
+}
+
+// wrapping is a foreign limiter, whose errors are its own.
+type wrapping struct{ Limiter }
+
+var errTenant = errors.New("of a tenant")
+
+func (w wrapping) Acquire(ctx context.Context, c Cost) (Permit, error) {
+	p, err := w.Limiter.Acquire(ctx, c)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", errTenant, err)
+	}
+	return p, err
+}
+
+// Errors and events show a key's label in place of the key, also in errors that wrap others.
+func TestKeyedLabel_StandsInErrorsAndEvents(t *testing.T) {
+	const secret, tenant = "sk-live-0123456789", "the first tenant"
+	down := StoreFunc(func(context.Context, string, *store.Op) (store.Reply, error) { return store.Reply{}, errCut })
+	hour, second := PerHour(1), PerSecond(9).Of(0, "second")
+	for name, c := range map[string]struct {
+		store  store.Store
+		limits []Limit
+		cost   float64
+		want   error
+	}{
+		"over the limit":      {nil, []Limit{hour}, 1, ErrThrottled},
+		"over one limit":      {nil, []Limit{hour, second}, 1, ErrThrottled},
+		"a cost too large":    {nil, []Limit{hour}, 2, ErrTooLarge},
+		"a limit of nothing":  {nil, []Limit{{}}, 1, ErrInvalid},
+		"no limit":            {nil, nil, 1, ErrInvalid},
+		"a store unavailable": {down, []Limit{hour}, 1, store.ErrUnavailable},
+	} {
+		for _, wraps := range []bool{false, true} {
+			for _, label := range []func(string) string{nil, func(string) string { return tenant }} {
+				t.Run(fmt.Sprintf("%s, wrapped %v, label %v", name, wraps, label != nil), func(t *testing.T) {
+					keyed := &Keyed[string]{Label: label, New: func(key string) (Limiter, error) {
+						b, err := NewBucket(key, c.limits...)
+						if c.store != nil {
+							b, err = NewSharedBucket(c.store, key, c.limits...)
+						}
+						if wraps && err != nil {
+							return nil, fmt.Errorf("%w: %w", errTenant, err)
+						} else if wraps {
+							return wrapping{b}, nil
+						}
+						return b, err
+					}}
+					var event, err error
+					observed := Observe(keyed.For(secret), "", func(_ context.Context, e Event) { event = e.Err })
+					for range 2 { // the first call takes all units
+						_, err = observed.Acquire(ctx, Cost{c.cost})
+					}
+					if !errors.Is(err, c.want) || !errors.Is(event, c.want) || errors.Is(err, errTenant) != wraps {
+						t.Fatalf("%v, in the event %v, not %v", err, event, c.want)
+					}
+					for _, text := range []string{err.Error(), event.Error(), fmt.Sprintf("%+v", err), fmt.Sprintf("%#v", err)} {
+						shown := strings.Contains(text, secret)
+						if shown != (label == nil) || !strings.HasPrefix(text, "&") && strings.Contains(text, tenant) == shown {
+							t.Error(text)
+						}
+					}
+					if full, ok := errors.AsType[*ThrottledError](err); ok && label != nil {
+						equal(t, full.Key, tenant, "its key")
+					}
+				})
+			}
+		}
+	}
+}
+
+// An error without a bucket's key stays as New has made it.
+func TestKeyedLabel_ErrorWithoutAKeyStays(t *testing.T) {
+	keyed := &Keyed[string]{
+		Label: func(string) string { return "label" },
+		New:   func(string) (Limiter, error) { return nil, errTenant },
+	}
+	_, err := keyed.Acquire(ctx, "k", Cost{1})
+	errorIf(t, err != errTenant, "%v", err)
+}
+
+// A refusal shows at most 64 bytes of a key.
+func TestThrottledError_Shows64BytesOfAKey(t *testing.T) {
+	for key, want := range map[string]string{
+		strings.Repeat("x", 64):             `"` + strings.Repeat("x", 64) + `"`,
+		strings.Repeat("x", 65):             `"` + strings.Repeat("x", 64) + `"…`,
+		"a\nb" + strings.Repeat("\x00", 70): `"a\nb` + strings.Repeat(`\x00`, 61) + `"…`,
+	} {
+		text := (&ThrottledError{Key: key}).Error()
+		errorIf(t, text != "outbound: rate limited: "+want, "%v", text)
+	}
+}
+
+// failing returns a Keyed whose limiters fail with err.
+func failing(err error, label func(string) string) *Keyed[string] {
+	return &Keyed[string]{Label: label, New: func(string) (Limiter, error) {
+		return limiterFunc(func(context.Context, Cost) (Permit, error) { return Permit{}, err }), nil
+	}}
+}
+
+// embedding is a program's own error, which no program can compare with ==.
+type embedding struct {
+	*ThrottledError
+	hints []string
+}
+
+// A program finds its own error in one with a label.
+func TestKeyedLabel_ProgramFindsItsOwnError(t *testing.T) {
+	refusal := &ThrottledError{Key: "secret"}
+	own := embedding{refusal, []string{"later"}}
+	for name, err := range map[string]error{
+		"wrapped in a store's": fmt.Errorf("x: %w", &StoreError{Key: "secret", Err: refusal}),
+		"embedded":             own,
+		"embedded, a pointer":  &own,
+		"wrapped and embedded": fmt.Errorf("x: %w", own),
+	} {
+		_, got := failing(err, func(string) string { return "label" }).Acquire(ctx, "secret", Cost{1})
+		var throttled *ThrottledError
+		if errors.As(err, &throttled) { // else it is the limiter's own error
+			if strings.Contains(got.Error(), "secret") || !errors.As(got, &throttled) || throttled.Key != "label" {
+				t.Errorf("%s: %v, the refusal's key is %q", name, got, throttled.Key)
+			}
+		}
+		var value embedding
+		var pointer *embedding
+		if errors.As(err, &value) != errors.As(got, &value) || errors.As(err, &pointer) != errors.As(got, &pointer) {
+			t.Errorf("%s: the program does not find its own error in %v", name, got)
+		}
+	}
+}
+
+// An error of what uses the limiter, such as that of a booking, has the label, too.
+func TestKeyedLabel_StandsInErrorsOfUse(t *testing.T) {
+	k := &Keyed[string]{Label: func(string) string { return "label" }, New: func(key string) (Limiter, error) {
+		return NewBucket(key, Limit{Capacity: 1, LeakRate: 1})
+	}}
+	err := k.Use("secret", func(l Limiter) error {
+		return l.(*Bucket).Book(ctx, &BookRequest{Costs: []Cost{{2}}})
+	})
+	bad, ok := errors.AsType[*CostError](err)
+	errorIf(t, !ok || bad.Key != "label" || strings.Contains(err.Error(), "secret"), "%v", err)
+	must(t, k.Use("secret", func(Limiter) error { return nil }))
 }
