@@ -115,13 +115,11 @@ func TestAnswer_ReachesTheBucketWhole(t *testing.T) {
 			{},
 			{Kind: "whim", Wait: time.Hour, Remaining: Cost{1}},
 		} {
-			if p.Answered(answer); a.last != answer {
-				t.Errorf("%+v came as %+v", answer, a.last)
-			}
+			p.Answered(answer)
+			errorIf(t, a.last != answer, "%+v came as %+v", answer, a.last)
 		}
-		if s := states(t, b)[0]; s.HeldFor > 5*time.Second {
-			t.Errorf("an answer of an unknown kind holds for %v", s.HeldFor)
-		}
+		s := states(t, b)[0]
+		errorIf(t, s.HeldFor > 5*time.Second, "an answer of an unknown kind holds for %v", s.HeldFor)
 		(*Permit)(nil).Answered(Answer{Kind: AnswerRefused})
 		new(Permit).Answered(Answer{Kind: AnswerRefused})
 	})
@@ -139,9 +137,8 @@ func TestObserve_CallWithoutAnswerHasNotSucceeded(t *testing.T) {
 		}
 		p.Done()
 		p.Failed() // has ended
-		if len(h.events) != 1 || h.events[0].Kind != EventEnded || h.events[0].Succeeded != succeeded {
-			t.Errorf("succeeded %v: heard %+v", succeeded, h.events)
-		}
+		errorIf(t, len(h.events) != 1 || h.events[0].Kind != EventEnded || h.events[0].Succeeded != succeeded,
+			"succeeded %v: heard %+v", succeeded, h.events)
 	}
 }
 
@@ -168,9 +165,7 @@ func TestAnswerRemaining_InvalidChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, b := range buckets(t) {
 			p, err := b.Acquire(ctx, Cost{1, 1, 0, 1})
-			if err != nil && name != "held" {
-				t.Fatalf("%s: %v", name, err)
-			}
+			fatalIf(t, err != nil && name != "held", "%s: %v", name, err)
 			before := states(t, b)
 			for _, s := range all {
 				p.Answered(Answer{Kind: AnswerRemaining, Remaining: s.left, Wait: s.reset})
@@ -196,15 +191,12 @@ func TestAnswerRemaining_EndlessResetHoldsUntilResume(t *testing.T) {
 			}
 			p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{0, nan, nan, -inf}, Wait: math.MaxInt64})
 			for _, s := range states(t, b) {
-				if s.HeldFor < 100*365*24*time.Hour || s.Reason != "exhausted" {
-					t.Errorf("%s: held for %v by %q", name, s.HeldFor, s.Reason)
-				}
+				errorIf(t, s.HeldFor < 100*365*24*time.Hour || s.Reason != "exhausted",
+					"%s: held for %v by %q", name, s.HeldFor, s.Reason)
 			}
 			must(t, b.Resume(ctx))
 			time.Sleep(time.Minute)
-			if _, err := b.Acquire(ctx, Cost{1, 1, 0, 1}); err != nil {
-				t.Errorf("%s, after Resume: %v", name, err)
-			}
+			errorIs(t, errOf(b.Acquire(ctx, Cost{1, 1, 0, 1})), nil, "%s, after Resume", name)
 		}
 	})
 }
@@ -252,9 +244,8 @@ func TestAnswerRemaining_InAnyOrder(t *testing.T) {
 			for _, held := range []bool{false, true} { // one more call remains than have left, then none
 				for _, i := range order {
 					p[i].Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{float64(3 - i)}, Wait: time.Hour})
-					if s := states(t, b)[0]; (s.HeldFor > 0) != held {
-						t.Errorf("%s: held by answer %d: %v, want %v", name, i, !held, held)
-					}
+					s := states(t, b)[0]
+					errorIf(t, (s.HeldFor > 0) != held, "%s: held by answer %d: %v, want %v", name, i, !held, held)
 				}
 				if !held {
 					admit(t, b, 1)
@@ -274,9 +265,8 @@ func TestAnswer_ReasonIsThatOfTheLongestHold(t *testing.T) {
 			p := admit(t, b, 1, 1, 0, 1)
 			want := func(r string) {
 				t.Helper()
-				if full := refused(t, b, Cost{1, 1, 0, 1}); full.Reason != r {
-					t.Errorf("%s: %v, want the reason %q", kind, full, r)
-				}
+				full := refused(t, b, Cost{1, 1, 0, 1})
+				errorIf(t, full.Reason != r, "%s: %v, want the reason %q", kind, full, r)
 			}
 			p.Answered(Answer{Kind: AnswerRefused, Wait: time.Minute, Reason: "quota"})
 			want("quota")
@@ -307,13 +297,10 @@ func TestAnswer_ReasonsKeepTheirNumbers(t *testing.T) {
 				p := mustAcquire(t, b)
 				p.Answered(Answer{Kind: AnswerHold, Wait: time.Minute, Reason: word})
 			}
-			if sent != number {
-				t.Errorf("the number of %q is %d, want %d", word, sent, number)
-			}
+			errorIf(t, sent != number, "the number of %q is %d, want %d", word, sent, number)
 			for kind, b := range map[string]*Bucket{"shared": other, "in memory": here} {
-				if full := refused(t, b, Cost{1}); full.Reason != word {
-					t.Errorf("%s: %v, want the reason %q", kind, full, word)
-				}
+				full := refused(t, b, Cost{1})
+				errorIf(t, full.Reason != word, "%s: %v, want the reason %q", kind, full, word)
 			}
 		}
 	})
@@ -331,9 +318,7 @@ func TestDone_FirstSuccessAfterAHoldIsSentOnce(t *testing.T) {
 		trips := store.Requests.Load()
 		p.Done()
 		q.Done()
-		if n := store.Requests.Load() - trips; n != 1 {
-			t.Errorf("two successes have made %d trips, want 1", n)
-		}
+		equal(t, store.Requests.Load()-trips, 1, "the trips of two successes")
 		r.Refused(0)
 		if s := states(t, other)[0]; s.Speed != 0.9 || s.HeldFor != time.Second {
 			t.Errorf("a refusal after a success: held for %v at speed %v, want 1s and 0.9", s.HeldFor, s.Speed)
@@ -343,9 +328,8 @@ func TestDone_FirstSuccessAfterAHoldIsSentOnce(t *testing.T) {
 		mustAcquire(t, other).Done()
 		trips = store.Requests.Load()
 		mustAcquire(t, one).Done() // known already
-		if n := store.Requests.Load() - trips; n != 1 {
-			t.Errorf("a success that was known has made %d trips beside the booking's", n-1)
-		}
+		n := store.Requests.Load() - trips
+		errorIf(t, n != 1, "a success that was known has made %d trips beside the booking's", n-1)
 		p = mustAcquire(t, one)
 		p.Refused(0)
 		time.Sleep(time.Minute)
@@ -356,9 +340,7 @@ func TestDone_FirstSuccessAfterAHoldIsSentOnce(t *testing.T) {
 		go p.Done()
 		time.Sleep(9500 * time.Microsecond) // it has arrived, and that of the success has not
 		q.Done()
-		if n := store.Requests.Load() - trips; n != 0 {
-			t.Errorf("a success that is on its way is sent %d times more", n)
-		}
+		equal(t, store.Requests.Load()-trips, 0, "trips of a success that is on its way")
 		time.Sleep(time.Second)
 	})
 }
@@ -367,38 +349,122 @@ func TestDone_FirstSuccessAfterAHoldIsSentOnce(t *testing.T) {
 func TestTicket_KnowsOfLaterHolds(t *testing.T) {
 	bothWays(t, func(t *testing.T, b *Bucket) {
 		p := admit(t, b, 1)
-		k := BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}
-		must(t, b.Book(ctx, &k))
+		k := book(t, b, BookRequest{Costs: []Cost{{1}}, Wait: time.Minute})
 		ticket := k.Tickets[0]
 		p.Refused(0) // held, with the ticket out
 		time.Sleep(time.Minute)
-		if ready, _ := clockOf(t, b).Ready(ticket, time.Now()); !ready {
-			t.Fatalf("shared %v: not ready", b.Shared())
-		}
+		ready, _ := clockOf(t, b).Ready(ticket, time.Now())
+		fatalIf(t, !ready, "shared %v: not ready", b.Shared())
 		q := ticket.Permit()
 		q.Refused(0) // no call has succeeded between: twice as long
-		if s := states(t, b)[0]; s.HeldFor != 2*time.Second {
-			t.Errorf("shared %v: held for %v, want 2s", b.Shared(), s.HeldFor)
-		}
+		s := states(t, b)[0]
+		errorIf(t, s.HeldFor != 2*time.Second, "shared %v: held for %v, want 2s", b.Shared(), s.HeldFor)
 	}, PerSecond(1))
 }
 
-// A bucket remembers a refusal for an hour.
+// A bucket remembers a refusal for an hour, and that its number of calls in flight was halved.
 func TestIdle_NotForAnHourAfterARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own, memory := Must(NewBucket("own", PerSecond(10))), new(FakeStore)
 		shared := Must(NewSharedBucket(memory, "shared", PerSecond(10)))
+		adaptive := Must(NewBucket("adaptive", InFlight(64).Adaptive()))
 		mustAcquire(t, own).Refused(0)
 		mustAcquire(t, shared).Refused(0)
+		p := mustAcquire(t, adaptive)
+		p.Answered(Answer{Kind: AnswerHold, Wait: time.Second, Reason: "concurrency"})
+		p.Done()
 		for range 2 {
 			time.Sleep(29 * time.Minute)
-			if own.Idle() || memory.Lasts("shared") <= now() {
-				t.Error("forgotten within an hour")
-			}
+			errorIf(t, own.Idle() || memory.Lasts("shared") <= now() || adaptive.Idle(), "forgotten within an hour")
 		}
 		time.Sleep(2*time.Minute + time.Second)
-		if !own.Idle() || memory.Lasts("shared") > now() {
-			t.Error("not forgotten after an hour")
+		errorIf(t, !own.Idle() || memory.Lasts("shared") > now() || !adaptive.Idle(), "not forgotten after an hour")
+	})
+}
+
+// What a late call costs beyond its cost is added to it, and a second report of the same call adds nothing.
+func TestSent_SettleAddsWhatACallCostsMore(t *testing.T) {
+	for _, c := range []struct {
+		times      int
+		used, want float64
+	}{{1, 100, 100}, {1, 500, 500}, {1, 40, 100}, {2, 100, 100}, {2, 500, 500}} {
+		for _, queued := range []bool{false, true} {
+			bothWays(t, func(t *testing.T, b *Bucket) {
+				p := admit(t, b, 1, 100)
+				time.Sleep(60 * time.Millisecond)
+				if queued {
+					defer b.Waiting(func() {})()
+				}
+				for range c.times {
+					p.Answered(Answer{Kind: AnswerSent, Wait: 60 * time.Millisecond})
+				}
+				p.Settle(Cost{1, c.used})
+				p.Done()
+				must(t, b.Book(ctx, new(BookRequest))) // brings what was postponed
+				if l := states(t, b); l[0].Level != 1 || l[1].Level != c.want {
+					t.Errorf("%d reports, queued %v, used %v: levels %v and %v; want 1 and %v", c.times, queued, c.used, l[0].Level, l[1].Level, c.want)
+				}
+			}, Window(10, time.Minute), Window(10000, time.Minute).Of(1, "tokens"))
+		}
+	}
+}
+
+// No other call gets the units of a late call while these move to the time at which it was sent.
+func TestSent_UnitsMoveInOneStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory()
+		other := Must(NewSharedBucket(memory, "key", Window(1, time.Minute)))
+		b := Must(NewSharedBucket(StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+			defer func() {
+				_, err := other.Acquire(ctx, Cost{1})
+				errorIf(t, err == nil && len(op.Reports) > 0, "a call was admitted in the window of a late one")
+			}()
+			return memory.Update(ctx, key, op)
+		}), "key", Window(1, time.Minute)))
+		p := mustAcquire(t, b)
+		time.Sleep(60 * time.Millisecond)
+		p.Answered(Answer{Kind: AnswerSent, Wait: 60 * time.Millisecond})
+	})
+}
+
+// A reservation from before a late call was reported is void: it did not know of the call.
+func TestSent_VoidsReservations(t *testing.T) {
+	bothWays(t, func(t *testing.T, b *Bucket) {
+		p, k := admit(t, b, 1), BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}
+		must(t, b.Book(ctx, &k))
+		ticket := k.Tickets[0]
+		time.Sleep(60 * time.Millisecond)
+		p.Answered(Answer{Kind: AnswerSent, Wait: 60 * time.Millisecond})
+		for _, unused := range [][]Ticket{nil, {ticket}} { // then another one holds
+			k.Costs, k.Unused = k.Costs[:len(unused)], unused
+			must(t, b.Book(ctx, &k))
+			errorIf(t, k.Clock.Holds(ticket), "the reservation holds")
+		}
+		if due := k.Clock.Due(k.Tickets[0]); !k.Clock.Holds(k.Tickets[0]) || time.Until(due) < time.Second {
+			t.Errorf("the next one is due in %v", time.Until(due))
+		}
+	}, Window(1, time.Second))
+}
+
+// Late calls count from when they are sent in one burst, of an hour at most, and not again for 50 times as long.
+func TestSent_OneBurstCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin, b, other := time.Now().Add(time.Second), Must(NewBucket("k", Window(100, time.Minute))), Must(NewBucket("other", Window(100, time.Minute)))
+		for _, c := range []struct {
+			at, late time.Duration
+			counts   bool
+		}{
+			{0, 100 * time.Millisecond, true}, {100 * time.Millisecond, 100 * time.Millisecond, true}, {120 * time.Millisecond, time.Second, false},
+			{4999 * time.Millisecond, 100 * time.Millisecond, false}, {5 * time.Second, 3 * time.Hour, true},
+			{time.Hour, time.Second, true}, {time.Hour + 6*time.Second, time.Second, false}, {50 * time.Hour, time.Second, false}, {50*time.Hour + 5*time.Second, time.Second, true},
+		} {
+			p := admit(t, b, 1)
+			time.Sleep(time.Until(begin.Add(c.at)))
+			p.Answered(Answer{Kind: AnswerSent, Wait: c.late})
+			admit(t, other, 1)
+			if is, now := states(t, b)[0].EmptyIn, states(t, other)[0].EmptyIn; (is > now-5*time.Millisecond) != c.counts {
+				t.Errorf("sent %v late, %v after the first: counts for %v, a call of now for %v", c.late, c.at, is, now)
+			}
 		}
 	})
 }

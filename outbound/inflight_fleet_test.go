@@ -45,22 +45,19 @@ func inFleet(t *testing.T, processes int, limits []Limit, test func(links []*lin
 	})
 }
 
-// admitSoon acquires a call, and asks again at each RetryAfter, for at most so long.
-func admitSoon(t *testing.T, b *Bucket, within time.Duration) (p Permit, ok bool) {
+// slot acquires a call, and asks again at each RetryAfter, for at most so long. It reports if the call is not admitted, or
+// if it is although there is to be none.
+func slot(t *testing.T, b *Bucket, within time.Duration, want bool, words string, args ...any) (p Permit) {
 	t.Helper()
-	for end := time.Now().Add(within); ; {
-		p, err := b.Acquire(ctx, Cost{1})
-		full, throttled := errors.AsType[*ThrottledError](err)
-		switch {
-		case err == nil:
-			return p, true
-		case !throttled || full.RetryAfter <= 0:
-			t.Fatalf("refused without a time: %v", err)
-		case time.Now().Add(full.RetryAfter).After(end):
-			return p, false
-		}
+	begin, full := time.Now(), (*ThrottledError)(nil)
+	p, err := b.Acquire(ctx, Cost{1})
+	for ; errors.As(err, &full) && time.Since(begin)+full.RetryAfter <= within; p, err = b.Acquire(ctx, Cost{1}) {
+		fatalIf(t, full.RetryAfter <= 0, "refused without a time: %v", err)
 		time.Sleep(full.RetryAfter)
 	}
+	fatalIf(t, err != nil && (!errors.As(err, &full) || full.RetryAfter <= 0), "refused without a time: %v", err)
+	equal(t, err == nil, want, "granted after %v, "+words, append([]any{time.Since(begin)}, args...)...)
+	return p
 }
 
 // InFlight alone in a shared bucket counts the calls of all processes, whatever they cost.
@@ -83,9 +80,7 @@ func TestInFlight_CountsAllProcesses(t *testing.T) {
 			}
 		}
 		p.Done()
-		if _, ok := admitSoon(t, b[2], 100*time.Millisecond); !ok {
-			t.Error("a slot that is free is not granted")
-		}
+		slot(t, b[2], 100*time.Millisecond, true, "a slot that is free")
 	})
 }
 
@@ -100,15 +95,12 @@ func TestInFlight_IdleBucketMakesNoRequests(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 		was := links[0].trips.Load()
 		time.Sleep(time.Hour)
-		if n := links[0].trips.Load() - was; n > 0 {
-			t.Errorf("an idle bucket made %d requests", n)
-		}
+		n := links[0].trips.Load() - was
+		errorIf(t, n > 0, "an idle bucket made %d requests", n)
 		admit(t, b[1], 1)
 		time.Sleep(20 * time.Millisecond)
 		admit(t, b[1], 1)
-		if n := level(t, b[0], 1); n != 2 {
-			t.Errorf("%v of 2 slots in use", n)
-		}
+		equal(t, level(t, b[0], 1), 2, "slots in use")
 	})
 }
 
@@ -120,30 +112,18 @@ func TestInFlight_ProcessThatIsCutOffLosesItsSlots(t *testing.T) {
 			first, second := admit(t, b[0], 1), admit(t, b[0], 1)
 			time.Sleep(lease / 20)
 			links[0].cut.Store(true)
-			cut := time.Now()
-			if _, ok := admitSoon(t, b[1], lease*2/3); ok {
-				t.Errorf("lease %v: another process has a slot after %v", lease, time.Since(cut))
-			}
+			slot(t, b[1], lease*2/3, false, "lease %v: another process's slot", lease)
 			second.Done()
-			if _, err := b[0].Acquire(ctx, Cost{1}); err == nil {
-				t.Errorf("lease %v: a call starts after %v without the store", lease, time.Since(cut))
-			}
-			p, ok := admitSoon(t, b[1], lease/3+time.Second)
-			if !ok {
-				t.Fatalf("lease %v: no slot after %v", lease, time.Since(cut))
-			}
+			errorIf(t, errOf(b[0].Acquire(ctx, Cost{1})) == nil, "lease %v: a call starts without the store", lease)
+			p := slot(t, b[1], lease/3+time.Second, true, "lease %v: a slot later", lease)
 			time.Sleep(lease / 10)
 			links[0].cut.Store(false)
 			time.Sleep(lease / 2)
 			first.Done() // after the lease
 			time.Sleep(50 * time.Millisecond)
-			if n := level(t, b[1], 0); n != 1 {
-				t.Errorf("lease %v: %v slots in use, want the one of the other process", lease, n)
-			}
+			equal(t, level(t, b[1], 0), 1, "lease %v: slots in use, of the other process", lease)
 			p.Done()
-			if _, ok := admitSoon(t, b[0], time.Second); !ok {
-				t.Errorf("lease %v: the process that is back has no slot", lease)
-			}
+			slot(t, b[0], time.Second, true, "lease %v: a slot of the process that is back", lease)
 		})
 	}
 }
@@ -166,9 +146,8 @@ func TestInFlight_LostAsksEndItsSlots(t *testing.T) {
 			lost.Store(true)
 			time.Sleep(time.Duration(after * float64(lease)))
 			p.Done() // its slot stays here for a moment
-			if _, err := b.Acquire(ctx, Cost{1}); (err == nil) != (after < 0.5) {
-				t.Errorf("after %v leases: %v", after, err)
-			}
+			_, err := b.Acquire(ctx, Cost{1})
+			errorIf(t, (err == nil) != (after < 0.5), "after %v leases: %v", after, err)
 		})
 	}
 }
@@ -180,36 +159,24 @@ func TestInFlight_SetLimitsCountsForAllProcesses(t *testing.T) {
 		must(t, b[0].SetLimits(ctx, InFlight(1)))
 		first.Done()
 		for i := range b {
-			if _, ok := admitSoon(t, b[i], time.Second); ok {
-				t.Errorf("process %d has a second slot of one", i)
-			}
-			if l := b[i].Limits(); len(l) != 1 || l[0] != InFlight(1) {
-				t.Errorf("process %d: limits %v", i, l)
-			}
+			slot(t, b[i], time.Second, false, "a second slot of one, to process %d", i)
+			l := b[i].Limits()
+			errorIf(t, len(l) != 1 || l[0] != InFlight(1), "process %d: limits %v", i, l)
 		}
 		second.Done()
-		third, ok := admitSoon(t, b[0], 10*time.Second)
-		if !ok {
-			t.Fatal("the only slot is not granted")
-		}
+		third := slot(t, b[0], 10*time.Second, true, "the only slot")
 		must(t, b[1].SetLimits(ctx, InFlight(4).Lease(time.Minute)))
 		for i := range 3 {
-			if _, ok := admitSoon(t, b[1], 10*time.Second); !ok {
-				t.Errorf("slot %d of four is not granted", i+2)
-			}
+			slot(t, b[1], 10*time.Second, true, "slot %d of four", i+2)
 		}
 		third.Done()
-		_, ok = admitSoon(t, b[0], 10*time.Second)
-		if time.Sleep(5 * time.Second); !ok || b[0].Limits()[0] != InFlight(4).Lease(time.Minute) {
-			t.Errorf("granted %v, limits %v", ok, b[0].Limits())
-		}
-		if must(t, b[0].SetLimits(ctx)); b[0].Limits()[0] != InFlight(2) {
-			t.Errorf("restored: %v", b[0].Limits())
-		}
+		slot(t, b[0], 10*time.Second, true, "the slot of the third")
+		time.Sleep(5 * time.Second)
+		equal(t, b[0].Limits()[0], InFlight(4).Lease(time.Minute), "the limit")
+		must(t, b[0].SetLimits(ctx))
+		equal(t, b[0].Limits()[0], InFlight(2), "the limit of the program")
 		without := Must(NewSharedBucket(links[0], "other", PerSecond(5)))
-		if err := without.SetLimits(ctx, PerSecond(5), InFlight(1)); !errors.Is(err, ErrInvalid) {
-			t.Errorf("a bucket without InFlight: %v", err)
-		}
+		errorIs(t, without.SetLimits(ctx, PerSecond(5), InFlight(1)), ErrInvalid, "a bucket without InFlight")
 	})
 }
 
@@ -218,24 +185,20 @@ func TestInFlight_SetLimitsCountsForAllProcesses(t *testing.T) {
 func TestInFlight_SlotComesBeforeARate(t *testing.T) {
 	inFleet(t, 2, []Limit{{Capacity: 2, LeakRate: 1}, InFlight(1)}, func(links []*link, b []*Bucket) {
 		p := admit(t, b[0], 1)
-		if full := refused(t, b[1], Cost{1}); full.Limit != "1 in flight" {
-			t.Errorf("no slot: %v", full)
-		}
-		if n := level(t, b[1], 0); n < 0.9 || n > 1 {
-			t.Errorf("level %v: a call without a slot was charged", n)
-		}
+		full := refused(t, b[1], Cost{1})
+		errorIf(t, full.Limit != "1 in flight", "no slot: %v", full)
+		n := level(t, b[1], 0)
+		errorIf(t, n < 0.9 || n > 1, "level %v: a call without a slot was charged", n)
 		p.Done()
 		p = admit(t, b[0], 1)
 		p.Done()
-		if full := refused(t, b[0], Cost{1}); full.Limit == "1 in flight" {
-			t.Errorf("no units: %v", full)
-		}
+		full = refused(t, b[0], Cost{1})
+		errorIf(t, full.Limit == "1 in flight", "no units: %v", full)
 		time.Sleep(3 * time.Second)
-		if q, ok := admitSoon(t, b[1], 100*time.Millisecond); !ok {
-			t.Error("the slot of the refused call is not free")
-		} else if q.Done(); b[0].SetLimits(ctx, PerSecond(9)) != nil || len(b[0].Limits()) != 2 {
-			t.Errorf("SetLimits without an InFlight leaves %v", b[0].Limits())
-		}
+		p = slot(t, b[1], 100*time.Millisecond, true, "the slot of the refused call")
+		p.Done()
+		must(t, b[0].SetLimits(ctx, PerSecond(9)))
+		equal(t, len(b[0].Limits()), 2, "limits that SetLimits without an InFlight leaves")
 	})
 }
 
@@ -246,15 +209,10 @@ func TestInFlight_LostDataGrantsNothingAtFirst(t *testing.T) {
 		first, second := admit(t, b[0], 1), admit(t, b[1], 1)
 		links[0].to.Lose()
 		time.Sleep(5 * time.Second) // the next ask of those that hold slots
-		lost := time.Now()
-		if _, ok := admitSoon(t, b[2], 12*time.Second); ok {
-			t.Errorf("a third call of two has started %v after the loss", time.Since(lost))
-		}
+		slot(t, b[2], 12*time.Second, false, "a third call of two, after the loss")
 		first.Done()
 		second.Done()
-		if _, ok := admitSoon(t, b[2], 10*time.Second); !ok {
-			t.Error("a free slot is not granted")
-		}
+		slot(t, b[2], 10*time.Second, true, "a free slot")
 	})
 }
 
@@ -263,34 +221,24 @@ func TestInFlight_TwoBucketsOfAKeyInAProcess(t *testing.T) {
 	inFleet(t, 1, []Limit{InFlight(1)}, func(links []*link, b []*Bucket) {
 		other := Must(NewSharedBucket(links[0], "erp", InFlight(1)))
 		p := admit(t, b[0], 1)
-		if _, ok := admitSoon(t, other, time.Second); ok {
-			t.Error("two calls in one slot")
-		}
+		slot(t, other, time.Second, false, "a second call in one slot")
 		p.Done()
-		if _, ok := admitSoon(t, other, 100*time.Millisecond); !ok {
-			t.Error("the slot is not handed to the other bucket")
-		}
+		slot(t, other, 100*time.Millisecond, true, "the slot to the other bucket")
 	})
 }
 
 // A booking whose ctx ends while it asks for a slot returns what it was to return.
 func TestInFlight_BookingThatEndsKeepsNoSlot(t *testing.T) {
 	inFleet(t, 1, []Limit{InFlight(1), {Capacity: 9, LeakRate: 1}}, func(links []*link, b []*Bucket) {
-		k := BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}
-		if must(t, b[0].Book(ctx, &k)); len(k.Tickets) != 1 {
-			t.Fatalf("%d tickets", len(k.Tickets))
-		}
+		k := book(t, b[0], BookRequest{Costs: []Cost{{1}}, Wait: time.Minute})
+		fatalIf(t, len(k.Tickets) != 1, "%d tickets", len(k.Tickets))
 		k.Unused = append(k.Unused, k.Tickets...)
 		ends, cancel := context.WithTimeout(ctx, 500*time.Microsecond)
 		defer cancel()
-		if err := b[0].Book(ends, &k); err == nil {
-			t.Error("it has ended in time")
-		}
+		err := b[0].Book(ends, &k)
+		errorIf(t, err == nil, "it has ended in time")
 		for range 3 {
-			p, ok := admitSoon(t, b[0], time.Second)
-			if !ok {
-				t.Fatal("the slot is taken")
-			}
+			p := slot(t, b[0], time.Second, true, "the slot")
 			p.Done()
 		}
 	})
@@ -345,14 +293,10 @@ func TestInFlight_CallThatStopsToWaitTakesNoSlot(t *testing.T) {
 		links[0].cut.Store(false)
 		defer b[0].Waiting(notify)()
 		time.Sleep(2 * time.Second)
-		if err := book(); !errors.Is(err, ErrThrottled) {
-			t.Errorf("no slot: %v", err)
-		}
+		errorIs(t, book(), ErrThrottled, "no slot")
 		p.Done()
 		time.Sleep(500 * time.Millisecond)
-		if len(notified) == 0 {
-			t.Error("no call was notified of the slot")
-		}
+		errorIf(t, len(notified) == 0, "no call was notified of the slot")
 	})
 }
 
@@ -390,9 +334,7 @@ func TestInFlight_AloneHoldReachesAllProcesses(t *testing.T) {
 				p = admit(t, b[0], 1)
 			}
 			go func() {
-				if err := b[1].Pause(ctx, time.Minute); err != nil {
-					t.Error(err)
-				}
+				errorIs(t, b[1].Pause(ctx, time.Minute), nil, "the error")
 			}()
 			time.Sleep(time.Millisecond)
 			paused := time.Now()
@@ -410,24 +352,19 @@ func TestInFlight_AloneHoldReachesAllProcesses(t *testing.T) {
 				p = q
 			}
 			must(t, b[0].Resume(ctx))
-			p, ok := admitSoon(t, b[0], time.Second)
-			if !ok {
-				t.Fatal("no slot after the hold")
-			}
+			p = slot(t, b[0], time.Second, true, "a slot after the hold")
 			p.Refused(time.Minute)
 			p.Done()
 			other.Done()
 			for i := range b {
 				time.Sleep(50 * time.Millisecond) // until process 0 has returned its slots
-				if full := refused(t, b[i], Cost{1}); !full.Held || full.RetryAfter < 59*time.Second {
-					t.Errorf("process %d, after a refusal: %v", i, full)
-				}
+				full := refused(t, b[i], Cost{1})
+				errorIf(t, !full.Held || full.RetryAfter < 59*time.Second, "process %d, after a refusal: %v", i, full)
 			}
 			time.Sleep(time.Minute)
 			p = admit(t, b[1], 1)
-			if p.Done(); b[0].Reservations() != nil {
-				t.Error("there are reservations of no limit")
-			}
+			p.Done()
+			errorIf(t, b[0].Reservations() != nil, "there are reservations of no limit")
 		})
 	}
 }
@@ -451,9 +388,8 @@ func TestInFlight_AloneLateReplyHidesNoHold(t *testing.T) {
 		p.Refused(time.Minute)
 		p.Done()
 		time.Sleep(15 * time.Millisecond)
-		if full := refused(t, b, Cost{1}); !full.Held {
-			t.Errorf("on hold: %v", full)
-		}
+		full := refused(t, b, Cost{1})
+		errorIf(t, !full.Held, "on hold: %v", full)
 	})
 }
 
@@ -472,8 +408,7 @@ func TestInFlight_AloneReportIsNotLost(t *testing.T) {
 		links[0].cut.Store(false)
 		next := admit(t, b[0], 1)
 		next.Refused(time.Second)
-		if s := states(t, b[0]); s[0].HeldFor > time.Second {
-			t.Errorf("held for %v", s[0].HeldFor)
-		}
+		s := states(t, b[0])
+		errorIf(t, s[0].HeldFor > time.Second, "held for %v", s[0].HeldFor)
 	})
 }

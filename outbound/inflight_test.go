@@ -3,9 +3,12 @@ package outbound
 import (
 	"context"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,18 +36,14 @@ func TestInFlight_SlotAndUnitsAreTakenTogether(t *testing.T) {
 		if full := refused(t, b, Cost{1}); full.Limit != "parallel" || full.RetryAfter != 0 { // a slot is missing
 			t.Errorf("a third call in flight: %v", full)
 		}
-		if n := level(t, b, 1); n != 2 {
-			t.Errorf("the refused call was charged: level %v, want 2", n)
-		}
+		equal(t, level(t, b, 1), 2, "the refused call was charged: level")
 		first.Done()
 		third := admit(t, b, 1)
 		third.Done()
 		if full := refused(t, b, Cost{1}); full.RetryAfter != time.Second { // a unit is missing, a slot is not
 			t.Errorf("fourth: %v, want one second", full)
 		}
-		if n := inProgress(t, b); n != 1 {
-			t.Errorf("the refused call has a slot: %v in progress, want 1", n)
-		}
+		equal(t, inProgress(t, b), 1, "the refused call has a slot: in progress")
 		second.Done()
 	})
 }
@@ -103,20 +102,27 @@ func TestInFlight_CollectedPermitFreesItsSlot(t *testing.T) {
 	eventually(t, "idle", b.Idle)
 }
 
-// A slot is freed once, however often Done is called on a permit, its copies and its wrappers.
-func TestInFlight_DoneTwiceFreesOneSlot(t *testing.T) {
-	b := Must(NewBucket("twice", InFlight(3)))
-	p, q := admit(t, b, 0), admit(t, b, 1)
+// A slot is freed once, however often Done is called on a permit, its copies and its wrappers. The collection of a permit
+// that has ended frees no other slot.
+func TestInFlight_EndedCallFreesOneSlot(t *testing.T) {
+	b := Must(NewBucket("ended", InFlight(3)))
+	p, kept := admit(t, b, 0), admit(t, b, 1)
 	again := p
 	outer := NewPermit(&again)
 	p.Done()
 	p.Done()
 	again.Done()
 	outer.Done()
-	if n := inProgress(t, b); n != 1 {
-		t.Errorf("%v in progress after one of two has ended four times, want 1", n)
+	equal(t, inProgress(t, b), 1, "in progress after one of two has ended four times")
+	for range 50 {
+		p := admit(t, b, 1)
+		p.Done()
 	}
-	q.Done()
+	for range 5 {
+		runtime.GC()
+	}
+	equal(t, inProgress(t, b), 1, "in progress after the collection of others")
+	kept.Done()
 }
 
 // eventually collects garbage until cond holds, for what follows collection.
@@ -139,23 +145,6 @@ func forget(t *testing.T, b *Bucket) {
 	_ = p.call
 }
 
-// The collection of a permit that has ended frees no other slot.
-func TestInFlight_EndedPermitIsCollectedWithoutEffect(t *testing.T) {
-	b := Must(NewBucket("ended", InFlight(2)))
-	kept := admit(t, b, 1)
-	for range 50 {
-		p := admit(t, b, 1)
-		p.Done()
-	}
-	for range 5 {
-		runtime.GC()
-	}
-	if n := inProgress(t, b); n != 1 {
-		t.Errorf("%v in progress, want 1", n)
-	}
-	kept.Done()
-}
-
 // A job frees its slot however it ends.
 func TestInFlight_JobFreesItsSlotHoweverItEnds(t *testing.T) {
 	b := Must(NewBucket("jobs", InFlight(1)))
@@ -168,9 +157,7 @@ func TestInFlight_JobFreesItsSlotHoweverItEnds(t *testing.T) {
 		ran := 0
 		counted := func(ctx context.Context, _ int) error {
 			ran++
-			if n := inProgress(t, b); n != 1 {
-				t.Errorf("%s: %v in progress inside the job, want 1", how, n)
-			}
+			equal(t, inProgress(t, b), 1, "%s: in progress inside the job", how)
 			return job(ctx)
 		}
 		ending(func() { _ = Do(ctx, b, Cost{1}, func(ctx context.Context) error { return counted(ctx, 1) }) })
@@ -179,9 +166,8 @@ func TestInFlight_JobFreesItsSlotHoweverItEnds(t *testing.T) {
 			for range Each(ctx, b, Cost{1}, 1, count(1), counted) {
 			}
 		})
-		if n := inProgress(t, b); n != 0 || ran != 3 {
-			t.Errorf("%s: %v in progress after %d jobs, want 0 after 3", how, n, ran)
-		}
+		n := inProgress(t, b)
+		errorIf(t, n != 0 || ran != 3, "%s: %v in progress after %d jobs, want 0 after 3", how, n, ran)
 	}
 }
 
@@ -210,37 +196,27 @@ func TestInFlight_SetLimitsWhileCallsRun(t *testing.T) {
 				limits = append(limits, InFlight(n))
 			}
 			_, unable := b.AbleToAccept(ctx, Cost{1})
-			if err := errors.Join(unable, b.SetLimits(ctx, limits...)); err != nil {
-				t.Error(err)
-			}
+			errorIs(t, errors.Join(unable, b.SetLimits(ctx, limits...)), nil, "the error")
 		}
 	})
 	running.Wait()
 	must(t, b.SetLimits(ctx, InFlight(2), wide))
-	if n := inProgress(t, b); n != 0 {
-		t.Errorf("%v in progress when all have ended", n)
-	}
+	equal(t, inProgress(t, b), 0, "in progress when all have ended")
 }
 
-// Calls in flight go on when their number is lowered below theirs.
-func TestInFlight_LoweredNumberLetsCallsEnd(t *testing.T) {
-	b := Must(NewBucket("lower", InFlight(3)))
+// Calls in flight go on when their number is lowered below theirs. An InFlight that is set next to the bucket's limit
+// counts, and counts no more without it.
+func TestInFlight_SetWhileCallsAreInFlight(t *testing.T) {
+	b, leaky := Must(NewBucket("lower", InFlight(3))), Limit{Capacity: 100, LeakRate: 1}
 	permits := []Permit{admit(t, b, 1), admit(t, b, 1), admit(t, b, 1)}
 	must(t, b.SetLimits(ctx, InFlight(1)))
 	for i := range permits {
-		if full := refused(t, b, Cost{1}); full.InProgress != 3-i {
-			t.Errorf("with %d of 1 in progress: %v", 3-i, full)
-		}
+		full := refused(t, b, Cost{1})
+		errorIf(t, full.InProgress != 3-i, "with %d of 1 in progress: %v", 3-i, full)
 		permits[i].Done()
 	}
-	p := admit(t, b, 1)
-	p.Done()
-}
-
-// An InFlight that is set next to the bucket's limit counts, and counts no more without it.
-func TestInFlight_IsSetNextToTheSameLimit(t *testing.T) {
-	leaky := Limit{Capacity: 100, LeakRate: 1}
-	b := Must(NewBucket("key", leaky))
+	admit(t, b, 1)
+	b = Must(NewBucket("key", leaky))
 	must(t, b.SetLimits(ctx, leaky, InFlight(2)))
 	admit(t, b, 1)
 	admit(t, b, 1)
@@ -249,21 +225,22 @@ func TestInFlight_IsSetNextToTheSameLimit(t *testing.T) {
 	admit(t, b, 1)
 }
 
-// A bucket is not idle while calls are in progress, nor when it would lose limits that were set.
+// A bucket is not idle while calls are in progress, nor when it would lose limits that were set: a Keyed would forget
+// them.
 func TestBucket_IdleIsFalseWithCallsOrSetLimits(t *testing.T) {
 	rate := Limit{Capacity: 10, LeakRate: 10}
 	for name, c := range map[string]struct{ limits, same, set []Limit }{
 		"one limit":          {[]Limit{rate}, []Limit{rate}, []Limit{{Capacity: 20, LeakRate: 10}}},
 		"in flight alone":    {[]Limit{InFlight(5)}, []Limit{InFlight(5)}, []Limit{InFlight(2)}},
 		"in flight and rate": {[]Limit{InFlight(5), rate}, []Limit{rate, InFlight(5)}, []Limit{rate, InFlight(2)}},
+		"in flight is set":   {[]Limit{rate}, []Limit{rate}, []Limit{rate, InFlight(2)}},
+		"in flight goes":     {[]Limit{rate, InFlight(2)}, []Limit{rate, InFlight(2)}, []Limit{rate}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("k", c.limits...))
 			idle := func(when string, want bool) {
 				t.Helper()
-				if b.Idle() != want {
-					t.Errorf("%s, %s: idle %v", name, when, !want)
-				}
+				errorIf(t, b.Idle() != want, "%s, %s: idle %v", name, when, !want)
 			}
 			idle("new", true)
 			p := admit(t, b, 1)
@@ -275,6 +252,9 @@ func TestBucket_IdleIsFalseWithCallsOrSetLimits(t *testing.T) {
 			must(t, b.SetLimits(ctx, c.set...))
 			time.Sleep(24 * time.Hour)
 			idle("with others set", false)
+			must(t, b.SetLimits(ctx, c.limits...))
+			time.Sleep(time.Hour)
+			idle("with its own limits again", true)
 		})
 	}
 }
@@ -285,18 +265,12 @@ func TestInFlight_TooLargeCostIsNotRefusedForASlot(t *testing.T) {
 	bothWays(t, func(t *testing.T, b *Bucket) {
 		p := admit(t, b, 1)
 		_, err := b.Acquire(ctx, Cost{50})
-		if large, ok := errors.AsType[*CostError](err); !ok || large.Err != ErrTooLarge || large.Limit != l {
-			t.Error(err)
-		}
-		if err := b.Book(ctx, &BookRequest{Costs: []Cost{{50}}, Wait: time.Minute}); !errors.Is(err, ErrTooLarge) {
-			t.Errorf("booked: %v", err)
-		}
-		if full := refused(t, b, Cost{10}); full.InProgress != 1 {
-			t.Errorf("one that fits: %v", full)
-		}
-		if _, err := b.Acquire(ctx, Cost{1: 1}); !errors.Is(err, ErrInvalid) {
-			t.Errorf("one that only InFlight would count: %v", err)
-		}
+		large, ok := errors.AsType[*CostError](err)
+		errorIf(t, !ok || large.Err != ErrTooLarge || large.Limit != l, "%v", err)
+		errorIs(t, b.Book(ctx, &BookRequest{Costs: []Cost{{50}}, Wait: time.Minute}), ErrTooLarge, "booked")
+		full := refused(t, b, Cost{10})
+		errorIf(t, full.InProgress != 1, "one that fits: %v", full)
+		errorIs(t, errOf(b.Acquire(ctx, Cost{1: 1})), ErrInvalid, "one that only InFlight would count")
 		p.Done()
 	}, l, InFlight(1))
 }
@@ -305,8 +279,261 @@ func TestInFlight_TooLargeCostIsNotRefusedForASlot(t *testing.T) {
 func TestInFlight_AloneIsSound(t *testing.T) {
 	b := Must(NewSharedBucket(store.NewMemory(), "k", InFlight(5)))
 	for _, b := range []*Bucket{b, Must(NewBucket("k", InFlight(5)))} {
-		if e, err := b.Explain(ctx, Cost{1}); err != nil || e.Corrupt || e.Because != "" {
+		e, err := b.Explain(ctx, Cost{1})
+		errorIf(t, err != nil || e.Corrupt || e.Because != "", "%v, %v", e, err)
+	}
+}
+
+// All refusals of calls that were admitted before a cut halve the limit once, and their successes do not
+// raise it. It is never below 1.
+func TestInFlight_AdaptiveHalvesOnceForManyRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewBucket("api", InFlight(64).Adaptive()))
+		take := func(n int) (all []Permit) {
+			for range n {
+				all = append(all, admit(t, b, 1))
+			}
+			time.Sleep(time.Millisecond)
+			return all
+		}
+		check := func(when string, want float64) {
+			t.Helper()
+			equal(t, states(t, b)[0].Limit.Capacity, want, "in flight after %s", when)
+		}
+		for i, p := range take(64) {
+			if time.Sleep(time.Millisecond); i%2 == 0 {
+				p.Refused(time.Second)
+			}
+			p.Done()
+			check("a refusal or a success", 32)
+		}
+		for _, want := range []float64{16, 8, 4, 2, 1, 1, 1} {
+			time.Sleep(2 * time.Hour) // longer than any hold
+			p := take(1)[0]
+			p.Refused(time.Second)
+			p.Done()
+			check("another refusal", want)
+		}
+		time.Sleep(2 * time.Hour)
+		for i, want := range []float64{2, 2, 3} { // as many successes as there are slots
+			calls := take([]int{1, 2, 2}[i])
+			calls[0].Done()
+			check("a success", want)
+			for _, p := range calls[1:] {
+				p.Failed()
+			}
+		}
+		for range 3 {
+			take(1)[0].Done()
+		}
+		check("successes with slots to spare", 3)
+		e, err := b.Explain(ctx, Cost{1})
+		if err != nil || !strings.Contains(e.String(), `limit "64 in flight, adaptive": 0 of 3 calls in progress`) {
 			t.Errorf("%v, %v", e, err)
 		}
+	})
+}
+
+// Setting the same limit again keeps what it has learned, and another begins with its own number.
+func TestInFlight_AdaptiveAndSetLimits(t *testing.T) {
+	limit := InFlight(64).Adaptive()
+	b := Must(NewBucket("api", PerSecond(1000), limit))
+	p := admit(t, b, 1)
+	p.Refused(time.Millisecond)
+	p.Done()
+	for _, c := range []struct {
+		set  Limit
+		want float64
+	}{{limit, 32}, {b.Limits()[1], 32}, {InFlight(50).Adaptive(), 50}, {InFlight(64), 64}} {
+		must(t, b.SetLimits(ctx, PerSecond(2000), c.set))
+		s := states(t, b)[1]
+		errorIf(t, s.Limit.Capacity != c.want || b.Limits()[1] != c.set, "%v: %+v", c.set, s)
 	}
+}
+
+// An adaptive limit is for a bucket in one process.
+func TestInFlight_AdaptiveIsForOneProcess(t *testing.T) {
+	_, err := NewSharedBucket(store.NewMemory(), "k", InFlight(64).Adaptive())
+	if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "Adaptive is for a bucket in this process") {
+		t.Errorf("shared: %v", err)
+	}
+	b := Must(NewSharedBucket(store.NewMemory(), "k", InFlight(64)))
+	errorIs(t, b.SetLimits(ctx, InFlight(64).Adaptive()), ErrInvalid, "set in a shared bucket")
+}
+
+// Calls that a store fails keep no slots.
+func TestInFlight_StoreFailureKeepsNoSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := new(FakeStore)
+		b := Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 1}, InFlight(1)))
+		s.Fail(errors.New("the reply is lost"), true)
+		for range 3 {
+			_, err := b.Acquire(ctx, Cost{1})
+			_, failed := errors.AsType[*StoreError](err)
+			errorIf(t, !failed, "%v", err)
+		}
+		synctest.Wait()
+		s.Fail(nil, false)
+		p := admit(t, b, 1)
+		p.Done()
+		admit(t, b, 1)
+	})
+}
+
+// A call that was refused because a request had reserved the slot is notified when the request does not use it.
+func TestInFlight_UnusedSlotOfARequestIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewSharedBucket(&FakeStore{Way: 10 * time.Millisecond}, "k", Limit{Capacity: 10, LeakRate: 1}, InFlight(1)))
+		p := admit(t, b, 10)
+		p.Done()
+		notified := make(chan struct{}, 9)
+		defer b.Waiting(func() { notified <- struct{}{} })()
+		var request sync.WaitGroup
+		request.Go(func() { refused(t, b, Cost{5}) })
+		time.Sleep(5 * time.Millisecond)
+		refused(t, b, Cost{1}) // while the slot is reserved
+		request.Wait()
+		errorIf(t, len(notified) == 0, "no call was notified of the free slot")
+	})
+}
+
+// heldUp returns a store whose replies are held up on their way.
+func heldUp() StoreFunc {
+	var s FakeStore
+	return func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+		r, err := s.Apply(key, op)
+		r.When = time.Now()
+		time.Sleep(300 * time.Millisecond)
+		return r, err
+	}
+}
+
+// A call whose replies come too late has a slot until it gives up. Waiting calls are notified of the end.
+func TestInFlight_CallWithLateRepliesFreesItsSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewSharedBucket(heldUp(), "k", Limit{Capacity: 10, LeakRate: 1}, InFlight(1)))
+		var notified atomic.Int64
+		defer b.Waiting(func() { notified.Add(1) })()
+		var requests sync.WaitGroup
+		requests.Go(func() {
+			_, err := b.Acquire(ctx, Cost{1})
+			_, failed := errors.AsType[*StoreError](err)
+			errorIf(t, !failed, "every reply was late: %v", err)
+		})
+		time.Sleep(350 * time.Millisecond)
+		notified.Store(0) // until now of the slot that it has been granted
+		requests.Wait()
+		time.Sleep(time.Second) // its reservation is returned without it
+		synctest.Wait()
+		if able, err := b.AbleToAccept(ctx, Cost{1}); !able || err != nil || notified.Load() == 0 {
+			t.Errorf("able %v, %v, notified %d times", able, err, notified.Load())
+		}
+	})
+}
+
+// A call whose reply comes too late, and which is refused when it asks again, notifies waiting calls of its units.
+func TestAcquire_LateReplyReportsReturnedUnits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewSharedBucket(heldUp(), "k", Limit{Capacity: 1, LeakRate: 1}))
+		notified := 0
+		defer b.Waiting(func() { notified++ })()
+		var requests sync.WaitGroup
+		requests.Go(func() { refused(t, b, Cost{1}) }) // behind one that is booked
+		time.Sleep(50 * time.Millisecond)
+		must(t, b.Book(ctx, &BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}))
+		requests.Wait()
+		errorIf(t, notified == 0, "no call was notified of the units")
+	})
+}
+
+// A ticket that is booked again takes its slot along, and no second one during its request. Further
+// calls of the request are not booked: they would be in flight without slots.
+func TestInFlight_MoveTakesNoSecondSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewSharedBucket(&FakeStore{Way: 10 * time.Millisecond}, "k", Limit{Capacity: 1, LeakRate: 1}, InFlight(2)))
+		p := admit(t, b, 1)
+		k := book(t, b, BookRequest{Costs: []Cost{{1}}, Wait: time.Minute})
+		p.Settle(Cost{})
+		p.Done()
+		first := k.Tickets[0]
+		k.Move, k.Costs, k.Horizon = first, []Cost{{1}, {1}, {1}}, time.Minute
+		var request sync.WaitGroup
+		request.Go(func() {
+			err := b.Book(ctx, &k)
+			errorIf(t, err != nil || len(k.Tickets) != 1 || k.Tickets[0] == first, "moved: %v, %v", k.Tickets, err)
+		})
+		time.Sleep(5 * time.Millisecond)
+		full := refused(t, b, Cost{1})
+		errorIf(t, full.InProgress > 0 || full.RetryAfter == 0, "with one of two in progress, and no unit: %v", full)
+		request.Wait()
+		equal(t, inProgress(t, b), 1, "in progress")
+		moved := k.Tickets[0].Permit()
+		moved.Done()
+		equal(t, inProgress(t, b), 0, "in progress after the end")
+	})
+}
+
+// A ticket is booked again also while there are fewer slots than calls in progress.
+func TestInFlight_MoveNeedsNoFreeSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := Limit{Capacity: 1, LeakRate: 1}
+		b := Must(NewBucket("k", l, InFlight(2)))
+		p := admit(t, b, 1)
+		k := book(t, b, BookRequest{Costs: []Cost{{1}}, Wait: time.Minute})
+		must(t, b.SetLimits(ctx, l, InFlight(1)))
+		k.Move = k.Tickets[0]
+		must(t, b.Book(ctx, &k))
+		errorIf(t, len(k.Tickets) != 1, "moved: %v", k.Tickets)
+		if s := states(t, b); s[0].Level != 2 || s[1].Level != 2 {
+			t.Errorf("%v units and %v in progress, want 2 and 2", s[0].Level, s[1].Level)
+		}
+		p.Done()
+	})
+}
+
+// The calls that come after an invalid cost in a booking take no slots.
+func TestInFlight_CostsAfterAnInvalidOneTakeNoSlot(t *testing.T) {
+	var s FakeStore
+	var b *Bucket
+	free := false
+	b = Must(NewSharedBucket(StoreFunc(func(_ context.Context, key string, op *store.Op) (store.Reply, error) {
+		if len(op.Costs) > 0 {
+			used, _ := b.slots().Crowd()
+			free = used == 1
+		}
+		return s.Apply(key, op)
+	}), "key", Limit{Capacity: 10, LeakRate: 1}, InFlight(2)))
+	k := &BookRequest{Costs: []Cost{{1}, {math.NaN()}, {1}}, Wait: time.Hour, Horizon: time.Hour}
+	must(t, b.Book(ctx, k))
+	errorIf(t, len(k.Tickets) != 1 || !free, "%d tickets; another call could start: %v", len(k.Tickets), free)
+}
+
+// Tickets that come back together with a call above a capacity free their slots and their units.
+func TestInFlight_TicketsBesideATooLargeCallFreeSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Must(NewSharedBucket(new(FakeStore), "k", Limit{Capacity: 10, LeakRate: 1}, InFlight(2)))
+		k := book(t, b, BookRequest{Costs: []Cost{{5}, {5}}, Wait: time.Hour, Horizon: time.Hour})
+		k.Unused, k.Costs = k.Tickets, []Cost{{11}}
+		k.Tickets = nil
+		errorIs(t, b.Book(ctx, &k), ErrTooLarge, "the error")
+		synctest.Wait()
+		if s := states(t, b); s[0].Level != 0 || s[1].Level != 0 {
+			t.Errorf("%v units and %v in progress, want none", s[0].Level, s[1].Level)
+		}
+	})
+}
+
+// The calls of other processes count by the limit of the reply that says so, and not by the one that follows.
+func TestInFlight_StateOfANewLimitCountsNoSlotTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := new(FakeStore), Limit{Capacity: 10, LeakRate: 1}
+		old := Must(NewSharedBucket(StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+			op.Age += time.Hour
+			return s.Update(ctx, key, op)
+		}), "k", l, InFlight(2)))
+		p := admit(t, old, 1)
+		time.Sleep(time.Minute)
+		equal(t, inProgress(t, Must(NewSharedBucket(s, "k", l, InFlight(5)))), 1, "calls in progress")
+		p.Done()
+	})
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -24,15 +23,13 @@ func TestSettle_AddsUnderLimitsSetSince(t *testing.T) {
 			for _, learns := range []bool{true, false} { // the process, of each change
 				store := store.NewMemory()
 				mine, other := Must(NewSharedBucket(store, "k", calls)), Must(NewSharedBucket(store, "k", calls))
-				p, err := mine.Acquire(ctx, Cost{10, 20})
-				must(t, err)
+				p := admit(t, mine, 10, 20)
 				for i := range changes {
 					to := tokens
 					to.Capacity += float64(changes - 1 - i) // the last is it
 					must(t, other.SetLimits(ctx, to))
 					if i == 0 {
-						_, err := other.Acquire(ctx, Cost{30, 35})
-						must(t, err)
+						admit(t, other, 30, 35)
 					}
 					if learns {
 						states(t, mine)
@@ -52,15 +49,12 @@ func TestBook_RefusedMoveChangesNoSettle(t *testing.T) {
 	calls, tokens := Limit{Capacity: 10, LeakRate: 1e-6}, Limit{Capacity: 10, LeakRate: 1e-6, Unit: 1}
 	for _, tried := range []bool{false, true} {
 		b := Must(NewSharedBucket(store.NewMemory(), "k", calls))
-		k := BookRequest{Costs: []Cost{{1, 4}}, Wait: time.Hour}
-		must(t, b.Book(ctx, &k))
+		k := book(t, b, BookRequest{Costs: []Cost{{1, 4}}, Wait: time.Hour})
 		ticket := k.Tickets[0]
 		must(t, b.SetLimits(ctx, calls, tokens))
 		if tried {
-			move := BookRequest{Move: ticket, Costs: []Cost{{1, 4}}, Wait: time.Hour}
-			if must(t, b.Book(ctx, &move)); len(move.Tickets) > 0 {
-				t.Fatal("moved under limits that do not know of it")
-			}
+			move := book(t, b, BookRequest{Move: ticket, Costs: []Cost{{1, 4}}, Wait: time.Hour})
+			fatalIf(t, len(move.Tickets) > 0, "moved under limits that do not know of it")
 		}
 		p := ticket.Permit()
 		p.Settle(Cost{1, 5})
@@ -74,16 +68,13 @@ func TestBook_RefusedMoveChangesNoSettle(t *testing.T) {
 func TestBook_NoMoveUnderOtherLimits(t *testing.T) {
 	bothWays(t, func(t *testing.T, b *Bucket) {
 		admit(t, b, 1)
-		k := BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}
-		must(t, b.Book(ctx, &k))
+		k := book(t, b, BookRequest{Costs: []Cost{{1}}, Wait: time.Minute})
 		must(t, b.SetLimits(ctx, Limit{Capacity: 1, LeakRate: 0.01}))
 		move := BookRequest{Move: k.Tickets[0], Costs: []Cost{{1}}, Wait: time.Hour}
 		if must(t, b.Book(ctx, &move)); len(move.Tickets) != 0 {
 			t.Errorf("moved to %v", move.Clock.Due(move.Tickets[0]))
 		}
-		if in := time.Until(move.Clock.Due(k.Tickets[0])); in != 500*time.Millisecond {
-			t.Errorf("it is due in %v", in)
-		}
+		equal(t, time.Until(move.Clock.Due(k.Tickets[0])), 500*time.Millisecond, "the time until it is due")
 	}, Limit{Capacity: 1, LeakRate: 2})
 }
 
@@ -91,20 +82,14 @@ func TestBook_NoMoveUnderOtherLimits(t *testing.T) {
 func TestBook_MoveOfATooLargeCostUndoesNothing(t *testing.T) {
 	bothWays(t, func(t *testing.T, b *Bucket) {
 		admit(t, b, 5)
-		k := BookRequest{Costs: []Cost{{5}}, Wait: time.Minute}
-		must(t, b.Book(ctx, &k))
+		k := book(t, b, BookRequest{Costs: []Cost{{5}}, Wait: time.Minute})
 		must(t, b.SetLimits(ctx, Limit{Capacity: 3, LeakRate: 10}))
 		move := BookRequest{Move: k.Tickets[0], Costs: []Cost{{5}}, Wait: time.Minute}
-		if err := b.Book(ctx, &move); !errors.Is(err, ErrTooLarge) {
-			t.Fatal(err)
-		}
-		if got := level(t, b, 0); got != 10 {
-			t.Errorf("level %v after the try, want 10", got)
-		}
+		err := b.Book(ctx, &move)
+		fatalIf(t, !errors.Is(err, ErrTooLarge), "%v", err)
+		equal(t, level(t, b, 0), 10, "level after the try")
 		must(t, b.Book(ctx, &BookRequest{Unused: k.Tickets[:1]}))
-		if got := level(t, b, 0); got != 5 {
-			t.Errorf("level %v after it was returned, want 5", got)
-		}
+		equal(t, level(t, b, 0), 5, "level after it was returned")
 	}, Limit{Capacity: 5, LeakRate: 10})
 }
 
@@ -112,17 +97,11 @@ func TestBook_MoveOfATooLargeCostUndoesNothing(t *testing.T) {
 func TestBook_FirstCallIsIndependentOfTheSecond(t *testing.T) {
 	bothWays(t, func(t *testing.T, b *Bucket) {
 		admit(t, b, 2)
-		if err := b.Book(ctx, &BookRequest{Costs: []Cost{{1}, {5}}}); !errors.Is(err, ErrThrottled) {
-			t.Errorf("full: %v", err)
-		}
-		k := BookRequest{Costs: []Cost{{1}, {5}}, Wait: time.Hour, Horizon: time.Hour}
-		if must(t, b.Book(ctx, &k)); len(k.Tickets) != 1 {
-			t.Errorf("%d tickets", len(k.Tickets))
-		}
+		errorIs(t, b.Book(ctx, &BookRequest{Costs: []Cost{{1}, {5}}}), ErrThrottled, "full")
+		k := book(t, b, BookRequest{Costs: []Cost{{1}, {5}}, Wait: time.Hour, Horizon: time.Hour})
+		errorIf(t, len(k.Tickets) != 1, "%d tickets", len(k.Tickets))
 		k = BookRequest{Costs: []Cost{{5}, {1}}, Wait: time.Hour, Horizon: time.Hour}
-		if err := b.Book(ctx, &k); !errors.Is(err, ErrTooLarge) {
-			t.Errorf("too large: %v", err)
-		}
+		errorIs(t, b.Book(ctx, &k), ErrTooLarge, "too large")
 	}, Limit{Capacity: 2, LeakRate: 1e-3})
 }
 
@@ -140,9 +119,8 @@ func TestSetLimits_KeepsNoMemoryOfChanges(t *testing.T) {
 		for i := range changes {
 			must(t, b.SetLimits(ctx, Limit{Capacity: 2 + float64(i%2), LeakRate: 1}))
 		}
-		if grown := heap() - before; grown > changes*50 {
-			t.Errorf("%d bytes are kept of %d changes", grown, changes)
-		}
+		grown := heap() - before
+		errorIf(t, grown > changes*50, "%d bytes are kept of %d changes", grown, changes)
 		runtime.KeepAlive(b)
 	}, Limit{Capacity: 1, LeakRate: 1})
 }
@@ -168,9 +146,8 @@ func TestSetLimits_NamesAreThoseGiven(t *testing.T) {
 	b := Must(NewSharedBucket(store.NewMemory(), "k", Limit{Capacity: 10, LeakRate: 1}, InFlight(1).Of(0, "slots")))
 	must(t, b.SetLimits(ctx, Limit{Capacity: 20, LeakRate: 1}))
 	admit(t, b, 1)
-	if full := refused(t, b, Cost{1}); full.Limit != "slots" || full.InProgress != 1 {
-		t.Errorf("%v", full)
-	}
+	full := refused(t, b, Cost{1})
+	errorIf(t, full.Limit != "slots" || full.InProgress != 1, "%v", full)
 }
 
 // Of two limits without a window, names say which one stays.
@@ -198,9 +175,8 @@ func TestSetLimits_EndlessChangesAreAnError(t *testing.T) {
 		return s.Apply(key, op)
 	}), "k", limit))
 	_, err := b.Acquire(ctx, Cost{1})
-	if _, failed := errors.AsType[*StoreError](err); !failed || !strings.Contains(err.Error(), "change faster") || n != 9 {
-		t.Errorf("%v after %d requests", err, n)
-	}
+	_, failed := errors.AsType[*StoreError](err)
+	errorIf(t, !failed || !strings.Contains(err.Error(), "change faster") || n != 9, "%v after %d requests", err, n)
 	stay = true
 	admit(t, b, 1)
 }
@@ -230,9 +206,8 @@ func TestSetLimits_InvalidOnesInAStoreAreAStoreError(t *testing.T) {
 		})
 		for _, own := range []Limit{{Capacity: 10, LeakRate: 1}, InFlight(1)} { // the slots have a key of their own
 			_, err := Must(NewSharedBucket(lies, "k", own)).Acquire(ctx, Cost{1})
-			if _, failed := errors.AsType[*StoreError](err); !failed || !errors.Is(err, ErrInvalid) {
-				t.Errorf("%s, %v: %v", name, own, err)
-			}
+			_, failed := errors.AsType[*StoreError](err)
+			errorIf(t, !failed || !errors.Is(err, ErrInvalid), "%s, %v: %v", name, own, err)
 		}
 	}
 }
@@ -249,9 +224,8 @@ func TestSetLimits_StatesAreOfOneTime(t *testing.T) {
 		}
 	})
 	for range 4000 {
-		if all := states(t, b); len(all) != 1 && len(all) != 4 {
-			t.Fatalf("%d states", len(all))
-		}
+		all := states(t, b)
+		fatalIf(t, len(all) != 1 && len(all) != 4, "%d states", len(all))
 	}
 	wg.Wait()
 }
@@ -264,9 +238,8 @@ func TestSetLimits_ShorterWindowForgetsNoCall(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			admit(t, b, 99)
 			must(t, b.SetLimits(ctx, window(10, 400*time.Millisecond)))
-			if full := refused(t, b, Cost{1}); full.RetryAfter != 410*time.Millisecond {
-				t.Errorf("after 99 calls another one: %v", full)
-			}
+			full := refused(t, b, Cost{1})
+			errorIf(t, full.RetryAfter != 410*time.Millisecond, "after 99 calls another one: %v", full)
 			time.Sleep(410 * time.Millisecond)
 			admit(t, b, 10)
 		}, window(100, 6*time.Second))
@@ -283,9 +256,7 @@ func TestSetLimits_ReturningLimitReturnsNoOldUnits(t *testing.T) {
 		must(t, b.SetLimits(ctx, first))
 		admit(t, b, 3)
 		p.Settle(Cost{})
-		if n := level(t, b, 0); n != 3 {
-			t.Errorf("level %v, want 3", n)
-		}
+		equal(t, level(t, b, 0), 3, "level")
 	}, first)
 }
 
@@ -322,37 +293,13 @@ func TestSetLimits_LimitWithoutNameKeepsItsLevel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bothWays(t, func(t *testing.T, b *Bucket) {
 				time.Sleep(12*time.Hour + time.Minute) // no call leaves in the first second of an hour
-				_, err := b.Acquire(ctx, Cost{100, 100})
-				must(t, err)
+				admit(t, b, 100, 100)
 				time.Sleep(2 * time.Second)
 				for _, limits := range sets[1:] {
 					must(t, b.SetLimits(ctx, limits...))
 					refused(t, b, Cost{1, 1})
 				}
 			}, sets[0]...)
-		})
-	}
-}
-
-// A bucket whose limits on calls in flight are not those that it was made with is not idle: a Keyed
-// would forget them.
-func TestSetLimits_OtherInFlightIsNotIdle(t *testing.T) {
-	rate := Limit{Capacity: 10, LeakRate: 10}
-	for name, limits := range map[string][2][]Limit{
-		"none, then some":  {{rate}, {rate, InFlight(2)}},
-		"some, then none":  {{rate, InFlight(2)}, {rate}},
-		"some, then other": {{rate, InFlight(2)}, {rate, InFlight(3)}},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			b := Must(NewBucket("k", limits[0]...))
-			must(t, b.SetLimits(ctx, limits[1]...))
-			if time.Sleep(time.Hour); b.Idle() {
-				t.Errorf("%s: idle", name)
-			}
-			must(t, b.SetLimits(ctx, limits[0]...))
-			if time.Sleep(time.Hour); !b.Idle() {
-				t.Errorf("%s, and back: not idle", name)
-			}
 		})
 	}
 }
