@@ -38,9 +38,7 @@ func (c *changes) expect(t *testing.T, b *Bucket, what string, want ...Event) {
 			e.Before, e.Limits = "", ""
 		}
 	}
-	if !slices.Equal(c.all, want) {
-		t.Errorf("%s: events %+v\nwant %+v", what, c.all, want)
-	}
+	errorIf(t, !slices.Equal(c.all, want), "%s: events %+v\nwant %+v", what, c.all, want)
 	c.all = nil
 }
 
@@ -48,102 +46,90 @@ func (c *changes) expect(t *testing.T, b *Bucket, what string, want ...Event) {
 func eachBucket(t *testing.T, f func(t *testing.T, mine, other *Bucket)) {
 	one := Limit{Capacity: 10, LeakRate: 1}
 	for name, limits := range map[string][]Limit{"one limit": {one}, "two limits": {one, one.Of(1, "other")}, "shared": {one}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				mine := Must(NewBucket("k", limits...))
-				other := mine
-				if name == "shared" {
-					s := store.NewMemory()
-					mine, other = Must(NewSharedBucket(s, "k", limits...)), Must(NewSharedBucket(s, "k", limits...))
-				}
-				f(t, mine, other)
-			})
+		bubble(t, name, func(t *testing.T) {
+			mine := Must(NewBucket("k", limits...))
+			other := mine
+			if name == "shared" {
+				s := store.NewMemory()
+				mine, other = Must(NewSharedBucket(s, "k", limits...)), Must(NewSharedBucket(s, "k", limits...))
+			}
+			f(t, mine, other)
 		})
 	}
 }
 
-// An observer learns of a hold, of a longer one, and of the end by time or by a Resume.
-func TestBucketObserve_ReportsHolds(t *testing.T) {
-	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
-		var c changes
-		defer mine.Observe(c.add)()
-		c.expect(t, mine, "nothing has happened")
-		hold := func(d time.Duration) { must(t, other.Hold(ctx, d)) }
-		hold(time.Minute)
-		c.expect(t, mine, "held", Event{Kind: EventHeld, Hold: time.Minute})
-		hold(time.Second)
-		c.expect(t, mine, "held for less than it is")
-		time.Sleep(10 * time.Second)
-		hold(time.Minute)
-		c.expect(t, mine, "held for longer", Event{Kind: EventExtended, Hold: time.Minute})
-		time.Sleep(time.Minute - 1)
-		c.expect(t, mine, "a nanosecond before the end")
-		time.Sleep(time.Nanosecond)
-		c.expect(t, mine, "at the end", Event{Kind: EventReleased, Hold: 70 * time.Second})
-		hold(time.Second)
-		c.expect(t, mine, "held again", Event{Kind: EventHeld, Hold: time.Second})
-		time.Sleep(time.Minute)
-		hold(time.Hour)
-		c.expect(t, mine, "held long after an end that no operation has seen", Event{Kind: EventReleased, Hold: time.Second}, Event{Kind: EventHeld, Hold: time.Hour})
-		must(t, other.Resume(ctx))
-		c.expect(t, mine, "resumed", Event{Kind: EventResumed})
-		time.Sleep(3 * time.Hour)
-		c.expect(t, mine, "idle for long")
-	})
-}
-
-// A refusal is a hold with its reason and a lower speed. A shorter one, and what is forgotten, are no events.
-func TestBucketObserve_ReportsRefusals(t *testing.T) {
-	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
-		var c changes
-		defer mine.Observe(c.add)()
-		p := mustAcquire(t, other)
-		p.Done()
-		p = mustAcquire(t, other)
-		p.Answered(Answer{Kind: AnswerRefused, Wait: 5 * time.Second, Reason: "rate"})
-		p.Done()
-		c.expect(t, mine, "refused", Event{Kind: EventHeld, Hold: 5 * time.Second, Reason: "rate"}, Event{Kind: EventSlowed, Speed: 0.9})
-		p.Refused(2 * time.Second)
-		c.expect(t, mine, "refused with less")
-		time.Sleep(5 * time.Hour) // all of it is forgotten, and a new life begins
-		c.expect(t, mine, "forgotten", Event{Kind: EventReleased, Hold: 5 * time.Second})
-		mustAcquire(t, mine).Done()
-		mustAcquire(t, mine).Done()
-		time.Sleep(time.Minute)
-		c.expect(t, mine, "as new")
-	})
-}
-
-// An exhausted quota is a hold with that reason.
-func TestBucketObserve_ReportsExhaustion(t *testing.T) {
-	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
-		var c changes
-		defer mine.Observe(c.add)()
-		p := mustAcquire(t, other)
-		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{9, 9, 0, 0}, Wait: time.Minute}) // the zeros are of units that no limit counts
-		c.expect(t, mine, "enough remains")
-		for range 3 {
-			mustAcquire(t, other)
-		}
-		p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{3, 3, -1, -1}, Wait: time.Minute})
-		c.expect(t, mine, "as much as has left since", Event{Kind: EventHeld, Hold: time.Minute, Reason: "exhausted"})
-	})
-}
-
-// Each change of limits is an event, and setting the same limits is none.
-func TestBucketObserve_ReportsLimits(t *testing.T) {
-	eachBucket(t, func(t *testing.T, mine, other *Bucket) {
-		var c changes
-		defer mine.Observe(c.add)()
-		c.expect(t, mine, "nothing")
-		set := func(limits ...Limit) { must(t, other.SetLimits(ctx, limits...)) }
-		set(Limit{Capacity: 10, LeakRate: 2})
-		c.expect(t, mine, "set", Event{Kind: EventLimits})
-		set(Limit{Capacity: 10, LeakRate: 2})
-		c.expect(t, mine, "set to what they are")
-		set(Limit{Capacity: 10, LeakRate: 2}, Limit{Capacity: 5, LeakRate: 2, Name: "more"})
-		c.expect(t, mine, "one more", Event{Kind: EventLimits})
-	})
+// An observer learns once of each change, and of nothing else.
+func TestBucketObserve_Reports(t *testing.T) {
+	for name, does := range map[string]func(t *testing.T, mine, other *Bucket, c *changes){
+		"a hold, a longer one, and the end by time or by a Resume": func(t *testing.T, mine, other *Bucket, c *changes) {
+			c.expect(t, mine, "nothing has happened")
+			hold := func(d time.Duration) { must(t, other.Hold(ctx, d)) }
+			hold(time.Minute)
+			c.expect(t, mine, "held", Event{Kind: EventHeld, Hold: time.Minute})
+			hold(time.Second)
+			c.expect(t, mine, "held for less than it is")
+			time.Sleep(10 * time.Second)
+			hold(time.Minute)
+			c.expect(t, mine, "held for longer", Event{Kind: EventExtended, Hold: time.Minute})
+			time.Sleep(time.Minute - 1)
+			c.expect(t, mine, "a nanosecond before the end")
+			time.Sleep(time.Nanosecond)
+			c.expect(t, mine, "at the end", Event{Kind: EventReleased, Hold: 70 * time.Second})
+			hold(time.Second)
+			c.expect(t, mine, "held again", Event{Kind: EventHeld, Hold: time.Second})
+			time.Sleep(time.Minute)
+			hold(time.Hour)
+			c.expect(t, mine, "held long after an end that no operation has seen", Event{Kind: EventReleased, Hold: time.Second}, Event{Kind: EventHeld, Hold: time.Hour})
+			must(t, other.Resume(ctx))
+			c.expect(t, mine, "resumed", Event{Kind: EventResumed})
+			time.Sleep(3 * time.Hour)
+			c.expect(t, mine, "idle for long")
+		},
+		"a refusal is a hold with its reason and a lower speed, and what is forgotten is no event": func(t *testing.T, mine, other *Bucket, c *changes) {
+			p := mustAcquire(t, other)
+			p.Done()
+			p = mustAcquire(t, other)
+			p.Answered(Answer{Kind: AnswerRefused, Wait: 5 * time.Second, Reason: "rate"})
+			p.Done()
+			c.expect(t, mine, "refused", Event{Kind: EventHeld, Hold: 5 * time.Second, Reason: "rate"}, Event{Kind: EventSlowed, Speed: 0.9})
+			p.Refused(2 * time.Second)
+			c.expect(t, mine, "refused with less")
+			time.Sleep(5 * time.Hour) // all of it is forgotten, and a new life begins
+			c.expect(t, mine, "forgotten", Event{Kind: EventReleased, Hold: 5 * time.Second})
+			mustAcquire(t, mine).Done()
+			mustAcquire(t, mine).Done()
+			time.Sleep(time.Minute)
+			c.expect(t, mine, "as new")
+		},
+		"an exhausted quota is a hold with that reason": func(t *testing.T, mine, other *Bucket, c *changes) {
+			p := mustAcquire(t, other)
+			p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{9, 9, 0, 0}, Wait: time.Minute}) // the zeros are of units that no limit counts
+			c.expect(t, mine, "enough remains")
+			for range 3 {
+				mustAcquire(t, other)
+			}
+			p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{3, 3, -1, -1}, Wait: time.Minute})
+			c.expect(t, mine, "as much as has left since", Event{Kind: EventHeld, Hold: time.Minute, Reason: "exhausted"})
+		},
+		"each change of limits, and none for the same limits": func(t *testing.T, mine, other *Bucket, c *changes) {
+			c.expect(t, mine, "nothing")
+			set := func(limits ...Limit) { must(t, other.SetLimits(ctx, limits...)) }
+			set(Limit{Capacity: 10, LeakRate: 2})
+			c.expect(t, mine, "set", Event{Kind: EventLimits})
+			set(Limit{Capacity: 10, LeakRate: 2})
+			c.expect(t, mine, "set to what they are")
+			set(Limit{Capacity: 10, LeakRate: 2}, Limit{Capacity: 5, LeakRate: 2, Name: "more"})
+			c.expect(t, mine, "one more", Event{Kind: EventLimits})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachBucket(t, func(t *testing.T, mine, other *Bucket) {
+				var c changes
+				defer mine.Observe(c.add)()
+				does(t, mine, other, &c)
+			})
+		})
+	}
 }
 
 // A new observer first learns what is in force, and a stopped one learns nothing more.
@@ -194,13 +180,10 @@ func TestBucketObserve_FunctionMayBlockAndUseTheBucket(t *testing.T) {
 		})()
 		begin := time.Now()
 		_ = b.Hold(ctx, time.Hour)
-		if _, err := b.Acquire(ctx, Cost{1}); err == nil || time.Since(begin) != 0 {
-			t.Errorf("after %v: %v", time.Since(begin), err)
-		}
+		_, err := b.Acquire(ctx, Cost{1})
+		errorIf(t, err == nil || time.Since(begin) != 0, "after %v: %v", time.Since(begin), err)
 		time.Sleep(time.Minute)
-		if _, err := b.Acquire(ctx, Cost{1}); err != nil {
-			t.Error(err)
-		}
+		errorIs(t, errOf(b.Acquire(ctx, Cost{1})), nil, "the error")
 		c.expect(t, b, "all", Event{Kind: EventHeld, Hold: time.Hour}, Event{Kind: EventResumed})
 	})
 }
@@ -209,13 +192,9 @@ func TestBucketObserve_FunctionMayBlockAndUseTheBucket(t *testing.T) {
 func TestBucketObserve_NilCostsNothing(t *testing.T) {
 	b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
 	b.Observe(nil)()
-	if b.slow.Load() != nil {
-		t.Error("a nil function has made a slowPath")
-	}
+	errorIf(t, b.slow.Load() != nil, "a nil function has made a slowPath")
 	b.Observe(func(Event) {})()
-	if b.slow.Load().watches.Load() != nil {
-		t.Error("what was stopped is kept")
-	}
+	errorIf(t, b.slow.Load().watches.Load() != nil, "what was stopped is kept")
 }
 
 // A permit that is dropped without Done is an event, once.
@@ -229,13 +208,10 @@ func TestBucketObserve_ReportsForgottenCalls(t *testing.T) {
 	states(t, b)
 	select {
 	case c := <-events:
-		if c != (Event{Kind: EventForgotten, Calls: 1}) {
-			t.Errorf("events %+v", c)
-		}
+		errorIf(t, c != (Event{Kind: EventForgotten, Calls: 1}), "events %+v", c)
 	case <-time.After(time.Minute):
 		t.Error("no event")
 	}
-	if states(t, b); len(events) > 0 {
-		t.Errorf("%d more events", len(events))
-	}
+	states(t, b)
+	errorIf(t, len(events) > 0, "%d more events", len(events))
 }
