@@ -22,43 +22,50 @@ func labels(b *outbound.Bucket) string {
 	return s
 }
 
+// start returns the bucket of a process that starts now, a minute after the last one.
+func start(kept store.Store, limits ...outbound.Limit) *outbound.Bucket {
+	time.Sleep(time.Minute)
+	started := time.Now() // the process, and with it the bucket
+	return outbound.Must(outbound.NewSharedBucket(outbound.StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+		op.Age = time.Since(started)
+		return kept.Update(ctx, key, op)
+	}), "api", limits...))
+}
+
+// of returns a limit with a version.
+func of(version int, l outbound.Limit) outbound.Limit {
+	l.Version = version
+	return l
+}
+
 // The limits of the newest release count for all processes. Limits that an operator has set hold
 // through restarts of the program, and until its own limits change.
 func TestBucket_NewestReleaseCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		kept, changes := store.NewMemory(), new(atomic.Int64)
-		start := func(l ...outbound.Limit) *outbound.Bucket {
-			time.Sleep(time.Minute)
-			started := time.Now() // the process, and with it the bucket
-			aged := outbound.StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-				op.Age = time.Since(started)
-				r, err := kept.Update(ctx, key, op)
-				if op.Action == store.Replace && !r.Stale && err == nil {
-					changes.Add(1)
-				}
-				return r, err
-			})
-			return outbound.Must(outbound.NewSharedBucket(aged, "api", l...))
-		}
+		memory, changes := store.NewMemory(), new(atomic.Int64)
+		kept := outbound.StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+			r, err := memory.Update(ctx, key, op)
+			if op.Action == store.Replace && !r.Stale && err == nil {
+				changes.Add(1)
+			}
+			return r, err
+		})
 		admit := func(b *outbound.Bucket, want string) {
 			t.Helper()
 			p, err := b.Acquire(background, outbound.Cost{1, 1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			outbound.NoError(t, err)
 			p.Done()
 			time.Sleep(time.Second)
-			if got := labels(b); got != want {
-				t.Errorf("by %s, want %s", got, want)
-			}
+			got := labels(b)
+			outbound.ErrorIf(t, got != want, "by %s, want %s", got, want)
 		}
 		ten, five, window := outbound.PerSecond(10), outbound.PerSecond(5), outbound.Window(100, time.Minute).Of(1, "")
-		old := start(ten)
+		old := start(kept, ten)
 		admit(old, "10 per 1s;")
 		heard := make(chan outbound.Event, 10)
 		defer old.Observe(func(e outbound.Event) { heard <- e })()
 		admit(old, "10 per 1s;")
-		young := start(five, window)
+		young := start(kept, five, window)
 		admit(young, "5 per 1s;(unit 1): 100 in any 1m;")
 		admit(old, "5 per 1s;(unit 1): 100 in any 1m;")
 		admit(young, "5 per 1s;(unit 1): 100 in any 1m;")
@@ -69,21 +76,15 @@ func TestBucket_NewestReleaseCounts(t *testing.T) {
 		if n := changes.Load(); n != 1 {
 			t.Errorf("%d changes of two releases", n)
 		}
-		if err := young.SetLimits(background, outbound.PerSecond(7), window); err != nil {
-			t.Fatal(err)
-		}
-		again := start(five, window)
+		outbound.NoError(t, young.SetLimits(background, outbound.PerSecond(7), window))
+		again := start(kept, five, window)
 		admit(again, "7 per 1s;(unit 1): 100 in any 1m;") // the same program, restarted
-		next := start(ten)
+		next := start(kept, ten)
 		admit(next, "10 per 1s;")
 		admit(again, "10 per 1s;")
-		if err := next.SetLimits(background, five); err != nil {
-			t.Fatal(err)
-		}
+		outbound.NoError(t, next.SetLimits(background, five))
 		admit(again, "5 per 1s;")
-		if err := next.SetLimits(background); err != nil {
-			t.Fatal(err)
-		}
+		outbound.NoError(t, next.SetLimits(background))
 		admit(next, "10 per 1s;")
 		admit(again, "10 per 1s;")
 	})
@@ -95,17 +96,7 @@ func TestBucket_NewestReleaseCounts(t *testing.T) {
 func TestBucket_HighestVersionCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kept := store.NewMemory()
-		start := func(n float64, version int) *outbound.Bucket {
-			time.Sleep(time.Minute)
-			started := time.Now()
-			aged := outbound.StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-				op.Age = time.Since(started)
-				return kept.Update(ctx, key, op)
-			})
-			l := outbound.PerSecond(n)
-			l.Version = version
-			return outbound.Must(outbound.NewSharedBucket(aged, "api", l))
-		}
+		starts := func(n float64, version int) *outbound.Bucket { return start(kept, of(version, outbound.PerSecond(n))) }
 		admits := func(want int, by string, all ...*outbound.Bucket) {
 			t.Helper()
 			n := 0
@@ -117,29 +108,26 @@ func TestBucket_HighestVersionCounts(t *testing.T) {
 				}
 			}
 			for _, b := range all {
-				if got := labels(b); n != want || got != by {
-					t.Errorf("%d calls in 20 s by %s, want %d by %s", n, got, want, by)
-				}
+				got := labels(b)
+				outbound.ErrorIf(t, n != want || got != by, "%d calls in 20 s by %s, want %d by %s", n, got, want, by)
 			}
 		}
-		old := start(10, 1)
+		old := starts(10, 1)
 		admits(199, "10 per 1s, version 1;", old)
-		young := start(4, 2)
+		young := starts(4, 2)
 		admits(80, "4 per 1s, version 2;", young, old)
-		restarted := start(10, 1)
+		restarted := starts(10, 1)
 		admits(80, "4 per 1s, version 2;", restarted, young)
-		unversioned := start(10, 0)
+		unversioned := starts(10, 0)
 		admits(80, "4 per 1s, version 2;", unversioned, restarted, young)
-		if err := young.SetLimits(background, outbound.PerSecond(2)); err != nil {
-			t.Fatal(err)
-		}
+		outbound.NoError(t, young.SetLimits(background, outbound.PerSecond(2)))
 		time.Sleep(24 * time.Hour)
-		admits(40, "2 per 1s, version 2;", start(10, 1), young)
+		admits(40, "2 per 1s, version 2;", starts(10, 1), young)
 		if err := restarted.SetLimits(background); err != nil { // its own are of a lower version
 			t.Fatal(err)
 		}
 		admits(40, "2 per 1s, version 2;", restarted, young)
-		admits(60, "3 per 1s, version 3;", start(3, 3), restarted, young)
+		admits(60, "3 per 1s, version 3;", starts(3, 3), restarted, young)
 	})
 }
 
@@ -148,24 +136,13 @@ func TestBucket_HighestVersionOfCallsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kept := store.NewMemory()
 		for i, c := range []struct{ n, version, want int }{{50, 1, 50}, {5, 2, 5}, {50, 1, 5}, {40, 0, 5}, {7, 3, 7}} {
-			time.Sleep(time.Minute)
-			started := time.Now()
-			aged := outbound.StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-				op.Age = time.Since(started)
-				return kept.Update(ctx, key, op)
-			})
-			l := outbound.InFlight(c.n)
-			l.Version = c.version
-			b := outbound.Must(outbound.NewSharedBucket(aged, "api", l, outbound.PerSecond(100)))
+			b := start(kept, of(c.version, outbound.InFlight(c.n)), outbound.PerSecond(100))
 			p, err := b.Acquire(background, outbound.Cost{1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			outbound.NoError(t, err)
 			p.Done()
 			time.Sleep(time.Second)
-			if all := b.Limits(); int(all[1].Capacity) != c.want {
-				t.Errorf("start %d: %v, want %d in flight", i, all, c.want)
-			}
+			all := b.Limits()
+			outbound.ErrorIf(t, int(all[1].Capacity) != c.want, "start %d: %v, want %d in flight", i, all, c.want)
 		}
 	})
 }
@@ -189,16 +166,14 @@ func TestBucket_SetLimitsMovesNoReservation(t *testing.T) {
 		ctx, cancel := context.WithTimeout(background, 29*time.Second)
 		defer cancel()
 		for i := 0; ctx.Err() == nil; i++ {
-			if err := b.SetLimits(ctx, outbound.PerSecond(10+float64(i%2)/10)); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-				t.Fatal(err)
-			}
+			err := b.SetLimits(ctx, outbound.PerSecond(10+float64(i%2)/10))
+			outbound.FatalIf(t, err != nil && !errors.Is(err, context.DeadlineExceeded), "%v", err)
 			time.Sleep(5 * time.Millisecond)
 		}
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		if n := len(went); n != 301 || went[n-1] > 31*time.Second {
-			t.Errorf("%d calls in %v", n, went[max(0, n-1)])
-		}
+		n := len(went)
+		outbound.ErrorIf(t, n != 301 || went[n-1] > 31*time.Second, "%d calls in %v", n, went[max(0, n-1)])
 	}, outbound.PerSecond(10))
 }
 
@@ -208,26 +183,19 @@ func TestBucket_PauseFillsNothing(t *testing.T) {
 	limits := []outbound.Limit{{Capacity: 1000, LeakRate: 1000}, outbound.Monthly(1000, time.UTC), outbound.PerHour(1000).Burst(500).Of(0, "hour")}
 	outbound.BothWays(t, func(t *testing.T, b *outbound.Bucket) {
 		time.Sleep(time.Minute) // no call leaves in the first second of a month
-		if err := b.Pause(background, time.Second); err != nil {
-			t.Fatal(err)
-		}
+		outbound.NoError(t, b.Pause(background, time.Second))
 		var full *outbound.ThrottledError
-		if _, err := b.Acquire(background, outbound.Cost{1}); !errors.As(err, &full) || !full.Held || full.RetryAfter != time.Second {
-			t.Errorf("paused: %v", err)
-		}
+		_, err := b.Acquire(background, outbound.Cost{1})
+		outbound.ErrorIf(t, !errors.As(err, &full) || !full.Held || full.RetryAfter != time.Second, "paused: %v", err)
 		time.Sleep(time.Second)
-		if _, err := b.Acquire(background, outbound.Cost{500}); err != nil {
-			t.Errorf("after the pause: %v", err)
-		}
-		if err := errors.Join(b.Pause(background, time.Hour), b.Resume(background)); err != nil {
-			t.Fatal(err)
-		}
+		_, err = b.Acquire(background, outbound.Cost{500})
+		outbound.ErrorIf(t, err != nil, "after the pause: %v", err)
+		outbound.NoError(t, errors.Join(b.Pause(background, time.Hour), b.Resume(background)))
 		if s, err := b.State(background); err != nil || s.HeldFor != 0 || s.Level > 500 {
 			t.Errorf("resumed: %+v, %v", s, err)
 		}
-		if err := b.Pause(background, 0); !errors.Is(err, outbound.ErrInvalid) {
-			t.Errorf("a pause of 0: %v", err)
-		}
+		err = b.Pause(background, 0)
+		outbound.ErrorIf(t, !errors.Is(err, outbound.ErrInvalid), "a pause of 0: %v", err)
 	}, limits...)
 }
 
@@ -246,9 +214,7 @@ func TestBucket_PauseLetsTheLimitsLeak(t *testing.T) {
 			}
 			first := take()
 			time.Sleep(before)
-			if err := b.Pause(background, 2*time.Second); err != nil {
-				t.Fatal(err)
-			}
+			outbound.NoError(t, b.Pause(background, 2*time.Second))
 			blocked := take()
 			time.Sleep(2 * time.Second)
 			if then := take(); first != 5 || blocked != 0 || then != 5 {
