@@ -101,9 +101,9 @@ func TestPermit_CallWithoutAnswerIsNoSuccess(t *testing.T) {
 	}
 }
 
-// Everything in an answer reaches the bucket, whichever limiters the permit passes through.
-func TestAnswer_ReachesTheBucketWhole(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// An answer has its whole effect on the bucket, whatever came before.
+func TestAnswer_HasItsEffectOnTheBucket(t *testing.T) {
+	bubble(t, "Everything in an answer reaches the bucket, whichever limiters the permit passes through", func(t *testing.T) {
 		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
 		a := around{p: mustAcquire(t, b)}
 		l := Observe(limiterFunc(func(context.Context, Cost) (Permit, error) { return NewPermit(&a), nil }), "n", func(context.Context, Event) {})
@@ -123,23 +123,129 @@ func TestAnswer_ReachesTheBucketWhole(t *testing.T) {
 		(*Permit)(nil).Answered(Answer{Kind: AnswerRefused})
 		new(Permit).Answered(Answer{Kind: AnswerRefused})
 	})
-}
-
-// An observer does not count a call without an answer as a success.
-func TestObserve_CallWithoutAnswerHasNotSucceeded(t *testing.T) {
-	var h heard
-	l := Observe(Unlimited{}, "n", h.hear)
-	for _, succeeded := range []bool{false, true} {
-		p := mustAcquire(t, l)
-		h.events = nil
-		if !succeeded {
-			p.Answered(Answer{})
+	bubble(t, "The longest reset does not overflow, and a Resume ends its hold", func(t *testing.T) {
+		for name, b := range buckets(t) {
+			p, err := b.Acquire(ctx, Cost{1, 1, 0, 1})
+			if name == "held" {
+				continue
+			} else if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{0, nan, nan, -inf}, Wait: math.MaxInt64})
+			for _, s := range states(t, b) {
+				errorIf(t, s.HeldFor < 100*365*24*time.Hour || s.Reason != "exhausted",
+					"%s: held for %v by %q", name, s.HeldFor, s.Reason)
+			}
+			must(t, b.Resume(ctx))
+			time.Sleep(time.Minute)
+			errorIs(t, errOf(b.Acquire(ctx, Cost{1, 1, 0, 1})), nil, "%s, after Resume", name)
 		}
+	})
+	bubble(t, "A refusal during several holds has the reason of the longest", func(t *testing.T) {
+		for kind, b := range buckets(t) {
+			if kind == "held" {
+				continue
+			}
+			p := admit(t, b, 1, 1, 0, 1)
+			want := func(r string) {
+				t.Helper()
+				full := refused(t, b, Cost{1, 1, 0, 1})
+				errorIf(t, full.Reason != r, "%s: %v, want the reason %q", kind, full, r)
+			}
+			p.Answered(Answer{Kind: AnswerRefused, Wait: time.Minute, Reason: "quota"})
+			want("quota")
+			p.Answered(Answer{Kind: AnswerHold, Wait: time.Second, Reason: "concurrency"}) // shorter: it changes nothing
+			want("quota")
+			p.Answered(Answer{Kind: AnswerHold, Wait: time.Hour, Reason: "whim"})
+			want("")
+			must(t, b.Hold(ctx, 2*time.Hour))
+			want("") // the operator's hold
+		}
+	})
+	bubble(t, "The first success after a hold is sent to the store immediately: until then every refusal doubles the hold", func(t *testing.T) {
+		store := new(FakeStore)
+		limit := Limit{Capacity: 10, LeakRate: 10}
+		one, other := Must(NewSharedBucket(store, "api", limit)), Must(NewSharedBucket(store, "api", limit))
+		mustAcquire(t, one).Refused(0)
+		time.Sleep(time.Minute)
+		p, q, r := mustAcquire(t, one), mustAcquire(t, one), mustAcquire(t, other)
+		trips := store.Requests.Load()
 		p.Done()
-		p.Failed() // has ended
-		errorIf(t, len(h.events) != 1 || h.events[0].Kind != EventEnded || h.events[0].Succeeded != succeeded,
-			"succeeded %v: heard %+v", succeeded, h.events)
-	}
+		q.Done()
+		equal(t, store.Requests.Load()-trips, 1, "the trips of two successes")
+		r.Refused(0)
+		if s := states(t, other)[0]; s.Speed != 0.9 || s.HeldFor != time.Second {
+			t.Errorf("a refusal after a success: held for %v at speed %v, want 1s and 0.9", s.HeldFor, s.Speed)
+		}
+		states(t, one) // which learns of the hold
+		time.Sleep(time.Minute)
+		mustAcquire(t, other).Done()
+		trips = store.Requests.Load()
+		mustAcquire(t, one).Done() // known already
+		n := store.Requests.Load() - trips
+		errorIf(t, n != 1, "a success that was known has made %d trips beside the booking's", n-1)
+		p = mustAcquire(t, one)
+		p.Refused(0)
+		time.Sleep(time.Minute)
+		p, q, trips = mustAcquire(t, one), mustAcquire(t, one), store.Requests.Load()+2
+		store.Back = 10 * time.Millisecond
+		go one.States(ctx) // whose reply is of before the success
+		time.Sleep(time.Millisecond)
+		go p.Done()
+		time.Sleep(9500 * time.Microsecond) // it has arrived, and that of the success has not
+		q.Done()
+		equal(t, store.Requests.Load()-trips, 0, "trips of a success that is on its way")
+		time.Sleep(time.Second)
+	})
+	bubble(t, "A bucket remembers a refusal for an hour, and that its number of calls in flight was halved", func(t *testing.T) {
+		own, memory := Must(NewBucket("own", PerSecond(10))), new(FakeStore)
+		shared := Must(NewSharedBucket(memory, "shared", PerSecond(10)))
+		adaptive := Must(NewBucket("adaptive", InFlight(64).Adaptive()))
+		mustAcquire(t, own).Refused(0)
+		mustAcquire(t, shared).Refused(0)
+		p := mustAcquire(t, adaptive)
+		p.Answered(Answer{Kind: AnswerHold, Wait: time.Second, Reason: "concurrency"})
+		p.Done()
+		for range 2 {
+			time.Sleep(29 * time.Minute)
+			errorIf(t, own.Idle() || memory.Lasts("shared") <= now() || adaptive.Idle(), "forgotten within an hour")
+		}
+		time.Sleep(2*time.Minute + time.Second)
+		errorIf(t, !own.Idle() || memory.Lasts("shared") > now() || !adaptive.Idle(), "not forgotten after an hour")
+	})
+	bubble(t, "No other call gets the units of a late call while these move to the time at which it was sent", func(t *testing.T) {
+		memory := store.NewMemory()
+		other := Must(NewSharedBucket(memory, "key", Window(1, time.Minute)))
+		b := Must(NewSharedBucket(StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+			defer func() {
+				_, err := other.Acquire(ctx, Cost{1})
+				errorIf(t, err == nil && len(op.Reports) > 0, "a call was admitted in the window of a late one")
+			}()
+			return memory.Update(ctx, key, op)
+		}), "key", Window(1, time.Minute)))
+		p := mustAcquire(t, b)
+		time.Sleep(60 * time.Millisecond)
+		p.Answered(Answer{Kind: AnswerSent, Wait: 60 * time.Millisecond})
+	})
+	bubble(t, "Late calls count from when they are sent in one burst, of an hour at most, and not again for 50 times as long", func(t *testing.T) {
+		begin, b, other := time.Now().Add(time.Second), Must(NewBucket("k", Window(100, time.Minute))), Must(NewBucket("other", Window(100, time.Minute)))
+		for _, c := range []struct {
+			at, late time.Duration
+			counts   bool
+		}{
+			{0, 100 * time.Millisecond, true}, {100 * time.Millisecond, 100 * time.Millisecond, true}, {120 * time.Millisecond, time.Second, false},
+			{4999 * time.Millisecond, 100 * time.Millisecond, false}, {5 * time.Second, 3 * time.Hour, true},
+			{time.Hour, time.Second, true}, {time.Hour + 6*time.Second, time.Second, false}, {50 * time.Hour, time.Second, false}, {50*time.Hour + 5*time.Second, time.Second, true},
+		} {
+			p := admit(t, b, 1)
+			time.Sleep(time.Until(begin.Add(c.at)))
+			p.Answered(Answer{Kind: AnswerSent, Wait: c.late})
+			admit(t, other, 1)
+			if is, now := states(t, b)[0].EmptyIn, states(t, other)[0].EmptyIn; (is > now-5*time.Millisecond) != c.counts {
+				t.Errorf("sent %v late, %v after the first: counts for %v, a call of now for %v", c.late, c.at, is, now)
+			}
+		}
+	})
 }
 
 // unknown is what remains where an answer does not say it.
@@ -176,28 +282,6 @@ func TestAnswerRemaining_InvalidChangesNothing(t *testing.T) {
 		}
 		new(Permit).Answered(Answer{Kind: AnswerRemaining, Wait: time.Hour})
 		(*Permit)(nil).Answered(Answer{Kind: AnswerRemaining, Wait: time.Hour})
-	})
-}
-
-// The longest reset does not overflow, and a Resume ends its hold.
-func TestAnswerRemaining_EndlessResetHoldsUntilResume(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for name, b := range buckets(t) {
-			p, err := b.Acquire(ctx, Cost{1, 1, 0, 1})
-			if name == "held" {
-				continue
-			} else if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{0, nan, nan, -inf}, Wait: math.MaxInt64})
-			for _, s := range states(t, b) {
-				errorIf(t, s.HeldFor < 100*365*24*time.Hour || s.Reason != "exhausted",
-					"%s: held for %v by %q", name, s.HeldFor, s.Reason)
-			}
-			must(t, b.Resume(ctx))
-			time.Sleep(time.Minute)
-			errorIs(t, errOf(b.Acquire(ctx, Cost{1, 1, 0, 1})), nil, "%s, after Resume", name)
-		}
 	})
 }
 
@@ -255,31 +339,6 @@ func TestAnswerRemaining_InAnyOrder(t *testing.T) {
 	}
 }
 
-// A refusal during several holds has the reason of the longest.
-func TestAnswer_ReasonIsThatOfTheLongestHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for kind, b := range buckets(t) {
-			if kind == "held" {
-				continue
-			}
-			p := admit(t, b, 1, 1, 0, 1)
-			want := func(r string) {
-				t.Helper()
-				full := refused(t, b, Cost{1, 1, 0, 1})
-				errorIf(t, full.Reason != r, "%s: %v, want the reason %q", kind, full, r)
-			}
-			p.Answered(Answer{Kind: AnswerRefused, Wait: time.Minute, Reason: "quota"})
-			want("quota")
-			p.Answered(Answer{Kind: AnswerHold, Wait: time.Second, Reason: "concurrency"}) // shorter: it changes nothing
-			want("quota")
-			p.Answered(Answer{Kind: AnswerHold, Wait: time.Hour, Reason: "whim"})
-			want("")
-			must(t, b.Hold(ctx, 2*time.Hour))
-			want("") // the operator's hold
-		}
-	})
-}
-
 // A store keeps the number of a reason, which another process turns into the word again. So a number never changes.
 func TestAnswer_ReasonsKeepTheirNumbers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -306,45 +365,6 @@ func TestAnswer_ReasonsKeepTheirNumbers(t *testing.T) {
 	})
 }
 
-// The first success after a hold is sent to the store immediately: until then every refusal doubles the hold.
-func TestDone_FirstSuccessAfterAHoldIsSentOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := new(FakeStore)
-		limit := Limit{Capacity: 10, LeakRate: 10}
-		one, other := Must(NewSharedBucket(store, "api", limit)), Must(NewSharedBucket(store, "api", limit))
-		mustAcquire(t, one).Refused(0)
-		time.Sleep(time.Minute)
-		p, q, r := mustAcquire(t, one), mustAcquire(t, one), mustAcquire(t, other)
-		trips := store.Requests.Load()
-		p.Done()
-		q.Done()
-		equal(t, store.Requests.Load()-trips, 1, "the trips of two successes")
-		r.Refused(0)
-		if s := states(t, other)[0]; s.Speed != 0.9 || s.HeldFor != time.Second {
-			t.Errorf("a refusal after a success: held for %v at speed %v, want 1s and 0.9", s.HeldFor, s.Speed)
-		}
-		states(t, one) // which learns of the hold
-		time.Sleep(time.Minute)
-		mustAcquire(t, other).Done()
-		trips = store.Requests.Load()
-		mustAcquire(t, one).Done() // known already
-		n := store.Requests.Load() - trips
-		errorIf(t, n != 1, "a success that was known has made %d trips beside the booking's", n-1)
-		p = mustAcquire(t, one)
-		p.Refused(0)
-		time.Sleep(time.Minute)
-		p, q, trips = mustAcquire(t, one), mustAcquire(t, one), store.Requests.Load()+2
-		store.Back = 10 * time.Millisecond
-		go one.States(ctx) // whose reply is of before the success
-		time.Sleep(time.Millisecond)
-		go p.Done()
-		time.Sleep(9500 * time.Microsecond) // it has arrived, and that of the success has not
-		q.Done()
-		equal(t, store.Requests.Load()-trips, 0, "trips of a success that is on its way")
-		time.Sleep(time.Second)
-	})
-}
-
 // The refusal of a call whose ticket is older than a hold counts as the next refusal.
 func TestTicket_KnowsOfLaterHolds(t *testing.T) {
 	bothWays(t, func(t *testing.T, b *Bucket) {
@@ -360,26 +380,6 @@ func TestTicket_KnowsOfLaterHolds(t *testing.T) {
 		s := states(t, b)[0]
 		errorIf(t, s.HeldFor != 2*time.Second, "shared %v: held for %v, want 2s", b.Shared(), s.HeldFor)
 	}, PerSecond(1))
-}
-
-// A bucket remembers a refusal for an hour, and that its number of calls in flight was halved.
-func TestIdle_NotForAnHourAfterARefusal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		own, memory := Must(NewBucket("own", PerSecond(10))), new(FakeStore)
-		shared := Must(NewSharedBucket(memory, "shared", PerSecond(10)))
-		adaptive := Must(NewBucket("adaptive", InFlight(64).Adaptive()))
-		mustAcquire(t, own).Refused(0)
-		mustAcquire(t, shared).Refused(0)
-		p := mustAcquire(t, adaptive)
-		p.Answered(Answer{Kind: AnswerHold, Wait: time.Second, Reason: "concurrency"})
-		p.Done()
-		for range 2 {
-			time.Sleep(29 * time.Minute)
-			errorIf(t, own.Idle() || memory.Lasts("shared") <= now() || adaptive.Idle(), "forgotten within an hour")
-		}
-		time.Sleep(2*time.Minute + time.Second)
-		errorIf(t, !own.Idle() || memory.Lasts("shared") > now() || !adaptive.Idle(), "not forgotten after an hour")
-	})
 }
 
 // What a late call costs beyond its cost is added to it, and a second report of the same call adds nothing.
@@ -409,24 +409,6 @@ func TestSent_SettleAddsWhatACallCostsMore(t *testing.T) {
 	}
 }
 
-// No other call gets the units of a late call while these move to the time at which it was sent.
-func TestSent_UnitsMoveInOneStep(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		memory := store.NewMemory()
-		other := Must(NewSharedBucket(memory, "key", Window(1, time.Minute)))
-		b := Must(NewSharedBucket(StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-			defer func() {
-				_, err := other.Acquire(ctx, Cost{1})
-				errorIf(t, err == nil && len(op.Reports) > 0, "a call was admitted in the window of a late one")
-			}()
-			return memory.Update(ctx, key, op)
-		}), "key", Window(1, time.Minute)))
-		p := mustAcquire(t, b)
-		time.Sleep(60 * time.Millisecond)
-		p.Answered(Answer{Kind: AnswerSent, Wait: 60 * time.Millisecond})
-	})
-}
-
 // A reservation from before a late call was reported is void: it did not know of the call.
 func TestSent_VoidsReservations(t *testing.T) {
 	bothWays(t, func(t *testing.T, b *Bucket) {
@@ -444,27 +426,4 @@ func TestSent_VoidsReservations(t *testing.T) {
 			t.Errorf("the next one is due in %v", time.Until(due))
 		}
 	}, Window(1, time.Second))
-}
-
-// Late calls count from when they are sent in one burst, of an hour at most, and not again for 50 times as long.
-func TestSent_OneBurstCounts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		begin, b, other := time.Now().Add(time.Second), Must(NewBucket("k", Window(100, time.Minute))), Must(NewBucket("other", Window(100, time.Minute)))
-		for _, c := range []struct {
-			at, late time.Duration
-			counts   bool
-		}{
-			{0, 100 * time.Millisecond, true}, {100 * time.Millisecond, 100 * time.Millisecond, true}, {120 * time.Millisecond, time.Second, false},
-			{4999 * time.Millisecond, 100 * time.Millisecond, false}, {5 * time.Second, 3 * time.Hour, true},
-			{time.Hour, time.Second, true}, {time.Hour + 6*time.Second, time.Second, false}, {50 * time.Hour, time.Second, false}, {50*time.Hour + 5*time.Second, time.Second, true},
-		} {
-			p := admit(t, b, 1)
-			time.Sleep(time.Until(begin.Add(c.at)))
-			p.Answered(Answer{Kind: AnswerSent, Wait: c.late})
-			admit(t, other, 1)
-			if is, now := states(t, b)[0].EmptyIn, states(t, other)[0].EmptyIn; (is > now-5*time.Millisecond) != c.counts {
-				t.Errorf("sent %v late, %v after the first: counts for %v, a call of now for %v", c.late, c.at, is, now)
-			}
-		}
-	})
 }

@@ -3,7 +3,6 @@ package outbound
 import (
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -17,9 +16,9 @@ func until(t *testing.T, when string) {
 	time.Sleep(time.Until(at))
 }
 
-// A day of a zone may have 23 or 25 hours.
-func TestCalendar_DayBeginsAtMidnightOfItsZone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A period is that of the zone, and an API counts in it.
+func TestCalendar_PeriodsOfItsZone(t *testing.T) {
+	bubble(t, "A day of a zone may have 23 or 25 hours", func(t *testing.T) {
 		b := Must(NewBucket("youtube", Daily(10, pacific)))
 		until(t, "2024-03-10T00:00:01-08:00") // of 23 hours
 		at := went(t, b, 25)
@@ -28,6 +27,14 @@ func TestCalendar_DayBeginsAtMidnightOfItsZone(t *testing.T) {
 				t.Errorf("call %d leaves at %v, want %v", i, at, want)
 			}
 		}
+	})
+	bubble(t, "Resume ends holds, and returns no units: the API still counts them", func(t *testing.T) {
+		time.Sleep(time.Minute)
+		b := Must(NewBucket("k", Hourly(10), Window(5, time.Minute)))
+		admit(t, b, 5)
+		must(t, errors.Join(b.Hold(ctx, time.Hour), b.Resume(ctx)))
+		all := states(t, b)
+		errorIf(t, all[0].Level != 5 || all[1].Level != 5, "%+v", all)
 	})
 }
 
@@ -71,17 +78,5 @@ func TestCalendar_StateHasTheReset(t *testing.T) {
 		if s := states(t, mine)[0]; s.EmptyIn != 31*24*time.Hour || s.Level != 0 {
 			t.Errorf("%+v", s)
 		}
-	})
-}
-
-// Resume ends holds, and returns no units: the API still counts them.
-func TestCalendar_ResumeReturnsNoUnits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(time.Minute)
-		b := Must(NewBucket("k", Hourly(10), Window(5, time.Minute)))
-		admit(t, b, 5)
-		must(t, errors.Join(b.Hold(ctx, time.Hour), b.Resume(ctx)))
-		all := states(t, b)
-		errorIf(t, all[0].Level != 5 || all[1].Level != 5, "%+v", all)
 	})
 }

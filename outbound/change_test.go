@@ -151,9 +151,9 @@ func TestBucketObserve_ReportsWhatIsInForce(t *testing.T) {
 	})
 }
 
-// A key that the store has lost reports no Resume.
-func TestBucketObserve_LostKeyIsNotResumed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A function that observes a bucket costs it little, and is told the truth.
+func TestBucketObserve_Functions(t *testing.T) {
+	bubble(t, "A key that the store has lost reports no Resume", func(t *testing.T) {
 		s := new(FakeStore)
 		mine, other := Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 1})), Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 1}))
 		var c changes
@@ -164,11 +164,7 @@ func TestBucketObserve_LostKeyIsNotResumed(t *testing.T) {
 		mustAcquire(t, other).Refused(time.Minute)
 		c.expect(t, mine, "held", Event{Kind: EventHeld, Hold: time.Minute, Reason: "rate"})
 	})
-}
-
-// A slow function delays no call, and may use the bucket.
-func TestBucketObserve_FunctionMayBlockAndUseTheBucket(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A slow function delays no call, and may use the bucket", func(t *testing.T) {
 		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
 		var c changes
 		defer b.Observe(func(x Event) {
@@ -186,32 +182,28 @@ func TestBucketObserve_FunctionMayBlockAndUseTheBucket(t *testing.T) {
 		errorIs(t, errOf(b.Acquire(ctx, Cost{1})), nil, "the error")
 		c.expect(t, b, "all", Event{Kind: EventHeld, Hold: time.Hour}, Event{Kind: EventResumed})
 	})
-}
-
-// A nil function costs a bucket nothing, and a stopped one is dropped.
-func TestBucketObserve_NilCostsNothing(t *testing.T) {
-	b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
-	b.Observe(nil)()
-	errorIf(t, b.slow.Load() != nil, "a nil function has made a slowPath")
-	b.Observe(func(Event) {})()
-	errorIf(t, b.slow.Load().watches.Load() != nil, "what was stopped is kept")
-}
-
-// A permit that is dropped without Done is an event, once.
-func TestBucketObserve_ReportsForgottenCalls(t *testing.T) {
-	b := Must(NewBucket("k", InFlight(2)))
-	events := make(chan Event, 10)
-	defer b.Observe(func(e Event) { events <- e })()
-	mustAcquire(t, b).Done()
-	forget(t, b)
-	eventually(t, "idle", b.Idle)
-	states(t, b)
-	select {
-	case c := <-events:
-		errorIf(t, c != (Event{Kind: EventForgotten, Calls: 1}), "events %+v", c)
-	case <-time.After(time.Minute):
-		t.Error("no event")
-	}
-	states(t, b)
-	errorIf(t, len(events) > 0, "%d more events", len(events))
+	t.Run("A nil function costs a bucket nothing, and a stopped one is dropped", func(t *testing.T) {
+		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
+		b.Observe(nil)()
+		errorIf(t, b.slow.Load() != nil, "a nil function has made a slowPath")
+		b.Observe(func(Event) {})()
+		errorIf(t, b.slow.Load().watches.Load() != nil, "what was stopped is kept")
+	})
+	t.Run("A permit that is dropped without Done is an event, once", func(t *testing.T) {
+		b := Must(NewBucket("k", InFlight(2)))
+		events := make(chan Event, 10)
+		defer b.Observe(func(e Event) { events <- e })()
+		mustAcquire(t, b).Done()
+		forget(t, b)
+		eventually(t, "idle", b.Idle)
+		states(t, b)
+		select {
+		case c := <-events:
+			errorIf(t, c != (Event{Kind: EventForgotten, Calls: 1}), "events %+v", c)
+		case <-time.After(time.Minute):
+			t.Error("no event")
+		}
+		states(t, b)
+		errorIf(t, len(events) > 0, "%d more events", len(events))
+	})
 }

@@ -50,9 +50,9 @@ func TestCost_AboveCapacityByRoundingTakesAll(t *testing.T) {
 	}
 }
 
-// A free call, as a health check, leaves immediately unless the bucket is on hold.
-func TestCostFree_LeavesUnlessHeld(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A free call takes no unit, and else is a call.
+func TestCostFree(t *testing.T) {
+	bubble(t, "A free call, as a health check, leaves immediately unless the bucket is on hold", func(t *testing.T) {
 		l := Limit{Capacity: 10, LeakRate: 1}
 		for name, b := range map[string]*Bucket{
 			"fast": Must(NewBucket("fast", l)), "two": Must(NewBucket("two", l, Limit{Capacity: 10, LeakRate: 1, Unit: 1})),
@@ -78,11 +78,7 @@ func TestCostFree_LeavesUnlessHeld(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A free call counts in flight, and leaves slots to calls that are booked.
-func TestCostFree_TakesASlot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A free call counts in flight, and leaves slots to calls that are booked", func(t *testing.T) {
 		l := Limit{Capacity: 1, LeakRate: 1}
 		for name, of := range map[string]func(slots Limit) *Bucket{
 			"in memory": func(slots Limit) *Bucket { return Must(NewBucket("k", l, slots)) },
@@ -121,11 +117,7 @@ func TestCostFree_TakesASlot(t *testing.T) {
 			try(b, "held", time.Minute, 0)
 		}
 	})
-}
-
-// A free call of a small bucket allocates nothing for it, and its success counts.
-func TestCostFree_LeavesTheBucketSmall(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A free call of a small bucket allocates nothing for it, and its success counts", func(t *testing.T) {
 		for _, succeeds := range []bool{true, false} {
 			b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
 			p := admit(t, b, Free)

@@ -23,9 +23,9 @@ func count(n int) iter.Seq[int] {
 	}
 }
 
-// Each yields every item once, with its job's error, and can be ranged over again.
-func TestEach_YieldsEveryItemOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// Each runs a job for each item, and yields what becomes of it.
+func TestEach(t *testing.T) {
+	bubble(t, "Each yields every item once, with its job's error, and can be ranged over again", func(t *testing.T) {
 		odd := errors.New("odd")
 		for _, workers := range []int{7, math.MaxInt} { // however many workers cost nothing
 			all := Each(ctx, Unlimited{}, Cost{1}, workers, count(100), func(_ context.Context, i int) error {
@@ -46,11 +46,7 @@ func TestEach_YieldsEveryItemOnce(t *testing.T) {
 				"%d workers: yielded %v times, want twice in two loops", workers, seen)
 		}
 	})
-}
-
-// At most workers jobs run, and as many items are taken and not yielded.
-func TestEach_BoundsJobsAndItems(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "At most workers jobs run, and as many items are taken and not yielded", func(t *testing.T) {
 		const workers = 5
 		var taken, yielded, running, most atomic.Int32
 		items := func(yield func(int) bool) {
@@ -77,11 +73,7 @@ func TestEach_BoundsJobsAndItems(t *testing.T) {
 		}
 		errorIf(t, most.Load() != workers, "%d jobs at once, want %d", most.Load(), workers)
 	})
-}
-
-// A job that the limiter refuses does not run, and its item comes with the refusal.
-func TestEach_YieldsRefusalsWithRetryAfter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A job that the limiter refuses does not run, and its item comes with the refusal", func(t *testing.T) {
 		b := Must(NewBucket("each", Limit{Capacity: 2, LeakRate: 1}))
 		ran, refused := 0, 0
 		for _, err := range Each(ctx, b, Cost{1}, 1, count(5), func(context.Context, int) error { ran++; return nil }) {
@@ -91,6 +83,123 @@ func TestEach_YieldsRefusalsWithRetryAfter(t *testing.T) {
 			}
 		}
 		errorIf(t, ran != 2 || refused != 3, "%d ran, %d refused, want 2 and 3", ran, refused)
+	})
+	bubble(t, "Once ctx ends, no more items are taken, and the jobs' ctx has ended as well", func(t *testing.T) {
+		outer, cancel := context.WithCancel(ctx)
+		yielded := 0
+		var finished atomic.Int32
+		for _, err := range Each(outer, Unlimited{}, Cost{1}, 3, count(1000), func(ctx context.Context, i int) error {
+			if i == 0 {
+				cancel()
+				return nil
+			}
+			time.Sleep(time.Second)
+			errorIf(t, ctx.Err() == nil, "the job's ctx has not ended")
+			finished.Add(1)
+			return nil
+		}) {
+			yielded++
+			errorIf(t, err != nil && err != context.Canceled, "%v", err)
+		}
+		errorIf(t, finished.Load() > 2 || yielded > 3, "%d jobs finished, %d items yielded", finished.Load(), yielded)
+	})
+	t.Run("An item that is taken when ctx ends comes with its error, also if the limiter ignores ctx", func(t *testing.T) {
+		done, cancel := context.WithCancel(ctx)
+		var got []int
+		items := func(yield func(int) bool) {
+			cancel() // while the item is taken
+			yield(7)
+		}
+		ignoring := limiterFunc(func(context.Context, Cost) (Permit, error) { return Permit{}, nil })
+		for i, err := range Each(done, ignoring, Cost{1}, 2, items, func(context.Context, int) error {
+			t.Error("ran")
+			return nil
+		}) {
+			got = append(got, i)
+			errorIf(t, err != context.Canceled, "item %d: %v", i, err)
+		}
+		errorIf(t, !slices.Equal(got, []int{7}), "yielded %v, want item 7", got)
+	})
+	bubble(t, "Results are yielded while the items block", func(t *testing.T) {
+		from := make(chan int, 1)
+		from <- 0
+		n := 0
+		for i := range Each(ctx, Unlimited{}, Cost{1}, 4, Receive(ctx, from), func(context.Context, int) error { return nil }) {
+			if n++; i == 9 {
+				close(from)
+			} else {
+				from <- i + 1 // the next item follows from this one's result
+			}
+		}
+		errorIf(t, n != 10, "%d items, want 10", n)
+	})
+	t.Run("An invalid argument is the one result", func(t *testing.T) {
+		fine := func(context.Context, int) error { t.Error("ran"); return nil }
+		none := func(func(int) bool) { t.Error("took an item") }
+		for what, each := range map[string]iter.Seq2[int, error]{
+			"nil Limiter": Each(ctx, nil, Cost{1}, 1, none, fine),
+			"nil items":   Each(ctx, Unlimited{}, Cost{1}, 1, nil, fine),
+			"nil job":     Each[int](ctx, Unlimited{}, Cost{1}, 1, none, nil),
+			"nil cost":    Each(ctx, Unlimited{}, (func(int) Cost)(nil), 1, none, fine),
+			"no workers":  Each(ctx, Unlimited{}, Cost{1}, 0, none, fine),
+			"less":        Each(ctx, Unlimited{}, Cost{1}, math.MinInt, none, fine),
+		} {
+			n := 0
+			for i, err := range each {
+				n++
+				errorIf(t, i != 0 || !errors.Is(err, ErrInvalid), "%s: %d, %v", what, i, err)
+			}
+			errorIf(t, n != 1, "%s: %d yields, want 1", what, n)
+		}
+	})
+	t.Run("Each item takes the cost that its cost function returns, and an invalid one is the item's result", func(t *testing.T) {
+		b := Must(NewBucket("tokens", Limit{Capacity: 100, LeakRate: 1e-6}))
+		tokens := func(n int) Cost { return Cost{float64(n)} }
+		results := map[int]error{}
+		for n, err := range Each(ctx, b, tokens, 1, slices.Values([]int{60, -1, 30, 20}), func(context.Context, int) error { return nil }) {
+			results[n] = err
+		}
+		if results[60] != nil || results[30] != nil || !errors.Is(results[-1], ErrInvalid) || !errors.Is(results[20], ErrThrottled) {
+			t.Errorf("results %v, want 60 and 30 run, -1 invalid, 20 refused", results)
+		}
+		if s, err := b.State(ctx); err != nil || math.Abs(s.Level-90) > 1e-3 {
+			t.Errorf("level %v, %v; want 90", s.Level, err)
+		}
+	})
+	bubble(t, "Receive ends with ctx, and leaves the rest in the channel", func(t *testing.T) {
+		for range 20 { // what is ready is chosen by lot
+			from := make(chan int, 10)
+			for i := range 10 {
+				from <- i
+			}
+			heeded, cancel := context.WithCancel(ctx)
+			defer cancel()
+			got := 0
+			for range Receive(heeded, from) {
+				if got++; got == 4 {
+					cancel()
+				}
+			}
+			fatalIf(t, got != 4 || len(from) != 6, "%d received, %d left, want 4 and 6", got, len(from))
+		}
+		idle, stop := context.WithTimeout(ctx, time.Second)
+		defer stop()
+		for range Receive[int](idle, nil) {
+			t.Error("received from a nil channel")
+		}
+		closed := make(chan int)
+		close(closed)
+		for range Receive(ctx, closed) {
+			t.Error("received from a closed channel")
+		}
+		from := make(chan int, 1)
+		from <- 1
+		heeded, cancel := context.WithCancel(ctx)
+		defer cancel()
+		for range Each(heeded, Unlimited{}, Cost{1}, 4, Receive(heeded, from), func(context.Context, int) error { return nil }) {
+			cancel() // a break after it ends Receive too
+			break
+		}
 	})
 }
 
@@ -194,140 +303,5 @@ func TestEach_GoexitEndsTheLoopsGoroutine(t *testing.T) {
 			}()
 			errorIf(t, !<-exited, "%s: the loop went on", what)
 		})
-	}
-}
-
-// Once ctx ends, no more items are taken, and the jobs' ctx has ended as well.
-func TestEach_EndedCtxTakesNoMoreItems(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		outer, cancel := context.WithCancel(ctx)
-		yielded := 0
-		var finished atomic.Int32
-		for _, err := range Each(outer, Unlimited{}, Cost{1}, 3, count(1000), func(ctx context.Context, i int) error {
-			if i == 0 {
-				cancel()
-				return nil
-			}
-			time.Sleep(time.Second)
-			errorIf(t, ctx.Err() == nil, "the job's ctx has not ended")
-			finished.Add(1)
-			return nil
-		}) {
-			yielded++
-			errorIf(t, err != nil && err != context.Canceled, "%v", err)
-		}
-		errorIf(t, finished.Load() > 2 || yielded > 3, "%d jobs finished, %d items yielded", finished.Load(), yielded)
-	})
-}
-
-// An item that is taken when ctx ends comes with its error, also if the limiter ignores ctx.
-func TestEach_TakenItemIsYieldedWithTheErrorOfCtx(t *testing.T) {
-	done, cancel := context.WithCancel(ctx)
-	var got []int
-	items := func(yield func(int) bool) {
-		cancel() // while the item is taken
-		yield(7)
-	}
-	ignoring := limiterFunc(func(context.Context, Cost) (Permit, error) { return Permit{}, nil })
-	for i, err := range Each(done, ignoring, Cost{1}, 2, items, func(context.Context, int) error {
-		t.Error("ran")
-		return nil
-	}) {
-		got = append(got, i)
-		errorIf(t, err != context.Canceled, "item %d: %v", i, err)
-	}
-	errorIf(t, !slices.Equal(got, []int{7}), "yielded %v, want item 7", got)
-}
-
-// Results are yielded while the items block.
-func TestEach_YieldsWhileItemsBlock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		from := make(chan int, 1)
-		from <- 0
-		n := 0
-		for i := range Each(ctx, Unlimited{}, Cost{1}, 4, Receive(ctx, from), func(context.Context, int) error { return nil }) {
-			if n++; i == 9 {
-				close(from)
-			} else {
-				from <- i + 1 // the next item follows from this one's result
-			}
-		}
-		errorIf(t, n != 10, "%d items, want 10", n)
-	})
-}
-
-// Receive ends with ctx, and leaves the rest in the channel.
-func TestReceive_EndsWithItsCtxAndLosesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for range 20 { // what is ready is chosen by lot
-			from := make(chan int, 10)
-			for i := range 10 {
-				from <- i
-			}
-			heeded, cancel := context.WithCancel(ctx)
-			defer cancel()
-			got := 0
-			for range Receive(heeded, from) {
-				if got++; got == 4 {
-					cancel()
-				}
-			}
-			fatalIf(t, got != 4 || len(from) != 6, "%d received, %d left, want 4 and 6", got, len(from))
-		}
-		idle, stop := context.WithTimeout(ctx, time.Second)
-		defer stop()
-		for range Receive[int](idle, nil) {
-			t.Error("received from a nil channel")
-		}
-		closed := make(chan int)
-		close(closed)
-		for range Receive(ctx, closed) {
-			t.Error("received from a closed channel")
-		}
-		from := make(chan int, 1)
-		from <- 1
-		heeded, cancel := context.WithCancel(ctx)
-		defer cancel()
-		for range Each(heeded, Unlimited{}, Cost{1}, 4, Receive(heeded, from), func(context.Context, int) error { return nil }) {
-			cancel() // a break after it ends Receive too
-			break
-		}
-	})
-}
-
-// An invalid argument is the one result.
-func TestEach_InvalidArgumentsYieldOneError(t *testing.T) {
-	fine := func(context.Context, int) error { t.Error("ran"); return nil }
-	none := func(func(int) bool) { t.Error("took an item") }
-	for what, each := range map[string]iter.Seq2[int, error]{
-		"nil Limiter": Each(ctx, nil, Cost{1}, 1, none, fine),
-		"nil items":   Each(ctx, Unlimited{}, Cost{1}, 1, nil, fine),
-		"nil job":     Each[int](ctx, Unlimited{}, Cost{1}, 1, none, nil),
-		"nil cost":    Each(ctx, Unlimited{}, (func(int) Cost)(nil), 1, none, fine),
-		"no workers":  Each(ctx, Unlimited{}, Cost{1}, 0, none, fine),
-		"less":        Each(ctx, Unlimited{}, Cost{1}, math.MinInt, none, fine),
-	} {
-		n := 0
-		for i, err := range each {
-			n++
-			errorIf(t, i != 0 || !errors.Is(err, ErrInvalid), "%s: %d, %v", what, i, err)
-		}
-		errorIf(t, n != 1, "%s: %d yields, want 1", what, n)
-	}
-}
-
-// Each item takes the cost that its cost function returns, and an invalid one is the item's result.
-func TestEach_CostByItem(t *testing.T) {
-	b := Must(NewBucket("tokens", Limit{Capacity: 100, LeakRate: 1e-6}))
-	tokens := func(n int) Cost { return Cost{float64(n)} }
-	results := map[int]error{}
-	for n, err := range Each(ctx, b, tokens, 1, slices.Values([]int{60, -1, 30, 20}), func(context.Context, int) error { return nil }) {
-		results[n] = err
-	}
-	if results[60] != nil || results[30] != nil || !errors.Is(results[-1], ErrInvalid) || !errors.Is(results[20], ErrThrottled) {
-		t.Errorf("results %v, want 60 and 30 run, -1 invalid, 20 refused", results)
-	}
-	if s, err := b.State(ctx); err != nil || math.Abs(s.Level-90) > 1e-3 {
-		t.Errorf("level %v, %v; want 90", s.Level, err)
 	}
 }

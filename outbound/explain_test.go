@@ -164,10 +164,68 @@ func TestExplanation_String(t *testing.T) {
 	})
 }
 
-// An explanation says how far apart a limit spaces calls, where its level says nothing. While the bucket is slowed, they
-// are further apart.
-func TestExplanation_SpacingOfCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// Explain names what makes a call wait, and the explanation says it in words.
+func TestExplain_NamesTheCause(t *testing.T) {
+	bubble(t, "Explain names what makes a call wait longest, and the first of equal limits", func(t *testing.T) {
+		b := Must(NewBucket("key", Limit{Capacity: 2, LeakRate: 1, Name: "first"}, Limit{Capacity: 2, LeakRate: 1, Name: "second"}))
+		is := func(c Cost, because string, limit string, wait time.Duration) {
+			t.Helper()
+			if e := explained(t, b, c); e.Because != because || e.Limit != limit || e.Wait != wait {
+				t.Errorf("%v, want %v for %q, %v", e, because, limit, wait)
+			}
+		}
+		is(Cost{2}, "", "", 0)
+		admit(t, b, 2)
+		is(Cost{2}, "limit", "first", 2*time.Second)
+		time.Sleep(time.Second)
+		_ = b.Hold(t.Context(), time.Second/4) // in which the second leaks
+		is(Cost{2}, "limit", "first", 5*time.Second/4)
+		is(Cost{1}, "hold", "", time.Second/4)
+		_ = b.Hold(t.Context(), time.Second)
+		is(Cost{2}, "hold", "first", 2*time.Second)
+		is(Cost{Free}, "hold", "", time.Second)
+	})
+	bubble(t, "Explain of a shared bucket is one request, and returns the same as that of a bucket in memory", func(t *testing.T) {
+		store := new(FakeStore)
+		limits := []Limit{PerSecond(2), Window(3, time.Minute), Daily(5, time.UTC)}
+		shared, local := Must(NewSharedBucket(store, "key", limits...)), Must(NewBucket("key", limits...))
+		for i := range 12 {
+			for _, b := range []*Bucket{shared, local} {
+				_, _ = b.Acquire(t.Context(), Cost{1})
+			}
+			before := store.Requests.Load()
+			is, want := explained(t, shared, Cost{1}), explained(t, local, Cost{1})
+			equal(t, store.Requests.Load()-before, 1, "requests")
+			errorIf(t, is.Wait != want.Wait || is.Because != want.Because || is.Limit != want.Limit,
+				"step %d:\n%v\nwant\n%v", i, is, want)
+			time.Sleep(17 * time.Second)
+		}
+	})
+	bubble(t, "While calls are booked behind a window, they wait for the window, and not for the limit that their reservations fill", func(t *testing.T) {
+		b := Must(NewBucket("key", PerSecond(10), Window(20, 10*time.Minute)))
+		for range 20 {
+			mustAcquire(t, b)
+			time.Sleep(200 * time.Millisecond)
+		}
+		for range 3 {
+			reserve(t, b, 1)
+			e := explained(t, b, Cost{1})
+			errorIf(t, e.Limit != "20 in any 10m" || e.Wait < 9*time.Minute, "%v", e)
+		}
+		// Of two leaky limits the slow one.
+		b = Must(NewBucket("key", PerSecond(10), PerMinute(6)))
+		reserve(t, b, 4)
+		e := explained(t, b, Cost{1})
+		errorIf(t, e.Limit != "6 per 1m", "%v", e)
+		// A limit that a call has filled above its capacity is its own cause, and is not booked.
+		b = Must(NewBucket("key", Limit{Capacity: 10, LeakRate: 10}, Limit{Capacity: 2, LeakRate: 2, Name: "slow"}))
+		mustAcquire(t, b).Settle(Cost{40})
+		if e := explained(t, b, Cost{1}); e.Limit != "slow" || e.Because != "limit" || e.Booked != 0 || strings.Contains(e.String(), "booked") {
+			t.Errorf("booked for %v: %v", e.Booked, e)
+		}
+	})
+	// While the bucket is slowed, they are further apart.
+	bubble(t, "An explanation says how far apart a limit spaces calls, where its level says nothing", func(t *testing.T) {
 		ends := func(b *Bucket, lines ...string) {
 			t.Helper()
 			got, want := explained(t, b, Cost{1}).String(), "\n  "+strings.Join(lines, "\n  ")
@@ -193,103 +251,31 @@ func TestExplanation_SpacingOfCalls(t *testing.T) {
 		ends(b, `limit "slow": 1 each 123ms, capacity for 1 in 123ms`)
 		errorIf(t, states(t, b)[0].Speed >= 0.95, "it is not slowed")
 	})
-}
-
-// An explanation can be logged and written as JSON, whatever the key.
-func TestExplanation_InLogsAndJSON(t *testing.T) {
-	b := Must(NewBucket("key\n<img>", Window(2, time.Hour)))
-	e := explained(t, b, Cost{3})
-	errorIf(t, e.Because != "never" || !errors.Is(e.Err, ErrTooLarge) || e.Wait >= 0 || e.States[0].Wait >= 0,
-		"%+v", e)
-	text, err := json.Marshal(e)
-	var back struct {
-		Text, Because, Err string
-		Cost               Cost
-		States             []struct {
-			Level float64
-			Limit Limit
-		}
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &back)
-	}
-	if err != nil || back.Text != e.String() || back.Because != "never" || !strings.Contains(back.Err, "exceeds limit") || back.Cost != (Cost{3}) || back.States[0].Limit.Capacity != 2 {
-		t.Errorf("%v: %s", err, text)
-	}
-	var log bytes.Buffer
-	slog.New(slog.NewTextHandler(&log, nil)).Info("slow", "call", e)
-	if line := log.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, "call.because=never") || !strings.Contains(line, `limit=""`) || !strings.Contains(line, "call.text="+strconv.Quote(e.String())) {
-		t.Error(line)
-	}
-	errorIs(t, errOf(b.Explain(t.Context(), Cost{-1})), ErrInvalid, "the error")
-}
-
-// Explain names what makes a call wait longest, and the first of equal limits.
-func TestExplain_NamesTheLongestPart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewBucket("key", Limit{Capacity: 2, LeakRate: 1, Name: "first"}, Limit{Capacity: 2, LeakRate: 1, Name: "second"}))
-		is := func(c Cost, because string, limit string, wait time.Duration) {
-			t.Helper()
-			if e := explained(t, b, c); e.Because != because || e.Limit != limit || e.Wait != wait {
-				t.Errorf("%v, want %v for %q, %v", e, because, limit, wait)
+	t.Run("An explanation can be logged and written as JSON, whatever the key", func(t *testing.T) {
+		b := Must(NewBucket("key\n<img>", Window(2, time.Hour)))
+		e := explained(t, b, Cost{3})
+		errorIf(t, e.Because != "never" || !errors.Is(e.Err, ErrTooLarge) || e.Wait >= 0 || e.States[0].Wait >= 0,
+			"%+v", e)
+		text, err := json.Marshal(e)
+		var back struct {
+			Text, Because, Err string
+			Cost               Cost
+			States             []struct {
+				Level float64
+				Limit Limit
 			}
 		}
-		is(Cost{2}, "", "", 0)
-		admit(t, b, 2)
-		is(Cost{2}, "limit", "first", 2*time.Second)
-		time.Sleep(time.Second)
-		_ = b.Hold(t.Context(), time.Second/4) // in which the second leaks
-		is(Cost{2}, "limit", "first", 5*time.Second/4)
-		is(Cost{1}, "hold", "", time.Second/4)
-		_ = b.Hold(t.Context(), time.Second)
-		is(Cost{2}, "hold", "first", 2*time.Second)
-		is(Cost{Free}, "hold", "", time.Second)
-	})
-}
-
-// Explain of a shared bucket is one request, and returns the same as that of a bucket in memory.
-func TestExplain_SharedBucketTakesOneRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := new(FakeStore)
-		limits := []Limit{PerSecond(2), Window(3, time.Minute), Daily(5, time.UTC)}
-		shared, local := Must(NewSharedBucket(store, "key", limits...)), Must(NewBucket("key", limits...))
-		for i := range 12 {
-			for _, b := range []*Bucket{shared, local} {
-				_, _ = b.Acquire(t.Context(), Cost{1})
-			}
-			before := store.Requests.Load()
-			is, want := explained(t, shared, Cost{1}), explained(t, local, Cost{1})
-			equal(t, store.Requests.Load()-before, 1, "requests")
-			errorIf(t, is.Wait != want.Wait || is.Because != want.Because || is.Limit != want.Limit,
-				"step %d:\n%v\nwant\n%v", i, is, want)
-			time.Sleep(17 * time.Second)
+		if err == nil {
+			err = json.Unmarshal(text, &back)
 		}
-	})
-}
-
-// While calls are booked behind a window, they wait for the window, and not for the limit that their reservations fill.
-func TestExplain_NamesTheLimitBehindReservations(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewBucket("key", PerSecond(10), Window(20, 10*time.Minute)))
-		for range 20 {
-			mustAcquire(t, b)
-			time.Sleep(200 * time.Millisecond)
+		if err != nil || back.Text != e.String() || back.Because != "never" || !strings.Contains(back.Err, "exceeds limit") || back.Cost != (Cost{3}) || back.States[0].Limit.Capacity != 2 {
+			t.Errorf("%v: %s", err, text)
 		}
-		for range 3 {
-			reserve(t, b, 1)
-			e := explained(t, b, Cost{1})
-			errorIf(t, e.Limit != "20 in any 10m" || e.Wait < 9*time.Minute, "%v", e)
+		var log bytes.Buffer
+		slog.New(slog.NewTextHandler(&log, nil)).Info("slow", "call", e)
+		if line := log.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, "call.because=never") || !strings.Contains(line, `limit=""`) || !strings.Contains(line, "call.text="+strconv.Quote(e.String())) {
+			t.Error(line)
 		}
-		// Of two leaky limits the slow one.
-		b = Must(NewBucket("key", PerSecond(10), PerMinute(6)))
-		reserve(t, b, 4)
-		e := explained(t, b, Cost{1})
-		errorIf(t, e.Limit != "6 per 1m", "%v", e)
-		// A limit that a call has filled above its capacity is its own cause, and is not booked.
-		b = Must(NewBucket("key", Limit{Capacity: 10, LeakRate: 10}, Limit{Capacity: 2, LeakRate: 2, Name: "slow"}))
-		mustAcquire(t, b).Settle(Cost{40})
-		if e := explained(t, b, Cost{1}); e.Limit != "slow" || e.Because != "limit" || e.Booked != 0 || strings.Contains(e.String(), "booked") {
-			t.Errorf("booked for %v: %v", e.Booked, e)
-		}
+		errorIs(t, errOf(b.Explain(t.Context(), Cost{-1})), ErrInvalid, "the error")
 	})
 }

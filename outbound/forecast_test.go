@@ -211,10 +211,11 @@ func TestForecast_EachKindOfQuota(t *testing.T) {
 	}
 }
 
-// A process that has just started foresees by what all have used of the period. Units that calls return count for
-// nothing, and neither does the share of a process while the store is unavailable.
-func TestForecast_OfALevel(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A process foresees the end of a quota from what it knows.
+func TestForecast_OfOneProcess(t *testing.T) {
+	// Units that calls return count for nothing, and neither does the share of a process while the store
+	// is unavailable.
+	bubble(t, "A process that has just started foresees by what all have used of the period", func(t *testing.T) {
 		memory := store.NewMemory()
 		b := Must(NewSharedBucket(memory, "k", Daily(10_000, time.UTC)))
 		time.Sleep(2 * time.Second)
@@ -235,6 +236,24 @@ func TestForecast_OfALevel(t *testing.T) {
 		defer restarted.Observe(func(Event) {})()
 		if s := look(restarted); s.UsedUpIn < 395*time.Minute || s.UsedUpIn > 405*time.Minute {
 			t.Errorf("level %v at %v a minute, used up in %v", s.Level, s.Pace*60, s.UsedUpIn)
+		}
+	})
+	bubble(t, "A quota that is used up again and again has one event in an hour, and a limit that is none has no event", func(t *testing.T) {
+		b, events := Must(NewBucket("k", Window(100, 10*time.Minute), Limit{Capacity: 50, LeakRate: 1, Name: "leaky"})), []Event(nil)
+		defer b.Observe(func(e Event) { events = append(events, e) })()
+		for range 12 {
+			for range 100 {
+				time.Sleep(2 * time.Second)
+				mustAcquire(t, b).Done()
+			}
+			time.Sleep(15 * time.Minute)
+		}
+		synctest.Wait()
+		if len(events) < 3 || len(events) > 4 {
+			t.Error(len(events), "events in 3.7 hours:", events)
+		}
+		for _, e := range events {
+			errorIf(t, e.Limit != "100 in any 10m" || e.UsedUpIn <= 0 || e.UsedUpIn > time.Minute, "%v", e)
 		}
 	})
 }
@@ -275,26 +294,4 @@ func TestForecast_FollowsThePace(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A quota that is used up again and again has one event in an hour, and a limit that is none has no event.
-func TestForecast_OneEventInAnHour(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, events := Must(NewBucket("k", Window(100, 10*time.Minute), Limit{Capacity: 50, LeakRate: 1, Name: "leaky"})), []Event(nil)
-		defer b.Observe(func(e Event) { events = append(events, e) })()
-		for range 12 {
-			for range 100 {
-				time.Sleep(2 * time.Second)
-				mustAcquire(t, b).Done()
-			}
-			time.Sleep(15 * time.Minute)
-		}
-		synctest.Wait()
-		if len(events) < 3 || len(events) > 4 {
-			t.Error(len(events), "events in 3.7 hours:", events)
-		}
-		for _, e := range events {
-			errorIf(t, e.Limit != "100 in any 10m" || e.UsedUpIn <= 0 || e.UsedUpIn > time.Minute, "%v", e)
-		}
-	})
 }

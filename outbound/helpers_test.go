@@ -120,6 +120,11 @@ var (
 	FatalIf  = fatalIf
 )
 
+// inBoth runs a scenario with a bucket in this process, and with one in a store. Its name says what holds.
+func inBoth(t *testing.T, name string, f func(t *testing.T, b *Bucket), limits ...Limit) {
+	t.Run(name, func(t *testing.T) { bothWays(t, f, limits...) })
+}
+
 // bothWays runs f with a bucket in this process, and with one in a store.
 func bothWays(t *testing.T, f func(t *testing.T, b *Bucket), limits ...Limit) {
 	t.Helper()

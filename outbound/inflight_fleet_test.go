@@ -31,9 +31,9 @@ func (l *link) Update(ctx context.Context, key string, op *store.Op) (store.Repl
 	return l.to.Update(ctx, key, op)
 }
 
-// inFleet has a test with buckets of one key, in as many processes.
-func inFleet(t *testing.T, processes int, limits []Limit, test func(links []*link, buckets []*Bucket)) {
-	synctest.Test(t, func(t *testing.T) {
+// inFleet runs a scenario with buckets of one key, in as many processes. Its name says what holds.
+func inFleet(t *testing.T, name string, processes int, limits []Limit, test func(t *testing.T, links []*link, b []*Bucket)) {
+	bubble(t, name, func(t *testing.T) {
 		var shared FakeStore
 		var links []*link
 		var buckets []*Bucket
@@ -41,7 +41,7 @@ func inFleet(t *testing.T, processes int, limits []Limit, test func(links []*lin
 			links = append(links, &link{to: &shared})
 			buckets = append(buckets, Must(NewSharedBucket(links[i], "erp", limits...)))
 		}
-		test(links, buckets)
+		test(t, links, buckets)
 	})
 }
 
@@ -60,9 +60,9 @@ func slot(t *testing.T, b *Bucket, within time.Duration, want bool, words string
 	return p
 }
 
-// InFlight alone in a shared bucket counts the calls of all processes, whatever they cost.
-func TestInFlight_CountsAllProcesses(t *testing.T) {
-	inFleet(t, 3, []Limit{InFlight(3)}, func(links []*link, b []*Bucket) {
+// A call has a slot of all processes, which each returns when it has no use for it.
+func TestInFlight_OfAllProcesses(t *testing.T) {
+	inFleet(t, "InFlight alone in a shared bucket counts the calls of all processes, whatever they cost", 3, []Limit{InFlight(3)}, func(t *testing.T, links []*link, b []*Bucket) {
 		p := admit(t, b[0], 1)
 		admit(t, b[0], 5)
 		admit(t, b[1], 0)
@@ -82,11 +82,7 @@ func TestInFlight_CountsAllProcesses(t *testing.T) {
 		p.Done()
 		slot(t, b[2], 100*time.Millisecond, true, "a slot that is free")
 	})
-}
-
-// A bucket without calls makes no requests, and its slots are free for others.
-func TestInFlight_IdleBucketMakesNoRequests(t *testing.T) {
-	inFleet(t, 2, []Limit{InFlight(2), PerSecond(100)}, func(links []*link, b []*Bucket) {
+	inFleet(t, "A bucket without calls makes no requests, and its slots are free for others", 2, []Limit{InFlight(2), PerSecond(100)}, func(t *testing.T, links []*link, b []*Bucket) {
 		first := admit(t, b[0], 1)
 		time.Sleep(20 * time.Millisecond)
 		second := admit(t, b[0], 1)
@@ -102,13 +98,132 @@ func TestInFlight_IdleBucketMakesNoRequests(t *testing.T) {
 		admit(t, b[1], 1)
 		equal(t, level(t, b[0], 1), 2, "slots in use")
 	})
+	inFleet(t, "SetLimits lowers and raises n for all processes. Calls in flight go on", 2, []Limit{InFlight(2)}, func(t *testing.T, links []*link, b []*Bucket) {
+		first, second := admit(t, b[0], 1), admit(t, b[1], 1)
+		must(t, b[0].SetLimits(ctx, InFlight(1)))
+		first.Done()
+		for i := range b {
+			slot(t, b[i], time.Second, false, "a second slot of one, to process %d", i)
+			l := b[i].Limits()
+			errorIf(t, len(l) != 1 || l[0] != InFlight(1), "process %d: limits %v", i, l)
+		}
+		second.Done()
+		third := slot(t, b[0], 10*time.Second, true, "the only slot")
+		must(t, b[1].SetLimits(ctx, InFlight(4).Lease(time.Minute)))
+		for i := range 3 {
+			slot(t, b[1], 10*time.Second, true, "slot %d of four", i+2)
+		}
+		third.Done()
+		slot(t, b[0], 10*time.Second, true, "the slot of the third")
+		time.Sleep(5 * time.Second)
+		equal(t, b[0].Limits()[0], InFlight(4).Lease(time.Minute), "the limit")
+		must(t, b[0].SetLimits(ctx))
+		equal(t, b[0].Limits()[0], InFlight(2), "the limit of the program")
+		without := Must(NewSharedBucket(links[0], "other", PerSecond(5)))
+		errorIs(t, without.SetLimits(ctx, PerSecond(5), InFlight(1)), ErrInvalid, "a bucket without InFlight")
+	})
+	// One that the rate refuses leaves its slot to the next call, and after 5 ms to other processes.
+	inFleet(t, "Next to a rate a call takes a slot first", 2, []Limit{{Capacity: 2, LeakRate: 1}, InFlight(1)}, func(t *testing.T, links []*link, b []*Bucket) {
+		p := admit(t, b[0], 1)
+		full := refused(t, b[1], Cost{1})
+		errorIf(t, full.Limit != "1 in flight", "no slot: %v", full)
+		n := level(t, b[1], 0)
+		errorIf(t, n < 0.9 || n > 1, "level %v: a call without a slot was charged", n)
+		p.Done()
+		p = admit(t, b[0], 1)
+		p.Done()
+		full = refused(t, b[0], Cost{1})
+		errorIf(t, full.Limit == "1 in flight", "no units: %v", full)
+		time.Sleep(3 * time.Second)
+		p = slot(t, b[1], 100*time.Millisecond, true, "the slot of the refused call")
+		p.Done()
+		must(t, b[0].SetLimits(ctx, PerSecond(9)))
+		equal(t, len(b[0].Limits()), 2, "limits that SetLimits without an InFlight leaves")
+	})
+	inFleet(t, "A store that has lost its data grants nothing for a third of a lease, if a process that holds slots asks first", 3, []Limit{InFlight(2)}, func(t *testing.T, links []*link, b []*Bucket) {
+		first, second := admit(t, b[0], 1), admit(t, b[1], 1)
+		links[0].to.Lose()
+		time.Sleep(5 * time.Second) // the next ask of those that hold slots
+		slot(t, b[2], 12*time.Second, false, "a third call of two, after the loss")
+		first.Done()
+		second.Done()
+		slot(t, b[2], 10*time.Second, true, "a free slot")
+	})
+	inFleet(t, "Two buckets of one key in a process share its slots as two processes do", 1, []Limit{InFlight(1)}, func(t *testing.T, links []*link, b []*Bucket) {
+		other := Must(NewSharedBucket(links[0], "erp", InFlight(1)))
+		p := admit(t, b[0], 1)
+		slot(t, other, time.Second, false, "a second call in one slot")
+		p.Done()
+		slot(t, other, 100*time.Millisecond, true, "the slot to the other bucket")
+	})
+	inFleet(t, "A booking whose ctx ends while it asks for a slot returns what it was to return", 1, []Limit{InFlight(1), {Capacity: 9, LeakRate: 1}}, func(t *testing.T, links []*link, b []*Bucket) {
+		k := book(t, b[0], BookRequest{Costs: []Cost{{1}}, Wait: time.Minute})
+		fatalIf(t, len(k.Tickets) != 1, "%d tickets", len(k.Tickets))
+		k.Unused = append(k.Unused, k.Tickets...)
+		ends, cancel := context.WithTimeout(ctx, 500*time.Microsecond)
+		defer cancel()
+		err := b[0].Book(ends, &k)
+		errorIf(t, err == nil, "it has ended in time")
+		for range 3 {
+			p := slot(t, b[0], time.Second, true, "the slot")
+			p.Done()
+		}
+	})
+	bubble(t, "A booking waits no longer than its ctx for the slots that it has counted on, and returns its charges", func(t *testing.T) {
+		s, slow := new(FakeStore), new(atomic.Bool)
+		b := Must(NewSharedBucket(StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+			if time.Sleep(time.Millisecond); op.Action == store.Allot && slow.Load() {
+				time.Sleep(time.Minute)
+			}
+			return s.Update(ctx, key, op)
+		}), "erp", InFlight(9), Limit{Capacity: 99, LeakRate: 1e-3}))
+		p := mustAcquire(t, b)
+		p.Done()
+		time.Sleep(time.Second)
+		slow.Store(true)
+		ends, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		defer cancel()
+		began, k := time.Now(), BookRequest{Costs: []Cost{{1}, {1}, {1}}, Wait: time.Minute, Horizon: time.Minute}
+		if err := b.Book(ends, &k); err == nil || time.Since(began) > 20*time.Millisecond {
+			t.Errorf("%d tickets after %v, %v", len(k.Tickets), time.Since(began), err)
+		}
+		time.Sleep(2 * time.Minute)
+		if s := states(t, b); s[0].Level > 1 || s[1].Level != 0 {
+			t.Errorf("levels %v and %v; want that of the first call, and 0", s[0].Level, s[1].Level)
+		}
+	})
+	inFleet(t, "Waiting calls are granted slots although other calls have stopped to wait meanwhile", 2, []Limit{InFlight(1)}, func(t *testing.T, links []*link, b []*Bucket) {
+		p := admit(t, b[1], 1)
+		links[0].cut.Store(true)
+		notified := make(chan struct{}, 99)
+		notify := func() { notified <- struct{}{} }
+		book := func() error { return b[0].Book(ctx, &BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}) }
+		for range 5 {
+			stop := b[0].Waiting(notify)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_ = book()
+			}()
+			time.Sleep(1500 * time.Microsecond)
+			stop()
+			<-done
+		}
+		links[0].cut.Store(false)
+		defer b[0].Waiting(notify)()
+		time.Sleep(2 * time.Second)
+		errorIs(t, book(), ErrThrottled, "no slot")
+		p.Done()
+		time.Sleep(500 * time.Millisecond)
+		errorIf(t, len(notified) == 0, "no call was notified of the slot")
+	})
 }
 
 // A process that is cut off keeps the slots of its calls for a lease, and starts no further calls when
 // half of it is over. Then other processes have the slots.
 func TestInFlight_ProcessThatIsCutOffLosesItsSlots(t *testing.T) {
 	for _, lease := range []time.Duration{3 * time.Second, 30 * time.Second} {
-		inFleet(t, 2, []Limit{InFlight(2).Lease(lease)}, func(links []*link, b []*Bucket) {
+		inFleet(t, lease.String(), 2, []Limit{InFlight(2).Lease(lease)}, func(t *testing.T, links []*link, b []*Bucket) {
 			first, second := admit(t, b[0], 1), admit(t, b[0], 1)
 			time.Sleep(lease / 20)
 			links[0].cut.Store(true)
@@ -152,161 +267,13 @@ func TestInFlight_LostAsksEndItsSlots(t *testing.T) {
 	}
 }
 
-// SetLimits lowers and raises n for all processes. Calls in flight go on.
-func TestInFlight_SetLimitsCountsForAllProcesses(t *testing.T) {
-	inFleet(t, 2, []Limit{InFlight(2)}, func(links []*link, b []*Bucket) {
-		first, second := admit(t, b[0], 1), admit(t, b[1], 1)
-		must(t, b[0].SetLimits(ctx, InFlight(1)))
-		first.Done()
-		for i := range b {
-			slot(t, b[i], time.Second, false, "a second slot of one, to process %d", i)
-			l := b[i].Limits()
-			errorIf(t, len(l) != 1 || l[0] != InFlight(1), "process %d: limits %v", i, l)
-		}
-		second.Done()
-		third := slot(t, b[0], 10*time.Second, true, "the only slot")
-		must(t, b[1].SetLimits(ctx, InFlight(4).Lease(time.Minute)))
-		for i := range 3 {
-			slot(t, b[1], 10*time.Second, true, "slot %d of four", i+2)
-		}
-		third.Done()
-		slot(t, b[0], 10*time.Second, true, "the slot of the third")
-		time.Sleep(5 * time.Second)
-		equal(t, b[0].Limits()[0], InFlight(4).Lease(time.Minute), "the limit")
-		must(t, b[0].SetLimits(ctx))
-		equal(t, b[0].Limits()[0], InFlight(2), "the limit of the program")
-		without := Must(NewSharedBucket(links[0], "other", PerSecond(5)))
-		errorIs(t, without.SetLimits(ctx, PerSecond(5), InFlight(1)), ErrInvalid, "a bucket without InFlight")
-	})
-}
-
-// Next to a rate a call takes a slot first. One that the rate refuses leaves its slot to the next call,
-// and after 5 ms to other processes.
-func TestInFlight_SlotComesBeforeARate(t *testing.T) {
-	inFleet(t, 2, []Limit{{Capacity: 2, LeakRate: 1}, InFlight(1)}, func(links []*link, b []*Bucket) {
-		p := admit(t, b[0], 1)
-		full := refused(t, b[1], Cost{1})
-		errorIf(t, full.Limit != "1 in flight", "no slot: %v", full)
-		n := level(t, b[1], 0)
-		errorIf(t, n < 0.9 || n > 1, "level %v: a call without a slot was charged", n)
-		p.Done()
-		p = admit(t, b[0], 1)
-		p.Done()
-		full = refused(t, b[0], Cost{1})
-		errorIf(t, full.Limit == "1 in flight", "no units: %v", full)
-		time.Sleep(3 * time.Second)
-		p = slot(t, b[1], 100*time.Millisecond, true, "the slot of the refused call")
-		p.Done()
-		must(t, b[0].SetLimits(ctx, PerSecond(9)))
-		equal(t, len(b[0].Limits()), 2, "limits that SetLimits without an InFlight leaves")
-	})
-}
-
-// A store that has lost its data grants nothing for a third of a lease, if a process that holds slots
-// asks first.
-func TestInFlight_LostDataGrantsNothingAtFirst(t *testing.T) {
-	inFleet(t, 3, []Limit{InFlight(2)}, func(links []*link, b []*Bucket) {
-		first, second := admit(t, b[0], 1), admit(t, b[1], 1)
-		links[0].to.Lose()
-		time.Sleep(5 * time.Second) // the next ask of those that hold slots
-		slot(t, b[2], 12*time.Second, false, "a third call of two, after the loss")
-		first.Done()
-		second.Done()
-		slot(t, b[2], 10*time.Second, true, "a free slot")
-	})
-}
-
-// Two buckets of one key in a process share its slots as two processes do.
-func TestInFlight_TwoBucketsOfAKeyInAProcess(t *testing.T) {
-	inFleet(t, 1, []Limit{InFlight(1)}, func(links []*link, b []*Bucket) {
-		other := Must(NewSharedBucket(links[0], "erp", InFlight(1)))
-		p := admit(t, b[0], 1)
-		slot(t, other, time.Second, false, "a second call in one slot")
-		p.Done()
-		slot(t, other, 100*time.Millisecond, true, "the slot to the other bucket")
-	})
-}
-
-// A booking whose ctx ends while it asks for a slot returns what it was to return.
-func TestInFlight_BookingThatEndsKeepsNoSlot(t *testing.T) {
-	inFleet(t, 1, []Limit{InFlight(1), {Capacity: 9, LeakRate: 1}}, func(links []*link, b []*Bucket) {
-		k := book(t, b[0], BookRequest{Costs: []Cost{{1}}, Wait: time.Minute})
-		fatalIf(t, len(k.Tickets) != 1, "%d tickets", len(k.Tickets))
-		k.Unused = append(k.Unused, k.Tickets...)
-		ends, cancel := context.WithTimeout(ctx, 500*time.Microsecond)
-		defer cancel()
-		err := b[0].Book(ends, &k)
-		errorIf(t, err == nil, "it has ended in time")
-		for range 3 {
-			p := slot(t, b[0], time.Second, true, "the slot")
-			p.Done()
-		}
-	})
-}
-
-// A booking waits no longer than its ctx for the slots that it has counted on, and returns its charges.
-func TestInFlight_BookingThatEndsAwaitsNoSlots(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, slow := new(FakeStore), new(atomic.Bool)
-		b := Must(NewSharedBucket(StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-			if time.Sleep(time.Millisecond); op.Action == store.Allot && slow.Load() {
-				time.Sleep(time.Minute)
-			}
-			return s.Update(ctx, key, op)
-		}), "erp", InFlight(9), Limit{Capacity: 99, LeakRate: 1e-3}))
-		p := mustAcquire(t, b)
-		p.Done()
-		time.Sleep(time.Second)
-		slow.Store(true)
-		ends, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
-		defer cancel()
-		began, k := time.Now(), BookRequest{Costs: []Cost{{1}, {1}, {1}}, Wait: time.Minute, Horizon: time.Minute}
-		if err := b.Book(ends, &k); err == nil || time.Since(began) > 20*time.Millisecond {
-			t.Errorf("%d tickets after %v, %v", len(k.Tickets), time.Since(began), err)
-		}
-		time.Sleep(2 * time.Minute)
-		if s := states(t, b); s[0].Level > 1 || s[1].Level != 0 {
-			t.Errorf("levels %v and %v; want that of the first call, and 0", s[0].Level, s[1].Level)
-		}
-	})
-}
-
-// Waiting calls are granted slots although other calls have stopped to wait meanwhile.
-func TestInFlight_CallThatStopsToWaitTakesNoSlot(t *testing.T) {
-	inFleet(t, 2, []Limit{InFlight(1)}, func(links []*link, b []*Bucket) {
-		p := admit(t, b[1], 1)
-		links[0].cut.Store(true)
-		notified := make(chan struct{}, 99)
-		notify := func() { notified <- struct{}{} }
-		book := func() error { return b[0].Book(ctx, &BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}) }
-		for range 5 {
-			stop := b[0].Waiting(notify)
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				_ = book()
-			}()
-			time.Sleep(1500 * time.Microsecond)
-			stop()
-			<-done
-		}
-		links[0].cut.Store(false)
-		defer b[0].Waiting(notify)()
-		time.Sleep(2 * time.Second)
-		errorIs(t, book(), ErrThrottled, "no slot")
-		p.Done()
-		time.Sleep(500 * time.Millisecond)
-		errorIf(t, len(notified) == 0, "no call was notified of the slot")
-	})
-}
-
 // aloneInFlight are the limits of a bucket whose only limit is an InFlight.
 var aloneInFlight = []Limit{InFlight(2)}
 
-// A call that has a slot neither makes a request nor waits for one, as long as its process has a recent
-// reply. Its real cost changes nothing.
-func TestInFlight_AloneCallWithASlotWaitsForNoRequest(t *testing.T) {
-	inFleet(t, 1, aloneInFlight, func(links []*link, b []*Bucket) {
+// A bucket whose only limit is an InFlight answers by what the store has said.
+func TestInFlight_Alone(t *testing.T) {
+	// Its real cost changes nothing.
+	inFleet(t, "A call that has a slot neither makes a request nor waits for one, as long as its process has a recent reply", 1, aloneInFlight, func(t *testing.T, links []*link, b []*Bucket) {
 		admit(t, b[0], 1)
 		p := admit(t, b[0], 1)
 		began, was := time.Now(), links[0].trips.Load()
@@ -320,13 +287,48 @@ func TestInFlight_AloneCallWithASlotWaitsForNoRequest(t *testing.T) {
 			t.Errorf("1,000 calls of 1 ms in a slot took %v and made %d requests", d, n)
 		}
 	})
+	bubble(t, "A late reply from before a hold does not end the hold in this process", func(t *testing.T) {
+		var s FakeStore
+		b := Must(NewSharedBucket(StoreFunc(func(_ context.Context, key string, op *store.Op) (store.Reply, error) {
+			r, err := s.Apply(key, op)
+			if op.Action == store.Look && len(op.Reports) == 0 {
+				time.Sleep(20 * time.Millisecond)
+			}
+			return r, err
+		}), "k", aloneInFlight...))
+		p := admit(t, b, 1)
+		go func() {
+			_, _ = b.State(ctx)
+		}()
+		time.Sleep(10 * time.Millisecond)
+		p.Refused(time.Minute)
+		p.Done()
+		time.Sleep(15 * time.Millisecond)
+		full := refused(t, b, Cost{1})
+		errorIf(t, !full.Held, "on hold: %v", full)
+	})
+	inFleet(t, "A success whose report was lost is reported with the next call. Then a refusal is no second one in sequence", 1, aloneInFlight, func(t *testing.T, links []*link, b []*Bucket) {
+		refused, ok := admit(t, b[0], 1), admit(t, b[0], 1)
+		refused.Refused(time.Second)
+		refused.Done()
+		time.Sleep(2 * time.Second)
+		p := admit(t, b[0], 1)
+		ok.Failed()
+		links[0].cut.Store(true)
+		p.Done()
+		links[0].cut.Store(false)
+		next := admit(t, b[0], 1)
+		next.Refused(time.Second)
+		s := states(t, b[0])
+		errorIf(t, s[0].HeldFor > time.Second, "held for %v", s[0].HeldFor)
+	})
 }
 
 // A pause by one process stops the calls of another 25 ms and a request later, however it got its slots.
 // Its own calls stop immediately, and a refusal holds the calls of all processes.
 func TestInFlight_AloneHoldReachesAllProcesses(t *testing.T) {
 	for _, every := range []time.Duration{time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond, 4 * time.Second} {
-		inFleet(t, 2, aloneInFlight, func(links []*link, b []*Bucket) {
+		inFleet(t, every.String(), 2, aloneInFlight, func(t *testing.T, links []*link, b []*Bucket) {
 			p, other := admit(t, b[0], 1), admit(t, b[0], 1)
 			for range 7 {
 				time.Sleep(every)
@@ -367,48 +369,4 @@ func TestInFlight_AloneHoldReachesAllProcesses(t *testing.T) {
 			errorIf(t, b[0].Reservations() != nil, "there are reservations of no limit")
 		})
 	}
-}
-
-// A late reply from before a hold does not end the hold in this process.
-func TestInFlight_AloneLateReplyHidesNoHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var s FakeStore
-		b := Must(NewSharedBucket(StoreFunc(func(_ context.Context, key string, op *store.Op) (store.Reply, error) {
-			r, err := s.Apply(key, op)
-			if op.Action == store.Look && len(op.Reports) == 0 {
-				time.Sleep(20 * time.Millisecond)
-			}
-			return r, err
-		}), "k", aloneInFlight...))
-		p := admit(t, b, 1)
-		go func() {
-			_, _ = b.State(ctx)
-		}()
-		time.Sleep(10 * time.Millisecond)
-		p.Refused(time.Minute)
-		p.Done()
-		time.Sleep(15 * time.Millisecond)
-		full := refused(t, b, Cost{1})
-		errorIf(t, !full.Held, "on hold: %v", full)
-	})
-}
-
-// A success whose report was lost is reported with the next call. Then a refusal is no second one in
-// sequence.
-func TestInFlight_AloneReportIsNotLost(t *testing.T) {
-	inFleet(t, 1, aloneInFlight, func(links []*link, b []*Bucket) {
-		refused, ok := admit(t, b[0], 1), admit(t, b[0], 1)
-		refused.Refused(time.Second)
-		refused.Done()
-		time.Sleep(2 * time.Second)
-		p := admit(t, b[0], 1)
-		ok.Failed()
-		links[0].cut.Store(true)
-		p.Done()
-		links[0].cut.Store(false)
-		next := admit(t, b[0], 1)
-		next.Refused(time.Second)
-		s := states(t, b[0])
-		errorIf(t, s[0].HeldFor > time.Second, "held for %v", s[0].HeldFor)
-	})
 }

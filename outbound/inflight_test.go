@@ -28,9 +28,9 @@ func inProgress(t *testing.T, b *Bucket) float64 {
 	return 0
 }
 
-// A call takes a slot and its units, or neither.
-func TestInFlight_SlotAndUnitsAreTakenTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A call has a slot from its admission to its end, and no longer.
+func TestInFlight_OfOneProcess(t *testing.T) {
+	bubble(t, "A call takes a slot and its units, or neither", func(t *testing.T) {
 		b := Must(NewBucket("both", InFlight(2).Of(0, "parallel"), Limit{Capacity: 3, LeakRate: 1}))
 		first, second := admit(t, b, 1), admit(t, b, 1)
 		if full := refused(t, b, Cost{1}); full.Limit != "parallel" || full.RetryAfter != 0 { // a slot is missing
@@ -46,11 +46,7 @@ func TestInFlight_SlotAndUnitsAreTakenTogether(t *testing.T) {
 		equal(t, inProgress(t, b), 1, "the refused call has a slot: in progress")
 		second.Done()
 	})
-}
-
-// A refusal reports how many calls are in progress, and for how long the oldest has been.
-func TestInFlight_RefusalReportsCallsInProgress(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A refusal reports how many calls are in progress, and for how long the oldest has been", func(t *testing.T) {
 		b := Must(NewBucket("api", InFlight(3).Of(0, "sockets")))
 		var calls [3]Permit
 		begin := time.Now()
@@ -79,50 +75,96 @@ func TestInFlight_RefusalReportsCallsInProgress(t *testing.T) {
 		check(1, time.Second, `"api" is over the limit "1 in flight", 1 call in progress, for 1s`)
 		calls[1].Done()
 	})
-}
-
-// A permit that is collected without Done frees its slot, and its call is not the oldest.
-func TestInFlight_CollectedPermitFreesItsSlot(t *testing.T) {
-	b := Must(NewBucket("api", InFlight(2)))
-	forget(t, b)
-	since := time.Now()
-	kept := admit(t, b, 1)
-	var second Permit
-	eventually(t, "a slot", func() (ok bool) {
-		var err error
-		second, err = b.Acquire(ctx, Cost{1})
-		return err == nil
+	t.Run("A permit that is collected without Done frees its slot, and its call is not the oldest", func(t *testing.T) {
+		b := Must(NewBucket("api", InFlight(2)))
+		forget(t, b)
+		since := time.Now()
+		kept := admit(t, b, 1)
+		var second Permit
+		eventually(t, "a slot", func() (ok bool) {
+			var err error
+			second, err = b.Acquire(ctx, Cost{1})
+			return err == nil
+		})
+		if full := refused(t, b, Cost{1}); full.InProgress != 2 || full.Oldest > time.Since(since) {
+			t.Errorf("%v, want %v at most", full, time.Since(since))
+		}
+		kept.Done()
+		second.Done()
+		forget(t, b)
+		eventually(t, "idle", b.Idle)
 	})
-	if full := refused(t, b, Cost{1}); full.InProgress != 2 || full.Oldest > time.Since(since) {
-		t.Errorf("%v, want %v at most", full, time.Since(since))
-	}
-	kept.Done()
-	second.Done()
-	forget(t, b)
-	eventually(t, "idle", b.Idle)
-}
-
-// A slot is freed once, however often Done is called on a permit, its copies and its wrappers. The collection of a permit
-// that has ended frees no other slot.
-func TestInFlight_EndedCallFreesOneSlot(t *testing.T) {
-	b := Must(NewBucket("ended", InFlight(3)))
-	p, kept := admit(t, b, 0), admit(t, b, 1)
-	again := p
-	outer := NewPermit(&again)
-	p.Done()
-	p.Done()
-	again.Done()
-	outer.Done()
-	equal(t, inProgress(t, b), 1, "in progress after one of two has ended four times")
-	for range 50 {
-		p := admit(t, b, 1)
+	// The collection of a permit that has ended frees no other slot.
+	t.Run("A slot is freed once, however often Done is called on a permit, its copies and its wrappers", func(t *testing.T) {
+		b := Must(NewBucket("ended", InFlight(3)))
+		p, kept := admit(t, b, 0), admit(t, b, 1)
+		again := p
+		outer := NewPermit(&again)
 		p.Done()
-	}
-	for range 5 {
-		runtime.GC()
-	}
-	equal(t, inProgress(t, b), 1, "in progress after the collection of others")
-	kept.Done()
+		p.Done()
+		again.Done()
+		outer.Done()
+		equal(t, inProgress(t, b), 1, "in progress after one of two has ended four times")
+		for range 50 {
+			p := admit(t, b, 1)
+			p.Done()
+		}
+		for range 5 {
+			runtime.GC()
+		}
+		equal(t, inProgress(t, b), 1, "in progress after the collection of others")
+		kept.Done()
+	})
+	t.Run("A job frees its slot however it ends", func(t *testing.T) {
+		b := Must(NewBucket("jobs", InFlight(1)))
+		for how, job := range map[string]func(context.Context) error{
+			"return": func(context.Context) error { return nil },
+			"error":  func(context.Context) error { return errors.New("no") },
+			"panic":  func(context.Context) error { panic("job") },
+			"goexit": func(context.Context) error { runtime.Goexit(); return nil },
+		} {
+			ran := 0
+			counted := func(ctx context.Context, _ int) error {
+				ran++
+				equal(t, inProgress(t, b), 1, "%s: in progress inside the job", how)
+				return job(ctx)
+			}
+			ending(func() { _ = Do(ctx, b, Cost{1}, func(ctx context.Context) error { return counted(ctx, 1) }) })
+			ending(func() { _ = Wrap(b, Cost{1}, counted)(ctx, 1) })
+			ending(func() {
+				for range Each(ctx, b, Cost{1}, 1, count(1), counted) {
+				}
+			})
+			n := inProgress(t, b)
+			errorIf(t, n != 0 || ran != 3, "%s: %v in progress after %d jobs, want 0 after 3", how, n, ran)
+		}
+	})
+	// An InFlight that is set next to the bucket's limit counts, and counts no more without it.
+	t.Run("Calls in flight go on when their number is lowered below theirs", func(t *testing.T) {
+		b, leaky := Must(NewBucket("lower", InFlight(3))), Limit{Capacity: 100, LeakRate: 1}
+		permits := []Permit{admit(t, b, 1), admit(t, b, 1), admit(t, b, 1)}
+		must(t, b.SetLimits(ctx, InFlight(1)))
+		for i := range permits {
+			full := refused(t, b, Cost{1})
+			errorIf(t, full.InProgress != 3-i, "with %d of 1 in progress: %v", 3-i, full)
+			permits[i].Done()
+		}
+		admit(t, b, 1)
+		b = Must(NewBucket("key", leaky))
+		must(t, b.SetLimits(ctx, leaky, InFlight(2)))
+		admit(t, b, 1)
+		admit(t, b, 1)
+		refused(t, b, Cost{1})
+		must(t, b.SetLimits(ctx, leaky))
+		admit(t, b, 1)
+	})
+	t.Run("A bucket whose only limit is an InFlight has sound data", func(t *testing.T) {
+		b := Must(NewSharedBucket(store.NewMemory(), "k", InFlight(5)))
+		for _, b := range []*Bucket{b, Must(NewBucket("k", InFlight(5)))} {
+			e, err := b.Explain(ctx, Cost{1})
+			errorIf(t, err != nil || e.Corrupt || e.Because != "", "%v, %v", e, err)
+		}
+	})
 }
 
 // eventually collects garbage until cond holds, for what follows collection.
@@ -143,32 +185,6 @@ func eventually(t *testing.T, what string, cond func() bool) {
 func forget(t *testing.T, b *Bucket) {
 	p := admit(t, b, 1)
 	_ = p.call
-}
-
-// A job frees its slot however it ends.
-func TestInFlight_JobFreesItsSlotHoweverItEnds(t *testing.T) {
-	b := Must(NewBucket("jobs", InFlight(1)))
-	for how, job := range map[string]func(context.Context) error{
-		"return": func(context.Context) error { return nil },
-		"error":  func(context.Context) error { return errors.New("no") },
-		"panic":  func(context.Context) error { panic("job") },
-		"goexit": func(context.Context) error { runtime.Goexit(); return nil },
-	} {
-		ran := 0
-		counted := func(ctx context.Context, _ int) error {
-			ran++
-			equal(t, inProgress(t, b), 1, "%s: in progress inside the job", how)
-			return job(ctx)
-		}
-		ending(func() { _ = Do(ctx, b, Cost{1}, func(ctx context.Context) error { return counted(ctx, 1) }) })
-		ending(func() { _ = Wrap(b, Cost{1}, counted)(ctx, 1) })
-		ending(func() {
-			for range Each(ctx, b, Cost{1}, 1, count(1), counted) {
-			}
-		})
-		n := inProgress(t, b)
-		errorIf(t, n != 0 || ran != 3, "%s: %v in progress after %d jobs, want 0 after 3", how, n, ran)
-	}
 }
 
 // Changes of the limits while calls run lose no slot.
@@ -202,27 +218,6 @@ func TestInFlight_SetLimitsWhileCallsRun(t *testing.T) {
 	running.Wait()
 	must(t, b.SetLimits(ctx, InFlight(2), wide))
 	equal(t, inProgress(t, b), 0, "in progress when all have ended")
-}
-
-// Calls in flight go on when their number is lowered below theirs. An InFlight that is set next to the bucket's limit
-// counts, and counts no more without it.
-func TestInFlight_SetWhileCallsAreInFlight(t *testing.T) {
-	b, leaky := Must(NewBucket("lower", InFlight(3))), Limit{Capacity: 100, LeakRate: 1}
-	permits := []Permit{admit(t, b, 1), admit(t, b, 1), admit(t, b, 1)}
-	must(t, b.SetLimits(ctx, InFlight(1)))
-	for i := range permits {
-		full := refused(t, b, Cost{1})
-		errorIf(t, full.InProgress != 3-i, "with %d of 1 in progress: %v", 3-i, full)
-		permits[i].Done()
-	}
-	admit(t, b, 1)
-	b = Must(NewBucket("key", leaky))
-	must(t, b.SetLimits(ctx, leaky, InFlight(2)))
-	admit(t, b, 1)
-	admit(t, b, 1)
-	refused(t, b, Cost{1})
-	must(t, b.SetLimits(ctx, leaky))
-	admit(t, b, 1)
 }
 
 // A bucket is not idle while calls are in progress, nor when it would lose limits that were set: a Keyed would forget
@@ -275,19 +270,10 @@ func TestInFlight_TooLargeCostIsNotRefusedForASlot(t *testing.T) {
 	}, l, InFlight(1))
 }
 
-// A bucket whose only limit is an InFlight has sound data.
-func TestInFlight_AloneIsSound(t *testing.T) {
-	b := Must(NewSharedBucket(store.NewMemory(), "k", InFlight(5)))
-	for _, b := range []*Bucket{b, Must(NewBucket("k", InFlight(5)))} {
-		e, err := b.Explain(ctx, Cost{1})
-		errorIf(t, err != nil || e.Corrupt || e.Because != "", "%v, %v", e, err)
-	}
-}
-
-// All refusals of calls that were admitted before a cut halve the limit once, and their successes do not
-// raise it. It is never below 1.
-func TestInFlight_AdaptiveHalvesOnceForManyRefusals(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// An adaptive limit learns how many calls an API takes at a time.
+func TestInFlight_Adaptive(t *testing.T) {
+	// It is never below 1.
+	bubble(t, "All refusals of calls that were admitted before a cut halve the limit once, and their successes do not raise it", func(t *testing.T) {
 		b := Must(NewBucket("api", InFlight(64).Adaptive()))
 		take := func(n int) (all []Permit) {
 			for range n {
@@ -332,38 +318,34 @@ func TestInFlight_AdaptiveHalvesOnceForManyRefusals(t *testing.T) {
 			t.Errorf("%v, %v", e, err)
 		}
 	})
+	t.Run("Setting the same limit again keeps what it has learned, and another begins with its own number", func(t *testing.T) {
+		limit := InFlight(64).Adaptive()
+		b := Must(NewBucket("api", PerSecond(1000), limit))
+		p := admit(t, b, 1)
+		p.Refused(time.Millisecond)
+		p.Done()
+		for _, c := range []struct {
+			set  Limit
+			want float64
+		}{{limit, 32}, {b.Limits()[1], 32}, {InFlight(50).Adaptive(), 50}, {InFlight(64), 64}} {
+			must(t, b.SetLimits(ctx, PerSecond(2000), c.set))
+			s := states(t, b)[1]
+			errorIf(t, s.Limit.Capacity != c.want || b.Limits()[1] != c.set, "%v: %+v", c.set, s)
+		}
+	})
+	t.Run("An adaptive limit is for a bucket in one process", func(t *testing.T) {
+		_, err := NewSharedBucket(store.NewMemory(), "k", InFlight(64).Adaptive())
+		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "Adaptive is for a bucket in this process") {
+			t.Errorf("shared: %v", err)
+		}
+		b := Must(NewSharedBucket(store.NewMemory(), "k", InFlight(64)))
+		errorIs(t, b.SetLimits(ctx, InFlight(64).Adaptive()), ErrInvalid, "set in a shared bucket")
+	})
 }
 
-// Setting the same limit again keeps what it has learned, and another begins with its own number.
-func TestInFlight_AdaptiveAndSetLimits(t *testing.T) {
-	limit := InFlight(64).Adaptive()
-	b := Must(NewBucket("api", PerSecond(1000), limit))
-	p := admit(t, b, 1)
-	p.Refused(time.Millisecond)
-	p.Done()
-	for _, c := range []struct {
-		set  Limit
-		want float64
-	}{{limit, 32}, {b.Limits()[1], 32}, {InFlight(50).Adaptive(), 50}, {InFlight(64), 64}} {
-		must(t, b.SetLimits(ctx, PerSecond(2000), c.set))
-		s := states(t, b)[1]
-		errorIf(t, s.Limit.Capacity != c.want || b.Limits()[1] != c.set, "%v: %+v", c.set, s)
-	}
-}
-
-// An adaptive limit is for a bucket in one process.
-func TestInFlight_AdaptiveIsForOneProcess(t *testing.T) {
-	_, err := NewSharedBucket(store.NewMemory(), "k", InFlight(64).Adaptive())
-	if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "Adaptive is for a bucket in this process") {
-		t.Errorf("shared: %v", err)
-	}
-	b := Must(NewSharedBucket(store.NewMemory(), "k", InFlight(64)))
-	errorIs(t, b.SetLimits(ctx, InFlight(64).Adaptive()), ErrInvalid, "set in a shared bucket")
-}
-
-// Calls that a store fails keep no slots.
-func TestInFlight_StoreFailureKeepsNoSlot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A request to a store takes a slot for each call that it books, and keeps none.
+func TestInFlight_RequestsKeepNoSlot(t *testing.T) {
+	bubble(t, "Calls that a store fails keep no slots", func(t *testing.T) {
 		s := new(FakeStore)
 		b := Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 1}, InFlight(1)))
 		s.Fail(errors.New("the reply is lost"), true)
@@ -378,11 +360,7 @@ func TestInFlight_StoreFailureKeepsNoSlot(t *testing.T) {
 		p.Done()
 		admit(t, b, 1)
 	})
-}
-
-// A call that was refused because a request had reserved the slot is notified when the request does not use it.
-func TestInFlight_UnusedSlotOfARequestIsReported(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A call that was refused because a request had reserved the slot is notified when the request does not use it", func(t *testing.T) {
 		b := Must(NewSharedBucket(&FakeStore{Way: 10 * time.Millisecond}, "k", Limit{Capacity: 10, LeakRate: 1}, InFlight(1)))
 		p := admit(t, b, 10)
 		p.Done()
@@ -395,22 +373,7 @@ func TestInFlight_UnusedSlotOfARequestIsReported(t *testing.T) {
 		request.Wait()
 		errorIf(t, len(notified) == 0, "no call was notified of the free slot")
 	})
-}
-
-// heldUp returns a store whose replies are held up on their way.
-func heldUp() StoreFunc {
-	var s FakeStore
-	return func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-		r, err := s.Apply(key, op)
-		r.When = time.Now()
-		time.Sleep(300 * time.Millisecond)
-		return r, err
-	}
-}
-
-// A call whose replies come too late has a slot until it gives up. Waiting calls are notified of the end.
-func TestInFlight_CallWithLateRepliesFreesItsSlot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A call whose replies come too late has a slot until it gives up. Waiting calls are notified of the end", func(t *testing.T) {
 		b := Must(NewSharedBucket(heldUp(), "k", Limit{Capacity: 10, LeakRate: 1}, InFlight(1)))
 		var notified atomic.Int64
 		defer b.Waiting(func() { notified.Add(1) })()
@@ -429,11 +392,7 @@ func TestInFlight_CallWithLateRepliesFreesItsSlot(t *testing.T) {
 			t.Errorf("able %v, %v, notified %d times", able, err, notified.Load())
 		}
 	})
-}
-
-// A call whose reply comes too late, and which is refused when it asks again, notifies waiting calls of its units.
-func TestAcquire_LateReplyReportsReturnedUnits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A call whose reply comes too late, and which is refused when it asks again, notifies waiting calls of its units", func(t *testing.T) {
 		b := Must(NewSharedBucket(heldUp(), "k", Limit{Capacity: 1, LeakRate: 1}))
 		notified := 0
 		defer b.Waiting(func() { notified++ })()
@@ -444,12 +403,8 @@ func TestAcquire_LateReplyReportsReturnedUnits(t *testing.T) {
 		requests.Wait()
 		errorIf(t, notified == 0, "no call was notified of the units")
 	})
-}
-
-// A ticket that is booked again takes its slot along, and no second one during its request. Further
-// calls of the request are not booked: they would be in flight without slots.
-func TestInFlight_MoveTakesNoSecondSlot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	// Further calls of the request are not booked: they would be in flight without slots.
+	bubble(t, "A ticket that is booked again takes its slot along, and no second one during its request", func(t *testing.T) {
 		b := Must(NewSharedBucket(&FakeStore{Way: 10 * time.Millisecond}, "k", Limit{Capacity: 1, LeakRate: 1}, InFlight(2)))
 		p := admit(t, b, 1)
 		k := book(t, b, BookRequest{Costs: []Cost{{1}}, Wait: time.Minute})
@@ -471,11 +426,7 @@ func TestInFlight_MoveTakesNoSecondSlot(t *testing.T) {
 		moved.Done()
 		equal(t, inProgress(t, b), 0, "in progress after the end")
 	})
-}
-
-// A ticket is booked again also while there are fewer slots than calls in progress.
-func TestInFlight_MoveNeedsNoFreeSlot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A ticket is booked again also while there are fewer slots than calls in progress", func(t *testing.T) {
 		l := Limit{Capacity: 1, LeakRate: 1}
 		b := Must(NewBucket("k", l, InFlight(2)))
 		p := admit(t, b, 1)
@@ -489,28 +440,22 @@ func TestInFlight_MoveNeedsNoFreeSlot(t *testing.T) {
 		}
 		p.Done()
 	})
-}
-
-// The calls that come after an invalid cost in a booking take no slots.
-func TestInFlight_CostsAfterAnInvalidOneTakeNoSlot(t *testing.T) {
-	var s FakeStore
-	var b *Bucket
-	free := false
-	b = Must(NewSharedBucket(StoreFunc(func(_ context.Context, key string, op *store.Op) (store.Reply, error) {
-		if len(op.Costs) > 0 {
-			used, _ := b.slots().Crowd()
-			free = used == 1
-		}
-		return s.Apply(key, op)
-	}), "key", Limit{Capacity: 10, LeakRate: 1}, InFlight(2)))
-	k := &BookRequest{Costs: []Cost{{1}, {math.NaN()}, {1}}, Wait: time.Hour, Horizon: time.Hour}
-	must(t, b.Book(ctx, k))
-	errorIf(t, len(k.Tickets) != 1 || !free, "%d tickets; another call could start: %v", len(k.Tickets), free)
-}
-
-// Tickets that come back together with a call above a capacity free their slots and their units.
-func TestInFlight_TicketsBesideATooLargeCallFreeSlots(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	t.Run("The calls that come after an invalid cost in a booking take no slots", func(t *testing.T) {
+		var s FakeStore
+		var b *Bucket
+		free := false
+		b = Must(NewSharedBucket(StoreFunc(func(_ context.Context, key string, op *store.Op) (store.Reply, error) {
+			if len(op.Costs) > 0 {
+				used, _ := b.slots().Crowd()
+				free = used == 1
+			}
+			return s.Apply(key, op)
+		}), "key", Limit{Capacity: 10, LeakRate: 1}, InFlight(2)))
+		k := &BookRequest{Costs: []Cost{{1}, {math.NaN()}, {1}}, Wait: time.Hour, Horizon: time.Hour}
+		must(t, b.Book(ctx, k))
+		errorIf(t, len(k.Tickets) != 1 || !free, "%d tickets; another call could start: %v", len(k.Tickets), free)
+	})
+	bubble(t, "Tickets that come back together with a call above a capacity free their slots and their units", func(t *testing.T) {
 		b := Must(NewSharedBucket(new(FakeStore), "k", Limit{Capacity: 10, LeakRate: 1}, InFlight(2)))
 		k := book(t, b, BookRequest{Costs: []Cost{{5}, {5}}, Wait: time.Hour, Horizon: time.Hour})
 		k.Unused, k.Costs = k.Tickets, []Cost{{11}}
@@ -521,11 +466,7 @@ func TestInFlight_TicketsBesideATooLargeCallFreeSlots(t *testing.T) {
 			t.Errorf("%v units and %v in progress, want none", s[0].Level, s[1].Level)
 		}
 	})
-}
-
-// The calls of other processes count by the limit of the reply that says so, and not by the one that follows.
-func TestInFlight_StateOfANewLimitCountsNoSlotTwice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "The calls of other processes count by the limit of the reply that says so, and not by the one that follows", func(t *testing.T) {
 		s, l := new(FakeStore), Limit{Capacity: 10, LeakRate: 1}
 		old := Must(NewSharedBucket(StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 			op.Age += time.Hour
@@ -536,4 +477,15 @@ func TestInFlight_StateOfANewLimitCountsNoSlotTwice(t *testing.T) {
 		equal(t, inProgress(t, Must(NewSharedBucket(s, "k", l, InFlight(5)))), 1, "calls in progress")
 		p.Done()
 	})
+}
+
+// heldUp returns a store whose replies are held up on their way.
+func heldUp() StoreFunc {
+	var s FakeStore
+	return func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+		r, err := s.Apply(key, op)
+		r.When = time.Now()
+		time.Sleep(300 * time.Millisecond)
+		return r, err
+	}
 }

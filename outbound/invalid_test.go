@@ -96,20 +96,16 @@ func TestBucket_InvalidCostChangesNothing(t *testing.T) {
 	}
 }
 
-// A cost that is too small for a float to add still counts, as a billionth of the capacity.
-func TestCost_DenormalIsCharged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// Numbers at the edge, and any keys, do no harm.
+func TestBucket_OddNumbersAndKeys(t *testing.T) {
+	bubble(t, "A cost that is too small for a float to add still counts, as a billionth of the capacity", func(t *testing.T) {
 		for _, b := range []*Bucket{Must(NewBucket("fast", Limit{Capacity: 1e9, LeakRate: 1})), Must(NewBucket("two", Limit{Capacity: 1e9, LeakRate: 1}, Limit{Capacity: 1e9, LeakRate: 1, Unit: 1}))} {
 			admit(t, b, denormal)
 			n := level(t, b, 0)
 			errorIf(t, math.Abs(n-1) > 1e-6, "level %v, want 1", n)
 		}
 	})
-}
-
-// Fillup takes any finite cost, and its state is never above the capacity.
-func TestFillup_TakesAnyFiniteCost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "Fillup takes any finite cost, and its state is never above the capacity", func(t *testing.T) {
 		for name, b := range buckets(t) {
 			for _, n := range append([]float64{0, denormal, 10}, huge...) {
 				if s, err := b.Fillup(ctx, Cost{n, n, n, n}); err != nil || !(s.Level <= s.Limit.Capacity+1e-5) {
@@ -119,25 +115,7 @@ func TestFillup_TakesAnyFiniteCost(t *testing.T) {
 			states(t, b)
 		}
 	})
-}
-
-// A negative duration, or a hold of none, is an error and changes nothing.
-func TestBucket_InvalidDurationChangesNothing(t *testing.T) {
-	refuses(t, "Hold(0)", ErrInvalid, func(b *Bucket) error { return b.Hold(ctx, 0) })
-	for _, d := range noSpans {
-		refuses(t, fmt.Sprintf("Hold(%d)", d), ErrInvalid, func(b *Bucket) error { return b.Hold(ctx, d) })
-		for field, k := range map[string]BookRequest{"Wait": {Wait: d}, "Horizon": {Horizon: d}, "After": {After: d}} {
-			refuses(t, fmt.Sprintf("Book, %s %d", field, d), ErrInvalid, func(b *Bucket) error {
-				k.Costs = []Cost{{1}}
-				return b.Book(ctx, &k)
-			})
-		}
-	}
-}
-
-// A permit ignores invalid numbers and durations.
-func TestPermit_IgnoresInvalidNumbers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A permit ignores invalid numbers and durations", func(t *testing.T) {
 		for name, b := range buckets(t) {
 			if name == "held" {
 				continue
@@ -162,11 +140,7 @@ func TestPermit_IgnoresInvalidNumbers(t *testing.T) {
 			}
 		}
 	})
-}
-
-// The longest durations overflow nothing.
-func TestBucket_LongestDurationsDoNotOverflow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "The longest durations overflow nothing", func(t *testing.T) {
 		for name, b := range buckets(t) {
 			p, _ := b.Acquire(ctx, Cost{1, 1})
 			for range 3 {
@@ -194,6 +168,46 @@ func TestBucket_LongestDurationsDoNotOverflow(t *testing.T) {
 			states(t, b)
 		}
 	})
+	bubble(t, "A Memory drops keys that equal new ones, and keeps those in use", func(t *testing.T) {
+		store := store.NewMemory()
+		debtor := Must(NewSharedBucket(store, "debtor", PerHour(1)))
+		for i := range 200 {
+			_, err := debtor.Acquire(ctx, Cost{1})
+			fatalIf(t, (err == nil) != (i == 0), "call %d: %v", i, err)
+			admit(t, Must(NewSharedBucket(store, fmt.Sprint(i), PerSecond(1))), 1)
+		}
+		time.Sleep(2 * time.Hour)
+		for i := range 200 {
+			admit(t, Must(NewSharedBucket(store, fmt.Sprint("new ", i), PerSecond(1))), 1)
+		}
+		n := store.Len()
+		errorIf(t, n > 250, "%d keys are kept, 200 of them in use", n)
+	})
+	bubble(t, "Any string is a key, and errors show little of it", func(t *testing.T) {
+		store, limit := store.NewMemory(), Limit{Capacity: 1, LeakRate: 1}
+		for _, key := range []string{"", "\x00", "a\x00b", "\xff\xfe\xc0", "*?[]{}", "a\nb", strings.Repeat("k", 10<<20)} {
+			for _, b := range []*Bucket{Must(NewBucket(key, limit)), Must(NewSharedBucket(store, key, limit))} {
+				admit(t, b, 1)
+				if text := refused(t, b, Cost{1}).Error(); b.Key() != key || len(text) > 600 || strings.ContainsAny(text, "\x00\n") {
+					t.Errorf("a key of %d bytes: %.99v", len(key), text)
+				}
+			}
+		}
+	})
+}
+
+// A negative duration, or a hold of none, is an error and changes nothing.
+func TestBucket_InvalidDurationChangesNothing(t *testing.T) {
+	refuses(t, "Hold(0)", ErrInvalid, func(b *Bucket) error { return b.Hold(ctx, 0) })
+	for _, d := range noSpans {
+		refuses(t, fmt.Sprintf("Hold(%d)", d), ErrInvalid, func(b *Bucket) error { return b.Hold(ctx, d) })
+		for field, k := range map[string]BookRequest{"Wait": {Wait: d}, "Horizon": {Horizon: d}, "After": {After: d}} {
+			refuses(t, fmt.Sprintf("Book, %s %d", field, d), ErrInvalid, func(b *Bucket) error {
+				k.Costs = []Cost{{1}}
+				return b.Book(ctx, &k)
+			})
+		}
+	}
 }
 
 // An invalid limit is refused wherever limits are given, and changes nothing.
@@ -253,38 +267,4 @@ func TestLimit_ExtremesAdmitTheirCapacityOnce(t *testing.T) {
 			states(t, b)
 		})
 	}
-}
-
-// A Memory drops keys that equal new ones, and keeps those in use.
-func TestMemory_KeepsUsedKeysAmongMany(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := store.NewMemory()
-		debtor := Must(NewSharedBucket(store, "debtor", PerHour(1)))
-		for i := range 200 {
-			_, err := debtor.Acquire(ctx, Cost{1})
-			fatalIf(t, (err == nil) != (i == 0), "call %d: %v", i, err)
-			admit(t, Must(NewSharedBucket(store, fmt.Sprint(i), PerSecond(1))), 1)
-		}
-		time.Sleep(2 * time.Hour)
-		for i := range 200 {
-			admit(t, Must(NewSharedBucket(store, fmt.Sprint("new ", i), PerSecond(1))), 1)
-		}
-		n := store.Len()
-		errorIf(t, n > 250, "%d keys are kept, 200 of them in use", n)
-	})
-}
-
-// Any string is a key, and errors show little of it.
-func TestBucket_AnyKeyWorks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, limit := store.NewMemory(), Limit{Capacity: 1, LeakRate: 1}
-		for _, key := range []string{"", "\x00", "a\x00b", "\xff\xfe\xc0", "*?[]{}", "a\nb", strings.Repeat("k", 10<<20)} {
-			for _, b := range []*Bucket{Must(NewBucket(key, limit)), Must(NewSharedBucket(store, key, limit))} {
-				admit(t, b, 1)
-				if text := refused(t, b, Cost{1}).Error(); b.Key() != key || len(text) > 600 || strings.ContainsAny(text, "\x00\n") {
-					t.Errorf("a key of %d bytes: %.99v", len(key), text)
-				}
-			}
-		}
-	})
 }

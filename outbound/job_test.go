@@ -8,7 +8,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -61,9 +60,9 @@ func TestDo_RunsTheJobOnceAndEndsThePermit(t *testing.T) {
 	equal(t, c.done, 4, "permits that have ended")
 }
 
-// A refused job does not run, and its error says when to retry.
-func TestWrap_RefusedJobDoesNotRun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A wrapped job runs when its call is admitted.
+func TestWrap(t *testing.T) {
+	bubble(t, "A refused job does not run, and its error says when to retry", func(t *testing.T) {
 		b := Must(NewBucket("jobs", Limit{Capacity: 1, LeakRate: 2}))
 		ran := 0
 		job := Wrap(b, Cost{1}, func(_ context.Context, n int) error { ran += n; return nil })
@@ -73,6 +72,14 @@ func TestWrap_RefusedJobDoesNotRun(t *testing.T) {
 		time.Sleep(full.RetryAfter)
 		must(t, job(ctx, 9))
 		errorIf(t, ran != 14, "the jobs that ran add up to %d, want 14", ran)
+	})
+	t.Run("A wrapped job takes the cost that its cost function returns for the payload", func(t *testing.T) {
+		b := Must(NewBucket("rows", Limit{Capacity: 10, LeakRate: 1e-6}))
+		insert := Wrap(b, func(rows []int) Cost { return Cost{float64(len(rows))} }, func(context.Context, []int) error { return nil })
+		must(t, insert(ctx, make([]int, 7)))
+		err := insert(ctx, make([]int, 4))
+		errorIf(t, !errors.Is(err, ErrThrottled), "7 + 4 rows of 10: %v, want a refusal", err)
+		must(t, insert(ctx, make([]int, 3)))
 	})
 }
 
@@ -134,16 +141,6 @@ func TestDo_BadArgumentsChargeNothing(t *testing.T) {
 	cancel()
 	equal(t, Do(done, b, Cost{1}, job), context.Canceled, "Do, after its ctx")
 	equal(t, level(t, b, 0), 0, "charged")
-}
-
-// A wrapped job takes the cost that its cost function returns for the payload.
-func TestWrap_CostByPayload(t *testing.T) {
-	b := Must(NewBucket("rows", Limit{Capacity: 10, LeakRate: 1e-6}))
-	insert := Wrap(b, func(rows []int) Cost { return Cost{float64(len(rows))} }, func(context.Context, []int) error { return nil })
-	must(t, insert(ctx, make([]int, 7)))
-	err := insert(ctx, make([]int, 4))
-	errorIf(t, !errors.Is(err, ErrThrottled), "7 + 4 rows of 10: %v, want a refusal", err)
-	must(t, insert(ctx, make([]int, 3)))
 }
 
 // The requests of a job may run in parallel: one ends while the next is admitted.

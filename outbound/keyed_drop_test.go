@@ -19,9 +19,9 @@ func noRoom(t *testing.T, l Limiter, when string) {
 	errorIs(t, errOf(l.Acquire(ctx, Cost{1})), ErrFull, "%s", when)
 }
 
-// A limiter is dropped when it is idle and no permit is in use.
-func TestKeyed_DropsIdleLimiters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A limiter is dropped when it is of no more use, and not before.
+func TestKeyed_DropsOnlyIdleLimiters(t *testing.T) {
+	bubble(t, "A limiter is dropped when it is idle and no permit is in use", func(t *testing.T) {
 		made := 0
 		k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) { made++; return perTenant(key) }}
 		first := k.For("a")
@@ -36,6 +36,88 @@ func TestKeyed_DropsIdleLimiters(t *testing.T) {
 		time.Sleep(time.Second)
 		mustAcquire(t, first).Done() // a handle outlives its limiter
 		errorIf(t, k.Len() != 1 || made != 3, "%d limiters, %d made, want 1 of 3", k.Len(), made)
+	})
+	bubble(t, "Idle limiters stay for a minute, and are dropped by the calls of other keys", func(t *testing.T) {
+		k := &Keyed[int]{New: func(i int) (Limiter, error) { return perTenant(strconv.Itoa(i)) }}
+		for i := range 1000 {
+			mustAcquire(t, k.For(i)).Done()
+			time.Sleep(time.Second / 20)
+		}
+		errorIf(t, k.Len() != 1000, "%d limiters within a minute, want 1000", k.Len())
+		time.Sleep(2 * time.Minute)
+		for i := range 1000 {
+			mustAcquire(t, k.For(-i)).Done()
+		}
+		errorIf(t, k.Len() > 1200, "%d limiters: idle ones stay", k.Len())
+	})
+	bubble(t, "A limiter without the method Idle is kept", func(t *testing.T) {
+		k := &Keyed[int]{Max: 3, New: func(int) (Limiter, error) {
+			return limiterFunc(func(context.Context, Cost) (Permit, error) { return Permit{}, nil }), nil
+		}}
+		for i := range 3 {
+			mustAcquire(t, k.For(i)).Done()
+		}
+		time.Sleep(24 * time.Hour)
+		noRoom(t, k.For(3), "fourth key")
+	})
+	// It is dropped when that has ended, also by a panic.
+	t.Run("A limiter is not dropped while a call is in its Acquire, or Use in its function", func(t *testing.T) {
+		var k *Keyed[string]
+		full := func() { noRoom(t, k.For("other"), "another key") }
+		acquire := full
+		k = &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) {
+			if key == "other" {
+				return Unlimited{}, nil
+			}
+			return &numbered{acquire: acquire}, nil
+		}}
+		p := mustAcquire(t, k.For("key"))
+		full()
+		p.Done()
+		mustAcquire(t, k.For("other")).Done()
+		must(t, k.Use("key", func(Limiter) error { full(); return nil }))
+		mustAcquire(t, k.For("other")).Done()
+		acquire = func() { panic("acquire") }
+		ending(func() { _, _ = k.Acquire(ctx, "key", Cost{1}) })
+		mustAcquire(t, k.For("other")).Done()
+	})
+	// One around a bucket of its own stays until then, too.
+	bubble(t, "Limiters of many keys around one busy bucket are dropped, and the last one stays until the bucket is idle", func(t *testing.T) {
+		made := 0
+		var all *Bucket
+		k := &Keyed[string]{Max: 2, New: func(key string) (Limiter, error) {
+			b := Must(NewBucket(key, PerHour(3).Burst(3)))
+			if key[0] == 's' { // all is made for the first key, and only their limiters have it
+				if made++; made == 1 {
+					all = b
+				}
+				b = all
+			}
+			return Observe(lined{b}, key, func(context.Context, Event) {}), nil
+		}}
+		mustAcquire(t, k.For("s1")).Done()
+		mustAcquire(t, k.For("s2")).Done()
+		time.Sleep(time.Second)
+		mustAcquire(t, k.For("own")).Done() // in the place of one of both
+		if k.Len() != 2 || all.keys.Load() != 1 || all.Idle() {
+			t.Errorf("%d limiters, %d around the bucket, idle %v", k.Len(), all.keys.Load(), all.Idle())
+		}
+		time.Sleep(10 * time.Minute)
+		noRoom(t, k.For("other"), "while both buckets are busy")
+		time.Sleep(time.Hour)
+		mustAcquire(t, k.For("other")).Done()
+	})
+	bubble(t, "What a tenant has spent of a day is kept until the day is over, however long no call comes. Then its limiter is dropped", func(t *testing.T) {
+		k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) { return NewBucket(key, Daily(2, time.UTC)) }}
+		until(t, "2024-02-29T06:00:00Z")
+		mustAcquire(t, k.For("a")).Done()
+		mustAcquire(t, k.For("a")).Done()
+		until(t, "2024-02-29T23:59:00Z")
+		noRoom(t, k.For("b"), "before midnight")
+		refused(t, k.For("a"), Cost{1}) // the third of a day
+		until(t, "2024-03-01T00:00:01Z")
+		mustAcquire(t, k.For("b")).Done()
+		errorIf(t, k.Len() != 1, "%d limiters", k.Len())
 	})
 }
 
@@ -63,37 +145,6 @@ func TestKeyed_ForgottenDoneKeepsALimiterFiveMinutes(t *testing.T) {
 	}
 }
 
-// Idle limiters stay for a minute, and are dropped by the calls of other keys.
-func TestKeyed_IdleLimitersLingerAMinute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := &Keyed[int]{New: func(i int) (Limiter, error) { return perTenant(strconv.Itoa(i)) }}
-		for i := range 1000 {
-			mustAcquire(t, k.For(i)).Done()
-			time.Sleep(time.Second / 20)
-		}
-		errorIf(t, k.Len() != 1000, "%d limiters within a minute, want 1000", k.Len())
-		time.Sleep(2 * time.Minute)
-		for i := range 1000 {
-			mustAcquire(t, k.For(-i)).Done()
-		}
-		errorIf(t, k.Len() > 1200, "%d limiters: idle ones stay", k.Len())
-	})
-}
-
-// A limiter without the method Idle is kept.
-func TestKeyed_LimiterWithoutIdleIsKept(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := &Keyed[int]{Max: 3, New: func(int) (Limiter, error) {
-			return limiterFunc(func(context.Context, Cost) (Permit, error) { return Permit{}, nil }), nil
-		}}
-		for i := range 3 {
-			mustAcquire(t, k.For(i)).Done()
-		}
-		time.Sleep(24 * time.Hour)
-		noRoom(t, k.For(3), "fourth key")
-	})
-}
-
 // numbered is a limiter that is always idle. Its permits know it.
 type numbered struct {
 	acquire func()
@@ -109,29 +160,6 @@ func (n *numbered) Acquire(ctx context.Context, _ Cost) (Permit, error) {
 	return NewPermit(n), ctx.Err()
 }
 
-// A limiter is not dropped while a call is in its Acquire, or Use in its function. It is dropped when
-// that has ended, also by a panic.
-func TestKeyed_LimiterOfACallInAcquireIsKept(t *testing.T) {
-	var k *Keyed[string]
-	full := func() { noRoom(t, k.For("other"), "another key") }
-	acquire := full
-	k = &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) {
-		if key == "other" {
-			return Unlimited{}, nil
-		}
-		return &numbered{acquire: acquire}, nil
-	}}
-	p := mustAcquire(t, k.For("key"))
-	full()
-	p.Done()
-	mustAcquire(t, k.For("other")).Done()
-	must(t, k.Use("key", func(Limiter) error { full(); return nil }))
-	mustAcquire(t, k.For("other")).Done()
-	acquire = func() { panic("acquire") }
-	ending(func() { _, _ = k.Acquire(ctx, "key", Cost{1}) })
-	mustAcquire(t, k.For("other")).Done()
-}
-
 // lined is a limiter without calls of its own around a bucket, as a queue is.
 type lined struct{ bucket *Bucket }
 
@@ -141,36 +169,6 @@ func (w lined) Idle() bool { return w.bucket.Idle() }
 
 func (w lined) Acquire(ctx context.Context, c Cost) (Permit, error) {
 	return w.bucket.Acquire(ctx, c)
-}
-
-// Limiters of many keys around one busy bucket are dropped, and the last one stays until the
-// bucket is idle. One around a bucket of its own stays until then, too.
-func TestKeyed_LastLimiterKeepsABusyBucket(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		made := 0
-		var all *Bucket
-		k := &Keyed[string]{Max: 2, New: func(key string) (Limiter, error) {
-			b := Must(NewBucket(key, PerHour(3).Burst(3)))
-			if key[0] == 's' { // all is made for the first key, and only their limiters have it
-				if made++; made == 1 {
-					all = b
-				}
-				b = all
-			}
-			return Observe(lined{b}, key, func(context.Context, Event) {}), nil
-		}}
-		mustAcquire(t, k.For("s1")).Done()
-		mustAcquire(t, k.For("s2")).Done()
-		time.Sleep(time.Second)
-		mustAcquire(t, k.For("own")).Done() // in the place of one of both
-		if k.Len() != 2 || all.keys.Load() != 1 || all.Idle() {
-			t.Errorf("%d limiters, %d around the bucket, idle %v", k.Len(), all.keys.Load(), all.Idle())
-		}
-		time.Sleep(10 * time.Minute)
-		noRoom(t, k.For("other"), "while both buckets are busy")
-		time.Sleep(time.Hour)
-		mustAcquire(t, k.For("other")).Done()
-	})
 }
 
 // Two limiters of one key never have permits in use at the same time, though idle ones are dropped at
@@ -251,22 +249,5 @@ func TestKeyed_KeysKeepTheirLimitsWhileOthersCome(t *testing.T) {
 		all.Wait()
 		errorIf(t, made.Load() < 10*keys,
 			"only %d limiters were made for %d keys: nothing was tested", made.Load(), keys)
-	})
-}
-
-// What a tenant has spent of a day is kept until the day is over, however long no call comes. Then its
-// limiter is dropped.
-func TestKeyed_DayIsKeptUntilMidnight(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) { return NewBucket(key, Daily(2, time.UTC)) }}
-		until(t, "2024-02-29T06:00:00Z")
-		mustAcquire(t, k.For("a")).Done()
-		mustAcquire(t, k.For("a")).Done()
-		until(t, "2024-02-29T23:59:00Z")
-		noRoom(t, k.For("b"), "before midnight")
-		refused(t, k.For("a"), Cost{1}) // the third of a day
-		until(t, "2024-03-01T00:00:01Z")
-		mustAcquire(t, k.For("b")).Done()
-		errorIf(t, k.Len() != 1, "%d limiters", k.Len())
 	})
 }

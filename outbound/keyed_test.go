@@ -22,66 +22,154 @@ import (
 
 func unlimited[K any](K) (Limiter, error) { return Unlimited{}, nil }
 
-// Each key has a limiter of its own. Keys are compared as Go compares them, whatever their type.
-func TestKeyed_EachKeyHasItsLimiter(t *testing.T) {
-	keys := &Keyed[string]{New: func(key string) (Limiter, error) { return NewBucket(key, PerHour(1)) }}
-	named := &Keyed[string]{New: func(string) (Limiter, error) { return NewBucket("one name", PerHour(1)) }}
-	numbers := &Keyed[int]{New: func(int) (Limiter, error) { return NewBucket("7", PerHour(1)) }}
-	any7 := &Keyed[any]{New: func(key any) (Limiter, error) { return NewBucket(fmt.Sprint(key), PerHour(1)) }}
-	once := func(l Limiter, key string) {
-		mustAcquire(t, l).Done()
-		equal(t, refused(t, l, Cost{1}).Key, key, "the key of the second call of %q", key)
-	}
-	for _, key := range []string{"a", "b", "", "a\x00", "\xff"} {
-		once(keys.For(key), key)
-	}
-	for i := range 100 {
-		once(named.For(strconv.Itoa(i)), "one name")
-		once(numbers.For(i), "7")
-		once(any7.For(i), strconv.Itoa(i))
-		once(any7.For(strconv.Itoa(i)), strconv.Itoa(i))
-	}
-	equal(t, [4]int{keys.Len(), named.Len(), numbers.Len(), any7.Len()}, [4]int{5, 100, 100, 200}, "the limiters")
-}
-
-// Concurrent first calls of a key get one limiter.
-func TestKeyed_ConcurrentFirstCallsShareALimiter(t *testing.T) {
-	for range 50 {
-		k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) {
-			runtime.Gosched()
-			return NewBucket(key, PerHour(1))
-		}}
-		var admitted atomic.Int32
-		var all sync.WaitGroup
-		for range 16 {
-			all.Go(func() {
-				switch _, err := k.Acquire(ctx, "key", Cost{1}); {
-				case err == nil:
-					admitted.Add(1)
-				case errors.Is(err, ErrFull) || !errors.Is(err, ErrThrottled):
-					t.Error(err)
-				}
-			})
+// A key has one limiter, and a call of it an error if that cannot be made.
+func TestKeyed_Limiters(t *testing.T) {
+	t.Run("Each key has a limiter of its own. Keys are compared as Go compares them, whatever their type", func(t *testing.T) {
+		keys := &Keyed[string]{New: func(key string) (Limiter, error) { return NewBucket(key, PerHour(1)) }}
+		named := &Keyed[string]{New: func(string) (Limiter, error) { return NewBucket("one name", PerHour(1)) }}
+		numbers := &Keyed[int]{New: func(int) (Limiter, error) { return NewBucket("7", PerHour(1)) }}
+		any7 := &Keyed[any]{New: func(key any) (Limiter, error) { return NewBucket(fmt.Sprint(key), PerHour(1)) }}
+		once := func(l Limiter, key string) {
+			mustAcquire(t, l).Done()
+			equal(t, refused(t, l, Cost{1}).Key, key, "the key of the second call of %q", key)
 		}
-		all.Wait()
-		fatalIf(t, admitted.Load() != 1 || k.Len() != 1,
-			"%d admitted, %d limiters, want 1 and 1", admitted.Load(), k.Len())
-	}
-}
-
-// Calls of a new key are refused when all limiters are in use, or go to Overflow.
-func TestKeyed_FullRefusesOrOverflows(t *testing.T) {
-	k := &Keyed[string]{New: perTenant, Max: 2}
-	defer mustAcquire(t, k.For("a")).Done()
-	defer mustAcquire(t, k.For("b")).Done()
-	full := refused(t, k.For("c"), Cost{1})
-	if !errors.Is(full, ErrFull) || full.RetryAfter != 0 || full.Error() != "outbound: rate limited: too many keys: 2 are in use" {
-		t.Errorf("without Overflow: %v", full)
-	}
-	k.Overflow = Must(NewBucket("overflow", PerHour(1)))
-	mustAcquire(t, k.For("c")).Done()
-	full = refused(t, k.For("d"), Cost{1})
-	errorIf(t, full.Key != "overflow" || k.Len() != 2, "second key beyond Max, with %d limiters: %v", k.Len(), full)
+		for _, key := range []string{"a", "b", "", "a\x00", "\xff"} {
+			once(keys.For(key), key)
+		}
+		for i := range 100 {
+			once(named.For(strconv.Itoa(i)), "one name")
+			once(numbers.For(i), "7")
+			once(any7.For(i), strconv.Itoa(i))
+			once(any7.For(strconv.Itoa(i)), strconv.Itoa(i))
+		}
+		equal(t, [4]int{keys.Len(), named.Len(), numbers.Len(), any7.Len()}, [4]int{5, 100, 100, 200}, "the limiters")
+	})
+	t.Run("Concurrent first calls of a key get one limiter", func(t *testing.T) {
+		for range 50 {
+			k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) {
+				runtime.Gosched()
+				return NewBucket(key, PerHour(1))
+			}}
+			var admitted atomic.Int32
+			var all sync.WaitGroup
+			for range 16 {
+				all.Go(func() {
+					switch _, err := k.Acquire(ctx, "key", Cost{1}); {
+					case err == nil:
+						admitted.Add(1)
+					case errors.Is(err, ErrFull) || !errors.Is(err, ErrThrottled):
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			fatalIf(t, admitted.Load() != 1 || k.Len() != 1,
+				"%d admitted, %d limiters, want 1 and 1", admitted.Load(), k.Len())
+		}
+	})
+	t.Run("Calls of a new key are refused when all limiters are in use, or go to Overflow", func(t *testing.T) {
+		k := &Keyed[string]{New: perTenant, Max: 2}
+		defer mustAcquire(t, k.For("a")).Done()
+		defer mustAcquire(t, k.For("b")).Done()
+		full := refused(t, k.For("c"), Cost{1})
+		if !errors.Is(full, ErrFull) || full.RetryAfter != 0 || full.Error() != "outbound: rate limited: too many keys: 2 are in use" {
+			t.Errorf("without Overflow: %v", full)
+		}
+		k.Overflow = Must(NewBucket("overflow", PerHour(1)))
+		mustAcquire(t, k.For("c")).Done()
+		full = refused(t, k.For("d"), Cost{1})
+		errorIf(t, full.Key != "overflow" || k.Len() != 2, "second key beyond Max, with %d limiters: %v", k.Len(), full)
+	})
+	t.Run("A key that does not equal itself is an error, also inside of a struct", func(t *testing.T) {
+		floats := &Keyed[float64]{New: unlimited[float64], Overflow: Unlimited{}}
+		type pair struct {
+			name string
+			x    float64
+		}
+		pairs := &Keyed[pair]{New: unlimited[pair]}
+		for _, l := range []Limiter{floats.For(math.NaN()), pairs.For(pair{"secret", math.NaN()})} {
+			_, err := l.Acquire(ctx, Cost{1})
+			errorIf(t, !errors.Is(err, ErrInvalid) || errors.Is(err, ErrThrottled), "NaN: %v", err)
+		}
+		mustAcquire(t, floats.For(math.Copysign(0, -1))).Done()
+		mustAcquire(t, floats.For(0)).Done()
+		mustAcquire(t, floats.For(math.Inf(1))).Done()
+		errorIf(t, floats.Len() != 2 || pairs.Len() != 0, "%d and %d limiters, want 2 and 0", floats.Len(), pairs.Len())
+	})
+	t.Run("A New that fails is an error, and keeps no limiter", func(t *testing.T) {
+		failed := errors.New("failed")
+		var none *Bucket
+		for what, c := range map[string]struct {
+			keyed *Keyed[string]
+			want  error
+		}{
+			"nil Keyed":    {nil, ErrInvalid},
+			"nil New":      {&Keyed[string]{}, ErrInvalid},
+			"error":        {&Keyed[string]{New: func(string) (Limiter, error) { return Unlimited{}, failed }}, failed},
+			"nil Limiter":  {&Keyed[string]{New: func(string) (Limiter, error) { return nil, nil }}, ErrInvalid},
+			"nil Bucket":   {&Keyed[string]{New: func(string) (Limiter, error) { return none, nil }}, ErrInvalid},
+			"negative Max": {&Keyed[string]{New: perTenant, Max: -1, Overflow: Unlimited{}}, ErrInvalid},
+			"bad limit":    {&Keyed[string]{New: func(k string) (Limiter, error) { return NewBucket(k, PerSecond(-1)) }}, ErrInvalid},
+		} {
+			for range 2 {
+				_, err := c.keyed.For("key").Acquire(ctx, Cost{1})
+				errorIf(t, !errors.Is(err, c.want) || errors.Is(err, ErrThrottled), "%s: %v, want %v", what, err, c.want)
+			}
+			errorIf(t, c.keyed.Len() != 0, "%s: %d limiters", what, c.keyed.Len())
+		}
+	})
+	t.Run("A panic of New reaches the caller, and the next call makes the limiter, unless its ctx has ended", func(t *testing.T) {
+		ready := false
+		k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) {
+			if !ready {
+				panic("new")
+			}
+			return perTenant(key)
+		}}
+		func() {
+			defer func() { equal[any](t, recover(), "new", "the panic") }()
+			_, _ = k.For("key").Acquire(ctx, Cost{1})
+		}()
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		equal(t, errOf(k.For("key").Acquire(ended, Cost{1})), context.Canceled, "the error of a call that has ended")
+		equal(t, k.Len(), 0, "limiters")
+		ready = true
+		mustAcquire(t, k.For("key")).Done()
+	})
+	bubble(t, "A permit of a Keyed inside of a Keyed keeps the limiters of both", func(t *testing.T) {
+		inner := &Keyed[string]{Max: 1, New: perTenant}
+		outer := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) { return inner.For(key), nil }}
+		p := mustAcquire(t, outer.For("a"))
+		time.Sleep(time.Minute)
+		for _, k := range []*Keyed[string]{inner, outer} {
+			noRoom(t, k.For("b"), "while the permit is in use")
+		}
+		p.Done()
+		mustAcquire(t, outer.For("b")).Done()
+		time.Sleep(time.Second)
+		mustAcquire(t, inner.For("c")).Done()
+	})
+	bubble(t, "One bucket may serve many keys, also when their limiters are dropped", func(t *testing.T) {
+		plan := Must(NewBucket("plan", Limit{Capacity: 1, LeakRate: 10}))
+		k := &Keyed[int]{Max: 2, New: func(int) (Limiter, error) { return plan, nil }}
+		for i := range 50 {
+			p := mustAcquire(t, k.For(i))
+			refused(t, k.For(i-1), Cost{1})
+			p.Done()
+			time.Sleep(time.Second)
+		}
+		equal(t, int(plan.keys.Load()), k.Len(), "limiters are counted")
+	})
+	t.Run("A call of a known key allocates nothing, and a Keyed without a Label passes errors on without an allocation", func(t *testing.T) {
+		known, fails := &Keyed[string]{New: fast}, failing(&ThrottledError{Key: "key"}, nil)
+		mustAcquire(t, known.For("key")).Done()
+		equal(t, testing.AllocsPerRun(1000, func() {
+			p, _ := known.Acquire(ctx, "key", Cost{1})
+			p.Done()
+			_, _ = fails.Acquire(ctx, "key", Cost{1})
+		}), 0, "allocations")
+	})
 }
 
 // There are never more limiters than Max, however many keys come.
@@ -113,101 +201,6 @@ func TestKeyed_ManyNewKeysStayWithinMax(t *testing.T) {
 	errorIf(t, busy.Len() != 100, "%d busy limiters, want 100", busy.Len())
 }
 
-// A key that does not equal itself is an error, also inside of a struct.
-func TestKeyed_NaNIsRefused(t *testing.T) {
-	floats := &Keyed[float64]{New: unlimited[float64], Overflow: Unlimited{}}
-	type pair struct {
-		name string
-		x    float64
-	}
-	pairs := &Keyed[pair]{New: unlimited[pair]}
-	for _, l := range []Limiter{floats.For(math.NaN()), pairs.For(pair{"secret", math.NaN()})} {
-		_, err := l.Acquire(ctx, Cost{1})
-		errorIf(t, !errors.Is(err, ErrInvalid) || errors.Is(err, ErrThrottled), "NaN: %v", err)
-	}
-	mustAcquire(t, floats.For(math.Copysign(0, -1))).Done()
-	mustAcquire(t, floats.For(0)).Done()
-	mustAcquire(t, floats.For(math.Inf(1))).Done()
-	errorIf(t, floats.Len() != 2 || pairs.Len() != 0, "%d and %d limiters, want 2 and 0", floats.Len(), pairs.Len())
-}
-
-// A New that fails is an error, and keeps no limiter.
-func TestKeyed_FailedNewKeepsNothing(t *testing.T) {
-	failed := errors.New("failed")
-	var none *Bucket
-	for what, c := range map[string]struct {
-		keyed *Keyed[string]
-		want  error
-	}{
-		"nil Keyed":    {nil, ErrInvalid},
-		"nil New":      {&Keyed[string]{}, ErrInvalid},
-		"error":        {&Keyed[string]{New: func(string) (Limiter, error) { return Unlimited{}, failed }}, failed},
-		"nil Limiter":  {&Keyed[string]{New: func(string) (Limiter, error) { return nil, nil }}, ErrInvalid},
-		"nil Bucket":   {&Keyed[string]{New: func(string) (Limiter, error) { return none, nil }}, ErrInvalid},
-		"negative Max": {&Keyed[string]{New: perTenant, Max: -1, Overflow: Unlimited{}}, ErrInvalid},
-		"bad limit":    {&Keyed[string]{New: func(k string) (Limiter, error) { return NewBucket(k, PerSecond(-1)) }}, ErrInvalid},
-	} {
-		for range 2 {
-			_, err := c.keyed.For("key").Acquire(ctx, Cost{1})
-			errorIf(t, !errors.Is(err, c.want) || errors.Is(err, ErrThrottled), "%s: %v, want %v", what, err, c.want)
-		}
-		errorIf(t, c.keyed.Len() != 0, "%s: %d limiters", what, c.keyed.Len())
-	}
-}
-
-// A panic of New reaches the caller, and the next call makes the limiter, unless its ctx has ended.
-func TestKeyed_PanicInNewGoesOn(t *testing.T) {
-	ready := false
-	k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) {
-		if !ready {
-			panic("new")
-		}
-		return perTenant(key)
-	}}
-	func() {
-		defer func() { equal[any](t, recover(), "new", "the panic") }()
-		_, _ = k.For("key").Acquire(ctx, Cost{1})
-	}()
-	ended, cancel := context.WithCancel(ctx)
-	cancel()
-	equal(t, errOf(k.For("key").Acquire(ended, Cost{1})), context.Canceled, "the error of a call that has ended")
-	equal(t, k.Len(), 0, "limiters")
-	ready = true
-	mustAcquire(t, k.For("key")).Done()
-}
-
-// A permit of a Keyed inside of a Keyed keeps the limiters of both.
-func TestKeyed_NestedCountsPermitsInBoth(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		inner := &Keyed[string]{Max: 1, New: perTenant}
-		outer := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) { return inner.For(key), nil }}
-		p := mustAcquire(t, outer.For("a"))
-		time.Sleep(time.Minute)
-		for _, k := range []*Keyed[string]{inner, outer} {
-			noRoom(t, k.For("b"), "while the permit is in use")
-		}
-		p.Done()
-		mustAcquire(t, outer.For("b")).Done()
-		time.Sleep(time.Second)
-		mustAcquire(t, inner.For("c")).Done()
-	})
-}
-
-// One bucket may serve many keys, also when their limiters are dropped.
-func TestKeyed_OneBucketOfManyKeys(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		plan := Must(NewBucket("plan", Limit{Capacity: 1, LeakRate: 10}))
-		k := &Keyed[int]{Max: 2, New: func(int) (Limiter, error) { return plan, nil }}
-		for i := range 50 {
-			p := mustAcquire(t, k.For(i))
-			refused(t, k.For(i-1), Cost{1})
-			p.Done()
-			time.Sleep(time.Second)
-		}
-		equal(t, int(plan.keys.Load()), k.Len(), "limiters are counted")
-	})
-}
-
 // The memory that a Keyed of buckets takes for each key, the bytes of the key itself excepted.
 func TestKeyed_KeyTakesAtMost190Bytes(t *testing.T) {
 	n := unsafe.Sizeof(Bucket{})
@@ -227,17 +220,6 @@ func TestKeyed_KeyTakesAtMost190Bytes(t *testing.T) {
 	b := (heap() - before) / float64(k.Len())
 	errorIf(t, b > 190, "%.1f bytes for each of 30 000 keys", b)
 	runtime.KeepAlive(keys)
-}
-
-// A call of a known key allocates nothing, and a Keyed without a Label passes errors on without an allocation.
-func TestKeyed_AcquireAllocatesNothing(t *testing.T) {
-	known, fails := &Keyed[string]{New: fast}, failing(&ThrottledError{Key: "key"}, nil)
-	mustAcquire(t, known.For("key")).Done()
-	equal(t, testing.AllocsPerRun(1000, func() {
-		p, _ := known.Acquire(ctx, "key", Cost{1})
-		p.Done()
-		_, _ = fails.Acquire(ctx, "key", Cost{1})
-	}), 0, "allocations")
 }
 
 // Use calls f with the limiter of a key, and keeps a limiter whose limits f has set.
@@ -456,26 +438,60 @@ func TestKeyedLabel_StandsInErrorsAndEvents(t *testing.T) {
 	}
 }
 
-// An error without a bucket's key stays as New has made it.
-func TestKeyedLabel_ErrorWithoutAKeyStays(t *testing.T) {
-	keyed := &Keyed[string]{
-		Label: func(string) string { return "label" },
-		New:   func(string) (Limiter, error) { return nil, errTenant },
-	}
-	_, err := keyed.Acquire(ctx, "k", Cost{1})
-	errorIf(t, err != errTenant, "%v", err)
-}
-
-// A refusal shows at most 64 bytes of a key.
-func TestThrottledError_Shows64BytesOfAKey(t *testing.T) {
-	for key, want := range map[string]string{
-		strings.Repeat("x", 64):             `"` + strings.Repeat("x", 64) + `"`,
-		strings.Repeat("x", 65):             `"` + strings.Repeat("x", 64) + `"…`,
-		"a\nb" + strings.Repeat("\x00", 70): `"a\nb` + strings.Repeat(`\x00`, 61) + `"…`,
-	} {
-		text := (&ThrottledError{Key: key}).Error()
-		errorIf(t, text != "outbound: rate limited: "+want, "%v", text)
-	}
+// A label stands in errors that have a key, and in no others.
+func TestKeyedLabel_InErrors(t *testing.T) {
+	t.Run("An error without a bucket's key stays as New has made it", func(t *testing.T) {
+		keyed := &Keyed[string]{
+			Label: func(string) string { return "label" },
+			New:   func(string) (Limiter, error) { return nil, errTenant },
+		}
+		_, err := keyed.Acquire(ctx, "k", Cost{1})
+		errorIf(t, err != errTenant, "%v", err)
+	})
+	t.Run("A refusal shows at most 64 bytes of a key", func(t *testing.T) {
+		for key, want := range map[string]string{
+			strings.Repeat("x", 64):             `"` + strings.Repeat("x", 64) + `"`,
+			strings.Repeat("x", 65):             `"` + strings.Repeat("x", 64) + `"…`,
+			"a\nb" + strings.Repeat("\x00", 70): `"a\nb` + strings.Repeat(`\x00`, 61) + `"…`,
+		} {
+			text := (&ThrottledError{Key: key}).Error()
+			errorIf(t, text != "outbound: rate limited: "+want, "%v", text)
+		}
+	})
+	t.Run("A program finds its own error in one with a label", func(t *testing.T) {
+		refusal := &ThrottledError{Key: "secret"}
+		own := embedding{refusal, []string{"later"}}
+		for name, err := range map[string]error{
+			"wrapped in a store's": fmt.Errorf("x: %w", &StoreError{Key: "secret", Err: refusal}),
+			"embedded":             own,
+			"embedded, a pointer":  &own,
+			"wrapped and embedded": fmt.Errorf("x: %w", own),
+		} {
+			_, got := failing(err, func(string) string { return "label" }).Acquire(ctx, "secret", Cost{1})
+			var throttled *ThrottledError
+			if errors.As(err, &throttled) { // else it is the limiter's own error
+				if strings.Contains(got.Error(), "secret") || !errors.As(got, &throttled) || throttled.Key != "label" {
+					t.Errorf("%s: %v, the refusal's key is %q", name, got, throttled.Key)
+				}
+			}
+			var value embedding
+			var pointer *embedding
+			if errors.As(err, &value) != errors.As(got, &value) || errors.As(err, &pointer) != errors.As(got, &pointer) {
+				t.Errorf("%s: the program does not find its own error in %v", name, got)
+			}
+		}
+	})
+	t.Run("An error of what uses the limiter, such as that of a booking, has the label, too", func(t *testing.T) {
+		k := &Keyed[string]{Label: func(string) string { return "label" }, New: func(key string) (Limiter, error) {
+			return NewBucket(key, Limit{Capacity: 1, LeakRate: 1})
+		}}
+		err := k.Use("secret", func(l Limiter) error {
+			return l.(*Bucket).Book(ctx, &BookRequest{Costs: []Cost{{2}}})
+		})
+		bad, ok := errors.AsType[*CostError](err)
+		errorIf(t, !ok || bad.Key != "label" || strings.Contains(err.Error(), "secret"), "%v", err)
+		must(t, k.Use("secret", func(Limiter) error { return nil }))
+	})
 }
 
 // failing returns a Keyed whose limiters fail with err.
@@ -489,42 +505,4 @@ func failing(err error, label func(string) string) *Keyed[string] {
 type embedding struct {
 	*ThrottledError
 	hints []string
-}
-
-// A program finds its own error in one with a label.
-func TestKeyedLabel_ProgramFindsItsOwnError(t *testing.T) {
-	refusal := &ThrottledError{Key: "secret"}
-	own := embedding{refusal, []string{"later"}}
-	for name, err := range map[string]error{
-		"wrapped in a store's": fmt.Errorf("x: %w", &StoreError{Key: "secret", Err: refusal}),
-		"embedded":             own,
-		"embedded, a pointer":  &own,
-		"wrapped and embedded": fmt.Errorf("x: %w", own),
-	} {
-		_, got := failing(err, func(string) string { return "label" }).Acquire(ctx, "secret", Cost{1})
-		var throttled *ThrottledError
-		if errors.As(err, &throttled) { // else it is the limiter's own error
-			if strings.Contains(got.Error(), "secret") || !errors.As(got, &throttled) || throttled.Key != "label" {
-				t.Errorf("%s: %v, the refusal's key is %q", name, got, throttled.Key)
-			}
-		}
-		var value embedding
-		var pointer *embedding
-		if errors.As(err, &value) != errors.As(got, &value) || errors.As(err, &pointer) != errors.As(got, &pointer) {
-			t.Errorf("%s: the program does not find its own error in %v", name, got)
-		}
-	}
-}
-
-// An error of what uses the limiter, such as that of a booking, has the label, too.
-func TestKeyedLabel_StandsInErrorsOfUse(t *testing.T) {
-	k := &Keyed[string]{Label: func(string) string { return "label" }, New: func(key string) (Limiter, error) {
-		return NewBucket(key, Limit{Capacity: 1, LeakRate: 1})
-	}}
-	err := k.Use("secret", func(l Limiter) error {
-		return l.(*Bucket).Book(ctx, &BookRequest{Costs: []Cost{{2}}})
-	})
-	bad, ok := errors.AsType[*CostError](err)
-	errorIf(t, !ok || bad.Key != "label" || strings.Contains(err.Error(), "secret"), "%v", err)
-	must(t, k.Use("secret", func(Limiter) error { return nil }))
 }

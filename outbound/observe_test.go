@@ -134,9 +134,9 @@ type ownAnswered struct {
 
 func (o *ownAnswered) Answered(Answer) { o.heard++ }
 
-// A foreign Call receives answers by its own method.
-func TestObserve_PassesAnswersToForeignCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// An event has what is known of its call.
+func TestObserve_Events(t *testing.T) {
+	bubble(t, "A foreign Call receives answers by its own method", func(t *testing.T) {
 		var h heard
 		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
 		own := ownAnswered{Permit: mustAcquire(t, b)}
@@ -146,11 +146,22 @@ func TestObserve_PassesAnswersToForeignCalls(t *testing.T) {
 		s := states(t, b)[0]
 		errorIf(t, own.heard != 1 || s.HeldFor != 0, "its own heard %d times, held for %v", own.heard, s.HeldFor)
 	})
-}
-
-// An event has the time that the call has waited, and the values of its ctx.
-func TestObserve_ReportsWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	t.Run("An observer does not count a call without an answer as a success", func(t *testing.T) {
+		var h heard
+		l := Observe(Unlimited{}, "n", h.hear)
+		for _, succeeded := range []bool{false, true} {
+			p := mustAcquire(t, l)
+			h.events = nil
+			if !succeeded {
+				p.Answered(Answer{})
+			}
+			p.Done()
+			p.Failed() // has ended
+			errorIf(t, len(h.events) != 1 || h.events[0].Kind != EventEnded || h.events[0].Succeeded != succeeded,
+				"succeeded %v: heard %+v", succeeded, h.events)
+		}
+	})
+	bubble(t, "An event has the time that the call has waited, and the values of its ctx", func(t *testing.T) {
 		var h heard
 		outer, cancel := context.WithTimeout(context.WithValue(ctx, heardKey{}, "trace"), 5*time.Second)
 		defer cancel()
@@ -176,11 +187,62 @@ func TestObserve_ReportsWaits(t *testing.T) {
 		errorIf(t, h.errs[0] != nil || h.errs[1] != context.DeadlineExceeded || h.errs[2] != nil || h.errs[3] != nil,
 			"errors of ctx: %v", h.errs)
 	})
+	t.Run("A decision that a bucket makes immediately has a wait of zero, without another reading of the clock", func(t *testing.T) {
+		var events []Event
+		b := Must(NewBucket("b", Limit{Capacity: 1, LeakRate: 1e-3}))
+		l := Observe(b, "api", func(_ context.Context, e Event) { events = append(events, e) })
+		before := now()
+		p := mustAcquire(t, l)
+		refused(t, l, Cost{1})
+		p.Done()
+		end := now()
+		if len(events) != 3 || events[0].Kind != EventAdmitted || events[1].Kind != EventRefused || events[2].Kind != EventEnded {
+			t.Fatalf("%+v", events)
+		}
+		errorIf(t, events[0].Wait != 0 || events[1].Wait != 0, "waited %v and %v", events[0].Wait, events[1].Wait)
+		took := events[2].Took
+		errorIf(t, took <= 0 || took > end-before, "took %v, of %v", took, end-before)
+	})
+	t.Run("The ctx of a later event has the values of the call's ctx, and does not end", func(t *testing.T) {
+		outer, cancel := context.WithTimeout(context.WithValue(ctx, heardKey{}, "trace"), time.Hour)
+		ended := 0
+		l := Observe(Must(NewBucket("b", Limit{Capacity: 1e9, LeakRate: 1e9})), "api", func(ctx context.Context, e Event) {
+			if e.Kind != EventEnded {
+				return
+			}
+			ended++
+			if _, has := ctx.Deadline(); has || ctx.Err() != nil || ctx.Done() != nil || ctx.Value(heardKey{}) != "trace" {
+				t.Error("the context of the end ends, or has lost the values")
+			}
+		})
+		if n := testing.AllocsPerRun(100, func() {
+			p, _ := l.Acquire(outer, Cost{1})
+			p.Done()
+		}); n != 1 {
+			t.Errorf("%v allocations, want 1", n)
+		}
+		p, _ := l.Acquire(outer, Cost{1})
+		cancel()
+		p.Done()
+		errorIf(t, ended == 0, "no end was reported")
+	})
+	t.Run("An event says in words what it has, and nothing else", func(t *testing.T) {
+		for want, e := range map[string]Event{
+			"held: hold 1m, rejected, reason rate":                                                  {Kind: EventHeld, Hold: time.Minute, Rejected: true, Reason: "rate"},
+			`admitted: "github", cost [1 200 0 0], wait 101ms`:                                      {Kind: EventAdmitted, Name: "github", Cost: Cost{1, 200}, Wait: 101 * time.Millisecond},
+			`refused: limit "10 per 1s", outbound: rate limited: "k" is over the limit "10 per 1s"`: {Kind: EventRefused, Limit: "10 per 1s", Err: &ThrottledError{Key: "k", Limit: "10 per 1s"}},
+			"quota: budget 12 of 5000 core":                                                         {Kind: EventQuota, Budget: &Budget{Policy: "core", Limit: 5000, Remaining: 12}},
+			"limits: limits 10 per 1s -> 5 per 1s, version 2":                                       {Kind: EventLimits, Before: "10 per 1s", Limits: "5 per 1s, version 2"},
+			"released": {Kind: EventReleased},
+		} {
+			equal(t, e.String(), want, "the text")
+		}
+	})
 }
 
-// A function that panics at the admission of a call ends the call, which costs nothing.
-func TestObserve_PanicAtAdmissionChargesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A function that observes may do anything, and the limiter stays what it is.
+func TestObserve_Functions(t *testing.T) {
+	bubble(t, "A function that panics at the admission of a call ends the call, which costs nothing", func(t *testing.T) {
 		for how, end := range map[string]func(){"panic": func() { panic("f") }, "goexit": runtime.Goexit} {
 			b := Must(NewBucket("b", Limit{Capacity: 4, LeakRate: 1}, InFlight(1)))
 			slow := limiterFunc(func(ctx context.Context, c Cost) (Permit, error) {
@@ -199,11 +261,7 @@ func TestObserve_PanicAtAdmissionChargesNothing(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A report has its effect also if the function panics at it.
-func TestObserve_LaterPanicLosesNoReport(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A report has its effect also if the function panics at it", func(t *testing.T) {
 		b := Must(NewBucket("b", Limit{Capacity: 4, LeakRate: 1}, InFlight(1)))
 		p := mustAcquire(t, Observe(b, "api", func(_ context.Context, e Event) {
 			if e.Kind != EventAdmitted {
@@ -224,11 +282,7 @@ func TestObserve_LaterPanicLosesNoReport(t *testing.T) {
 			t.Errorf("a report had no effect: %+v", all)
 		}
 	})
-}
-
-// An observed limiter is idle when the limiter is, and never if that has no Idle.
-func TestObserve_IdleIsThatOfTheLimiter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "An observed limiter is idle when the limiter is, and never if that has no Idle", func(t *testing.T) {
 		hear := func(context.Context, Event) {}
 		b := Must(NewBucket("b", Limit{Capacity: 1, LeakRate: 1}))
 		i := Observe(b, "api", hear).(idler)
@@ -240,20 +294,14 @@ func TestObserve_IdleIsThatOfTheLimiter(t *testing.T) {
 			errorIf(t, Observe(l, "api", hear).(idler).Idle(), "a %T without Idle is idle", l)
 		}
 	})
-}
-
-// A limiter without a function to report to is the limiter itself. A nil Limiter is an error of each call, and reported.
-func TestObserve_NilFunctionAndNilLimiter(t *testing.T) {
-	b := Must(NewBucket("b", PerSecond(1)))
-	equal(t, Observe(b, "api", nil), Limiter(b), "Observe with nil")
-	var h heard
-	errorIs(t, errOf(Observe(nil, "api", h.hear).Acquire(ctx, Cost{1})), ErrInvalid, "a call of nil")
-	expect(t, &h, Event{Kind: EventFailed, Cost: Cost{1}, Err: ErrInvalid})
-}
-
-// The function is called with no lock held, so it may use the bucket.
-func TestObserve_FunctionMayUseTheBucket(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	t.Run("A limiter without a function to report to is the limiter itself. A nil Limiter is an error of each call, and reported", func(t *testing.T) {
+		b := Must(NewBucket("b", PerSecond(1)))
+		equal(t, Observe(b, "api", nil), Limiter(b), "Observe with nil")
+		var h heard
+		errorIs(t, errOf(Observe(nil, "api", h.hear).Acquire(ctx, Cost{1})), ErrInvalid, "a call of nil")
+		expect(t, &h, Event{Kind: EventFailed, Cost: Cost{1}, Err: ErrInvalid})
+	})
+	bubble(t, "The function is called with no lock held, so it may use the bucket", func(t *testing.T) {
 		b := Must(NewBucket("b", Limit{Capacity: 4, LeakRate: 1}, InFlight(2)))
 		heard := map[string]int{}
 		l := Observe(b, "api", func(ctx context.Context, e Event) {
@@ -272,49 +320,6 @@ func TestObserve_FunctionMayUseTheBucket(t *testing.T) {
 	})
 }
 
-// A decision that a bucket makes immediately has a wait of zero, without another reading of the clock.
-func TestObserve_ImmediateDecisionWaitsZero(t *testing.T) {
-	var events []Event
-	b := Must(NewBucket("b", Limit{Capacity: 1, LeakRate: 1e-3}))
-	l := Observe(b, "api", func(_ context.Context, e Event) { events = append(events, e) })
-	before := now()
-	p := mustAcquire(t, l)
-	refused(t, l, Cost{1})
-	p.Done()
-	end := now()
-	if len(events) != 3 || events[0].Kind != EventAdmitted || events[1].Kind != EventRefused || events[2].Kind != EventEnded {
-		t.Fatalf("%+v", events)
-	}
-	errorIf(t, events[0].Wait != 0 || events[1].Wait != 0, "waited %v and %v", events[0].Wait, events[1].Wait)
-	took := events[2].Took
-	errorIf(t, took <= 0 || took > end-before, "took %v, of %v", took, end-before)
-}
-
-// The ctx of a later event has the values of the call's ctx, and does not end.
-func TestObserve_CtxOfLaterEventsDoesNotEnd(t *testing.T) {
-	outer, cancel := context.WithTimeout(context.WithValue(ctx, heardKey{}, "trace"), time.Hour)
-	ended := 0
-	l := Observe(Must(NewBucket("b", Limit{Capacity: 1e9, LeakRate: 1e9})), "api", func(ctx context.Context, e Event) {
-		if e.Kind != EventEnded {
-			return
-		}
-		ended++
-		if _, has := ctx.Deadline(); has || ctx.Err() != nil || ctx.Done() != nil || ctx.Value(heardKey{}) != "trace" {
-			t.Error("the context of the end ends, or has lost the values")
-		}
-	})
-	if n := testing.AllocsPerRun(100, func() {
-		p, _ := l.Acquire(outer, Cost{1})
-		p.Done()
-	}); n != 1 {
-		t.Errorf("%v allocations, want 1", n)
-	}
-	p, _ := l.Acquire(outer, Cost{1})
-	cancel()
-	p.Done()
-	errorIf(t, ended == 0, "no end was reported")
-}
-
 // BenchmarkObserve is a call with its Done, without an observer and with an empty one:
 //
 //	go test -run - -bench Observe -count 5 ./outbound
@@ -331,19 +336,5 @@ func BenchmarkObserve(b *testing.B) {
 				p.Done()
 			}
 		})
-	}
-}
-
-// An event says in words what it has, and nothing else.
-func TestEvent_SaysWhatItHas(t *testing.T) {
-	for want, e := range map[string]Event{
-		"held: hold 1m, rejected, reason rate":                                                  {Kind: EventHeld, Hold: time.Minute, Rejected: true, Reason: "rate"},
-		`admitted: "github", cost [1 200 0 0], wait 101ms`:                                      {Kind: EventAdmitted, Name: "github", Cost: Cost{1, 200}, Wait: 101 * time.Millisecond},
-		`refused: limit "10 per 1s", outbound: rate limited: "k" is over the limit "10 per 1s"`: {Kind: EventRefused, Limit: "10 per 1s", Err: &ThrottledError{Key: "k", Limit: "10 per 1s"}},
-		"quota: budget 12 of 5000 core":                                                         {Kind: EventQuota, Budget: &Budget{Policy: "core", Limit: 5000, Remaining: 12}},
-		"limits: limits 10 per 1s -> 5 per 1s, version 2":                                       {Kind: EventLimits, Before: "10 per 1s", Limits: "5 per 1s, version 2"},
-		"released": {Kind: EventReleased},
-	} {
-		equal(t, e.String(), want, "the text")
 	}
 }

@@ -3,7 +3,6 @@ package outbound
 import (
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -71,9 +70,9 @@ func TestPermit_SettlesOnceAndHoldsAfterDone(t *testing.T) {
 	}
 }
 
-// The call of a returned ticket settles and holds nothing, and a call that is done is not returned.
-func TestTicket_ReturnedOneSettlesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A permit is of its own call.
+func TestPermit_TicketsAndUnits(t *testing.T) {
+	bubble(t, "The call of a returned ticket settles and holds nothing, and a call that is done is not returned", func(t *testing.T) {
 		b := Must(NewBucket("ticket", Limit{Capacity: 10, LeakRate: 1}))
 		k := book(t, b, BookRequest{Costs: []Cost{{10}}})
 		must(t, b.Book(ctx, &BookRequest{Unused: k.Tickets}))
@@ -94,38 +93,28 @@ func TestTicket_ReturnedOneSettlesNothing(t *testing.T) {
 		must(t, b.Book(ctx, &BookRequest{Unused: k.Tickets}))
 		refused(t, b, Cost{1})
 	})
-}
-
-type silent struct{ *Permit }
-
-func (silent) Done() {}
-
-// Pending reports whether Done has something to free.
-func TestPermit_Pending(t *testing.T) {
-	ours := Permit{}
-	pinned := Permit{pin: new(atomic.Int64)}
-	pinned.pin.Store(1)
-	slot := admit(t, Must(NewBucket("slot", InFlight(1))), 1)
-	twoLimits := admit(t, Must(NewBucket("two", PerSecond(1), PerHour(9).Of(0, "hour"))), 1)
-	fast := admit(t, Must(NewBucket("one", PerSecond(1))), 1)
-	foreign := NewPermit(silent{&ours})
-	for _, c := range []struct {
-		name   string
-		permit *Permit
-		want   bool
-	}{
-		{"nil", nil, false}, {"zero", &Permit{}, false}, {"of a word", &fast, false}, {"of two limits", &twoLimits, false},
-		{"of a limit on calls at once", &slot, true}, {"pinned", &pinned, true}, {"foreign", &foreign, true},
-	} {
-		equal(t, c.permit.Pending(), c.want, "a permit %s: Pending", c.name)
-		c.permit.Done()
-		errorIf(t, c.permit.Pending(), "a permit %s is pending after Done", c.name)
-	}
-}
-
-// A call waits only for the limits of units that it costs.
-func TestAcquire_WaitsOnlyForLimitsOfItsUnits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	t.Run("Pending reports whether Done has something to free", func(t *testing.T) {
+		ours := Permit{}
+		pinned := Permit{pin: new(atomic.Int64)}
+		pinned.pin.Store(1)
+		slot := admit(t, Must(NewBucket("slot", InFlight(1))), 1)
+		twoLimits := admit(t, Must(NewBucket("two", PerSecond(1), PerHour(9).Of(0, "hour"))), 1)
+		fast := admit(t, Must(NewBucket("one", PerSecond(1))), 1)
+		foreign := NewPermit(silent{&ours})
+		for _, c := range []struct {
+			name   string
+			permit *Permit
+			want   bool
+		}{
+			{"nil", nil, false}, {"zero", &Permit{}, false}, {"of a word", &fast, false}, {"of two limits", &twoLimits, false},
+			{"of a limit on calls at once", &slot, true}, {"pinned", &pinned, true}, {"foreign", &foreign, true},
+		} {
+			equal(t, c.permit.Pending(), c.want, "a permit %s: Pending", c.name)
+			c.permit.Done()
+			errorIf(t, c.permit.Pending(), "a permit %s is pending after Done", c.name)
+		}
+	})
+	bubble(t, "A call waits only for the limits of units that it costs", func(t *testing.T) {
 		b := Must(NewBucket("k", Limit{Capacity: 1, LeakRate: 1. / 3600, Name: "reports"}, Limit{Capacity: 100, LeakRate: 10, Unit: 1, Name: "rows"}))
 		p := admit(t, b, 1, 1)
 		p.Settle(Cost{5, 1}) // far above the capacity
@@ -135,3 +124,7 @@ func TestAcquire_WaitsOnlyForLimitsOfItsUnits(t *testing.T) {
 		refused(t, b, Cost{1, 1})
 	})
 }
+
+type silent struct{ *Permit }
+
+func (silent) Done() {}

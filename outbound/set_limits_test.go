@@ -64,9 +64,9 @@ func TestBook_RefusedMoveChangesNoSettle(t *testing.T) {
 	}
 }
 
-// Under other limits no ticket moves: its next reservation could be a later one.
-func TestBook_NoMoveUnderOtherLimits(t *testing.T) {
-	bothWays(t, func(t *testing.T, b *Bucket) {
+// A booking under other limits undoes nothing that was booked.
+func TestBook_UnderOtherLimits(t *testing.T) {
+	inBoth(t, "Under other limits no ticket moves: its next reservation could be a later one", func(t *testing.T, b *Bucket) {
 		admit(t, b, 1)
 		k := book(t, b, BookRequest{Costs: []Cost{{1}}, Wait: time.Minute})
 		must(t, b.SetLimits(ctx, Limit{Capacity: 1, LeakRate: 0.01}))
@@ -76,11 +76,7 @@ func TestBook_NoMoveUnderOtherLimits(t *testing.T) {
 		}
 		equal(t, time.Until(move.Clock.Due(k.Tickets[0])), 500*time.Millisecond, "the time until it is due")
 	}, Limit{Capacity: 1, LeakRate: 2})
-}
-
-// A move to a cost that is too large leaves the reservation.
-func TestBook_MoveOfATooLargeCostUndoesNothing(t *testing.T) {
-	bothWays(t, func(t *testing.T, b *Bucket) {
+	inBoth(t, "A move to a cost that is too large leaves the reservation", func(t *testing.T, b *Bucket) {
 		admit(t, b, 5)
 		k := book(t, b, BookRequest{Costs: []Cost{{5}}, Wait: time.Minute})
 		must(t, b.SetLimits(ctx, Limit{Capacity: 3, LeakRate: 10}))
@@ -91,11 +87,7 @@ func TestBook_MoveOfATooLargeCostUndoesNothing(t *testing.T) {
 		must(t, b.Book(ctx, &BookRequest{Unused: k.Tickets[:1]}))
 		equal(t, level(t, b, 0), 5, "level after it was returned")
 	}, Limit{Capacity: 5, LeakRate: 10})
-}
-
-// The first call of a booking gets what it would get alone.
-func TestBook_FirstCallIsIndependentOfTheSecond(t *testing.T) {
-	bothWays(t, func(t *testing.T, b *Bucket) {
+	inBoth(t, "The first call of a booking gets what it would get alone", func(t *testing.T, b *Bucket) {
 		admit(t, b, 2)
 		errorIs(t, b.Book(ctx, &BookRequest{Costs: []Cost{{1}, {5}}}), ErrThrottled, "full")
 		k := book(t, b, BookRequest{Costs: []Cost{{1}, {5}}, Wait: time.Hour, Horizon: time.Hour})
@@ -105,9 +97,9 @@ func TestBook_FirstCallIsIndependentOfTheSecond(t *testing.T) {
 	}, Limit{Capacity: 2, LeakRate: 1e-3})
 }
 
-// Changes of the limits leave no memory in use.
-func TestSetLimits_KeepsNoMemoryOfChanges(t *testing.T) {
-	bothWays(t, func(t *testing.T, b *Bucket) {
+// A change of limits costs no memory and no consistency.
+func TestSetLimits_Faults(t *testing.T) {
+	inBoth(t, "Changes of the limits leave no memory in use", func(t *testing.T, b *Bucket) {
 		heap := func() int64 {
 			runtime.GC()
 			var m runtime.MemStats
@@ -123,6 +115,49 @@ func TestSetLimits_KeepsNoMemoryOfChanges(t *testing.T) {
 		errorIf(t, grown > changes*50, "%d bytes are kept of %d changes", grown, changes)
 		runtime.KeepAlive(b)
 	}, Limit{Capacity: 1, LeakRate: 1})
+	t.Run("Of two limits without a window, names say which one stays", func(t *testing.T) {
+		limits := []Limit{{Capacity: 10, LeakRate: 1}, {Capacity: 20, LeakRate: 0.5}}
+		if _, err := NewBucket("k", limits...); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "different names") {
+			t.Error(err)
+		}
+		limits[1].Name = "slow"
+		limits = append(limits, Limit{Capacity: 20, LeakRate: 0.5, Unit: 1})
+		_, err := NewBucket("k", limits...)
+		must(t, err)
+	})
+	t.Run("A call whose limits change before each of its requests fails after nine of them", func(t *testing.T) {
+		var s FakeStore
+		limit, n, stay := Limit{Capacity: 10, LeakRate: 1}, 0, false
+		other := Must(NewSharedBucket(&s, "k", limit))
+		b := Must(NewSharedBucket(StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+			if !stay {
+				n++
+				must(t, other.SetLimits(ctx, limit.Of(0, fmt.Sprint(n))))
+			}
+			return s.Apply(key, op)
+		}), "k", limit))
+		_, err := b.Acquire(ctx, Cost{1})
+		_, failed := errors.AsType[*StoreError](err)
+		errorIf(t, !failed || !strings.Contains(err.Error(), "change faster") || n != 9, "%v after %d requests", err, n)
+		stay = true
+		admit(t, b, 1)
+	})
+	t.Run("States are those of all limits at one time", func(t *testing.T) {
+		a := Limit{Capacity: 1, LeakRate: 1}
+		b := Must(NewBucket("k", a))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for range 2000 {
+				b.SetLimits(ctx, a)
+				b.SetLimits(ctx, a, a.Of(0, "b"), a.Of(0, "c"), InFlight(1))
+			}
+		})
+		for range 4000 {
+			all := states(t, b)
+			fatalIf(t, len(all) != 1 && len(all) != 4, "%d states", len(all))
+		}
+		wg.Wait()
+	})
 }
 
 // A limit has the name that its user gave, also if it reads like another limit, and never that of another one.
@@ -148,37 +183,6 @@ func TestSetLimits_NamesAreThoseGiven(t *testing.T) {
 	admit(t, b, 1)
 	full := refused(t, b, Cost{1})
 	errorIf(t, full.Limit != "slots" || full.InProgress != 1, "%v", full)
-}
-
-// Of two limits without a window, names say which one stays.
-func TestNewBucket_LiteralsOfOneUnitNeedNames(t *testing.T) {
-	limits := []Limit{{Capacity: 10, LeakRate: 1}, {Capacity: 20, LeakRate: 0.5}}
-	if _, err := NewBucket("k", limits...); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "different names") {
-		t.Error(err)
-	}
-	limits[1].Name = "slow"
-	limits = append(limits, Limit{Capacity: 20, LeakRate: 0.5, Unit: 1})
-	_, err := NewBucket("k", limits...)
-	must(t, err)
-}
-
-// A call whose limits change before each of its requests fails after nine of them.
-func TestSetLimits_EndlessChangesAreAnError(t *testing.T) {
-	var s FakeStore
-	limit, n, stay := Limit{Capacity: 10, LeakRate: 1}, 0, false
-	other := Must(NewSharedBucket(&s, "k", limit))
-	b := Must(NewSharedBucket(StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-		if !stay {
-			n++
-			must(t, other.SetLimits(ctx, limit.Of(0, fmt.Sprint(n))))
-		}
-		return s.Apply(key, op)
-	}), "k", limit))
-	_, err := b.Acquire(ctx, Cost{1})
-	_, failed := errors.AsType[*StoreError](err)
-	errorIf(t, !failed || !strings.Contains(err.Error(), "change faster") || n != 9, "%v after %d requests", err, n)
-	stay = true
-	admit(t, b, 1)
 }
 
 // Invalid limits in a store are the store's error.
@@ -210,24 +214,6 @@ func TestSetLimits_InvalidOnesInAStoreAreAStoreError(t *testing.T) {
 			errorIf(t, !failed || !errors.Is(err, ErrInvalid), "%s, %v: %v", name, own, err)
 		}
 	}
-}
-
-// States are those of all limits at one time.
-func TestSetLimits_StatesAreOfOneTime(t *testing.T) {
-	a := Limit{Capacity: 1, LeakRate: 1}
-	b := Must(NewBucket("k", a))
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for range 2000 {
-			b.SetLimits(ctx, a)
-			b.SetLimits(ctx, a, a.Of(0, "b"), a.Of(0, "c"), InFlight(1))
-		}
-	})
-	for range 4000 {
-		all := states(t, b)
-		fatalIf(t, len(all) != 1 && len(all) != 4, "%d states", len(all))
-	}
-	wg.Wait()
 }
 
 // A window that is made shorter frees nothing: the calls of its last 400 ms count in the shorter one.

@@ -79,9 +79,9 @@ func TestResend_AddedUnitsOutlastAnOutage(t *testing.T) {
 	}
 }
 
-// The bucket sends a success again that the store has not received.
-func TestResend_FailedSuccess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A report reaches the store once.
+func TestResend_OnceAndNotAgain(t *testing.T) {
+	bubble(t, "The bucket sends a success again that the store has not received", func(t *testing.T) {
 		s := &FakeStore{Way: 10 * time.Millisecond}
 		b := Must(NewSharedBucket(s, "key", Limit{Capacity: 1000, LeakRate: 1000}))
 		call := func(f func(*Permit)) {
@@ -99,13 +99,7 @@ func TestResend_FailedSuccess(t *testing.T) {
 			t.Errorf("%+v, %v: a refusal after a success slows down", s, err)
 		}
 	})
-}
-
-var errWhoKnows = errors.New("who knows")
-
-// A settle that the store has received before the request failed is not sent again.
-func TestResend_DeliveredSettleIsNotSentAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A settle that the store has received before the request failed is not sent again", func(t *testing.T) {
 		s, fails := new(FakeStore), new(atomic.Bool)
 		delivers := StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
 			if !fails.Load() {
@@ -130,7 +124,29 @@ func TestResend_DeliveredSettleIsNotSentAgain(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 	})
+	t.Run("A reservation whose move has failed is not returned, because it may have been moved", func(t *testing.T) {
+		s := new(FakeStore)
+		b := Must(NewSharedBucket(s, "key", Limit{Capacity: 100, LeakRate: 1e-6}))
+		k := book(t, b, BookRequest{Costs: []Cost{{4}}, Wait: time.Hour})
+		s.Fail(errNotWritten, false)
+		err := b.Book(ctx, &BookRequest{Move: k.Tickets[0], Costs: []Cost{{4}}, Wait: time.Hour})
+		fatalIf(t, !errors.Is(err, errNotWritten), "%v", err)
+		s.Fail(nil, false)
+		must(t, b.Book(ctx, &BookRequest{Unused: k.Tickets[:1]}))
+		n := level(t, b, 0)
+		errorIf(t, math.Abs(n-4) > 0.01, "level %v, want 4", n)
+	})
+	t.Run("A store that returns neither a decision nor an error admits no call", func(t *testing.T) {
+		b := Must(NewSharedBucket(StoreFunc(func(context.Context, string, *store.Op) (store.Reply, error) {
+			return store.Reply{Limit: -1, State: store.New(0, 1)}, nil
+		}), "k", Limit{Capacity: 1, LeakRate: 1}))
+		_, err := b.Acquire(ctx, Cost{1})
+		_, broken := errors.AsType[*StoreError](err)
+		errorIf(t, !broken, "%v", err)
+	})
 }
+
+var errWhoKnows = errors.New("who knows")
 
 var errNotWritten = errors.New("not written")
 
@@ -157,30 +173,6 @@ func TestStore_FailedWriteLeavesCharges(t *testing.T) {
 			t.Errorf("after %s that failed, a call of 4 is settled to 9: level %v, want 10", name, n)
 		}
 	}
-}
-
-// A reservation whose move has failed is not returned, because it may have been moved.
-func TestBook_FailedMoveReturnsNothing(t *testing.T) {
-	s := new(FakeStore)
-	b := Must(NewSharedBucket(s, "key", Limit{Capacity: 100, LeakRate: 1e-6}))
-	k := book(t, b, BookRequest{Costs: []Cost{{4}}, Wait: time.Hour})
-	s.Fail(errNotWritten, false)
-	err := b.Book(ctx, &BookRequest{Move: k.Tickets[0], Costs: []Cost{{4}}, Wait: time.Hour})
-	fatalIf(t, !errors.Is(err, errNotWritten), "%v", err)
-	s.Fail(nil, false)
-	must(t, b.Book(ctx, &BookRequest{Unused: k.Tickets[:1]}))
-	n := level(t, b, 0)
-	errorIf(t, math.Abs(n-4) > 0.01, "level %v, want 4", n)
-}
-
-// A store that returns neither a decision nor an error admits no call.
-func TestStore_ReplyWithoutDecisionIsAnError(t *testing.T) {
-	b := Must(NewSharedBucket(StoreFunc(func(context.Context, string, *store.Op) (store.Reply, error) {
-		return store.Reply{Limit: -1, State: store.New(0, 1)}, nil
-	}), "k", Limit{Capacity: 1, LeakRate: 1}))
-	_, err := b.Acquire(ctx, Cost{1})
-	_, broken := errors.AsType[*StoreError](err)
-	errorIf(t, !broken, "%v", err)
 }
 
 // A reply that does not fit to its step is a StoreError or is not used, without a panic or a long wait.

@@ -82,9 +82,9 @@ func TestWindow_KeepsItsNumber(t *testing.T) {
 	}
 }
 
-// Calls leave as fast as one limit allows, until the window of another one is full.
-func TestWindow_FastLimitNextToAnHour(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A window admits its number, and reports what it has.
+func TestWindow_CountsAndReports(t *testing.T) {
+	bubble(t, "Calls leave as fast as one limit allows, until the window of another one is full", func(t *testing.T) {
 		b := Must(NewBucket("github", PerSecond(10), Window(5_000, time.Hour)))
 		at := went(t, b, 300)
 		s := at[299].Sub(at[0]).Seconds()
@@ -93,11 +93,7 @@ func TestWindow_FastLimitNextToAnHour(t *testing.T) {
 		d := at[5_000].Sub(at[0])
 		errorIf(t, d < time.Hour || d > time.Hour+time.Minute, "call 5001 goes after %v", d)
 	})
-}
-
-// A window reports its level, and when units are free. Those that a call returns are free immediately.
-func TestWindow_State(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A window reports its level, and when units are free. Those that a call returns are free immediately", func(t *testing.T) {
 		b := Must(NewBucket("k", Window(10, time.Minute)))
 		admit(t, b, 4)
 		time.Sleep(30 * time.Second)
@@ -125,11 +121,7 @@ func TestWindow_State(t *testing.T) {
 		admit(t, b, 7)
 		refused(t, b, Cost{1})
 	})
-}
-
-// Fillup counts beyond n, and reports when the window is full.
-func TestWindow_Fillup(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "Fillup counts beyond n, and reports when the window is full", func(t *testing.T) {
 		b := Must(NewBucket("errors", Window(10, time.Minute)))
 		for i := range 12 {
 			s, err := b.Fillup(ctx, Cost{1})
@@ -139,6 +131,21 @@ func TestWindow_Fillup(t *testing.T) {
 		}
 		s := states(t, b)[0]
 		errorIf(t, s.Full || s.EmptyIn != 57*time.Second+jitter, "%+v", s)
+	})
+	bubble(t, "A call that cannot be booked, because the call before it leaves after a fixed window ends, is refused: it does not ask again and again", func(t *testing.T) {
+		var s FakeStore
+		b := Must(NewSharedBucket(StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+			if s.Requests.Load() > 20 {
+				return store.Reply{}, errors.New("it asks again and again")
+			}
+			return s.Update(ctx, key, op)
+		}), "k", Window(1, 140*time.Millisecond), FixedWindow(10, time.Second).Of(1, "tokens")))
+		admit(t, b, Free, 1)
+		time.Sleep(900 * time.Millisecond)
+		admit(t, b, 1)
+		must(t, errOf(b.Reserve(ctx, Cost{1}, time.Second)))
+		full := refused(t, b, Cost{Free, 1})
+		errorIf(t, full.RetryAfter != 150*time.Millisecond, "%v", full)
 	})
 }
 
@@ -234,26 +241,6 @@ func TestFixedWindow_AllRetryAtItsEnd(t *testing.T) {
 			errorIf(t, !ok || full.RetryAfter != left, "a reservation within %v: %v", wait, err)
 		}
 	}, FixedWindow(10, time.Minute))
-}
-
-// A call that cannot be booked, because the call before it leaves after a fixed window ends, is
-// refused: it does not ask again and again.
-func TestFixedWindow_BookedCallLeavesBeyondItsEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var s FakeStore
-		b := Must(NewSharedBucket(StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
-			if s.Requests.Load() > 20 {
-				return store.Reply{}, errors.New("it asks again and again")
-			}
-			return s.Update(ctx, key, op)
-		}), "k", Window(1, 140*time.Millisecond), FixedWindow(10, time.Second).Of(1, "tokens")))
-		admit(t, b, Free, 1)
-		time.Sleep(900 * time.Millisecond)
-		admit(t, b, 1)
-		must(t, errOf(b.Reserve(ctx, Cost{1}, time.Second)))
-		full := refused(t, b, Cost{Free, 1})
-		errorIf(t, full.RetryAfter != 150*time.Millisecond, "%v", full)
-	})
 }
 
 // A call under two limits allocates as much whatever kinds they are, also when a window's log is full.

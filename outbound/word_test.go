@@ -203,9 +203,9 @@ func TestWord_OldSuccessDoesNotCount(t *testing.T) {
 	}
 }
 
-// In a hold the leak stops for a call that has left just before the refused one, with a word as without.
-func TestHold_KnowsTheCallBefore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A word decides as the state of a key does, in holds and when it is read.
+func TestWord_HoldsAndLooks(t *testing.T) {
+	bubble(t, "In a hold the leak stops for a call that has left just before the refused one, with a word as without", func(t *testing.T) {
 		var levels []float64
 		for _, limits := range [][]Limit{{{Capacity: 10, LeakRate: 10}}, {{Capacity: 10, LeakRate: 10}, {Capacity: 1e6, LeakRate: 1e6, Name: "other"}}} {
 			b := Must(NewBucket("k", limits...))
@@ -218,11 +218,7 @@ func TestHold_KnowsTheCallBefore(t *testing.T) {
 		}
 		errorIf(t, math.Abs(levels[0]-levels[1]) > 0.05 || levels[0] < 3, "levels %v", levels)
 	})
-}
-
-// After a Resume no call counts as just admitted, so a hold does not stop the leak for it.
-func TestHold_AfterResumeCountsNoReservation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "After a Resume no call counts as just admitted, so a hold does not stop the leak for it", func(t *testing.T) {
 		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 10}))
 		mustAcquire(t, b).Settle(Cost{}) // so that it is empty
 		must(t, b.Resume(ctx))
@@ -233,11 +229,7 @@ func TestHold_AfterResumeCountsNoReservation(t *testing.T) {
 			t.Errorf("level %v (%v), want 9", s.Level, err)
 		}
 	})
-}
-
-// Reading the state of a bucket changes nothing, and makes no slowPath.
-func TestState_ChangesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "Reading the state of a bucket changes nothing, and makes no slowPath", func(t *testing.T) {
 		limit := PerSecond(100).Burst(7).Of(1, "some")
 		cost := Cost{1: 3}
 		looked, left := Must(NewBucket("k", limit)), Must(NewBucket("k", limit))

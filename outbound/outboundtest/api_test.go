@@ -18,9 +18,9 @@ import (
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-// An API keeps a history of all arrivals, and one of the calls that it has admitted.
-func TestAPI_HistoriesOfArrivalsAndAdmittedCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// An API counts calls, and answers those that it admits.
+func TestAPI_CountsAndAnswers(t *testing.T) {
+	bubble(t, "An API keeps a history of all arrivals, and one of the calls that it has admitted", func(t *testing.T) {
 		api := &API{Rules: []Rule{SlidingLog(2, time.Second)}}
 		begin := time.Now()
 		for _, gap := range []time.Duration{0, 0, 0, 400, 600, 0, 0, 0, 1500} {
@@ -43,11 +43,7 @@ func TestAPI_HistoriesOfArrivalsAndAdmittedCalls(t *testing.T) {
 		want := Report{Arrivals: 9, Admitted: 5, Refused: 4, Answered: 5, Peak: 1}
 		equal(t, api.Report(), want, "the report")
 	})
-}
-
-// InFlight counts a call from its arrival to its answer.
-func TestInFlight_CountsFromArrivalToAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "InFlight counts a call from its arrival to its answer", func(t *testing.T) {
 		api := &API{Rules: []Rule{InFlight(3)}, Latency: time.Second}
 		statuses := make(map[int]int)
 		var mu sync.Mutex
@@ -76,11 +72,7 @@ func TestInFlight_CountsFromArrivalToAnswer(t *testing.T) {
 		want := Report{Arrivals: 14, Admitted: 6, Refused: 8, Answered: 6, Peak: 3}
 		equal(t, api.Report(), want, "the report")
 	})
-}
-
-// A refusal by InFlight has no Retry-After, because it is unknown when a call ends.
-func TestRetryAfter_MissingWhileInFlightIsBroken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A refusal by InFlight has no Retry-After, because it is unknown when a call ends", func(t *testing.T) {
 		for _, rules := range [][]Rule{
 			{InFlight(1), SlidingLog(1, time.Minute)},
 			{SlidingLog(1, time.Minute), InFlight(1)},
@@ -93,22 +85,14 @@ func TestRetryAfter_MissingWhileInFlightIsBroken(t *testing.T) {
 			tell(t, api, "GET", "/", 0).want(t, 429, "Retry-After: 59")
 		}
 	})
-}
-
-// The body of a refusal names each rule that the call breaks.
-func TestAPI_RefusalNamesEachBrokenRule(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "The body of a refusal names each rule that the call breaks", func(t *testing.T) {
 		api := &API{Rules: []Rule{SlidingLog(1, time.Second), LeakyBucket(9, 1), FixedWindow(1, time.Minute)}}
 		for _, want := range []string{"ok", "too many: the limit is 1 calls in any 1s, and 1 calls in each 1m0s of the clock\n"} {
 			r := tell(t, api, "GET", "/", 0)
 			errorIf(t, r.body != want, "body %q, want %q", r.body, want)
 		}
 	})
-}
-
-// Next answers admitted calls, and sees no others.
-func TestAPI_NextAnswersOnlyAdmittedCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "Next answers admitted calls, and sees no others", func(t *testing.T) {
 		asked := 0
 		api := &API{
 			Rules: []Rule{SlidingLog(1, time.Second)},
@@ -121,6 +105,65 @@ func TestAPI_NextAnswersOnlyAdmittedCalls(t *testing.T) {
 		tell(t, api, "GET", "/", 0).want(t, 418)
 		tell(t, api, "GET", "/", 0).want(t, 429)
 		errorIf(t, asked != 1, "Next was asked %d times, want once", asked)
+	})
+	t.Run("A call whose caller has given up is admitted and not answered", func(t *testing.T) {
+		api := &API{Latency: time.Hour}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		rec := httptest.NewRecorder()
+		api.ServeHTTP(rec, httptest.NewRequestWithContext(ctx, "GET", "/", nil))
+		errorIf(t, rec.Code != http.StatusServiceUnavailable, "status %d, want 503", rec.Code)
+		if r := api.Report(); r.Admitted != 1 || r.Answered != 0 || r.InProgress != 0 {
+			t.Errorf("report %+v, want a call admitted and not answered", r)
+		}
+	})
+	t.Run("A call in which Next panics has ended", func(t *testing.T) {
+		api := &API{
+			Rules: []Rule{InFlight(1)},
+			Next:  http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(errors.New("broken")) }),
+		}
+		for range 2 { // the first is no longer in progress
+			func() {
+				defer func() { recover() }()
+				api.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+			}()
+		}
+		want := Report{Arrivals: 2, Admitted: 2, Peak: 1}
+		equal(t, api.Report(), want, "the report")
+	})
+	bubble(t, "Latency delays answers and refusals. The Date and the history have the time of the arrival", func(t *testing.T) {
+		api := &API{Rules: []Rule{SlidingLog(2, time.Hour)}, Latency: 3 * time.Second}
+		begin := time.Now()
+		tell(t, api, "GET", "/", 0).want(t, 200, "Date: Sat, 01 Jan 2000 00:00:00 GMT")
+		time.Sleep(time.Second - 1)
+		tell(t, api, "GET", "/", 0).want(t, 200, "Date: Sat, 01 Jan 2000 00:00:03 GMT")
+		tell(t, api, "GET", "/", 0).want(t, 429, "Date: Sat, 01 Jan 2000 00:00:06 GMT")
+		if took, span := time.Since(begin), api.Arrivals().Total().Span(); took != 10*time.Second-1 || span != 7*time.Second-1 {
+			t.Errorf("took %v, with arrivals in %v, want 9.999999999s and 6.999999999s", took, span)
+		}
+	})
+	t.Run("An answer has the API's date, unless Next has set another", func(t *testing.T) {
+		server := httptest.NewServer(&API{Skew: -time.Hour, Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/own" {
+				w.Header().Set("Date", "yesterday")
+			}
+		})})
+		defer server.Close()
+		for path, own := range map[string]bool{"/": false, "/own": true} {
+			res, err := server.Client().Get(server.URL + path)
+			must(t, err)
+			res.Body.Close()
+			date, err := http.ParseTime(res.Header.Get("Date"))
+			if len(res.Header.Values("Date")) != 1 || own != (res.Header.Get("Date") == "yesterday") || !own && (err != nil || time.Since(date) < time.Hour || time.Since(date) > time.Hour+time.Minute) {
+				t.Errorf("Date %q, %v", res.Header.Get("Date"), err)
+			}
+		}
+	})
+	bubble(t, "A latency that overflows lasts until the caller gives up", func(t *testing.T) {
+		api := &API{Latency: 1<<63 - 1, Jitter: 1<<63 - 1}
+		client := &http.Client{Transport: api, Timeout: 24 * time.Hour}
+		_, err := client.Get("http://api.example.com/")
+		errorIf(t, err == nil, "answered within a day")
 	})
 }
 
@@ -190,50 +233,6 @@ func TestAPI_KeepsItsRulesOnARealPort(t *testing.T) {
 	}
 }
 
-// A call whose caller has given up is admitted and not answered.
-func TestAPI_GivenUpCallIsNotAnswered(t *testing.T) {
-	api := &API{Latency: time.Hour}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	rec := httptest.NewRecorder()
-	api.ServeHTTP(rec, httptest.NewRequestWithContext(ctx, "GET", "/", nil))
-	errorIf(t, rec.Code != http.StatusServiceUnavailable, "status %d, want 503", rec.Code)
-	if r := api.Report(); r.Admitted != 1 || r.Answered != 0 || r.InProgress != 0 {
-		t.Errorf("report %+v, want a call admitted and not answered", r)
-	}
-}
-
-// A call in which Next panics has ended.
-func TestAPI_PanicOfNextEndsTheCall(t *testing.T) {
-	api := &API{
-		Rules: []Rule{InFlight(1)},
-		Next:  http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(errors.New("broken")) }),
-	}
-	for range 2 { // the first is no longer in progress
-		func() {
-			defer func() { recover() }()
-			api.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
-		}()
-	}
-	want := Report{Arrivals: 2, Admitted: 2, Peak: 1}
-	equal(t, api.Report(), want, "the report")
-}
-
-// Latency delays answers and refusals. The Date and the history have the time of the arrival.
-func TestAPI_DateIsThatOfTheArrival(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := &API{Rules: []Rule{SlidingLog(2, time.Hour)}, Latency: 3 * time.Second}
-		begin := time.Now()
-		tell(t, api, "GET", "/", 0).want(t, 200, "Date: Sat, 01 Jan 2000 00:00:00 GMT")
-		time.Sleep(time.Second - 1)
-		tell(t, api, "GET", "/", 0).want(t, 200, "Date: Sat, 01 Jan 2000 00:00:03 GMT")
-		tell(t, api, "GET", "/", 0).want(t, 429, "Date: Sat, 01 Jan 2000 00:00:06 GMT")
-		if took, span := time.Since(begin), api.Arrivals().Total().Span(); took != 10*time.Second-1 || span != 7*time.Second-1 {
-			t.Errorf("took %v, with arrivals in %v, want 9.999999999s and 6.999999999s", took, span)
-		}
-	})
-}
-
 // Skew moves the date, the resets and the windows of the clock.
 func TestAPI_SkewMovesItsClock(t *testing.T) {
 	for skew, want := range map[time.Duration][2]string{
@@ -254,25 +253,6 @@ func TestAPI_SkewMovesItsClock(t *testing.T) {
 			time.Sleep(time.Nanosecond)
 			tell(t, api, "GET", "/", 0).want(t, 200)
 		})
-	}
-}
-
-// An answer has the API's date, unless Next has set another.
-func TestAPI_HandlerMaySetTheDate(t *testing.T) {
-	server := httptest.NewServer(&API{Skew: -time.Hour, Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/own" {
-			w.Header().Set("Date", "yesterday")
-		}
-	})})
-	defer server.Close()
-	for path, own := range map[string]bool{"/": false, "/own": true} {
-		res, err := server.Client().Get(server.URL + path)
-		must(t, err)
-		res.Body.Close()
-		date, err := http.ParseTime(res.Header.Get("Date"))
-		if len(res.Header.Values("Date")) != 1 || own != (res.Header.Get("Date") == "yesterday") || !own && (err != nil || time.Since(date) < time.Hour || time.Since(date) > time.Hour+time.Minute) {
-			t.Errorf("Date %q, %v", res.Header.Get("Date"), err)
-		}
 	}
 }
 
@@ -318,14 +298,4 @@ func compareRemaining(a, b string) int {
 	fmt.Sscanf(a, `"h";r=%d`, &x)
 	fmt.Sscanf(b, `"h";r=%d`, &y)
 	return x - y
-}
-
-// A latency that overflows lasts until the caller gives up.
-func TestAPI_EndlessLatencyEndsWithTheCaller(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := &API{Latency: 1<<63 - 1, Jitter: 1<<63 - 1}
-		client := &http.Client{Transport: api, Timeout: 24 * time.Hour}
-		_, err := client.Get("http://api.example.com/")
-		errorIf(t, err == nil, "answered within a day")
-	})
 }

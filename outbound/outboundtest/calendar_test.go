@@ -88,9 +88,9 @@ func TestCalendarWindow_LastsAsLongAsThePeriod(t *testing.T) {
 	}
 }
 
-// A minute after midnight it was 23:01 again: that hour is of the new day.
-func TestCalendarWindow_RepeatedDateIsOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A period counts as other rules do, and has ended once.
+func TestCalendarWindow_Counts(t *testing.T) {
+	bubble(t, "A minute after midnight it was 23:01 again: that hour is of the new day", func(t *testing.T) {
 		begin := time.Date(2008, 11, 2, 2, 30, 0, 0, time.UTC)
 		end := time.Date(2008, 11, 3, 3, 30, 0, 0, time.UTC)
 		api := &API{Rules: []Rule{CalendarWindow(1, Day, zone(t, "America/St_Johns"))}, Skew: time.Until(begin.Add(30 * time.Minute))}
@@ -98,6 +98,39 @@ func TestCalendarWindow_RepeatedDateIsOver(t *testing.T) {
 		if _, after := callAPI(t, api, 1); after != strconv.Itoa(int(end.Sub(begin).Seconds())-30*60) {
 			t.Errorf("Retry-After %q, want %v", after, end.Sub(begin)-30*time.Minute)
 		}
+	})
+	bubble(t, "A period counts units, keys and settled costs as other rules do", func(t *testing.T) {
+		path, used := "/a", 0.
+		var count Count
+		api := &API{
+			Rules: []Rule{CalendarWindow(10, Month, time.UTC).Of("tokens", byHeader).
+				By(func(*http.Request) string { return path }).
+				Settle(func(*http.Request) float64 { return used })},
+			Vendor: func(w http.ResponseWriter, r *http.Request, d *Decision, next http.Handler) {
+				count = d.Counts[0]
+				next.ServeHTTP(w, r)
+			},
+		}
+		want := func(cost float64, status int, remaining float64, length time.Duration) {
+			t.Helper()
+			if got, _ := callAPI(t, api, cost); got != status || count.Remaining != remaining || count.Window != length {
+				t.Errorf("%g tokens: status %d, %g of a window of %v remain, want %d, %g, %v", cost, got, count.Remaining, count.Window, status, remaining, length)
+			}
+		}
+		const day = 24 * time.Hour
+		want(9, 200, 10, 31*day)
+		used = 4
+		want(10, 200, 6, 31*day)
+		want(6, 200, 2, 31*day)
+		want(3, 429, 2, 31*day)
+		path = "/b"
+		want(3, 200, 6, 31*day)
+		path = "/a"
+		time.Sleep(31*day - 1)
+		want(3, 429, 2, 31*day)
+		time.Sleep(1 * time.Nanosecond)
+		want(10, 200, 6, 29*day)
+		errorIf(t, count.Reset != 29*day, "reset in %v, want 29 days", count.Reset)
 	})
 }
 
@@ -156,43 +189,6 @@ func TestCalendarWindow_CountsByTheAPIsClock(t *testing.T) {
 	}
 }
 
-// A period counts units, keys and settled costs as other rules do.
-func TestCalendarWindow_CountsUnitsAndKeys(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		path, used := "/a", 0.
-		var count Count
-		api := &API{
-			Rules: []Rule{CalendarWindow(10, Month, time.UTC).Of("tokens", byHeader).
-				By(func(*http.Request) string { return path }).
-				Settle(func(*http.Request) float64 { return used })},
-			Vendor: func(w http.ResponseWriter, r *http.Request, d *Decision, next http.Handler) {
-				count = d.Counts[0]
-				next.ServeHTTP(w, r)
-			},
-		}
-		want := func(cost float64, status int, remaining float64, length time.Duration) {
-			t.Helper()
-			if got, _ := callAPI(t, api, cost); got != status || count.Remaining != remaining || count.Window != length {
-				t.Errorf("%g tokens: status %d, %g of a window of %v remain, want %d, %g, %v", cost, got, count.Remaining, count.Window, status, remaining, length)
-			}
-		}
-		const day = 24 * time.Hour
-		want(9, 200, 10, 31*day)
-		used = 4
-		want(10, 200, 6, 31*day)
-		want(6, 200, 2, 31*day)
-		want(3, 429, 2, 31*day)
-		path = "/b"
-		want(3, 200, 6, 31*day)
-		path = "/a"
-		time.Sleep(31*day - 1)
-		want(3, 429, 2, 31*day)
-		time.Sleep(1 * time.Nanosecond)
-		want(10, 200, 6, 29*day)
-		errorIf(t, count.Reset != 29*day, "reset in %v, want 29 days", count.Reset)
-	})
-}
-
 // Departures at random around a night in which midnight comes twice, against a count of each
 // period.
 func TestHistory_CheckCalendarAgreesWithACount(t *testing.T) {
@@ -246,46 +242,44 @@ func TestHistory_CheckCalendarAgreesWithACount(t *testing.T) {
 	errorIf(t, broken < 1000 || kept < 1000, "%d broken laws and %d that were kept prove little", broken, kept)
 }
 
-// CheckWindow compares the fullest window of a length with the limit.
-func TestHistory_CheckWindowFindsTheFullest(t *testing.T) {
-	h := historyOf([]point{{0, 3}, {1_000_000, 2}, {1_999_999, 4}, {2_999_999, 5}})
-	for length, most := range map[time.Duration]float64{
-		time.Microsecond: 5, time.Second: 6, time.Second + 1: 9, 2 * time.Second: 11, 3 * time.Second: 14,
-	} {
-		if err := h.CheckWindow(most, length); err != nil {
-			t.Errorf("at most %g in any %v: %v", most, length, err)
+// CheckWindow and CheckCalendar name what is too much.
+func TestHistory_CheckWindow(t *testing.T) {
+	t.Run("CheckWindow compares the fullest window of a length with the limit", func(t *testing.T) {
+		h := historyOf([]point{{0, 3}, {1_000_000, 2}, {1_999_999, 4}, {2_999_999, 5}})
+		for length, most := range map[time.Duration]float64{
+			time.Microsecond: 5, time.Second: 6, time.Second + 1: 9, 2 * time.Second: 11, 3 * time.Second: 14,
+		} {
+			if err := h.CheckWindow(most, length); err != nil {
+				t.Errorf("at most %g in any %v: %v", most, length, err)
+			}
+			err := h.CheckWindow(most-1, length)
+			excess, ok := errors.AsType[*Excess](err)
+			errorIf(t, !ok || excess.Over != 1 || excess.Units != most, "at most %g in any %v: %v", most-1, length, err)
 		}
-		err := h.CheckWindow(most-1, length)
-		excess, ok := errors.AsType[*Excess](err)
-		errorIf(t, !ok || excess.Over != 1 || excess.Units != most, "at most %g in any %v: %v", most-1, length, err)
-	}
-	errorIs(t, new(History).CheckWindow(1, time.Second), nil, "the error")
-}
-
-// The error of a window or a period has its beginning and its excess.
-func TestExcess_NamesItsWindowOrPeriod(t *testing.T) {
-	h := historyOf([]point{{0, 3}, {2_000_000, 2}})
-	for want, err := range map[string]error{
-		"outboundtest: 5 units left within 2s from 2000-01-01T12:00:00Z, 1 above the 4 of any 1m0s":                                         h.CheckWindow(4, time.Minute),
-		"outboundtest: 5 units left within 2s from 2000-01-01T12:00:00Z, 3 above the 2 of the day that begins at 2000-01-01T00:00:00+09:00": h.CheckCalendar(2, Day, zone(t, "Asia/Tokyo"), 0),
-	} {
-		errorIf(t, err == nil || err.Error() != want, "got %v, want %s", err, want)
-	}
-}
-
-// An invalid limit, window, skew, period or zone panics.
-func TestHistory_CheckWindowPanicsOnInvalidNumbers(t *testing.T) {
-	var h History
-	for _, bad := range []float64{math.NaN(), math.Inf(1), -1, 0} {
-		wantPanic(t, "limit of a window", func() { _ = h.CheckWindow(bad, time.Second) })
-		wantPanic(t, "limit of a period", func() { _ = h.CheckCalendar(bad, Day, time.UTC, 0) })
-	}
-	for _, bad := range []time.Duration{0, -1, math.MaxInt64, math.MinInt64} {
-		wantPanic(t, "a window of", func() { _ = h.CheckWindow(1, bad) })
-	}
-	for _, bad := range []time.Duration{-1, time.Hour + 1, math.MaxInt64, math.MinInt64} {
-		wantPanic(t, "a skew of", func() { _ = h.CheckCalendar(1, Day, time.UTC, bad) })
-	}
-	wantPanic(t, "must be Hour, Day, Month or Week", func() { _ = h.CheckCalendar(1, 5, time.UTC, 0) })
-	wantPanic(t, "a month in no zone", func() { _ = h.CheckCalendar(1, Month, nil, 0) })
+		errorIs(t, new(History).CheckWindow(1, time.Second), nil, "the error")
+	})
+	t.Run("The error of a window or a period has its beginning and its excess", func(t *testing.T) {
+		h := historyOf([]point{{0, 3}, {2_000_000, 2}})
+		for want, err := range map[string]error{
+			"outboundtest: 5 units left within 2s from 2000-01-01T12:00:00Z, 1 above the 4 of any 1m0s":                                         h.CheckWindow(4, time.Minute),
+			"outboundtest: 5 units left within 2s from 2000-01-01T12:00:00Z, 3 above the 2 of the day that begins at 2000-01-01T00:00:00+09:00": h.CheckCalendar(2, Day, zone(t, "Asia/Tokyo"), 0),
+		} {
+			errorIf(t, err == nil || err.Error() != want, "got %v, want %s", err, want)
+		}
+	})
+	t.Run("An invalid limit, window, skew, period or zone panics", func(t *testing.T) {
+		var h History
+		for _, bad := range []float64{math.NaN(), math.Inf(1), -1, 0} {
+			wantPanic(t, "limit of a window", func() { _ = h.CheckWindow(bad, time.Second) })
+			wantPanic(t, "limit of a period", func() { _ = h.CheckCalendar(bad, Day, time.UTC, 0) })
+		}
+		for _, bad := range []time.Duration{0, -1, math.MaxInt64, math.MinInt64} {
+			wantPanic(t, "a window of", func() { _ = h.CheckWindow(1, bad) })
+		}
+		for _, bad := range []time.Duration{-1, time.Hour + 1, math.MaxInt64, math.MinInt64} {
+			wantPanic(t, "a skew of", func() { _ = h.CheckCalendar(1, Day, time.UTC, bad) })
+		}
+		wantPanic(t, "must be Hour, Day, Month or Week", func() { _ = h.CheckCalendar(1, 5, time.UTC, 0) })
+		wantPanic(t, "a month in no zone", func() { _ = h.CheckCalendar(1, Month, nil, 0) })
+	})
 }

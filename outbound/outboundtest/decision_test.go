@@ -6,15 +6,14 @@ import (
 	"reflect"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-// A Decision has limit, remaining, reset and key of each rule.
-func TestDecision_HasTheStateOfEveryRule(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A Decision says what a call has met.
+func TestDecision(t *testing.T) {
+	bubble(t, "A Decision has limit, remaining, reset and key of each rule", func(t *testing.T) {
 		start := time.Now().UTC()
 		time.Sleep(15 * time.Minute)
 		var got Decision
@@ -74,11 +73,7 @@ func TestDecision_HasTheStateOfEveryRule(t *testing.T) {
 			{Unit: "refusals", Window: time.Minute, Limit: 2, Reset: h / 2, Cost: 1, Used: 1, Broken: true, RetryAfter: h / 2},
 		}})
 	})
-}
-
-// What remains is a whole number where sums of fractions round, and a reset is rounded up to the nanosecond.
-func TestDecision_RoundsRemainingAndReset(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "What remains is a whole number where sums of fractions round, and a reset is rounded up to the nanosecond", func(t *testing.T) {
 		api := OpenAI(SlidingLog(2.3, time.Hour).Of("tokens", func(*http.Request) float64 { return 0.1 }))
 		for range 3 { // the sum is 0.30000000000000004
 			tell(t, api, "GET", "/", 0).want(t, 200, "X-RateLimit-Remaining-Tokens: 2")
@@ -90,11 +85,7 @@ func TestDecision_RoundsRemainingAndReset(t *testing.T) {
 		}
 		tell(t, api, "GET", "/", 0).want(t, 200)
 	})
-}
-
-// A late answer has the counts and the date of its arrival.
-func TestDecision_LateAnswerIsOfTheArrival(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A late answer has the counts and the date of its arrival", func(t *testing.T) {
 		api := RateLimitFields(FixedWindow(5, time.Hour).Of("hourly", nil))
 		api.Latency = time.Minute
 		var wg sync.WaitGroup

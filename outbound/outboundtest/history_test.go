@@ -8,7 +8,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
@@ -226,19 +225,94 @@ func TestHistory_AddInAnyOrder(t *testing.T) {
 	}
 }
 
-// A loop over All may change the history.
-func TestHistory_AllIsASnapshot(t *testing.T) {
-	h := historyOf([]point{{0, 1}, {1, 2}, {2, 3}, {3, 4}, {4, 5}})
-	sum := 0.0
-	for _, units := range h.All() {
-		sum += units
-		h.Add(noon.Add(-time.Hour), 10) // no lock is held while the loop runs
-		h.Total()                       // sorts
-		if units == 3 {
-			break
+// A history may be used in any way.
+func TestHistory_AnyUse(t *testing.T) {
+	t.Run("A loop over All may change the history", func(t *testing.T) {
+		h := historyOf([]point{{0, 1}, {1, 2}, {2, 3}, {3, 4}, {4, 5}})
+		sum := 0.0
+		for _, units := range h.All() {
+			sum += units
+			h.Add(noon.Add(-time.Hour), 10) // no lock is held while the loop runs
+			h.Total()                       // sorts
+			if units == 3 {
+				break
+			}
 		}
-	}
-	errorIf(t, sum != 6 || h.Len() != 8, "the loop saw %g units, want 6; %d departures, want 8", sum, h.Len())
+		errorIf(t, sum != 6 || h.Len() != 8, "the loop saw %g units, want 6; %d departures, want 8", sum, h.Len())
+	})
+	// Use is 1 for calls that leave as early as the limit allows. An empty history has no window and no
+	// excess.
+	t.Run("A window includes its beginning, and not its end", func(t *testing.T) {
+		var empty, two, early History
+		two.Add(noon, 1)
+		two.Add(noon.Add(time.Second), 1)
+		equal(t, two.Worst(time.Second), Window{Start: noon, End: noon, Units: 1, Departures: 1}, "the first departure only")
+		equal(t, two.Worst(time.Second+1), Window{Start: noon, End: noon.Add(time.Second), Units: 2, Departures: 2}, "both")
+		for i := range 13 { // three, and then each half second one
+			early.Add(noon.Add(time.Duration(max(0, i-2))*time.Second/2), 1)
+		}
+		equal(t, early.Use(3, 2), 1, "use")
+		equal(t, early.Use(3, 4), 13.0/23, "use of twice the rate")
+		equal(t, early.Total(), Window{Start: noon, End: noon.Add(5 * time.Second), Units: 13, Departures: 13}, "the total")
+		errorIs(t, empty.Check(1, 1, 0), nil, "the check of an empty history")
+		errorIf(t, empty.Worst(time.Second) != (Window{}) || empty.Total() != (Window{}) || empty.Use(1, 1) != 0 || empty.Len() != 0,
+			"an empty history has a window")
+		for range empty.All() {
+			t.Error("an empty history has a departure")
+		}
+	})
+	t.Run("Departures that are millennia apart do not overflow", func(t *testing.T) {
+		var h History
+		h.Add(noon, 1)
+		h.Add(noon.AddDate(-2000, 0, 0), 1) // taken as 292 years before
+		h.Add(noon.AddDate(+2000, 0, 0), 1)
+		errorIs(t, h.Check(1, 1, 0), nil, "the error")
+		w := h.Worst(math.MaxInt64)
+		errorIf(t, w.Units != 1, "%g units in 292 years, want 1", w.Units)
+		if w := h.Total(); !w.Start.Before(noon) || !w.End.After(noon) {
+			t.Errorf("total %+v", w)
+		}
+	})
+	bubble(t, "A History is safe for concurrent use", func(t *testing.T) {
+		var h History
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				for j := range 500 {
+					time.Sleep(time.Duration(1+(i*7+j*13)%10) * time.Millisecond)
+					h.Add(time.Now().Add(-time.Duration(j%3)*time.Millisecond), 1)
+					if j%100 == 0 {
+						h.Check(8, 8000, 0)
+						h.Worst(time.Second)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		var last time.Time
+		for at := range h.All() {
+			fatalIf(t, at.Before(last), "%v after %v", at, last)
+			last = at
+		}
+		if total := h.Total(); total.Units != 4000 || h.Len() != 4000 {
+			t.Errorf("%g units in %d departures, want 4000", total.Units, h.Len())
+		}
+	})
+	t.Run("Invalid units, capacities, rates and slacks panic", func(t *testing.T) {
+		nan, inf := math.NaN(), math.Inf(1)
+		for _, bad := range []float64{nan, inf, -inf, -1} {
+			wantPanic(t, "departure of", func() { new(History).Add(noon, bad) })
+			wantPanic(t, "capacity", func() { new(History).Check(bad, 1, 0) })
+			wantPanic(t, "leak rate", func() { new(History).Check(1, bad, 0) })
+			wantPanic(t, "slack", func() { new(History).Check(1, 1, bad) })
+			wantPanic(t, "capacity", func() { new(History).Use(bad, 1) })
+			wantPanic(t, "leak rate", func() { new(History).Use(1, bad) })
+		}
+		wantPanic(t, "capacity 0", func() { new(History).Check(0, 1, 0) })
+		wantPanic(t, "slack", func() { new(History).Check(math.MaxFloat64, 1, math.MaxFloat64) })
+		wantPanic(t, "window of 0s", func() { new(History).Worst(0) })
+		wantPanic(t, "window of -1ns", func() { new(History).Worst(-1) })
+	})
 }
 
 // Worst finds the window that a search of all windows finds.
@@ -265,86 +339,4 @@ func TestHistory_WorstAgreesWithEveryWindow(t *testing.T) {
 			t.Fatalf("%v: the fullest %d µs have %g units in %v, want %d", points, length, w.Units, w.Span(), want)
 		}
 	}
-}
-
-// A window includes its beginning, and not its end. Use is 1 for calls that leave as early as the limit allows. An empty
-// history has no window and no excess.
-func TestHistory_WorstAndUse(t *testing.T) {
-	var empty, two, early History
-	two.Add(noon, 1)
-	two.Add(noon.Add(time.Second), 1)
-	equal(t, two.Worst(time.Second), Window{Start: noon, End: noon, Units: 1, Departures: 1}, "the first departure only")
-	equal(t, two.Worst(time.Second+1), Window{Start: noon, End: noon.Add(time.Second), Units: 2, Departures: 2}, "both")
-	for i := range 13 { // three, and then each half second one
-		early.Add(noon.Add(time.Duration(max(0, i-2))*time.Second/2), 1)
-	}
-	equal(t, early.Use(3, 2), 1, "use")
-	equal(t, early.Use(3, 4), 13.0/23, "use of twice the rate")
-	equal(t, early.Total(), Window{Start: noon, End: noon.Add(5 * time.Second), Units: 13, Departures: 13}, "the total")
-	errorIs(t, empty.Check(1, 1, 0), nil, "the check of an empty history")
-	errorIf(t, empty.Worst(time.Second) != (Window{}) || empty.Total() != (Window{}) || empty.Use(1, 1) != 0 || empty.Len() != 0,
-		"an empty history has a window")
-	for range empty.All() {
-		t.Error("an empty history has a departure")
-	}
-}
-
-// Departures that are millennia apart do not overflow.
-func TestHistory_CenturiesDoNotOverflow(t *testing.T) {
-	var h History
-	h.Add(noon, 1)
-	h.Add(noon.AddDate(-2000, 0, 0), 1) // taken as 292 years before
-	h.Add(noon.AddDate(+2000, 0, 0), 1)
-	errorIs(t, h.Check(1, 1, 0), nil, "the error")
-	w := h.Worst(math.MaxInt64)
-	errorIf(t, w.Units != 1, "%g units in 292 years, want 1", w.Units)
-	if w := h.Total(); !w.Start.Before(noon) || !w.End.After(noon) {
-		t.Errorf("total %+v", w)
-	}
-}
-
-// A History is safe for concurrent use.
-func TestHistory_ConcurrentUse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var h History
-		var wg sync.WaitGroup
-		for i := range 8 {
-			wg.Go(func() {
-				for j := range 500 {
-					time.Sleep(time.Duration(1+(i*7+j*13)%10) * time.Millisecond)
-					h.Add(time.Now().Add(-time.Duration(j%3)*time.Millisecond), 1)
-					if j%100 == 0 {
-						h.Check(8, 8000, 0)
-						h.Worst(time.Second)
-					}
-				}
-			})
-		}
-		wg.Wait()
-		var last time.Time
-		for at := range h.All() {
-			fatalIf(t, at.Before(last), "%v after %v", at, last)
-			last = at
-		}
-		if total := h.Total(); total.Units != 4000 || h.Len() != 4000 {
-			t.Errorf("%g units in %d departures, want 4000", total.Units, h.Len())
-		}
-	})
-}
-
-// Invalid units, capacities, rates and slacks panic.
-func TestHistory_PanicsOnInvalidNumbers(t *testing.T) {
-	nan, inf := math.NaN(), math.Inf(1)
-	for _, bad := range []float64{nan, inf, -inf, -1} {
-		wantPanic(t, "departure of", func() { new(History).Add(noon, bad) })
-		wantPanic(t, "capacity", func() { new(History).Check(bad, 1, 0) })
-		wantPanic(t, "leak rate", func() { new(History).Check(1, bad, 0) })
-		wantPanic(t, "slack", func() { new(History).Check(1, 1, bad) })
-		wantPanic(t, "capacity", func() { new(History).Use(bad, 1) })
-		wantPanic(t, "leak rate", func() { new(History).Use(1, bad) })
-	}
-	wantPanic(t, "capacity 0", func() { new(History).Check(0, 1, 0) })
-	wantPanic(t, "slack", func() { new(History).Check(math.MaxFloat64, 1, math.MaxFloat64) })
-	wantPanic(t, "window of 0s", func() { new(History).Worst(0) })
-	wantPanic(t, "window of -1ns", func() { new(History).Worst(-1) })
 }

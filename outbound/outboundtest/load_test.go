@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -15,9 +14,9 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// All workers together make each call once, within the limit.
-func TestLoad_FleetMakesEachCallOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A load makes calls, and reports what becomes of them.
+func TestLoad(t *testing.T) {
+	bubble(t, "All workers together make each call once, within the limit", func(t *testing.T) {
 		store := store.NewMemory()
 		var workers []outbound.Limiter
 		for range 3 {
@@ -36,11 +35,7 @@ func TestLoad_FleetMakesEachCallOnce(t *testing.T) {
 			t.Errorf("the waits are %v", r.Waits)
 		}
 	})
-}
-
-// With one caller nothing waits for a limit, and all calls follow each other.
-func TestLoad_IsNoFasterThanItsCallers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "With one caller nothing waits for a limit, and all calls follow each other", func(t *testing.T) {
 		for callers, want := range map[int]time.Duration{0: time.Second, 1: time.Second, 2: 500 * time.Millisecond, 3: 400 * time.Millisecond, 100: 100 * time.Millisecond} {
 			r := outboundtest.Load{Calls: 10, Callers: callers, Latency: 100 * time.Millisecond}.Run(t.Context(), outbound.Unlimited{})
 			if r.Took != want || r.Wait(1) != 0 || len(r.Waits) != 10 {
@@ -48,11 +43,7 @@ func TestLoad_IsNoFasterThanItsCallers(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A refused call is made again after its RetryAfter, and its wait counts from the first try.
-func TestLoad_RepeatsAfterRetryAfter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A refused call is made again after its RetryAfter, and its wait counts from the first try", func(t *testing.T) {
 		bucket := outbound.Must(outbound.NewBucket("api", outbound.Limit{Capacity: 2, LeakRate: 2}))
 		r := outboundtest.Load{Calls: 3, Callers: 3, Cost: outbound.Cost{2}}.Run(t.Context(), bucket)
 		// One goes at once, two come back after 1 s, and one of them after another.
@@ -63,11 +54,7 @@ func TestLoad_RepeatsAfterRetryAfter(t *testing.T) {
 		got := r.Wait(0.5).Round(time.Millisecond)
 		errorIf(t, got != time.Second, "the median wait is %v, which leaves out what came before the refusal", got)
 	})
-}
-
-// A call that cannot be admitted counts as failed, with its error.
-func TestLoad_ReportsCallsGivenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A call that cannot be admitted counts as failed, with its error", func(t *testing.T) {
 		// An hour is not enough for the third call, which comes back after it and finds ctx ended.
 		bucket := outbound.Must(outbound.NewBucket("api", outbound.Window(2, 2*time.Hour)))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -91,6 +78,23 @@ func TestLoad_ReportsCallsGivenUp(t *testing.T) {
 		errorIf(t, len(r.Waits) != 1 || r.Failed != 1 || !errors.Is(r.Err, outbound.ErrThrottled),
 			"%d admitted, %d failed: %v", len(r.Waits), r.Failed, r.Err)
 	})
+	t.Run("An invalid Load panics", func(t *testing.T) {
+		for name, f := range map[string]func(){
+			"no limiter":   func() { outboundtest.Load{Calls: 1}.Run(t.Context()) },
+			"calls":        func() { outboundtest.Load{Calls: -1}.Run(t.Context(), outbound.Unlimited{}) },
+			"callers":      func() { outboundtest.Load{Calls: 1, Callers: -1}.Run(t.Context(), outbound.Unlimited{}) },
+			"latency":      func() { outboundtest.Load{Calls: 1, Latency: -1}.Run(t.Context(), outbound.Unlimited{}) },
+			"share":        func() { new(outboundtest.LoadReport).Wait(1.1) },
+			"not a number": func() { new(outboundtest.LoadReport).Wait(math.NaN()) },
+		} {
+			func() {
+				defer func() {
+					errorIf(t, recover() == nil, "%s: no panic", name)
+				}()
+				f()
+			}()
+		}
+	})
 }
 
 // never admits no call.
@@ -98,23 +102,4 @@ type never struct{}
 
 func (never) Acquire(context.Context, outbound.Cost) (outbound.Permit, error) {
 	return outbound.Permit{}, &outbound.ThrottledError{RetryAfter: time.Second}
-}
-
-// An invalid Load panics.
-func TestLoad_InvalidPanics(t *testing.T) {
-	for name, f := range map[string]func(){
-		"no limiter":   func() { outboundtest.Load{Calls: 1}.Run(t.Context()) },
-		"calls":        func() { outboundtest.Load{Calls: -1}.Run(t.Context(), outbound.Unlimited{}) },
-		"callers":      func() { outboundtest.Load{Calls: 1, Callers: -1}.Run(t.Context(), outbound.Unlimited{}) },
-		"latency":      func() { outboundtest.Load{Calls: 1, Latency: -1}.Run(t.Context(), outbound.Unlimited{}) },
-		"share":        func() { new(outboundtest.LoadReport).Wait(1.1) },
-		"not a number": func() { new(outboundtest.LoadReport).Wait(math.NaN()) },
-	} {
-		func() {
-			defer func() {
-				errorIf(t, recover() == nil, "%s: no panic", name)
-			}()
-			f()
-		}()
-	}
 }

@@ -4,15 +4,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	. "github.com/dripfeed/dripfeed/outbound/outboundtest"
 )
 
-// A Penalty refuses all calls for its length after the last allowed offence in its window.
-func TestPenalty_AfterTooManyOffencesInAWindow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A penalty follows on offences.
+func TestPenalty(t *testing.T) {
+	bubble(t, "A Penalty refuses all calls for its length after the last allowed offence in its window", func(t *testing.T) {
 		api := &API{Rules: []Rule{SlidingLog(1, time.Second), Penalty(3, 10*time.Second, time.Minute, nil)}}
 		call := func(at time.Duration, status int, after string) {
 			t.Helper()
@@ -35,11 +34,7 @@ func TestPenalty_AfterTooManyOffencesInAWindow(t *testing.T) {
 		call(0, 429, "1")
 		call(time.Second, 200, "") // the count has begun anew
 	})
-}
-
-// With By each key has its own offences, as the function judges answers.
-func TestPenalty_ByKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "With By each key has its own offences, as the function judges answers", func(t *testing.T) {
 		path := func(r *http.Request) string { return r.URL.Path }
 		teapot := func(status int, h http.Header) bool { return status == http.StatusTeapot && h.Get("X-Bad") == "yes" }
 		api := &API{Rules: []Rule{Penalty(2, time.Second, time.Minute, teapot).By(path)}}
@@ -55,11 +50,7 @@ func TestPenalty_ByKey(t *testing.T) {
 		tell(t, api, "GET", "/b", 0).want(t, 429)
 		tell(t, api, "GET", "/c", 0).want(t, 418)
 	})
-}
-
-// SetRules keeps the offences and the penalty.
-func TestPenalty_OutlivesSetRules(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "SetRules keeps the offences and the penalty", func(t *testing.T) {
 		rules := []Rule{SlidingLog(1, time.Hour), Penalty(3, time.Minute, time.Hour, nil)}
 		api := &API{Rules: rules}
 		for range 3 { // one is answered, two are offences
@@ -73,11 +64,7 @@ func TestPenalty_OutlivesSetRules(t *testing.T) {
 		status, after := callAPI(t, api, 1)
 		errorIf(t, status != 429 || after != "1", "status %d, Retry-After %q, want 429 with 1", status, after)
 	})
-}
-
-// Offences before a penalty do not count for the next one.
-func TestPenalty_OffencesBeforeItDoNotCount(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "Offences before a penalty do not count for the next one", func(t *testing.T) {
 		api := &API{Rules: []Rule{Penalty(2, time.Hour, time.Minute, func(int, http.Header) bool { return true })}}
 		for i := range 3 {
 			tell(t, api, "GET", "/", 0).want(t, 200)
@@ -88,21 +75,19 @@ func TestPenalty_OffencesBeforeItDoNotCount(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A 103 before the answer is no offence.
-func TestPenalty_InterimAnswerIsNoOffence(t *testing.T) {
-	server := httptest.NewServer(&API{
-		Rules: []Rule{Penalty(1, time.Hour, time.Hour, func(status int, _ http.Header) bool { return status < 200 })},
-		Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.WriteHeader(http.StatusEarlyHints) // and then 200, without a word
-		}),
+	t.Run("A 103 before the answer is no offence", func(t *testing.T) {
+		server := httptest.NewServer(&API{
+			Rules: []Rule{Penalty(1, time.Hour, time.Hour, func(status int, _ http.Header) bool { return status < 200 })},
+			Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.WriteHeader(http.StatusEarlyHints) // and then 200, without a word
+			}),
+		})
+		defer server.Close()
+		for range 2 {
+			res, err := server.Client().Get(server.URL)
+			must(t, err)
+			res.Body.Close()
+			errorIf(t, res.StatusCode != http.StatusOK, "status %d, want 200", res.StatusCode)
+		}
 	})
-	defer server.Close()
-	for range 2 {
-		res, err := server.Client().Get(server.URL)
-		must(t, err)
-		res.Body.Close()
-		errorIf(t, res.StatusCode != http.StatusOK, "status %d, want 200", res.StatusCode)
-	}
 }

@@ -134,9 +134,9 @@ func (l lateDone) Done() <-chan struct{} {
 	return l.Context.Done()
 }
 
-// If ctx ends when the answer comes, the caller gets the error of ctx.
-func TestRoundTrip_EndOfCtxWinsOverAnAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A call without a network is as one with it, for both sides.
+func TestRoundTrip_IsThatOfAServer(t *testing.T) {
+	bubble(t, "If ctx ends when the answer comes, the caller gets the error of ctx", func(t *testing.T) {
 		for range 50 { // or a select would decide at random
 			ctx, cancel := context.WithCancel(t.Context())
 			api := &API{Next: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { cancel() })}
@@ -145,11 +145,7 @@ func TestRoundTrip_EndOfCtxWinsOverAnAnswer(t *testing.T) {
 			fatalIf(t, res != nil || err != context.Canceled, "got %v, %v, want context.Canceled", res, err)
 		}
 	})
-}
-
-// The caller gives up, and Next goes on: the body stays open, and the call is in progress.
-func TestRoundTrip_HandlerGoesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "The caller gives up, and Next goes on: the body stays open, and the call is in progress", func(t *testing.T) {
 		body := &countingBody{Reader: *strings.NewReader("hello")}
 		api := &API{Rules: []Rule{InFlight(1)}, Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == "GET" {
@@ -171,51 +167,47 @@ func TestRoundTrip_HandlerGoesOn(t *testing.T) {
 		tell(t, api, "GET", "/", 0).want(t, 200)
 		errorIf(t, body.closed != 1, "body closed %d times, want once", body.closed)
 	})
-}
-
-// RoundTrip changes nothing of the request, whatever Next does.
-func TestRoundTrip_DoesNotModifyTheRequest(t *testing.T) {
-	vandal := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Header.Set("X-Changed", "yes")
-		r.URL.Path = "/changed"
-		r.Host = "changed"
-		r.Method = "CHANGED"
-		r.Body = nil
-	})
-	body := &countingBody{}
-	newRequest := func() *http.Request {
-		req, err := http.NewRequest("POST", "http://user:secret@api.example.com/a%2Fb?c=d#e", body)
+	t.Run("RoundTrip changes nothing of the request, whatever Next does", func(t *testing.T) {
+		vandal := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			r.Header.Set("X-Changed", "yes")
+			r.URL.Path = "/changed"
+			r.Host = "changed"
+			r.Method = "CHANGED"
+			r.Body = nil
+		})
+		body := &countingBody{}
+		newRequest := func() *http.Request {
+			req, err := http.NewRequest("POST", "http://user:secret@api.example.com/a%2Fb?c=d#e", body)
+			must(t, err)
+			req.Header.Set("X-Mine", "1")
+			return req
+		}
+		req := newRequest()
+		res, err := (&API{Next: vandal}).RoundTrip(req)
 		must(t, err)
-		req.Header.Set("X-Mine", "1")
-		return req
-	}
-	req := newRequest()
-	res, err := (&API{Next: vandal}).RoundTrip(req)
-	must(t, err)
-	want := newRequest()
-	errorIf(t, !reflect.DeepEqual(req, want), "got  %+v\nwant %+v", req, want)
-	errorIf(t, res.Request != req, "the response does not carry the request")
-}
-
-// Next gets the request as a server's handler does.
-func TestRoundTrip_HandlerSeesAServersRequest(t *testing.T) {
-	var got *http.Request
-	var read string
-	api := &API{Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		got, read = r, string(body)
-	})}
-	req, _ := http.NewRequest("", "http://user:secret@api.example.com/a%2Fb?c=d#e", strings.NewReader("hello"))
-	must(t, errOf(api.RoundTrip(req)))
-	if got.Method != "GET" || got.Host != "api.example.com" || got.RequestURI != "/a%2Fb?c=d" || got.URL.String() != "/a%2Fb?c=d" ||
-		got.ContentLength != 5 || read != "hello" || got.RemoteAddr == "" {
-		t.Errorf("got %+v with body %q", got, read)
-	}
-	// A RoundTripper may get as little as this.
-	must(t, errOf(api.RoundTrip(&http.Request{URL: mustURL("http://api.example.com")})))
-	if got.Method != "GET" || got.Header == nil || got.Body == nil || got.URL.Path != "" || got.RequestURI != "/" {
-		t.Errorf("got %+v", got)
-	}
+		want := newRequest()
+		errorIf(t, !reflect.DeepEqual(req, want), "got  %+v\nwant %+v", req, want)
+		errorIf(t, res.Request != req, "the response does not carry the request")
+	})
+	t.Run("Next gets the request as a server's handler does", func(t *testing.T) {
+		var got *http.Request
+		var read string
+		api := &API{Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			got, read = r, string(body)
+		})}
+		req, _ := http.NewRequest("", "http://user:secret@api.example.com/a%2Fb?c=d#e", strings.NewReader("hello"))
+		must(t, errOf(api.RoundTrip(req)))
+		if got.Method != "GET" || got.Host != "api.example.com" || got.RequestURI != "/a%2Fb?c=d" || got.URL.String() != "/a%2Fb?c=d" ||
+			got.ContentLength != 5 || read != "hello" || got.RemoteAddr == "" {
+			t.Errorf("got %+v with body %q", got, read)
+		}
+		// A RoundTripper may get as little as this.
+		must(t, errOf(api.RoundTrip(&http.Request{URL: mustURL("http://api.example.com")})))
+		if got.Method != "GET" || got.Header == nil || got.Body == nil || got.URL.Path != "" || got.RequestURI != "/" {
+			t.Errorf("got %+v", got)
+		}
+	})
 }
 
 // The response is as that of http.Transport.

@@ -229,9 +229,9 @@ func TestRetryAfter_IsTheFirstSecondThatAdmits(t *testing.T) {
 	errorIf(t, long < 50, "only %d of 400 refusals were for more than a second", long)
 }
 
-// A call that one rule refuses counts in no other.
-func TestRule_SeveralCountACallTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A rule counts calls, and nothing else.
+func TestRule_Counts(t *testing.T) {
+	bubble(t, "A call that one rule refuses counts in no other", func(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		api := &API{Rules: []Rule{
 			LeakyBucket(2, 1),
@@ -264,11 +264,7 @@ func TestRule_SeveralCountACallTogether(t *testing.T) {
 		r := api.Report()
 		errorIf(t, r.Admitted != 5 || r.Arrivals != 5+62 || r.Refused != 62, "report %+v", r)
 	})
-}
-
-// A rule keeps no count: APIs that share it count separately.
-func TestRule_MayServeSeveralAPIs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A rule keeps no count: APIs that share it count separately", func(t *testing.T) {
 		rule := SlidingLog(1, time.Second)
 		for range 2 {
 			api := &API{Rules: []Rule{rule}}
@@ -276,11 +272,7 @@ func TestRule_MayServeSeveralAPIs(t *testing.T) {
 			errorIf(t, status != http.StatusOK, "a rule carried its count from one API to another")
 		}
 	})
-}
-
-// Numbers at the ends of float64 neither overflow nor block for ever.
-func TestRule_ExtremeNumbers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "Numbers at the ends of float64 neither overflow nor block for ever", func(t *testing.T) {
 		const century = 100 * 365 * 24 * time.Hour
 		for _, rule := range []Rule{
 			LeakyBucket(1, 1/century.Seconds()), LeakyBucket(1e300, 1e300), LeakyBucket(1e-300, 1e-300),

@@ -71,9 +71,9 @@ func TestSetRules_KeepsWhatWasCounted(t *testing.T) {
 	}
 }
 
-// Of several rules of one kind each goes on with that of its window.
-func TestSetRules_MatchesSeveralRulesOfAKind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// Rules change at any time, and counts go on.
+func TestSetRules_WhileCallsRun(t *testing.T) {
+	bubble(t, "Of several rules of one kind each goes on with that of its window", func(t *testing.T) {
 		api := &API{Rules: []Rule{SlidingLog(100, time.Second), SlidingLog(10, time.Hour), SlidingLog(50, time.Hour)}}
 		for range 8 {
 			callAPI(t, api, 1)
@@ -82,11 +82,7 @@ func TestSetRules_MatchesSeveralRulesOfAKind(t *testing.T) {
 		api.SetRules(SlidingLog(20, time.Hour), SlidingLog(30, time.Hour), SlidingLog(100, time.Second)) // in another order
 		equal(t, admits(t, api), 12, "calls: 8 of 20 were counted in this hour")
 	})
-}
-
-// SetRules keeps the counts of keys, and the calls in flight.
-func TestSetRules_KeepsKeysAndCallsInProgress(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "SetRules keeps the counts of keys, and the calls in flight", func(t *testing.T) {
 		path := func(r *http.Request) string { return r.URL.Path }
 		rules := func(n int) []Rule {
 			return []Rule{InFlight(n).By(path), FixedWindow(float64(10*n), time.Hour).By(path)}
@@ -115,22 +111,14 @@ func TestSetRules_KeepsKeysAndCallsInProgress(t *testing.T) {
 			tell(t, api, "GET", "/a", 0).want(t, status)
 		}
 	})
-}
-
-// The zero Rule panics, and changes nothing. Before the first call SetRules replaces even that.
-func TestSetRules_PanicsOnTheZeroRule(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "The zero Rule panics, and changes nothing. Before the first call SetRules replaces even that", func(t *testing.T) {
 		api := &API{Rules: []Rule{{}}} // the API must not look at it
 		api.SetRules(SlidingLog(3, time.Second))
 		callAPI(t, api, 1)
 		wantPanic(t, "rule 1 of an API is the zero Rule", func() { api.SetRules(SlidingLog(9, time.Second), Rule{}) })
 		equal(t, admits(t, api), 2, "calls after one of three")
 	})
-}
-
-// A call whose cost is asked during a change counts by the new rules. A cost that panics then leaves the API usable.
-func TestSetRules_CallDuringChangeUsesTheNewOnes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A call whose cost is asked during a change counts by the new rules. A cost that panics then leaves the API usable", func(t *testing.T) {
 		changing := func(costs float64) *API {
 			var api API
 			api.Rules = []Rule{SlidingLog(1, time.Hour).Of("old", func(*http.Request) float64 {

@@ -34,9 +34,9 @@ func TestAnthropic_InstantsAndRoundedTokens(t *testing.T) {
 	})
 }
 
-// Discord reports the bucket with each answer and each refusal.
-func TestDiscord_BucketsAreInEveryAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// Discord has buckets, scopes and a ban.
+func TestDiscord(t *testing.T) {
+	bubble(t, "Discord reports the bucket with each answer and each refusal", func(t *testing.T) {
 		time.Sleep(250*time.Millisecond + 1)
 		api := Discord(FirstCallWindow(3, 5*time.Second).By(func(*http.Request) string { return "abcd1234:1" }))
 		call := func(at time.Duration, status int, headers ...string) {
@@ -56,11 +56,7 @@ func TestDiscord_BucketsAreInEveryAnswer(t *testing.T) {
 		api.SetRules(FirstCallWindow(9, 5*time.Second).By(func(*http.Request) string { return "abcd1234:1" }))
 		call(0, 200, "X-RateLimit-Limit: 9", "X-RateLimit-Remaining: 7", "X-RateLimit-Reset-After: 5")
 	})
-}
-
-// Discord's buckets are of a method, a route and a channel.
-func TestDiscord_BucketsCountEachChannel(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "Discord's buckets are of a method, a route and a channel", func(t *testing.T) {
 		api := Discord()
 		bucket := func(method, path, remaining string) string {
 			t.Helper()
@@ -83,11 +79,7 @@ func TestDiscord_BucketsCountEachChannel(t *testing.T) {
 			errorIf(t, other == post, "reading %s is in the bucket of writing messages", path)
 		}
 	})
-}
-
-// Refusals by the global and the shared limit have their scope.
-func TestDiscord_GlobalAndSharedLimits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "Refusals by the global and the shared limit have their scope", func(t *testing.T) {
 		bucket := FirstCallWindow(10, time.Minute).By(func(*http.Request) string { return "abcd1234" })
 		api := Discord(bucket, FirstCallWindow(1, 64570*time.Millisecond).Of("global", nil))
 		tell(t, api, "GET", "/", 0).want(t, 200, "X-RateLimit-Remaining: 9")
@@ -99,11 +91,7 @@ func TestDiscord_GlobalAndSharedLimits(t *testing.T) {
 		tell(t, api, "GET", "/", 0).want(t, 429, "X-RateLimit-Global", "X-RateLimit-Scope: shared", "Retry-After: 1337",
 			"X-RateLimit-Remaining: 9", "X-RateLimit-Reset-After: 60", "X-RateLimit-Bucket: abcd1234", `body: "retry_after":1336.57`)
 	})
-}
-
-// Discord bans after 10 000 invalid calls in 10 minutes.
-func TestDiscord_BansAfter10000InvalidCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "Discord bans after 10 000 invalid calls in 10 minutes", func(t *testing.T) {
 		api := Discord()
 		api.Rules = append(api.Rules, SlidingLog(1, time.Hour).Of("shared", nil).By(func(r *http.Request) string {
 			if r.URL.Path == "/emoji" {
@@ -137,36 +125,34 @@ func TestDiscord_BansAfter10000InvalidCalls(t *testing.T) {
 	})
 }
 
-// GitHub's primary limit reports its reset, and no Retry-After.
-func TestGitHub_PrimaryLimitHasNoRetryAfter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // from 2000-01-01 00:00:00 UTC on, 946684800
-		time.Sleep(700 * time.Millisecond)
-		api := GitHub(FirstCallWindow(3, time.Hour).Of("core", nil))
-		call := func(at time.Duration, status int, headers ...string) {
-			t.Helper()
-			time.Sleep(at)
-			tell(t, api, "GET", "/user", 0).want(t, status, append(headers,
-				"X-RateLimit-Resource: core", "Retry-After", "Content-Type: application/json")...)
-		}
-		call(0, 200, "X-RateLimit-Limit: 3", "X-RateLimit-Remaining: 2", "X-RateLimit-Used: 1", "X-RateLimit-Reset: 946688400",
-			"Date: Sat, 01 Jan 2000 00:00:00 GMT", "body: {}")
-		call(time.Second, 200, "X-RateLimit-Remaining: 1", "X-RateLimit-Used: 2", "X-RateLimit-Reset: 946688400")
-		call(0, 200, "X-RateLimit-Remaining: 0", "X-RateLimit-Used: 3", "X-RateLimit-Reset: 946688400")
-		call(0, 403, "X-RateLimit-Limit: 3", "X-RateLimit-Remaining: 0", "X-RateLimit-Used: 3", "X-RateLimit-Reset: 946688400",
-			"Date: Sat, 01 Jan 2000 00:00:01 GMT", `body: "API rate limit exceeded for `)
-		// Reset is cut: Date and Reset name the same second, and it is still too early.
-		call(time.Hour-time.Second-1, 403, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 946688400", "Date: Sat, 01 Jan 2000 01:00:00 GMT")
-		call(1, 200, "X-RateLimit-Remaining: 2", "X-RateLimit-Used: 1", "X-RateLimit-Reset: 946692000")
-		api.SetRules(FirstCallWindow(10, time.Hour).Of("core", nil))
-		call(0, 200, "X-RateLimit-Limit: 10", "X-RateLimit-Remaining: 8", "X-RateLimit-Used: 2", "X-RateLimit-Reset: 946692000")
-		api.SetRules(FirstCallWindow(1, time.Hour).Of("core", nil))
-		call(0, 403, "X-RateLimit-Limit: 1", "X-RateLimit-Remaining: 0", "X-RateLimit-Used: 1", "X-RateLimit-Reset: 946692000")
+// GitHub has primary and secondary limits.
+func TestGitHub(t *testing.T) {
+	t.Run("GitHub's primary limit reports its reset, and no Retry-After", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { // from 2000-01-01 00:00:00 UTC on, 946684800
+			time.Sleep(700 * time.Millisecond)
+			api := GitHub(FirstCallWindow(3, time.Hour).Of("core", nil))
+			call := func(at time.Duration, status int, headers ...string) {
+				t.Helper()
+				time.Sleep(at)
+				tell(t, api, "GET", "/user", 0).want(t, status, append(headers,
+					"X-RateLimit-Resource: core", "Retry-After", "Content-Type: application/json")...)
+			}
+			call(0, 200, "X-RateLimit-Limit: 3", "X-RateLimit-Remaining: 2", "X-RateLimit-Used: 1", "X-RateLimit-Reset: 946688400",
+				"Date: Sat, 01 Jan 2000 00:00:00 GMT", "body: {}")
+			call(time.Second, 200, "X-RateLimit-Remaining: 1", "X-RateLimit-Used: 2", "X-RateLimit-Reset: 946688400")
+			call(0, 200, "X-RateLimit-Remaining: 0", "X-RateLimit-Used: 3", "X-RateLimit-Reset: 946688400")
+			call(0, 403, "X-RateLimit-Limit: 3", "X-RateLimit-Remaining: 0", "X-RateLimit-Used: 3", "X-RateLimit-Reset: 946688400",
+				"Date: Sat, 01 Jan 2000 00:00:01 GMT", `body: "API rate limit exceeded for `)
+			// Reset is cut: Date and Reset name the same second, and it is still too early.
+			call(time.Hour-time.Second-1, 403, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 946688400", "Date: Sat, 01 Jan 2000 01:00:00 GMT")
+			call(1, 200, "X-RateLimit-Remaining: 2", "X-RateLimit-Used: 1", "X-RateLimit-Reset: 946692000")
+			api.SetRules(FirstCallWindow(10, time.Hour).Of("core", nil))
+			call(0, 200, "X-RateLimit-Limit: 10", "X-RateLimit-Remaining: 8", "X-RateLimit-Used: 2", "X-RateLimit-Reset: 946692000")
+			api.SetRules(FirstCallWindow(1, time.Hour).Of("core", nil))
+			call(0, 403, "X-RateLimit-Limit: 1", "X-RateLimit-Remaining: 0", "X-RateLimit-Used: 1", "X-RateLimit-Reset: 946692000")
+		})
 	})
-}
-
-// GitHub's secondary limits have a Retry-After and their own text.
-func TestGitHub_SecondaryLimitsShowInTheBody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "GitHub's secondary limits have a Retry-After and their own text", func(t *testing.T) {
 		api := GitHub()
 		for range 180 {
 			tell(t, api, "PATCH", "/user", 0).want(t, 200, "X-RateLimit-Limit: 5000", "Retry-After") // 5 points each
@@ -186,11 +172,7 @@ func TestGitHub_SecondaryLimitsShowInTheBody(t *testing.T) {
 		tell(t, api, "GET", "/user", 0).want(t, 429, "Retry-After: 60", "X-RateLimit-Remaining: 997", "body: secondary rate limit")
 		wg.Wait()
 	})
-}
-
-// GitHub counts the resources of paths separately.
-func TestGitHub_CountsEachResource(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "GitHub counts the resources of paths separately", func(t *testing.T) {
 		api := GitHub()
 		for range 30 {
 			tell(t, api, "GET", "/search/code", 0).want(t, 200, "X-RateLimit-Limit: 30", "X-RateLimit-Resource: search")
@@ -204,9 +186,9 @@ func TestGitHub_CountsEachResource(t *testing.T) {
 	})
 }
 
-// OpenAI reports requests and tokens with each answer.
-func TestOpenAI_HasRequestsAndTokens(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// OpenAI has requests and tokens.
+func TestOpenAI(t *testing.T) {
+	bubble(t, "OpenAI reports requests and tokens with each answer", func(t *testing.T) {
 		api := OpenAI()
 		call := func(bytes, status int, headers ...string) {
 			t.Helper()
@@ -232,11 +214,7 @@ func TestOpenAI_HasRequestsAndTokens(t *testing.T) {
 		time.Sleep(time.Hour)
 		call(0, 200, "X-RateLimit-Remaining-Tokens: 59999", "X-RateLimit-Reset-Tokens: 1ms")
 	})
-}
-
-// A refusal of OpenAI names the day, or the quota without credit.
-func TestOpenAI_NamesDayAndQuota(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A refusal of OpenAI names the day, or the quota without credit", func(t *testing.T) {
 		api := OpenAI(FixedWindow(1, 24*time.Hour), SlidingLog(2, 100*time.Hour).Of("quota", nil))
 		tell(t, api, "POST", "/", 0).want(t, 200, "X-RateLimit-Reset-Requests: 24h0m0s", "X-RateLimit-Limit-Quota")
 		tell(t, api, "POST", "/", 0).want(t, 429, "Retry-After: 86400", "Retry-After-Ms: 86400000", "body: on requests per day (RPD)", `body: "type":"requests"`)
@@ -245,23 +223,21 @@ func TestOpenAI_NamesDayAndQuota(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		tell(t, api, "POST", "/", 0).want(t, 429, "Retry-After", "Retry-After-Ms", "X-RateLimit-Remaining-Requests: 1", `body: "code":"insufficient_quota"`)
 	})
+	t.Run("A refusal by several limits names the one with the latest reset", func(t *testing.T) {
+		hour, minute := SlidingLog(1, time.Hour).Of("tokens", nil), SlidingLog(1, time.Minute)
+		for _, rules := range [][]Rule{{hour, minute}, {minute, hour}, {minute, hour, InFlight(1)}} {
+			synctest.Test(t, func(t *testing.T) {
+				api := OpenAI(rules...)
+				tell(t, api, "POST", "/", 0).want(t, 200)
+				tell(t, api, "POST", "/", 0).want(t, 429, "Retry-After: 3600", "body: on tokens per min")
+			})
+		}
+	})
 }
 
-// A refusal by several limits names the one with the latest reset.
-func TestOpenAI_NamesTheLimitThatIsBrokenLongest(t *testing.T) {
-	hour, minute := SlidingLog(1, time.Hour).Of("tokens", nil), SlidingLog(1, time.Minute)
-	for _, rules := range [][]Rule{{hour, minute}, {minute, hour}, {minute, hour, InFlight(1)}} {
-		synctest.Test(t, func(t *testing.T) {
-			api := OpenAI(rules...)
-			tell(t, api, "POST", "/", 0).want(t, 200)
-			tell(t, api, "POST", "/", 0).want(t, 429, "Retry-After: 3600", "body: on tokens per min")
-		})
-	}
-}
-
-// The RateLimit fields have each rule as a policy.
-func TestRateLimitFields_HaveEveryPolicy(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// The RateLimit fields have each rule.
+func TestRateLimitFields(t *testing.T) {
+	bubble(t, "The RateLimit fields have each rule as a policy", func(t *testing.T) {
 		api := RateLimitFields(SlidingLog(2, 1500*time.Millisecond).Of("burst", nil), FirstCallWindow(4, time.Hour).Of("hourly", nil))
 		call := func(at time.Duration, status int, headers ...string) {
 			t.Helper()
@@ -281,11 +257,7 @@ func TestRateLimitFields_HaveEveryPolicy(t *testing.T) {
 		call(0, 200, `RateLimit-Policy: "hourly";q=8;w=3600`, `RateLimit: "hourly";r=3;t=3598`)
 		call(3597500*time.Millisecond, 200, `RateLimit: "hourly";r=7;t=3600`)
 	})
-}
-
-// Names of rules are escaped, and numbers are whole.
-func TestRateLimitFields_AreWellFormed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "Names of rules are escaped, and numbers are whole", func(t *testing.T) {
 		api := RateLimitFields(
 			SlidingLog(5.5, time.Second),
 			LeakyBucket(40, 2),
@@ -302,9 +274,9 @@ func TestRateLimitFields_AreWellFormed(t *testing.T) {
 	})
 }
 
-// Shopify REST reports the level of its bucket, and a Retry-After of 2.0 with a refusal.
-func TestShopifyREST_HasItsBucket(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// Shopify has a bucket of calls or of points.
+func TestShopify(t *testing.T) {
+	bubble(t, "Shopify REST reports the level of its bucket, and a Retry-After of 2.0 with a refusal", func(t *testing.T) {
 		api := ShopifyREST()
 		const limit = "X-Shopify-Shop-Api-Call-Limit: "
 		for i := range 40 {
@@ -324,11 +296,7 @@ func TestShopifyREST_HasItsBucket(t *testing.T) {
 		time.Sleep(150 * time.Second)
 		tell(t, api, "GET", "/orders.json", 0).want(t, 200, limit+"4/4")
 	})
-}
-
-// Shopify GraphQL reports costs, and refusals, in a 200.
-func TestShopifyGraphQL_HasCostsInA200(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "Shopify GraphQL reports costs, and refusals, in a 200", func(t *testing.T) {
 		points := func(r *http.Request) float64 { return float64(r.ContentLength) }
 		half := func(r *http.Request) float64 { return float64(r.ContentLength) / 2 }
 		api := ShopifyGraphQL(LeakyBucket(1000, 50).Of("points", points).Settle(half))
@@ -354,11 +322,7 @@ func TestShopifyGraphQL_HasCostsInA200(t *testing.T) {
 		api.SetRules(LeakyBucket(2000, 100.5).Of("points", points).Settle(half))
 		ask(1300, `"actualQueryCost":650,"requestedQueryCost":1300,"throttleStatus":{"currentlyAvailable":650,"maximumAvailable":2000.0,"restoreRate":100.5}`)
 	})
-}
-
-// Shopify GraphQL adds its costs only to a JSON object of a 200.
-func TestShopifyGraphQL_LeavesOtherAnswersAsTheyAre(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "Shopify GraphQL adds its costs only to a JSON object of a 200", func(t *testing.T) {
 		api := ShopifyGraphQL()
 		for body, status := range map[string]int{"broken": 502, "{}": 503, "ok": 200} {
 			api.Next = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -371,32 +335,30 @@ func TestShopifyGraphQL_LeavesOtherAnswersAsTheyAre(t *testing.T) {
 	})
 }
 
-// A refusal of Stripe has its reason, and no Retry-After.
-func TestStripe_HasOnlyAReason(t *testing.T) {
-	path := func(r *http.Request) string { return r.URL.Path }
-	for reason, rule := range map[string]Rule{
-		"global-rate":          SlidingLog(1, time.Second),
-		"endpoint-rate":        SlidingLog(1, time.Second).By(path),
-		"global-concurrency":   InFlight(1),
-		"endpoint-concurrency": InFlight(1).By(path),
-		"resource-specific":    SlidingLog(1, time.Second).Of("resource", nil).By(path),
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			api := Stripe(rule)
-			api.Latency = time.Second / 2
-			var wg sync.WaitGroup
-			wg.Go(func() { tell(t, api, "POST", "/v1/charges", 0).want(t, 200, "Stripe-Rate-Limited-Reason", "body: {}") })
-			synctest.Wait()
-			tell(t, api, "POST", "/v1/charges", 0).want(t, 429, "Stripe-Rate-Limited-Reason: "+reason, "Stripe-Should-Retry", "Retry-After",
-				`body: "code":"rate_limit"`)
-			wg.Wait()
-		})
-	}
-}
-
-// A locked object refuses its own calls only, as lock_timeout.
-func TestStripe_LocksAreNoLimitOfTheAccount(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// Stripe gives reasons, and limits each endpoint.
+func TestStripe(t *testing.T) {
+	t.Run("A refusal of Stripe has its reason, and no Retry-After", func(t *testing.T) {
+		path := func(r *http.Request) string { return r.URL.Path }
+		for reason, rule := range map[string]Rule{
+			"global-rate":          SlidingLog(1, time.Second),
+			"endpoint-rate":        SlidingLog(1, time.Second).By(path),
+			"global-concurrency":   InFlight(1),
+			"endpoint-concurrency": InFlight(1).By(path),
+			"resource-specific":    SlidingLog(1, time.Second).Of("resource", nil).By(path),
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				api := Stripe(rule)
+				api.Latency = time.Second / 2
+				var wg sync.WaitGroup
+				wg.Go(func() { tell(t, api, "POST", "/v1/charges", 0).want(t, 200, "Stripe-Rate-Limited-Reason", "body: {}") })
+				synctest.Wait()
+				tell(t, api, "POST", "/v1/charges", 0).want(t, 429, "Stripe-Rate-Limited-Reason: "+reason, "Stripe-Should-Retry", "Retry-After",
+					`body: "code":"rate_limit"`)
+				wg.Wait()
+			})
+		}
+	})
+	bubble(t, "A locked object refuses its own calls only, as lock_timeout", func(t *testing.T) {
 		object := func(r *http.Request) string { return r.URL.Path }
 		api := Stripe(InFlight(1).Of("lock", nil).By(object))
 		api.Latency = time.Second
@@ -409,11 +371,7 @@ func TestStripe_LocksAreNoLimitOfTheAccount(t *testing.T) {
 		wg.Wait()
 		tell(t, api, "POST", "/v1/customers/a", 0).want(t, 200)
 	})
-}
-
-// Stripe limits each endpoint and the account.
-func TestStripe_LimitsEachEndpoint(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "Stripe limits each endpoint and the account", func(t *testing.T) {
 		api := Stripe()
 		for _, endpoint := range []string{"charges", "refunds", "customers", "payouts"} {
 			for range 25 {
