@@ -49,7 +49,7 @@ type container struct {
 
 func find(b []byte, paths ...string) finder {
 	f := finder{b: b, left: maxSteps, paths: paths}
-	if c := f.peek(); c == '{' || c == '[' {
+	if c := f.peek(); len(paths) > 0 && (c == '{' || c == '[') {
 		f.push(c, 1<<len(paths)-1, 0)
 	}
 	return f
