@@ -142,11 +142,12 @@ func (b *Bucket) takeHere(c *Cost, permit *Permit) (done bool, err error) {
 	}
 	f := p.Force()
 	var n store.Units
+	var t store.Taken
 	if !c.valid() || !f.Fit((*reports.Numbers)(c), &n) {
 		return false, nil
 	}
 	var k *call
-	t := p.Take(f, &n, func(at time.Duration) *store.Charge {
+	p.Take(f, &n, &t, func(at time.Duration) *store.Charge {
 		k, permit.uses = revive()
 		k.core, k.cost[0], k.admitted = &b.core, reports.Numbers(*c), at
 		return &k.charge[0]

@@ -160,10 +160,10 @@ type Taken struct {
 // Number, these Periods, the Wait most, and the only cost n. It asks for the charge to write to
 // once it knows that it books the call, so that a refusal needs none. It allocates memory only for
 // slots of a window. A refusal changes the key only if the store's clock steps back or a period
-// begins.
-func (s *Stored) Take(number int64, n *Units, periods []Period, most, now, unix time.Duration, charge func() *Charge) (t Taken) {
+// begins. The answer goes to t, which is empty: to return it would take a tenth of the time.
+func (s *Stored) Take(number int64, n *Units, periods []Period, most, now, unix time.Duration, t *Taken, charge func() *Charge) {
 	if !s.trusted || number != s.Number {
-		return t
+		return
 	}
 	old := s.State
 	ahead := s.State.Advance(s.Limits, now)
@@ -185,7 +185,6 @@ func (s *Stored) Take(number int64, n *Units, periods []Period, most, now, unix 
 	} else {
 		s.State.Keep(ahead)
 	}
-	return t
 }
 
 // own puts limits in force that a program was made with.

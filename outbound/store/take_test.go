@@ -40,7 +40,8 @@ func TestTake_DoesWhatApplyDoes(t *testing.T) {
 			want := next.ApplyAt(&byOp, tr.now, tr.unix())
 			var c Charge
 			before := s.Clone()
-			got := s.Take(next.Number, &next.Costs[0], next.Periods, next.Wait, tr.now, tr.unix(), func() *Charge { return &c })
+			var got Taken
+			s.Take(next.Number, &next.Costs[0], next.Periods, next.Wait, tr.now, tr.unix(), &got, func() *Charge { return &c })
 			if !got.Done {
 				if stale++; next.Number == s.Number && !want.Untimely || !reflect.DeepEqual(s.tidy(), before.tidy()) {
 					t.Fatalf("seed %d, step %d: %+v does nothing, an Op %+v", seed, step, got, want)
@@ -86,7 +87,8 @@ func TestTake_AllocatesNothing(t *testing.T) {
 		now, n, booked := 10*time.Second, Units{1, 1, 1}, 0
 		take := func() {
 			now += 50 * time.Millisecond
-			if s.Take(s.Number, &n, periods, 0, now, now, func() *Charge { return &c }).Booked {
+			var got Taken
+			if s.Take(s.Number, &n, periods, 0, now, now, &got, func() *Charge { return &c }); got.Booked {
 				booked++
 			}
 		}

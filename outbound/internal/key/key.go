@@ -211,8 +211,8 @@ func (k *Key) shutLocked() {
 func (k *Key) Direct() bool { return k.store == nil && !k.word.Used() && k.Reports.Quiet() }
 
 // Take books a call in the struct, by the limits of f, and copies nothing. If it books the call, it
-// asks for the charge to write to, and shows the state.
-func (k *Key) Take(f *Force, n *store.Units, charge func(at time.Duration) *store.Charge, booked func(*store.State)) store.Taken {
+// asks for the charge to write to, and shows the state. The answer goes to t.
+func (k *Key) Take(f *Force, n *store.Units, t *store.Taken, charge func(at time.Duration) *store.Charge, booked func(*store.State)) {
 	unix := time.Duration(0)
 	var periods []store.Period
 	if f.Calendar != nil {
@@ -221,12 +221,11 @@ func (k *Key) Take(f *Force, n *store.Units, charge func(at time.Duration) *stor
 	}
 	k.mu.Lock() // without a defer, which would take a tenth of the time
 	at := Now()
-	t := k.stored.Take(f.number, n, periods, 0, at, unix, func() *store.Charge { return charge(at) })
+	k.stored.Take(f.number, n, periods, 0, at, unix, t, func() *store.Charge { return charge(at) })
 	if t.Booked {
 		booked(&k.stored.State)
 	}
 	k.mu.Unlock()
-	return t
 }
 
 // Charge returns what a call has taken of the word as a charge of the key.

@@ -137,7 +137,8 @@ func TestKey_OthersStay(t *testing.T) {
 			if !here.Direct() {
 				t.Error("not direct")
 			}
-			got := here.Take(here.Force(), &n, func(time.Duration) *store.Charge { return c }, func(s *store.State) {
+			var got store.Taken
+			here.Take(here.Force(), &n, &got, func(time.Duration) *store.Charge { return c }, func(s *store.State) {
 				if s.Level[1] != 2 {
 					t.Errorf("level %v", s.Level[1])
 				}
