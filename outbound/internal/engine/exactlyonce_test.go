@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"context"
-	"maps"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
@@ -26,31 +25,6 @@ func TestConformance_OverABadLine(t *testing.T) {
 		t.Cleanup(line.wait)
 		return engine.New(engine.Config{Carrier: line, Timeout: time.Minute})
 	})
-}
-
-// Each trip is carried out once, whatever the line loses and repeats.
-func TestTrip_IsCarriedOutOnceOverABadLine(t *testing.T) {
-	for range 10 {
-		bubble(t, func(t *testing.T) {
-			c := newCarrier()
-			seed := dice(t).Uint64()
-			each(3, func(i int) {
-				line := &badLine{Carrier: c.other(), lost: 0.2, noReply: 0.2, repeated: 0.3, delay: 10 * time.Millisecond}
-				line.dice = rand.New(rand.NewPCG(seed, uint64(i)))
-				e := engine.New(engine.Config{Carrier: line, Timeout: time.Minute})
-				each(4, func(i int) {
-					for range 20 {
-						r, err := e.Update(bg, "key", book(ages, []float64{1, 1}[:1+i%2]...))
-						if err != nil || len(r.Charges) != 1+i%2 {
-							t.Errorf("got %d charges and %v", len(r.Charges), err)
-						}
-					}
-				})
-				line.wait()
-			})
-			require.InDelta(t, 3*4*20*1.5, c.level("key"), 0.1)
-		})
-	}
 }
 
 // A late answer has the time of a reservation that other calls have followed long since. It is late
@@ -301,65 +275,5 @@ func TestFence_LateAttemptsReturnABookingOnce(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		require.Equal(t, 4., c.calls())
 		require.InDelta(t, 3, c.level("key"), 0.01)
-	})
-}
-
-// older returns the key "key" as it is now, to put it back later.
-func (c *carrier) older() *kept {
-	older := *c.keys["key"]
-	older.Stored, older.last = older.Stored.Clone(), maps.Clone(older.last)
-	return &older
-}
-
-// A store that has an older copy of a key, or none, has lost data. That is reported once.
-func TestDataLoss_IsReportedOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		c := newCarrier()
-		e := c.start(time.Minute)
-		events := func(calls int) int {
-			for range calls {
-				ask(t, e, book(ages, 1))
-			}
-			return len(c.reported())
-		}
-		require.Zero(t, events(1))
-		older := c.older()
-		require.Zero(t, events(2))
-		c.keys["key"] = older
-		require.Equal(t, 1, events(3))
-		require.ErrorContains(t, c.events[0].Err, "memory: data loss: the latest charges are gone")
-		time.Sleep(2 * time.Minute)
-		delete(c.keys, "key")
-		require.Equal(t, 2, events(3))
-		require.ErrorContains(t, c.events[1].Err, "the bucket starts empty")
-		require.Equal(t, store.EventDataLoss, c.events[1].Kind)
-		time.Sleep(2 * time.Hour) // for longer than the store keeps its key
-		delete(c.keys, "key")
-		require.Equal(t, 2, events(1))
-	})
-}
-
-// The trip that finds a loss of data returns nothing of charges from before it: by now other calls
-// have their numbers.
-func TestDataLoss_ReturnsNoUnitsOfOtherCalls(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		c := newCarrier()
-		e, other := c.start(time.Minute), c.other().start(time.Minute)
-		ask(t, e, book(ages, 1))
-		older := c.older()
-		lost := [3]store.Charge{}
-		for i := range lost {
-			lost[i] = ask(t, e, book(ages, 1)).Charges[0]
-		}
-		c.keys["key"] = older
-		for range lost {
-			ask(t, other, book(ages, 1))
-		}
-		require.InDelta(t, 4, c.level("key"), 0.1)
-		op := book(ages, 1)
-		op.Reports, op.Unused = []store.Report{{Kind: store.Settled, Charge: &lost[0]}}, []store.Charge{lost[2]}
-		require.Len(t, ask(t, e, op).Charges, 1)
-		require.InDelta(t, 5, c.level("key"), 0.1, "the call was booked once, and nothing was returned")
-		require.Equal(t, []store.StoreEventKind{store.EventDataLoss}, c.reported())
 	})
 }

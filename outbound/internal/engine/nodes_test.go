@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -264,107 +263,6 @@ func TestNodes_NodeThatRefusesWritersIsUnavailable(t *testing.T) {
 	})
 }
 
-// locks is a carrier to keys of which some are locked. A trip that meets a lock does nothing, and the
-// key's next trip goes apart, and waits until the lock is free.
-type locks struct {
-	*carrier
-	locked map[string]chan struct{} // by key; closed when the lock is free
-	waits  int                      // Sends that wait for a lock now
-	shared int                      // trips in one of them, at most
-}
-
-func newLocks() *locks {
-	l := &locks{carrier: newCarrier(), locked: make(map[string]chan struct{})}
-	l.apart, l.send = true, l.wait
-	return l
-}
-
-func (l *locks) lock(key string) (free func()) {
-	until := make(chan struct{})
-	l.set(func() { l.locked[key] = until })
-	return func() {
-		l.set(func() { delete(l.locked, key) })
-		close(until)
-	}
-}
-
-func (l *locks) wait(_ context.Context, todo []engine.Attempt) {
-	for i := range todo {
-		a := &todo[i]
-		var until chan struct{}
-		l.set(func() { until = l.locked[a.Key.Bucket] })
-		switch {
-		case until == nil:
-			l.carry(todo[i : i+1])
-			continue
-		case !a.State.(composed).apart:
-			a.Err = errRace
-			continue
-		}
-		l.set(func() { l.waits, l.shared = l.waits+1, max(l.shared, len(todo)) })
-		select {
-		case <-until:
-			if l.set(func() { a.Err = l.fails }); a.Err == nil {
-				l.carry(todo[i : i+1])
-			}
-		case <-time.After(450 * time.Millisecond):
-			a.Err = errRace
-		}
-		l.set(func() { l.waits-- })
-	}
-}
-
-// A key that is locked delays no other key.
-func TestApart_LockedKeyDelaysNoOther(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		l := newLocks()
-		e := l.start(time.Second)
-		const stuck, late = 20, 5 // keys that are locked for too long, and of those the ones that are free in time
-		var free []func()
-		ended := make(chan struct{})
-		start := time.Now()
-		for i := range stuck {
-			if unlock := l.lock(fmt.Sprint("locked ", i)); i < late {
-				free = append(free, unlock)
-			} else {
-				defer unlock()
-			}
-		}
-		go func() {
-			defer close(ended)
-			each(stuck, func(i int) {
-				err := try(e, fmt.Sprint("locked ", i))
-				if i < late {
-					require.NoError(t, err)
-					require.Equal(t, time.Second/2, time.Since(start))
-					return
-				}
-				require.ErrorIs(t, err, errRace)
-				require.NotErrorIs(t, err, store.ErrUnavailable)
-				require.LessOrEqual(t, time.Since(start), time.Second)
-			})
-		}()
-		require.Empty(t, l.reported())
-		require.Equal(t, stuck, l.waits)
-		require.Equal(t, 1, l.shared, "a trip that waits goes by itself")
-		each(100, func(i int) {
-			require.NoError(t, try(e, fmt.Sprint(i)))
-			require.Zero(t, time.Since(start), "it need not wait for a locked key")
-		})
-		time.Sleep(time.Second / 2)
-		for _, unlock := range free {
-			unlock()
-		}
-		<-ended
-		for i := range late { // from then on such a key goes with the rest
-			key := fmt.Sprint("locked ", i)
-			require.NoError(t, try(e, key))
-			require.InDelta(t, 2, l.level(key), 0.1)
-		}
-		require.Empty(t, l.reported())
-	})
-}
-
 // A row that other processes always write first delays no other.
 func TestApart_RowThatOthersWriteDelaysNoOther(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -388,28 +286,5 @@ func TestApart_RowThatOthersWriteDelaysNoOther(t *testing.T) {
 			require.Less(t, time.Since(start), 20*time.Millisecond)
 		})
 		require.Empty(t, c.reported())
-	})
-}
-
-// A trip that waits for a lock fails if the server becomes unavailable.
-func TestApart_TripFailsWhileServerIsUnavailable(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		l := newLocks()
-		e := l.start(time.Second)
-		unlock := l.lock("key")
-		time.AfterFunc(time.Second/10, func() {
-			l.set(func() { l.fails = errLost })
-			unlock()
-		})
-		err := try(e, "key")
-		require.ErrorIs(t, err, store.ErrUnavailable)
-		require.ErrorIs(t, err, errLost)
-		require.Empty(t, l.events)
-		require.ErrorIs(t, try(e, "key"), store.ErrUnavailable)
-		require.Equal(t, []store.StoreEventKind{store.EventDown}, l.reported())
-		l.set(func() { l.fails = nil })
-		time.Sleep(time.Second)
-		require.NoError(t, try(e, "key"))
-		require.Equal(t, []store.StoreEventKind{store.EventDown, store.EventUp}, l.reported())
 	})
 }
