@@ -2,12 +2,17 @@ package redisstore
 
 import (
 	"context"
+	"math"
 	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 	"github.com/dripfeed/dripfeed/outbound/internal/rollouttest"
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -71,4 +76,130 @@ func TestStore_ChangesOfLimits(t *testing.T) {
 	rdb := server.Client(t)
 	f := &rollouttest.Fleet{Open: func(testing.TB) store.Store { return New(rdb, Config{Timeout: time.Minute}) }}
 	f.PlayFor(t, n)
+}
+
+// Reports from a process whose round trip takes 20 ms come through, one each 20 ms, next to eight
+// near processes that book as fast as they can.
+func TestStore_ReportsComeThroughNextToFastProcesses(t *testing.T) {
+	const reports = 25
+	limits := []store.Limit{{Name: "a", Capacity: 1e9, Rate: 1e6}}
+	for name, kind := range map[string]store.ReportKind{"refused": store.Refused, "held": store.Held, "paused": store.Paused} {
+		server := redistest.Start(t)
+		line := redistest.NewProxy(t, server.Addr())
+		line.Set(redistest.Faults{Delay: 10 * time.Millisecond, DelayRequests: 10 * time.Millisecond})
+		far := open(t, line.Addr(), Config{Timeout: 10 * time.Second})
+		ctx := context.Background()
+		var over atomic.Bool
+		var steps atomic.Int64
+		var near, all sync.WaitGroup
+		for range 8 {
+			s := open(t, server.Addr(), Config{Timeout: 10 * time.Second})
+			near.Go(func() {
+				for !over.Load() {
+					r, err := s.Update(ctx, "k", &store.Op{Limits: limits, Action: store.Book, Costs: []store.Units{{1}}, Wait: time.Minute})
+					if err != nil || len(r.Charges) != 1 {
+						t.Errorf("%d charges, error %v", len(r.Charges), err)
+						return
+					}
+					steps.Add(1)
+				}
+			})
+		}
+		took, began, n := make([]time.Duration, reports), time.Now(), steps.Load()
+		for i := range took {
+			time.Sleep(time.Until(began.Add(time.Duration(i) * 20 * time.Millisecond)))
+			all.Go(func() {
+				at := time.Now()
+				report := store.Report{Kind: kind, Wait: 1, MaxWait: 1, Epoch: -1}
+				if _, err := far.Update(ctx, "k", &store.Op{Limits: limits, Reports: []store.Report{report}}); err != nil {
+					t.Error(err)
+				}
+				took[i] = time.Since(at)
+			})
+		}
+		all.Wait()
+		over.Store(true)
+		near.Wait()
+		require.Positive(t, steps.Load()-n)
+		t.Logf("%s: at most %v", name, slices.Max(took))
+	}
+}
+
+// Ten processes that use a day's quota steadily foresee on a server what one process does in memory: when it is used
+// up, within a tenth of the time left, each once, at 80 %.
+func TestStore_FleetForeseesAUsedUpQuota(t *testing.T) {
+	const processes, quota, each = 10, 600, 90 * time.Second // 15 hours
+	server := redistest.StartWithClock(t)
+	var mu sync.Mutex
+	var said [processes][]time.Duration // from the beginning, when it is used up
+	var buckets []*outbound.Bucket
+	passed := time.Duration(0)
+	for i := range processes {
+		b, err := outbound.NewSharedBucket(open(t, server.Addr(), Config{}), "fleet", outbound.FixedWindow(quota, 24*time.Hour))
+		require.NoError(t, err)
+		buckets = append(buckets, b)
+		t.Cleanup(b.Observe(func(e outbound.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			if e.Kind == outbound.EventRunsOut {
+				said[i] = append(said[i], passed+e.UsedUpIn)
+			}
+		}))
+	}
+	ctx := context.Background()
+	for i := range quota - 60 {
+		mu.Lock()
+		passed = time.Duration(i) * each
+		mu.Unlock()
+		server.SetClock(t, passed)
+		p, err := buckets[i%processes].Acquire(ctx, outbound.Cost{1})
+		require.NoError(t, err)
+		p.Done()
+		for _, b := range buckets { // as a scrape does
+			if i%processes == 0 {
+				_, err := b.Explain(ctx, outbound.Cost{1})
+				require.NoError(t, err)
+			}
+		}
+	}
+	require.Eventually(t, func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		for i := range said {
+			if len(said[i]) == 0 {
+				return false
+			}
+		}
+		return true
+	}, 10*time.Second, 10*time.Millisecond, "%v", &said)
+	for i := range said {
+		require.Len(t, said[i], 1)
+		require.InDelta(t, (quota * each).Hours(), said[i][0].Hours(), 0.3, "process %d", i)
+	}
+}
+
+// A key of one limit takes at most 500 bytes of the server with one process, 1,400 with ten, and
+// 120,000 however many there are, also while calls wait and succeed.
+func TestStore_KeyIsSmall(t *testing.T) {
+	rdb := redistest.Start(t).Client(t)
+	ctx := context.Background()
+	limits := []store.Limit{{Name: "100 per 1s", Unnamed: true, Window: time.Second, N: 100, Capacity: 2. / 3, Rate: 99.4}}
+	for processes, most := range map[int]int64{1: 500, 10: 1_400, 1_100: 120_000} {
+		rdb.FlushDB(ctx)
+		s := make([]*Store, processes)
+		for i := range s {
+			s[i] = New(rdb, Config{Timeout: time.Minute})
+		}
+		for range 3 {
+			for _, s := range s {
+				r, err := s.Update(ctx, "k", &store.Op{Limits: limits, Action: store.Book, Costs: []store.Units{{0.5}}, Wait: time.Hour, Claim: math.Inf(1), Weight: 3})
+				require.NoError(t, err)
+				_, err = s.Update(ctx, "k", &store.Op{Limits: limits, Number: 1, Reports: []store.Report{{Kind: store.Succeeded, Epoch: r.State.Epoch}}})
+				require.NoError(t, err)
+			}
+		}
+		size := rdb.MemoryUsage(ctx, s[0].Key("k"), 0).Val()
+		t.Logf("%d processes: %d bytes", processes, size)
+		require.LessOrEqual(t, size, most)
+	}
 }
