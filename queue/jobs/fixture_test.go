@@ -70,21 +70,33 @@ func (s *remote) Update(ctx context.Context, key string, op *store.Op) (store.Re
 	return r, err
 }
 
-func shared(t testing.TB, s store.Store, key string, limits ...outbound.Limit) *outbound.Bucket {
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
 	t.Helper()
-	b, err := outbound.NewSharedBucket(s, key, limits...)
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// noError fails the test if there is an error. Any goroutine may call it.
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func shared(t testing.TB, s store.Store, key string, limits ...outbound.Limit) *outbound.Bucket {
+	t.Helper()
+	b, err := outbound.NewSharedBucket(s, key, limits...)
+	must(t, err)
 	return b
 }
 
 func own(t testing.TB, limits ...outbound.Limit) *outbound.Bucket {
 	t.Helper()
 	b, err := outbound.NewBucket("test", limits...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 
@@ -225,7 +237,5 @@ func (s *punctual) sum() (n int) {
 // check checks the limit, for calls that may be late by 12 ms.
 func (s *punctual) check(l outbound.Limit) {
 	s.t.Helper()
-	if err := s.history.Check(l.Capacity, l.LeakRate, 0.012*l.LeakRate); err != nil {
-		s.t.Error(err)
-	}
+	noError(s.t, s.history.Check(l.Capacity, l.LeakRate, 0.012*l.LeakRate))
 }

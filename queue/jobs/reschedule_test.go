@@ -70,9 +70,7 @@ func TestOutage_LateJobKeepsItsTicket(t *testing.T) {
 		s := New(shared(t, m, "api", perSecond...), Config{})
 		ticket := book(t, s, 1)[0].Ticket
 		time.Sleep(time.Minute)
-		if err := s.Bucket().Hold(bg, time.Minute); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Bucket().Hold(bg, time.Minute))
 		m.set(func(ctx context.Context, key string, op *store.Op) error {
 			if len(op.Costs) > 0 && strings.Contains(key, "reserved") {
 				return unavailable(ctx, key, op)
@@ -91,9 +89,7 @@ func TestOutage_HungStoreKeepsNoJob(t *testing.T) {
 		m := &remote{Store: store.NewMemory()}
 		s := New(shared(t, m, "api", perSecond...), Config{})
 		ticket := book(t, s, 1)[0].Ticket
-		if err := s.bucket.Hold(bg, time.Minute); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.bucket.Hold(bg, time.Minute))
 		m.set(func(ctx context.Context, _ string, op *store.Op) error {
 			if len(op.Reports) > 0 {
 				return hang(ctx)
@@ -186,9 +182,7 @@ func TestFallback_ReservationsFollowLater(t *testing.T) {
 		scheduler := New(shared(t, &fallback.Store{Store: m, Share: 0.5}, "api", outbound.Limit{Capacity: 1, LeakRate: 2}), Config{})
 		s, limit := &punctual{t: t}, outbound.Limit{Capacity: 1, LeakRate: 4}
 		admitted(t, scheduler, "", one)
-		if err := scheduler.bucket.SetLimits(bg, limit); err != nil {
-			t.Fatal(err)
-		}
+		must(t, scheduler.bucket.SetLimits(bg, limit))
 		m.set(unavailable)
 		time.AfterFunc(10*time.Minute, func() { m.set(nil) })
 		s.startAll(make([]Run, 10), scheduler)
@@ -260,9 +254,7 @@ func TestScheduler_InFlightReschedulesForAPoll(t *testing.T) {
 	bothWays(t, Config{PollInterval: 3 * time.Second}, limits, func(t *testing.T, scheduler func() *Scheduler) {
 		s := scheduler()
 		p, err := s.Acquire(bg, one)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		begin := time.Now()
 		later := rescheduled(t, s, "", one)
 		if waited := time.Since(begin); later.In != 3*time.Second || later.Ticket == "" || !near(waited, 5*time.Second) {

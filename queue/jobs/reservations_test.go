@@ -46,9 +46,7 @@ func TestHold_MovesReservationsOnce(t *testing.T) {
 			s.startIn(time.Until(r.At), fmt.Sprint(i), l, r.Ticket, one)
 		}
 		time.AfterFunc(10*time.Second, func() {
-			if err := scheduler().bucket.Hold(bg, time.Minute); err != nil {
-				t.Error(err)
-			}
+			noError(t, scheduler().bucket.Hold(bg, time.Minute))
 		})
 		time.Sleep(12 * time.Second)
 		then := n()
@@ -59,8 +57,9 @@ func TestHold_MovesReservationsOnce(t *testing.T) {
 	})
 }
 
-// How late a job comes does not count for the queue: the reservations are held until the job could
-// be admitted. It has lost its own, and books behind the others.
+// Late jobs leave as soon as the bucket has capacity, and delay no reservation. In a hold it does not count for the queue
+// how late a job comes: the reservations are held until the job could be admitted. It has lost its own, and books behind
+// the others.
 func TestHold_LateJobDoesNotProlongIt(t *testing.T) {
 	bothWays(t, Config{}, perSecond, func(t *testing.T, scheduler func() *Scheduler) {
 		l, s := scheduler(), &punctual{t: t}
@@ -72,9 +71,7 @@ func TestHold_LateJobDoesNotProlongIt(t *testing.T) {
 		if s.jobs.Wait(); n() != 0 {
 			t.Errorf("the reservations were held %d times", n())
 		}
-		if err := l.bucket.Hold(bg, 10*time.Second); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.bucket.Hold(bg, 10*time.Second))
 		// The last of the five jobs before has just left, at 4 s. Of 300 reservations the last is at 299
 		// s.
 		if later := rescheduled(t, l, all[6].Ticket, one); later.Ticket == all[6].Ticket || !near(later.In, 106*time.Second) {
@@ -96,9 +93,7 @@ func TestHold_LateJobsDelayNoOtherJobs(t *testing.T) {
 		s.startAll(late, l)
 		s.start("a", l, "", one)
 		s.start("b", l, "", one)
-		if err := l.bucket.Hold(bg, time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.bucket.Hold(bg, time.Hour))
 		s.end(time.Hour+10*time.Second, 10)
 	})
 }
@@ -133,9 +128,7 @@ func TestReservations_SlowDownInEachUnit(t *testing.T) {
 			l := scheduler()
 			for i := range 8 { // each second call is refused
 				p, err := l.Queue().Acquire(bg, cost)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if i%2 == 1 {
 					p.Refused(time.Second)
 				}
@@ -169,16 +162,12 @@ func TestSetLimits_SetsBucketAndReservations(t *testing.T) {
 		if !l.bucket.Shared() { // each process has its own InFlight of a shared bucket
 			limits = append(limits, outbound.InFlight(3).Of(0, "slots"))
 		}
-		if err := l.SetLimits(bg, limits...); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.SetLimits(bg, limits...))
 		if err := l.SetLimits(bg, outbound.InFlight(3)); !errors.Is(err, outbound.ErrInvalid) {
 			t.Errorf("only an InFlight: %v", err)
 		}
 		reserved, err := scheduler().reservations(bg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for b, inFlight := range map[*outbound.Bucket]bool{scheduler().bucket: true, reserved: false} {
 			states, err := b.States(bg)
 			if err != nil || states[0].Limit.LeakRate != 4 || (len(states) > 1) != inFlight {
@@ -208,9 +197,7 @@ func TestSetLimits_EndsTheHoldOfReservations(t *testing.T) {
 				if later := rescheduled(t, l, all[0].Ticket, one); later.In < time.Hour/2 {
 					t.Fatalf("%+v", later)
 				}
-				if err := l.SetLimits(bg, limits[1]); err != nil {
-					t.Fatal(err)
-				}
+				must(t, l.SetLimits(bg, limits[1]))
 				s := &punctual{t: t}
 				s.startAll(all, scheduler(), scheduler()) // the job system runs them now
 				s.end(10*time.Second, 10)
@@ -224,13 +211,9 @@ func TestSetLimits_EqualLimitsEndNoHold(t *testing.T) {
 	bothWays(t, Config{}, perSecond, func(t *testing.T, scheduler func() *Scheduler) {
 		l := scheduler()
 		ticket := book(t, l, 9)[8].Ticket
-		if err := errors.Join(l.bucket.Hold(bg, time.Minute), l.bucket.Reservations().Hold(bg, time.Minute)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(l.bucket.Hold(bg, time.Minute), l.bucket.Reservations().Hold(bg, time.Minute)))
 		for range 2 {
-			if err := scheduler().SetLimits(bg, perSecond...); err != nil {
-				t.Fatal(err)
-			}
+			must(t, scheduler().SetLimits(bg, perSecond...))
 		}
 		if later := rescheduled(t, l, ticket, one); later.Ticket != ticket || later.In < time.Minute {
 			t.Errorf("%+v", later)
@@ -250,9 +233,7 @@ func TestReservations_FollowSetLimits(t *testing.T) {
 				}
 				time.Sleep(3500 * time.Millisecond)
 				limit := outbound.Limit{Capacity: 1, LeakRate: rate}
-				if err := scheduler().bucket.SetLimits(bg, limit); err != nil {
-					t.Fatal(err)
-				}
+				must(t, scheduler().bucket.SetLimits(bg, limit))
 				before.jobs.Wait()
 				s.startAll(make([]Run, 40), all...)
 				s.end(time.Duration((41/rate+1)*1e9), 3)
@@ -271,9 +252,7 @@ func TestReservations_LearnOfLimitsWithoutCalls(t *testing.T) {
 	bothWays(t, Config{}, []outbound.Limit{outbound.PerHour(10)}, func(t *testing.T, scheduler func() *Scheduler) {
 		l, other := scheduler(), scheduler()
 		ticket := book(t, l, 10)[9].Ticket
-		if err := scheduler().bucket.SetLimits(bg, outbound.PerSecond(10)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, scheduler().bucket.SetLimits(bg, outbound.PerSecond(10)))
 		time.Sleep(5 * time.Second)
 		admitted(t, l, ticket, one)
 		admitted(t, other, ticket, one)
@@ -284,9 +263,7 @@ func TestReservations_LearnOfLimitsWithoutCalls(t *testing.T) {
 func TestReservations_IgnoreInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(own(t, perSecond...), Config{})
-		if err := l.bucket.SetLimits(bg, outbound.InFlight(1)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.bucket.SetLimits(bg, outbound.InFlight(1)))
 		admitted(t, l, "", one)
 		wantRate(t, l, 1)
 	})
@@ -304,17 +281,13 @@ func TestReservations_LateProcessKeepsNewLimits(t *testing.T) {
 				time.Sleep(time.Second)
 				l.asked.Store(int64(time.Since(l.made) + 1)) // no look ends the hold below, which nothing explains
 			}
-			if err := a.SetLimits(bg, limits...); err != nil {
-				t.Fatal(err)
-			}
+			must(t, a.SetLimits(bg, limits...))
 			ticket := book(t, a, 30)[29].Ticket
 			if err := a.bucket.Reservations().Hold(bg, time.Minute); err != nil { // by the new limits
 				t.Fatal(err)
 			}
 			want, err := b.bucket.State(bg) // it learns of the limits from the bucket first
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if later := rescheduled(t, b, ticket, one); later.Ticket != ticket {
 				t.Errorf("with %v the ticket %q becomes %q", limits, ticket, later.Ticket)
 			}
@@ -332,9 +305,7 @@ func TestReservations_FollowResume(t *testing.T) {
 		bothWays(t, Config{}, []outbound.Limit{{Capacity: 1, LeakRate: 10}, outbound.Window(1000, time.Hour)}, func(t *testing.T, scheduler func() *Scheduler) {
 			l := scheduler()
 			all := book(t, l, 30)
-			if err := l.bucket.Hold(bg, hold); err != nil {
-				t.Fatal(err)
-			}
+			must(t, l.bucket.Hold(bg, hold))
 			if later := rescheduled(t, l, all[0].Ticket, one); later.In < hold/2 {
 				t.Fatalf("%+v", later)
 			}
@@ -348,9 +319,7 @@ func TestReservations_FollowResume(t *testing.T) {
 			if later := rescheduled(t, l, all[9].Ticket, one); later.Ticket != all[9].Ticket {
 				t.Fatalf("%+v", later)
 			}
-			if err := scheduler().bucket.Resume(bg); err != nil {
-				t.Fatal(err)
-			}
+			must(t, scheduler().bucket.Resume(bg))
 			s, a, b := &punctual{t: t}, scheduler(), scheduler()
 			time.Sleep(5 * time.Second)
 			s.startAll(make([]Run, 20), a, b)
@@ -369,9 +338,7 @@ func TestReservations_ShortLivedSchedulersLearnOfResume(t *testing.T) {
 		}
 		l := scheduler()
 		all := book(t, l, 30)
-		if err := l.bucket.Hold(bg, 12*time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.bucket.Hold(bg, 12*time.Hour))
 		rescheduled(t, l, all[0].Ticket, one)
 		for range 500 {
 			short := scheduler()
@@ -380,9 +347,7 @@ func TestReservations_ShortLivedSchedulersLearnOfResume(t *testing.T) {
 				t.Fatalf("the hold of the reservations has ended: %+v", later)
 			}
 		}
-		if err := l.bucket.Resume(bg); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.bucket.Resume(bg))
 		short := scheduler()
 		time.Sleep(time.Second)
 		_, err := short.Acquire(WithTicket(bg, all[29].Ticket), one)
@@ -401,9 +366,7 @@ func TestReservations_HoldDuringALookStays(t *testing.T) {
 		all := book(t, other, 30)
 		m.set(func(context.Context, string, *store.Op) error {
 			if m.trips.Load() == 2 { // the reservations, the bucket, the job's own
-				if err := other.bucket.Hold(bg, time.Hour); err != nil {
-					t.Error(err)
-				}
+				noError(t, other.bucket.Hold(bg, time.Hour))
 				rescheduled(t, other, all[0].Ticket, one)
 			}
 			return nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -37,23 +38,6 @@ func TestScheduler_EarlyJobKeepsTicket(t *testing.T) {
 		admitted(t, scheduler(), last.Ticket, one)
 		if at := time.Since(begin); !near(at, 7950*time.Millisecond) { // no other job has come
 			t.Errorf("it is admitted after %v", at)
-		}
-	})
-}
-
-// A late job is admitted immediately if the bucket has capacity, and delays no reservation.
-func TestScheduler_LateJobIsAdmittedImmediately(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, scheduler func() *Scheduler) {
-		s := scheduler()
-		ticket := book(t, s, 200)[0].Ticket
-		time.Sleep(50 * time.Second)
-		begin := time.Now()
-		admitted(t, s, ticket, one)
-		if late := time.Since(begin); !near(late, 0) {
-			t.Errorf("it waits for %v", late)
-		}
-		if s, err := s.bucket.Reservations().State(bg); err != nil || s.HeldFor != 0 {
-			t.Errorf("the reservations: %+v, %v", s, err)
 		}
 	})
 }
@@ -192,9 +176,7 @@ func TestScheduler_VoidTicketsBookAgain(t *testing.T) {
 				} else {
 					err = errors.Join(l.bucket.Hold(bg, time.Hour), l.bucket.Reservations().Hold(bg, time.Hour), l.Resume(bg))
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				s.startAll(all, scheduler(), scheduler()) // the job system runs all of them now
 				if later := rescheduled(t, scheduler(), all[0].Ticket, one); later.Ticket == all[0].Ticket || later.Ticket == "" {
 					t.Errorf("the void ticket %q stays %q", all[0].Ticket, later.Ticket)
@@ -225,9 +207,7 @@ func TestScheduler_ReservationsOfDeletedJobsPass(t *testing.T) {
 		if !near(later.In, 99*time.Second) {
 			t.Errorf("%+v", later)
 		}
-		if err := scheduler().Resume(bg); err != nil {
-			t.Fatal(err)
-		}
+		must(t, scheduler().Resume(bg))
 		later = rescheduled(t, scheduler(), later.Ticket, one) // what was reserved within a second counts
 		time.Sleep(2 * time.Second)
 		admitted(t, scheduler(), later.Ticket, one)
@@ -323,9 +303,7 @@ func TestScheduler_CostsAndLimitsOfAllKinds(t *testing.T) {
 				case "day":
 					err = s.history.CheckCalendar(150, outboundtest.Day, time.UTC, time.Second)
 				}
-				if err != nil {
-					t.Error(err)
-				}
+				noError(t, err)
 			})
 		})
 	}
@@ -378,5 +356,94 @@ func TestScheduler_OtherCallsUseTheWindow(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Do reports whether the job has run, and the wait that the API has asked for.
+func TestDo_ReportsRunAndTheAPIsWait(t *testing.T) {
+	boom := errors.New("boom")
+	for name, c := range map[string]struct {
+		job   func(*outbound.Permit) error
+		pause time.Duration
+	}{
+		"well":      {func(*outbound.Permit) error { return nil }, 0},
+		"fails":     {func(*outbound.Permit) error { return boom }, 0},
+		"refused":   {func(p *outbound.Permit) error { p.Refused(time.Minute); return boom }, time.Minute},
+		"no time":   {func(p *outbound.Permit) error { p.Refused(0); return boom }, time.Second},
+		"short":     {func(p *outbound.Permit) error { p.Refused(time.Millisecond); return boom }, time.Millisecond},
+		"the worst": {func(p *outbound.Permit) error { p.Hold(time.Hour); p.Refused(time.Minute); return boom }, time.Hour},
+		"invalid":   {func(p *outbound.Permit) error { p.Hold(-1); return boom }, 0},
+	} {
+		ran, pause, err := Do(bg, own(t, perSecond...), one, func(ctx context.Context) error { return c.job(outbound.PermitFrom(ctx)) })
+		if !ran || pause != c.pause || (err == boom) != (name != "well") {
+			t.Errorf("%s: %v, %v, %v", name, ran, pause, err)
+		}
+	}
+	full := own(t, perSecond...)
+	admitted(t, full, "", one)
+	for _, l := range []outbound.Limiter{full, nil} {
+		ran, pause, err := Do(bg, l, one, func(context.Context) error { return nil })
+		if ran || pause != 0 || err == nil || errors.Is(err, outbound.ErrInvalid) != (l == nil) {
+			t.Errorf("%v, %v, %v", ran, pause, err)
+		}
+	}
+}
+
+// The charge of a job pays for its first request by the same bucket, and for no other.
+func TestDo_ChargePaysForTheFirstRequest(t *testing.T) {
+	b := own(t, outbound.Limit{Capacity: 5, LeakRate: 1e-6})
+	_, _, err := Do(bg, New(b, Config{}), one, func(ctx context.Context) error {
+		for range 2 {
+			var p outbound.Permit
+			if err := p.AcquireIn(ctx, b, one); err != nil {
+				return err
+			}
+			p.Done()
+		}
+		return nil
+	})
+	if s, e := b.State(bg); err != nil || e != nil || s.Level < 1.9 || s.Level > 2.1 {
+		t.Errorf("charged %v, want 2; %v, %v", s.Level, err, e)
+	}
+}
+
+// AsLater finds a Later, or makes one of the error of the job's own client.
+func TestLater_HasTheTimeOfTheNextRun(t *testing.T) {
+	later := &Later{In: time.Second, Ticket: "t"}
+	full := &outbound.ThrottledError{Key: "api", RetryAfter: 3 * time.Second}
+	inside := &url.Error{Op: "Get", URL: "https://api.example.com", Err: full} // of the job's own client
+	for _, c := range []struct {
+		err    error
+		in     time.Duration
+		ticket string
+	}{
+		{later, time.Second, "t"}, {fmt.Errorf("job 7: %w", later), time.Second, "t"}, {errors.Join(full, later), time.Second, "t"},
+		{inside, 3 * time.Second, ""}, {&outbound.ThrottledError{}, 5 * time.Second, ""},
+	} {
+		got, ok := AsLater(c.err)
+		if !ok || got.In != c.in || got.Ticket != c.ticket {
+			t.Errorf("%v: %+v, %v", c.err, got, ok)
+		}
+	}
+	if got, _ := AsLater(inside); !errors.Is(got, outbound.ErrThrottled) || !errors.Is(got, full) {
+		t.Errorf("%+v is not the client's error", got)
+	}
+	for _, err := range []error{nil, errors.New("broken"), &outbound.CostError{Err: outbound.ErrTooLarge}} {
+		if got, ok := AsLater(err); ok || got != nil {
+			t.Errorf("%v: %+v", err, got)
+		}
+	}
+}
+
+// A Later without an Err is ErrThrottled, and else its Err.
+func TestLater_HasTheReason(t *testing.T) {
+	for _, l := range []*Later{{In: time.Second}, {}} {
+		if !errors.Is(l, outbound.ErrThrottled) || errors.As(l, new(*outbound.ThrottledError)) || l.RetryableError() || !strings.HasPrefix(l.Error(), "jobs: ") {
+			t.Errorf("%+v: %v", l, l)
+		}
+	}
+	closed := &Later{Err: queue.ErrClosed}
+	if errors.Is(closed, outbound.ErrThrottled) || !errors.Is(closed, queue.ErrClosed) || !strings.HasSuffix(closed.Error(), ": queue: closed") {
+		t.Error(closed)
 	}
 }
