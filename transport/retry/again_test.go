@@ -120,9 +120,7 @@ func TestAgain_EachHopOfARedirect(t *testing.T) {
 			require.Equal(t, len(c.said), admitted, "%s: each attempt of each hop is charged", name)
 		})
 	}
-	resp, err := get(t, NewClient(over(play(status(302, "Location", "/b")))))
-	require.NoError(t, err)
-	require.Equal(t, 302, resp.StatusCode, "the client itself returns a redirect")
+	answered(t, 302, NewClient(over(play(status(302, "Location", "/b")))), "the client itself returns a redirect")
 }
 
 // keyedRequest returns a request with an Idempotency-Key.
@@ -133,31 +131,9 @@ func keyedRequest(t *testing.T, key string) *http.Request {
 	return req
 }
 
-// An SDK that sends the same key again, up to 5 times after pauses that double, adds no attempts.
-func TestIdempotencyKey_AnSDKAddsNoAttempts(t *testing.T) {
-	for _, what := range []step{status(429), status(429, "Retry-After", "1"), status(500), status(503), reset, dial} {
-		for limiter := range limiters(t) {
-			for _, timeout := range []time.Duration{0, time.Hour} {
-				synctest.Test(t, func(t *testing.T) {
-					api := play(what)
-					client := NewClient(&transport.Transport{Base: api, Limiter: limiters(t)[limiter]}).StandardClient()
-					client.Timeout = timeout
-					for i := range 5 {
-						if resp, err := client.Do(keyedRequest(t, "key")); err == nil {
-							require.NoError(t, resp.Body.Close())
-						}
-						require.Len(t, api.went(), 5, "%v, %v, %v, %v", what, limiter, timeout, i)
-						time.Sleep(time.Second << i)
-					}
-				})
-			}
-		}
-	}
-}
-
-// A request that was given up is not sent again for 30 s, and takes no permit. The error says why.
-func TestIdempotencyKey_NotSentAgainFor30s(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A key that an SDK sends again adds no attempts.
+func TestIdempotencyKey_IsRemembered(t *testing.T) {
+	bubble(t, "A request that was given up is not sent again for 30 s, and takes no permit. The error says why", func(t *testing.T) {
 		for _, c := range []struct {
 			what step
 			text string
@@ -165,6 +141,7 @@ func TestIdempotencyKey_NotSentAgainFor30s(t *testing.T) {
 			{status(429, "Retry-After", "2"), "status 429"},
 			{status(503), "status 503"},
 			{reset, "read tcp: connection reset by peer"},
+			{dial, "dial tcp: connection refused"},
 		} {
 			api, admitted := play(c.what), 0
 			client := NewClient(&transport.Transport{Base: api, Limiter: count(&admitted, outbound.Unlimited{})})
@@ -194,22 +171,19 @@ func TestIdempotencyKey_NotSentAgainFor30s(t *testing.T) {
 			require.Len(t, api.went(), 15)
 		}
 	})
-}
-
-// The client remembers only requests that it has sent several times without success.
-func TestIdempotencyKey_RequestsThatMayComeAgain(t *testing.T) {
-	for name, c := range map[string]struct {
-		max   int
-		steps []step
-	}{
-		"sent once":                  {0, []step{status(429, "Retry-After", "1")}},
-		"the time is too long":       {4, []step{status(429, "Retry-After", "3600")}},
-		"a success":                  {4, []step{status(429, "Retry-After", "1"), status(200)}},
-		"a mistake":                  {1, []step{status(429, "Retry-After", "1"), status(400)}},
-		"announced by an SDK of AWS": {4, []step{status(500)}},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			client := Config{MaxWait: 30 * time.Second}.NewClient(over(play(c.steps...)))
+	bubble(t, "The client remembers only requests that it has sent several times without success", func(t *testing.T) {
+		refused := status(429, "Retry-After", "1")
+		for name, c := range map[string]struct {
+			max   int
+			steps []step
+		}{
+			"sent once":                  {0, []step{refused}},
+			"the time is too long":       {4, []step{status(429, "Retry-After", "3600")}},
+			"a success":                  {4, []step{refused, status(200)}},
+			"a mistake":                  {1, []step{refused, status(400)}},
+			"announced by an SDK of AWS": {4, []step{status(500)}},
+		} {
+			client := paced(30*time.Second, play(c.steps...), nil)
 			client.RetryMax = c.max
 			for range 3 {
 				req := keyedRequest(t, "key")
@@ -220,6 +194,6 @@ func TestIdempotencyKey_RequestsThatMayComeAgain(t *testing.T) {
 				require.NoError(t, err, name)
 				require.NoError(t, resp.Body.Close())
 			}
-		})
-	}
+		}
+	})
 }

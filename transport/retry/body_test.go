@@ -26,13 +26,12 @@ func TestBody_DrainedAndClosedBetweenAttempts(t *testing.T) {
 				client := NewClient(over(base(func(req *http.Request) (*http.Response, error) {
 					if first != nil {
 						require.EqualValues(t, 1, first.closed.Load(), "not closed before the next attempt")
-						return &http.Response{StatusCode: 200, Body: newBody("ok"), Request: req}, nil
+						return status(200).response(req, newBody("ok")), nil
 					}
 					first = newBody(strings.Repeat("x", size))
-					return &http.Response{StatusCode: code, Body: first, Request: req}, nil
+					return status(code).response(req, first), nil
 				})))
-				_, err := get(t, client)
-				require.NoError(t, err)
+				answered(t, 200, client)
 				require.EqualValues(t, 1, first.closed.Load())
 				// io.Copy reads whole buffers, a little more than the 4 KiB of retryablehttp
 				// and the 64 KiB of this package.
@@ -107,12 +106,10 @@ func TestBody_OnlyAnUpgradedConnectionOutlivesItsRequest(t *testing.T) {
 			sent = req.Context()
 			return &http.Response{StatusCode: status, Body: conn{newBody("text"), &wrote}, Request: req}, nil
 		})))
-		resp, err := get(t, client)
-		require.NoError(t, err)
-		require.Equal(t, status, resp.StatusCode)
+		resp := answered(t, status, client)
 		require.ErrorIs(t, sent.Err(), want, "%d", status)
 		if status == 101 {
-			_, err = io.WriteString(resp.Body.(io.Writer), "hi")
+			_, err := io.WriteString(resp.Body.(io.Writer), "hi")
 			require.NoError(t, err)
 			require.Equal(t, "hi", wrote.String())
 		}

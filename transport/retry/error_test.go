@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
@@ -34,14 +33,13 @@ func TestError_Text(t *testing.T) {
 	require.True(t, (&Error{Err: context.DeadlineExceeded}).Timeout())
 }
 
-// No text has a part of the URL that may be secret.
-func TestError_ContainsNoCredential(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// What an error says, and what it does not.
+func TestError_HidesSecretsAndNamesTheBucket(t *testing.T) {
+	bubble(t, "No text has a part of the URL that may be secret", func(t *testing.T) {
 		const secret = "https://user:secret@api.example.com/items?token=canary#canary"
-		hour := &outbound.ThrottledError{Key: "api", RetryAfter: time.Hour}
 		for name, rt := range map[string]*transport.Transport{
 			"reset":          over(play(reset)),
-			"limiter":        {Limiter: &refusing{errs: repeat(hour, 99)}},
+			"limiter":        {Limiter: &refusing{errs: repeat(full(time.Hour), 99)}},
 			"store":          {Limiter: &refusing{errs: repeat(&outbound.StoreError{Op: "book", Key: "api", Err: errors.New("down")}, 99)}},
 			"never":          {Limiter: &refusing{errs: repeat(outbound.ErrTooLarge, 99)}},
 			"no transport":   nil,
@@ -73,12 +71,8 @@ func TestError_ContainsNoCredential(t *testing.T) {
 		_, err := rt.RoundTrip(req)
 		require.ErrorIs(t, err, errAgain)
 	})
-}
-
-// The key of a refusal is that of the limiter's bucket, or its label.
-func TestError_HasTheKeyOfTheBucket(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := outbound.Must(outbound.NewBucket("b", outbound.PerSecond(1)))
+	bubble(t, "The key of a refusal is that of the limiter's bucket, or its label", func(t *testing.T) {
+		b := bucket(t, outbound.PerSecond(1))
 		keyed := &outbound.Keyed[string]{
 			New:   func(key string) (outbound.Limiter, error) { return outbound.NewBucket(key, outbound.PerSecond(1)) },
 			Label: func(string) string { return "label" },
@@ -87,10 +81,8 @@ func TestError_HasTheKeyOfTheBucket(t *testing.T) {
 			limiter outbound.Limiter
 			want    string
 		}{
-			"a bucket": {b, "b"},
-			"a queue":  {queue.New(b, queue.Config{}), "b"},
-			"observed": {outbound.Observe(b, "", func(context.Context, outbound.Event) {}), "b"},
-			"a label":  {keyed.For("secret"), "label"},
+			"a bucket": {b, "api"}, "a queue": {queue.New(b, queue.Config{}), "api"}, "a label": {keyed.For("secret"), "label"},
+			"observed": {outbound.Observe(b, "", func(context.Context, outbound.Event) {}), "api"},
 		} {
 			for kind, rt := range map[string]*transport.Transport{
 				"Limiter": {Limiter: c.limiter},
@@ -99,10 +91,8 @@ func TestError_HasTheKeyOfTheBucket(t *testing.T) {
 				time.Sleep(2 * time.Hour) // the hold before is over
 				rt.Base = play(status(429, "Retry-After", "60"))
 				client := Config{MaxWait: time.Second}.NewClient(rt)
-				resp, err := get(t, client)
-				require.NoError(t, err)
-				require.Equal(t, 429, resp.StatusCode, "the API's refusal")
-				_, err = get(t, client)
+				answered(t, 429, client, "the API's refusal")
+				_, err := get(t, client)
 				require.Equal(t, c.want, throttled(t, err).Key, "%s, %s, the limiter's", name, kind)
 			}
 		}

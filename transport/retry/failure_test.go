@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -17,21 +16,18 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// After a failure the client waits for RetryWaitMin, doubled up to RetryWaitMax, and up to half more.
-func TestFailure_PausesDouble(t *testing.T) {
-	const s, ms = time.Second, time.Millisecond
-	synctest.Test(t, func(t *testing.T) {
+// How long the client waits after failures, and how often it sends again.
+func TestFailure_PausesAndBounds(t *testing.T) {
+	bubble(t, "After a failure the client waits for RetryWaitMin, doubled up to RetryWaitMax, and up to half more", func(t *testing.T) {
+		const s, ms = time.Second, time.Millisecond
+		doubled := []time.Duration{s, 2 * s, 4 * s, 8 * s}
 		for _, c := range []struct {
 			what     step
 			min, max time.Duration
 			want     []time.Duration
 		}{
-			{dial, s, 30 * s, []time.Duration{s, 2 * s, 4 * s, 8 * s}},
-			{reset, s, 30 * s, []time.Duration{s, 2 * s, 4 * s, 8 * s}},
-			{status(500), s, 30 * s, []time.Duration{s, 2 * s, 4 * s, 8 * s}},
-			{status(502), s, 30 * s, []time.Duration{s}},
-			{status(503), s, 30 * s, []time.Duration{s}},
-			{status(599), s, 30 * s, []time.Duration{s}},
+			{dial, s, 30 * s, doubled}, {reset, s, 30 * s, doubled}, {status(500), s, 30 * s, doubled},
+			{status(502), s, 30 * s, doubled[:1]}, {status(503), s, 30 * s, doubled[:1]}, {status(599), s, 30 * s, doubled[:1]},
 			{reset, ms, 3 * ms, []time.Duration{ms, 2 * ms, 3 * ms, 3 * ms}},
 			{reset, s, 0, []time.Duration{s, s, s, s}},
 			{reset, 0, time.Hour, []time.Duration{0, 0, 0, 0}},
@@ -56,28 +52,42 @@ func TestFailure_PausesDouble(t *testing.T) {
 			}
 		}
 	})
-}
-
-// RetryMax bounds failures and refusals together.
-func TestRetryMax_BoundsFailuresAndRefusals(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "RetryMax bounds failures and refusals together", func(t *testing.T) {
 		refused := status(429, "Retry-After", "1")
 		for most, want := range map[int]int{-1: 1, 0: 1, 3: 4, 5: 6, 9: 6} {
 			api := play(refused, reset, refused, reset, refused, status(200))
 			client := NewClient(over(api))
-			client.RetryMax = most
-			resp, err := get(t, client)
-			require.Len(t, api.went(), want)
-			switch {
-			case want%2 == 0 && want < 6:
+			if client.RetryMax = most; want == 4 { // the fourth is a reset
+				_, err := get(t, client)
 				require.Equal(t, want, ended(t, err).Attempts)
-			case want < 6:
-				require.NoError(t, err)
-				require.Equal(t, 429, resp.StatusCode)
-			default:
-				require.NoError(t, err)
-				require.Equal(t, 200, resp.StatusCode)
+			} else {
+				answered(t, map[int]int{1: 429, 6: 200}[want], client)
 			}
+			require.Len(t, api.went(), want)
+		}
+	})
+	bubble(t, "A pause that could end after the deadline is not begun", func(t *testing.T) {
+		api := play(reset)
+		_, err := getIn(within(t, 2*time.Second), t, NewClient(over(api)))
+		require.ErrorIs(t, err, reset.err)
+		require.Equal(t, 2, ended(t, err).Attempts)
+		about(t, time.Second, 0.5, time.Since(api.start)) // the second pause, of 2 s, would end too late
+	})
+	bubble(t, "The transport's Timeout bounds an attempt, which is then a failure", func(t *testing.T) {
+		calls, start := 0, time.Now()
+		answered(t, 200, NewClient(&transport.Transport{Timeout: 3 * time.Second, Base: base(func(req *http.Request) (*http.Response, error) {
+			if calls++; calls == 1 {
+				return hangs(req)
+			}
+			return status(200).response(req, newBody("")), nil
+		})}))
+		about(t, 4*time.Second, 0.125, time.Since(start))
+	})
+	bubble(t, "The pauses are not part of an attempt's Timeout", func(t *testing.T) {
+		for _, what := range []step{reset, status(500), status(429, "Retry-After", "2")} {
+			api := play(what, status(200))
+			answered(t, 200, NewClient(&transport.Transport{Base: api, Timeout: 500 * time.Millisecond}))
+			require.Len(t, api.went(), 2)
 		}
 	})
 }
@@ -86,9 +96,7 @@ func TestRetryMax_BoundsFailuresAndRefusals(t *testing.T) {
 func TestFailure_OtherStatusesAreFinal(t *testing.T) {
 	for _, code := range []int{200, 204, 304, 400, 401, 403, 404, 408, 409, 425, 501, 505} {
 		api := play(status(code, "Retry-After", "1"))
-		resp, err := get(t, NewClient(over(api)))
-		require.NoError(t, err)
-		require.Equal(t, code, resp.StatusCode)
+		answered(t, code, NewClient(over(api)))
 		require.Len(t, api.went(), 1, strconv.Itoa(code))
 	}
 }
@@ -107,48 +115,6 @@ func TestFailure_MistakesAreFinal(t *testing.T) {
 	}
 	_, err := NewClient(&transport.Transport{Base: &http.Transport{}}).Get("ftp://api.example.com/")
 	require.Equal(t, 1, ended(t, err).Attempts, "%v", err)
-}
-
-// A pause that could end after the deadline is not begun.
-func TestFailure_PauseBeyondTheDeadlineIsNotBegun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := play(reset)
-		_, err := getIn(within(t, 2*time.Second), t, NewClient(over(api)))
-		require.ErrorIs(t, err, reset.err)
-		require.Equal(t, 2, ended(t, err).Attempts)
-		about(t, time.Second, 0.5, time.Since(api.start)) // the second pause, of 2 s, would end too late
-	})
-}
-
-// The transport's Timeout bounds an attempt, which is then a failure.
-func TestFailure_TimeoutOfAnAttempt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		calls := 0
-		start := time.Now()
-		client := NewClient(&transport.Transport{Timeout: 3 * time.Second, Base: base(func(req *http.Request) (*http.Response, error) {
-			if calls++; calls == 1 {
-				<-req.Context().Done()
-				return nil, req.Context().Err()
-			}
-			return &http.Response{StatusCode: 200, Body: newBody(""), Request: req}, nil
-		})})
-		_, err := get(t, client)
-		require.NoError(t, err)
-		about(t, 4*time.Second, 0.125, time.Since(start))
-	})
-}
-
-// The pauses are not part of an attempt's Timeout.
-func TestFailure_TimeoutDoesNotCoverPauses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, what := range []step{reset, status(500), status(429, "Retry-After", "2")} {
-			api := play(what, status(200))
-			client := NewClient(&transport.Transport{Base: api, Timeout: 500 * time.Millisecond})
-			_, err := get(t, client)
-			require.NoError(t, err)
-			require.Len(t, api.went(), 2)
-		}
-	})
 }
 
 const longestPause = time.Duration(math.MaxInt64)
@@ -186,15 +152,8 @@ func TestPause_DoublesUpToTheLongest(t *testing.T) {
 		n           int
 		want        time.Duration
 	}{
-		{1, 10, 4, 8},
-		{1, 10, 5, 10},
-		{1, 10, 1 << 30, 10},
-		{6, 10, 2, 10},
-		{20, 10, 1, 20},
-		{1, longestPause, 63, 1 << 62},
-		{1, longestPause, 64, longestPause},
-		{1, longestPause, 1000, longestPause},
-		{longestPause, longestPause, 2, longestPause},
+		{1, 10, 4, 8}, {1, 10, 5, 10}, {1, 10, 1 << 30, 10}, {6, 10, 2, 10}, {20, 10, 1, 20},
+		{1, longestPause, 63, 1 << 62}, {1, longestPause, 64, longestPause}, {1, longestPause, 1000, longestPause}, {longestPause, longestPause, 2, longestPause},
 	} {
 		require.Equal(t, c.want, unasked(c.first, c.most, c.n-1), "%+v", c)
 	}

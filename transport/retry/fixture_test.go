@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
@@ -176,6 +177,36 @@ func get(t testing.TB, client *retryablehttp.Client) (*http.Response, error) {
 	return getIn(t.Context(), t, client)
 }
 
+// answered is get for a request that gets a response of this status.
+func answered(t testing.TB, want int, client *retryablehttp.Client, what ...any) *http.Response {
+	t.Helper()
+	resp, err := get(t, client)
+	require.NoError(t, err, what...)
+	require.Equal(t, want, resp.StatusCode, what...)
+	return resp
+}
+
+// paced is a client over a transport that asks the limiter for each attempt.
+func paced(maxWait time.Duration, api http.RoundTripper, l outbound.Limiter) *retryablehttp.Client {
+	return Config{MaxWait: maxWait}.NewClient(&transport.Transport{Base: api, Limiter: l})
+}
+
+// full is a limiter's refusal for a time.
+func full(wait time.Duration) error { return &outbound.ThrottledError{Key: "api", RetryAfter: wait} }
+
+// levelOf returns the level of a bucket's limit.
+func levelOf(t testing.TB, b *outbound.Bucket) float64 {
+	t.Helper()
+	state, err := b.State(t.Context())
+	require.NoError(t, err)
+	return state.Level
+}
+
+// bubble runs a scenario in fake time. Its name says what holds.
+func bubble(t *testing.T, name string, scenario func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, scenario) })
+}
+
 func getIn(ctx context.Context, t testing.TB, client *retryablehttp.Client) (*http.Response, error) {
 	req, err := retryablehttp.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	require.NoError(t, err)
@@ -207,13 +238,7 @@ var ways = map[string]func(*retryablehttp.Client, *http.Request) (*http.Response
 
 // requestWith returns a request whose body is "none", "replayable" or "once".
 func requestWith(t *testing.T, method, body string) *http.Request {
-	var text io.Reader
-	switch body {
-	case "replayable":
-		text = strings.NewReader("text")
-	case "once":
-		text = newBody("text")
-	}
+	text := map[string]io.Reader{"replayable": strings.NewReader("text"), "once": newBody("text")}[body]
 	req, err := http.NewRequestWithContext(t.Context(), method, address, text)
 	require.NoError(t, err)
 	return req

@@ -8,19 +8,17 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// A CheckRetry of the program's own has the pauses of the client, and its limiter.
-func TestCheckRetry_IsBoundedAndPaused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// What a program sets in the client.
+func TestHooks_OfTheProgram(t *testing.T) {
+	bubble(t, "A CheckRetry of the program's own has the pauses of the client, and its limiter", func(t *testing.T) {
 		for name, policy := range map[string]retryablehttp.CheckRetry{
 			"DefaultRetryPolicy":         retryablehttp.DefaultRetryPolicy,
 			"ErrorPropagatedRetryPolicy": retryablehttp.ErrorPropagatedRetryPolicy,
@@ -30,15 +28,11 @@ func TestCheckRetry_IsBoundedAndPaused(t *testing.T) {
 				step   step
 				pauses []int // seconds
 			}{
-				"dial":        {dial, []int{1, 2, 4, 8}},
-				"reset":       {reset, []int{1, 2, 4, 8}},
-				"500":         {status(500), []int{1, 2, 4, 8}},
-				"429":         {status(429), []int{1, 2, 4, 8}},
-				"Retry-After": {status(429, "Retry-After", "7"), []int{7, 7, 7, 7}},
+				"dial": {dial, []int{1, 2, 4, 8}}, "reset": {reset, []int{1, 2, 4, 8}}, "500": {status(500), []int{1, 2, 4, 8}},
+				"429": {status(429), []int{1, 2, 4, 8}}, "Retry-After": {status(429, "Retry-After", "7"), []int{7, 7, 7, 7}},
 			} {
 				api := play(c.step)
-				full := &outbound.ThrottledError{Key: "api", RetryAfter: 3 * time.Second}
-				client := NewClient(&transport.Transport{Base: api, Limiter: &refusing{errs: []error{full}}})
+				client := paced(0, api, &refusing{errs: []error{full(3 * time.Second)}})
 				client.CheckRetry = policy
 				resp, err := get(t, client)
 				went := api.went()
@@ -52,11 +46,7 @@ func TestCheckRetry_IsBoundedAndPaused(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A CheckRetry of the program's own may stop. Its error is returned, and the response is closed.
-func TestCheckRetry_MayStop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A CheckRetry of the program's own may stop. Its error is returned, and the response is closed", func(t *testing.T) {
 		enough := errors.New("enough")
 		for _, what := range []step{reset, status(503)} {
 			for _, own := range []error{enough, nil} {
@@ -80,12 +70,8 @@ func TestCheckRetry_MayStop(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A PrepareRetry of the program's own, such as one that signs the request, changes what is sent and shortens no
-// pause. If it fails, its error is returned and the response is closed.
-func TestPrepareRetry_ChangesTheNextAttempt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	// If it fails, its error is returned and the response is closed.
+	bubble(t, "A PrepareRetry of the program's own, such as one that signs the request, changes what is sent and shortens no pause", func(t *testing.T) {
 		for _, what := range []step{reset, status(500), status(429)} {
 			api := play(what, what, status(200))
 			var signed []string
@@ -97,8 +83,7 @@ func TestPrepareRetry_ChangesTheNextAttempt(t *testing.T) {
 				req.Header.Set("Signature", req.Header.Get("Signature")+"x")
 				return nil
 			}
-			_, err := get(t, client)
-			require.NoError(t, err)
+			answered(t, 200, client)
 			require.Equal(t, []string{"", "x", "xx"}, signed)
 			went := api.went()
 			about(t, time.Second, 0.5, went[1])
@@ -113,11 +98,7 @@ func TestPrepareRetry_ChangesTheNextAttempt(t *testing.T) {
 		require.Len(t, api.bodies, 1)
 		api.closed(t)
 	})
-}
-
-// A response handler is called once, with the last response, and its error is returned.
-func TestResponseHandler_ErrorIsFinal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A response handler is called once, with the last response, and its error is returned", func(t *testing.T) {
 		own := errors.New("own")
 		for _, c := range []struct {
 			steps []step
@@ -145,48 +126,29 @@ func TestResponseHandler_ErrorIsFinal(t *testing.T) {
 	})
 }
 
-// A request that is sent a second time has all its attempts, in the same context.
-func TestRetries_RequestIsSentASecondTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// Requests have attempts of their own, and connections that others share.
+func TestRetries_CountEachRequest(t *testing.T) {
+	bubble(t, "A request that is sent a second time has all its attempts, in the same context", func(t *testing.T) {
 		client := once(over(play(reset, status(200), reset, status(200))))
-		req, err := retryablehttp.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+		req, err := retryablehttp.FromRequest(requestWith(t, http.MethodGet, "none"))
 		require.NoError(t, err)
 		for range 2 {
 			_, err = do(client, req)
 			require.NoError(t, err)
 		}
-		again := req.Context().(*retried)
-		require.Equal(t, t.Context(), again.Context, "the context has grown")
+		require.Equal(t, t.Context(), req.Context().(*retried).Context, "the context has grown")
 	})
-}
-
-// A request within another one's attempt has attempts of its own.
-func TestRetries_RequestsInOneContextCountApart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		inner := once(over(play(reset, status(200))))
-		api := play(reset, status(200))
-		outer := once(over(base(func(req *http.Request) (*http.Response, error) {
+	bubble(t, "A request within another one's attempt has attempts of its own", func(t *testing.T) {
+		inner, api := once(over(play(reset, status(200)))), play(reset, status(200))
+		answered(t, 200, once(over(base(func(req *http.Request) (*http.Response, error) {
 			if _, err := getIn(req.Context(), t, inner); err != nil {
 				return nil, err
 			}
 			return api.RoundTrip(req)
-		})))
-		_, err := get(t, outer)
-		require.NoError(t, err)
+		}))))
 		require.Len(t, api.said, 2)
 	})
-}
-
-// once returns a client that makes one retry.
-func once(t *transport.Transport) *retryablehttp.Client {
-	client := NewClient(t)
-	client.RetryMax = 1
-	return client
-}
-
-// Many goroutines may send one request at the same time.
-func TestRetries_OneRequestSentConcurrently(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "Many goroutines may send one request at the same time", func(t *testing.T) {
 		api := play(status(429, "Retry-After", "1"), reset, status(200))
 		client := NewClient(over(api)).StandardClient()
 		req := requestWith(t, http.MethodGet, "none")
@@ -197,6 +159,19 @@ func TestRetries_OneRequestSentConcurrently(t *testing.T) {
 		})
 		require.Len(t, api.said, 22)
 	})
+	bubble(t, "A request that is given up does not close the idle connections of others", func(t *testing.T) {
+		b := &idle{RoundTripper: play(reset)}
+		_, err := get(t, NewClient(over(b)))
+		require.Error(t, err)
+		require.Zero(t, b.closed)
+	})
+}
+
+// once returns a client that makes one retry.
+func once(t *transport.Transport) *retryablehttp.Client {
+	client := NewClient(t)
+	client.RetryMax = 1
+	return client
 }
 
 // idle counts how often its idle connections were closed.
@@ -206,17 +181,6 @@ type idle struct {
 }
 
 func (i *idle) CloseIdleConnections() { i.closed++ }
-
-// A request that is given up does not close the idle connections of others.
-func TestConnections_AreKeptWhenARequestIsGivenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &idle{RoundTripper: play(reset)}
-		client := NewClient(over(b))
-		_, err := get(t, client)
-		require.Error(t, err)
-		require.Zero(t, b.closed)
-	})
-}
 
 // Over a real network the client sends only again what was refused, and uses the connection again.
 func TestConnections_AreUsedAgain(t *testing.T) {

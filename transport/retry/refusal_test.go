@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,14 +33,8 @@ func TestRefusal_PausesWithAnyLimiter(t *testing.T) {
 	} {
 		for name := range limiters(t) {
 			synctest.Test(t, func(t *testing.T) {
-				var steps []step
-				for range c.pauses {
-					steps = append(steps, c.refusal)
-				}
-				api := play(append(steps, status(200))...)
-				resp, err := get(t, NewClient(&transport.Transport{Base: api, Limiter: limiters(t)[name]}))
-				require.NoError(t, err, name)
-				require.Equal(t, 200, resp.StatusCode, name)
+				api := play(append(slices.Repeat([]step{c.refusal}, len(c.pauses)), status(200))...)
+				answered(t, 200, NewClient(&transport.Transport{Base: api, Limiter: limiters(t)[name]}), name)
 				went := api.went()
 				require.Len(t, went, len(c.pauses)+1, name)
 				for i, want := range c.pauses {
@@ -74,11 +69,11 @@ func TestRefusal_BackoffGrowsWithABusyLimiter(t *testing.T) {
 			"it holds for MaxHold":      {Limiter: queued(5), MaxHold: time.Hour},
 			"a MaxHold less than that":  {Limiter: waiting(100), MaxHold: 50 * time.Millisecond},
 		} {
-			code := 429
+			refused := status(429)
 			if rt.Profile == lock {
-				code = 409
+				refused = status(409)
 			}
-			api := play(status(code), status(code), status(code), status(code), status(code), status(code), status(code), status(200))
+			api := play(append(slices.Repeat([]step{refused}, 7), status(200))...)
 			rt.Base = api
 			asked, limiter := 0, rt.Limiter
 			rt.Limiter = limiterFunc(func(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
@@ -87,9 +82,7 @@ func TestRefusal_BackoffGrowsWithABusyLimiter(t *testing.T) {
 			})
 			client := Config{MaxWait: time.Hour}.NewClient(rt)
 			client.RetryMax = 10
-			resp, err := get(t, client)
-			require.NoError(t, err, name)
-			require.Equal(t, 200, resp.StatusCode, name)
+			answered(t, 200, client, name)
 			went := api.went()
 			require.Equal(t, len(went), asked, "%s: it has a permit before its time", name)
 			for i, seconds := range []int{1, 2, 4, 8, 16, 30, 30} {
@@ -104,9 +97,9 @@ func TestRefusal_BackoffGrowsWithABusyLimiter(t *testing.T) {
 	})
 }
 
-// A refusal that OnResponse takes for another reason delays only its own request.
-func TestRefusal_ForAnotherReasonDelaysOneRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// What the limiter does about a refusal is not how long its request waits.
+func TestRefusal_AnotherReasonOrMaxHold(t *testing.T) {
+	bubble(t, "A refusal that OnResponse takes for another reason delays only its own request", func(t *testing.T) {
 		b := bucket(t, outbound.PerSecond(1000))
 		api := play(status(429, "Retry-After", "7"), status(200))
 		client := NewClient(&transport.Transport{Base: api, Limiter: b, OnResponse: func(resp *http.Response, p *outbound.Permit) {
@@ -116,26 +109,18 @@ func TestRefusal_ForAnotherReasonDelaysOneRequest(t *testing.T) {
 		}})
 		all(t, 2, func(i int) {
 			time.Sleep(time.Duration(i) * time.Second)
-			_, err := get(t, client)
-			require.NoError(t, err)
+			answered(t, 200, client)
 		})
 		require.Equal(t, time.Second, api.went()[1])
 		about(t, 7*time.Second, 0.1, api.went()[2])
 		time.Sleep(time.Second)
 		state, err := b.State(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, 1.0, state.Speed)
-		require.Zero(t, state.Level)
+		require.Equal(t, []float64{1, 0}, []float64{state.Speed, state.Level})
 	})
-}
-
-// MaxHold shortens the limiter's hold, but not the wait of the request that the API has
-// refused.
-func TestRefusal_MaxHoldDoesNotShortenTheWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "MaxHold shortens the limiter's hold, but not the wait of the request that the API has refused", func(t *testing.T) {
 		api := play(status(429, "Retry-After", "20"), status(200))
-		_, err := get(t, NewClient(&transport.Transport{Base: api, Limiter: bucket(t, wide), MaxHold: time.Second}))
-		require.NoError(t, err)
+		answered(t, 200, NewClient(&transport.Transport{Base: api, Limiter: bucket(t, wide), MaxHold: time.Second}))
 		about(t, 20*time.Second, 0.1, api.went()[1])
 	})
 }
@@ -202,31 +187,29 @@ func TestRefusal_CancelEndsThePause(t *testing.T) {
 func TestRefusal_LateBodyHoldsTheLimiter(t *testing.T) {
 	for name, c := range map[string]struct {
 		after time.Duration // for how long the body stalls
-		text  string
 		wait  time.Duration // until the second attempt
-	}{
-		"in time":  {time.Second, `{"error":{"retry_after":60}}`, 61 * time.Second},
-		"too late": {5 * time.Second, `{"error":{"retry_after":60}}`, 2 * time.Second},
-	} {
+	}{"in time": {time.Second, 61 * time.Second}, "too late": {5 * time.Second, 2 * time.Second}} {
 		for _, judged := range []bool{false, true} {
 			if judged && c.wait > 10*time.Second {
 				continue // its OnResponse judges the response
 			}
 			synctest.Test(t, func(t *testing.T) {
-				b := outbound.Must(outbound.NewBucket("api", outbound.Limit{Capacity: 10, LeakRate: 10}))
+				b := bucket(t, outbound.Limit{Capacity: 10, LeakRate: 10})
 				var at []time.Time
 				start := time.Now()
 				rt := &transport.Transport{Limiter: b, Profile: profile.Dropbox, Base: base(func(req *http.Request) (*http.Response, error) {
 					if at = append(at, time.Now()); len(at) > 1 {
-						return &http.Response{StatusCode: 200, Body: http.NoBody, Request: req}, nil
+						return status(200).response(req, http.NoBody), nil
 					}
 					r, w := io.Pipe()
 					context.AfterFunc(req.Context(), func() { w.CloseWithError(req.Context().Err()) })
 					time.AfterFunc(c.after, func() {
-						_, _ = io.WriteString(w, c.text)
+						_, _ = io.WriteString(w, `{"error":{"retry_after":60}}`)
 						w.Close()
 					})
-					return &http.Response{StatusCode: 429, Header: http.Header{"Content-Type": {"application/json"}}, ContentLength: -1, Body: r, Request: req}, nil
+					resp := status(429, "Content-Type", "application/json").response(req, r)
+					resp.ContentLength = -1
+					return resp, nil
 				})}
 				if judged {
 					rt.OnResponse = func(resp *http.Response, p *outbound.Permit) {
@@ -242,11 +225,7 @@ func TestRefusal_LateBodyHoldsTheLimiter(t *testing.T) {
 						t.Errorf("%s: held for %v, %v", name, s.HeldFor, err)
 					}
 				}()
-				client := Config{MaxWait: time.Hour}.NewClient(rt)
-				resp, err := client.Get(address)
-				require.NoError(t, err)
-				require.Equal(t, 200, resp.StatusCode)
-				require.NoError(t, resp.Body.Close())
+				answered(t, 200, Config{MaxWait: time.Hour}.NewClient(rt))
 				require.Len(t, at, 2)
 				require.GreaterOrEqual(t, at[1].Sub(start), c.wait, name)
 				require.Less(t, at[1].Sub(start), c.wait+3*time.Second, name)

@@ -1,6 +1,8 @@
 package retry
 
 import (
+	"context"
+	"errors"
 	"io"
 	"net/http"
 	"testing"
@@ -12,13 +14,14 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/transport"
+	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
 // The last response is returned unread and open, as an SDK needs it. X-Should-Retry is false on a copy of its
 // header if its request was sent as often as allowed. Each response is closed once.
 func TestLastResponse_IsUnreadAndMarked(t *testing.T) {
 	soon, late := status(429, "Retry-After", "1"), status(429, "Retry-After", "3600", "X-Should-Retry", "true")
-	full := repeat(&outbound.ThrottledError{Key: "api", RetryAfter: time.Hour}, 99)
+
 	for name, c := range map[string]struct {
 		steps    []step
 		limiter  outbound.Limiter
@@ -34,7 +37,7 @@ func TestLastResponse_IsUnreadAndMarked(t *testing.T) {
 		"overloaded for too long":   {steps: []step{status(503, "Retry-After", "3600")}, retryMax: 4, attempts: 1, status: 503, marked: true},
 		"failed to the end":         {steps: []step{status(500)}, retryMax: 4, attempts: 5, status: 500, marked: true},
 		"failed, without a header":  {steps: []step{{status: 503}}, retryMax: 4, attempts: 5, status: 503, marked: true},
-		"the limiter refuses":       {limiter: &refusing{errs: full}, retryMax: 4, status: 429, marked: true},
+		"the limiter refuses":       {limiter: &refusing{errs: repeat(full(time.Hour), 99)}, retryMax: 4, status: 429, marked: true},
 		"a success":                 {steps: []step{status(200)}, retryMax: 4, attempts: 1, status: 200},
 		"a success in the end":      {steps: []step{status(429), status(200)}, retryMax: 4, attempts: 2, status: 200},
 		"a mistake":                 {steps: []step{status(400)}, retryMax: 4, attempts: 1, status: 400},
@@ -101,8 +104,7 @@ func TestAWS_ResponsesAreLeftToTheSDK(t *testing.T) {
 				req := requestWith(t, http.MethodGet, "none")
 				req.Header.Set("Amz-Sdk-Request", header)
 				api := play(what)
-				limiter := &refusing{errs: []error{&outbound.ThrottledError{Key: "api", RetryAfter: 3 * time.Second}}}
-				client := NewClient(&transport.Transport{Base: api, Limiter: limiter})
+				client := paced(0, api, &refusing{errs: []error{full(3 * time.Second)}})
 				resp, err := client.StandardClient().Do(req)
 				require.NoError(t, err)
 				require.Equal(t, left, resp.Header.Get("X-Should-Retry") == "", header)
@@ -119,4 +121,165 @@ func TestAWS_ResponsesAreLeftToTheSDK(t *testing.T) {
 			require.Len(t, api.went(), 5)
 		}
 	})
+}
+
+// The table of the package doc: the cause alone decides what comes back, for the client and for its
+// StandardClient, whatever RetryMax is, and never a response with an error.
+func TestOutcome_TheCauseDecides(t *testing.T) {
+	hour := full(time.Hour)
+	down := &outbound.StoreError{Op: "book", Key: "b", Err: errors.New("down")}
+	always := func(err error) outbound.Limiter { return &refusing{errs: repeat(err, 99)} }
+	waits := limiterFunc(func(ctx context.Context, _ outbound.Cost) (outbound.Permit, error) {
+		<-ctx.Done()
+		if ctx.Err() == context.DeadlineExceeded {
+			return outbound.Permit{}, &outbound.ThrottledError{Key: "api", Err: ctx.Err()}
+		}
+		return outbound.Permit{}, ctx.Err()
+	})
+	cut := base(func(req *http.Request) (*http.Response, error) {
+		<-req.Context().Done()
+		return nil, reset.err
+	})
+	for name, c := range map[string]struct {
+		rt       *transport.Transport
+		deadline time.Duration // 0: none
+		cancel   time.Duration // 0: never
+		status   int           // 0: an error
+		is       error
+		bare     bool // no Error
+	}{
+		"a success":                           {rt: over(play(status(200))), status: 200},
+		"a mistake":                           {rt: over(play(status(404))), status: 404},
+		"refused to the end":                  {rt: over(play(status(429))), status: 429},
+		"refused for too long":                {rt: over(play(status(429, "Retry-After", "3600"))), status: 429},
+		"refused, with 3 s left of 10":        {rt: over(play(status(429, "Retry-After", "10"))), deadline: 3 * time.Second, status: 429},
+		"overloaded":                          {rt: over(play(status(503, "Retry-After", "3600"))), status: 503},
+		"failed to the end":                   {rt: over(play(status(500))), status: 500},
+		"the limiter refuses":                 {rt: &transport.Transport{Limiter: always(hour)}, is: outbound.ErrThrottled},
+		"it refuses, with 3 s left":           {rt: &transport.Transport{Limiter: always(hour)}, deadline: 3 * time.Second, is: context.DeadlineExceeded},
+		"it refuses, with an OnRefusal":       {rt: &transport.Transport{Limiter: always(hour), OnRefusal: transport.TooManyRequests}, status: 429},
+		"it refuses what the API has refused": {rt: &transport.Transport{Base: play(status(429)), Limiter: &refusing{errs: append([]error{nil}, repeat(hour, 99)...)}}, is: outbound.ErrThrottled},
+		"a cost that can never go":            {rt: &transport.Transport{Limiter: always(outbound.ErrTooLarge)}, is: outbound.ErrTooLarge},
+		"a store that fails":                  {rt: &transport.Transport{Limiter: always(down)}, is: down},
+		"no transport":                        {is: outbound.ErrInvalid},
+		"a broken connection":                 {rt: over(play(reset)), is: reset.err},
+		"no connection":                       {rt: over(play(dial)), is: dial.err},
+		"cancelled in the limiter":            {rt: &transport.Transport{Limiter: waits}, cancel: time.Second, is: context.Canceled, bare: true},
+		"cancelled between two refusals":      {rt: &transport.Transport{Limiter: always(&outbound.ThrottledError{})}, cancel: time.Second, is: context.Canceled, bare: true},
+		"cancelled in an attempt":             {rt: over(base(hangs)), cancel: time.Second, is: context.Canceled, bare: true},
+		"cut off by the cancellation":         {rt: over(cut), cancel: time.Second, is: context.Canceled, bare: true},
+		"cancelled in a pause":                {rt: over(play(reset)), cancel: 500 * time.Millisecond, is: context.Canceled, bare: true},
+		"the deadline passes in the limiter":  {rt: &transport.Transport{Limiter: waits}, deadline: time.Second, is: outbound.ErrThrottled},
+		"the deadline passes in an attempt":   {rt: over(base(hangs)), deadline: time.Second, is: context.DeadlineExceeded, bare: true},
+	} {
+		for way, send := range ways {
+			for _, retryMax := range []int{0, 4} {
+				again := name == "it refuses what the API has refused" || name == "cancelled in a pause"
+				synctest.Test(t, func(t *testing.T) {
+					client := Config{MaxWait: time.Minute}.NewClient(c.rt)
+					require.Nil(t, client.Logger)
+					client.RetryMax = retryMax
+					if again && retryMax == 0 {
+						return
+					}
+					if c.rt != nil {
+						if l, ok := c.rt.Limiter.(*refusing); ok {
+							l.asked.Store(0)
+						}
+					}
+					ctx, cancel := context.WithCancel(within(t, c.deadline))
+					defer cancel()
+					if c.cancel > 0 {
+						time.AfterFunc(c.cancel, cancel)
+					}
+					resp, err := send(client, requestWith(t, http.MethodGet, "none").WithContext(ctx))
+					if c.status > 0 {
+						require.NoError(t, err, "%s, %s", name, way)
+						require.Equal(t, c.status, resp.StatusCode, "%s, %s", name, way)
+						_, err = resp.Body.Read(make([]byte, 1))
+						require.NoError(t, err, "%s, %s: unread and open", name, way)
+						require.NoError(t, resp.Body.Close())
+						return
+					}
+					require.Nil(t, resp)
+					require.ErrorIs(t, err, c.is, "%s, %s", name, way)
+					var e *Error
+					require.Equal(t, !c.bare, errors.As(err, &e), "%s, %s: %v", name, way, err)
+					if errors.Is(err, outbound.ErrThrottled) {
+						require.Equal(t, "api", throttled(t, err).Key, "%s, %s", name, way)
+						require.Equal(t, c.deadline > 0, errors.Is(err, context.DeadlineExceeded))
+					}
+				})
+			}
+		}
+	}
+}
+
+// A response is a refusal or a failure by its status, its headers and the profile.
+func TestSignal_OfAResponse(t *testing.T) {
+	const s = time.Second
+	rate := func(d time.Duration) signal { return signal{throttled: true, refused: true, wait: d} }
+	busy := func(d time.Duration) signal { return signal{throttled: true, wait: d} }
+	synctest.Test(t, func(t *testing.T) { // the time is 2000-01-01T00:00:00Z
+		for _, c := range []struct {
+			profile *profile.Profile
+			answer  step
+			want    signal
+		}{
+			{nil, status(200, "Retry-After", "5"), signal{}},
+			{nil, status(200, "RateLimit-Limit", "5", "RateLimit-Remaining", "0", "RateLimit-Reset", "7"), signal{}},
+			{nil, status(301, "Retry-After", "5"), signal{}},
+			{nil, status(403, "Retry-After", "5"), signal{}},
+			{nil, status(500, "Retry-After", "5"), signal{}},
+			{nil, status(503), signal{}},
+			{nil, status(503, "Retry-After", "0"), signal{}},
+			{nil, status(503, "Retry-After", "5"), busy(5 * s)},
+			{nil, status(529), signal{}},
+			{nil, status(529, "Retry-After", "5"), busy(5 * s)},
+			{nil, status(429), rate(0)},
+			{nil, status(429, "Retry-After", "0"), rate(0)},
+			{nil, status(429, "Retry-After", "2.5"), rate(2500 * time.Millisecond)},
+			{nil, status(429, "Retry-After", "5", "Age", "1"), signal{}},
+			{nil, status(429, "Retry-After", "5", "X-From-Cache", "1"), signal{}},
+			{nil, status(429, "Retry-After", "Sat, 01 Jan 2000 00:00:09 GMT"), rate(10 * s)},
+			{nil, status(429, "RateLimit-Limit", "5", "RateLimit-Remaining", "0", "RateLimit-Reset", "7"), rate(7 * s)},
+			{profile.GitHub, status(403, "Retry-After", "60"), rate(60 * s)},
+			{profile.GitHub, status(403), signal{}},
+			{&profile.Profile{Refusals: []int{403}, Reason: profile.Concurrency}, status(403), rate(0)},
+			{&profile.Profile{Refusals: []int{409}, Reason: profile.Lock}, status(409), rate(0)},
+			{profile.GitHub, status(503, "Retry-After", "5"), busy(5 * s)},
+			{profile.ShopifyGraphQL, status(503, "Retry-After", "5"), busy(5 * s)},
+			{profile.Mailchimp, status(529, "Retry-After", "5"), busy(5 * s)},
+			{profile.AWS, status(503, "X-Amzn-Errortype", "SlowDown"), rate(0)},
+			{&profile.Profile{Refusals: []int{503}}, status(503), signal{}},
+			{&profile.Profile{Refusals: []int{503}, Reason: profile.Quota}, status(503, "Retry-After", "5"), busy(5 * s)},
+			{profile.Stripe, status(429, "Stripe-Rate-Limited-Reason", "global-rate"), rate(0)},
+			{profile.Stripe, status(429, "Stripe-Rate-Limited-Reason", "global-concurrency"), rate(0)},
+		} {
+			resp := &http.Response{StatusCode: c.answer.status, Header: c.answer.header, Body: newBody("")}
+			got := classify(c.profile, resp)
+			require.Equal(t, c.want, got, "%d %v", c.answer.status, c.answer.header)
+		}
+	})
+}
+
+// An account without credit is refused permanently, whatever else the response says.
+func TestSignal_AccountWithoutCredit(t *testing.T) {
+	for code, hopeless := range map[string]bool{"insufficient_quota": true, "billing_hard_limit_reached": true, "rate_limit_exceeded": false} {
+		for _, header := range [][]string{
+			nil,
+			{"X-Ratelimit-Limit-Requests", "5000", "X-Ratelimit-Remaining-Requests", "4999", "X-Ratelimit-Reset-Requests", "12ms"},
+			{"Retry-After", "20"},
+		} {
+			resp := &http.Response{StatusCode: 429, Header: status(429, header...).header, Body: newBody(`{"error":{"code":"` + code + `"}}`), ContentLength: -1}
+			resp.Header.Set("Content-Type", "application/json")
+			require.Equal(t, hopeless, classify(profile.OpenAI, resp).permanent, "%s %v", code, header)
+		}
+	}
+}
+
+// classify reads a response as the transport does.
+func classify(p *profile.Profile, resp *http.Response) signal {
+	s := p.Read(resp, time.Now())
+	return signalOf(resp.StatusCode, &s)
 }

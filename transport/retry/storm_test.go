@@ -19,10 +19,11 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// weather answers for an API while that refuses everything, and counts every request.
+// weather answers for an API that refuses everything for a time, or fails now and then, and counts every request.
 type weather struct {
 	api    http.RoundTripper
 	storms []storm
+	flaky  []step // in turn for every fourth request, up to the 1,200th: no call would use up the last pauses
 	start  time.Time
 
 	mu      sync.Mutex
@@ -39,39 +40,39 @@ type storm struct {
 }
 
 func (w *weather) RoundTrip(req *http.Request) (*http.Response, error) {
-	if resp, err := w.storm(req); resp != nil || err != nil {
-		return resp, err
+	s := w.now()
+	if s.err == nil && s.status == 0 {
+		return w.api.RoundTrip(req)
 	}
-	return w.api.RoundTrip(req)
+	if req.Body != nil {
+		_ = req.Body.Close()
+	}
+	if s.err != nil {
+		return nil, s.err
+	}
+	return s.response(req, newBody("storm")), nil
 }
 
-func (w *weather) storm(req *http.Request) (*http.Response, error) {
+// now counts a request, and returns how it is answered if not by the API. A dial is a call, too.
+func (w *weather) now() (s step) {
 	now := time.Since(w.start)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, s := range w.storms {
-		if now < s.from || now >= s.to {
-			continue
-		}
-		if req.Body != nil {
-			_ = req.Body.Close()
-		}
-		w.refused++
-		w.arrived++ // a dial is a call, too
-		w.history.Add(time.Now(), 1)
-		if s.err != nil {
-			return nil, s.err
-		}
-		resp := s.response(req, newBody("storm"))
-		if s.reports {
-			resp.Header = http.Header{}
-			resp.Header.Set("Retry-After", strconv.FormatFloat((s.to-now).Seconds(), 'f', -1, 64))
-		}
-		return resp, nil
-	}
 	w.arrived++
 	w.history.Add(time.Now(), 1)
-	return nil, nil
+	if n := w.arrived; len(w.flaky) > 0 && n%4 == 0 && n < 1200 {
+		return w.flaky[n/4%len(w.flaky)]
+	}
+	for _, s := range w.storms {
+		if s.from <= now && now < s.to {
+			w.refused++
+			if s.reports {
+				return status(s.status, "Retry-After", strconv.FormatFloat((s.to-now).Seconds(), 'f', -1, 64))
+			}
+			return s.step
+		}
+	}
+	return step{}
 }
 
 // work lets workers make so many calls, and returns how long that took. Every call must end
@@ -97,20 +98,22 @@ func work(t *testing.T, client *retryablehttp.Client, workers, calls int) time.D
 
 const gap = 101 * time.Millisecond // the time between two calls of PerSecond(10)
 
-// All calls succeed after a storm of refusals or failures, in little more than its time. Each attempt has a permit.
+// All calls succeed after a storm of refusals or failures, in little more than its time, and by an API that fails now
+// and then in little more than the attempts take. Each attempt has a permit.
 func TestStorm_TakesLittleMoreThanItsTime(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a long simulation: others race what it runs")
 	}
-	s := time.Second
+	s, trouble := time.Second, []step{dial, reset, status(500), status(502), status(503)}
 	twice := func(what step) []storm {
 		return []storm{{10 * s, 20 * s, what, true}, {40 * s, 45 * s, what, true}}
 	}
 	for _, c := range []struct {
 		name   string
 		storms []storm
+		flaky  []step
 		bare   bool          // without a queue
-		ideal  time.Duration // in addition to the calls' own time
+		ideal  time.Duration // in addition to the calls' own time, or to that of the attempts of an API that is flaky
 	}{
 		{name: "no storm"},
 		{name: "no storm, bare bucket", bare: true},
@@ -121,78 +124,39 @@ func TestStorm_TakesLittleMoreThanItsTime(t *testing.T) {
 		{name: "503", storms: []storm{{10 * s, 15 * s, status(503), false}, {40 * s, 45 * s, status(503), false}}, ideal: 10 * s},
 		{name: "no connection", storms: []storm{{10 * s, 15 * s, dial, false}}, ideal: 5 * s},
 		{name: "resets", storms: []storm{{10 * s, 15 * s, reset, false}}, ideal: 5 * s},
+		{name: "a flaky API", flaky: trouble},
+		{name: "a flaky API, bare bucket", flaky: trouble, bare: true},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const workers, calls = 20, 1200
-				api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(10, time.Second)}, Latency: 50 * time.Millisecond}
-				w := &weather{api: api, storms: c.storms, start: time.Now()}
-				b := bucket(t, outbound.PerSecond(10))
-				var limiter outbound.Limiter = b
-				if !c.bare {
-					limiter = queue.New(b, queue.Config{})
-				}
-				admitted := 0
-				// On a bare bucket workers compete at random, and one may wait for long.
-				config := Config{}
-				if c.bare {
-					config.MaxWait = time.Hour
-				}
-				took := work(t, config.NewClient(&transport.Transport{Base: w, Limiter: count(&admitted, limiter)}), workers, calls)
-				ideal := (calls-1)*gap + api.Latency + c.ideal
-				t.Logf("%v, %.3f of the ideal, %d arrived, %d refused", took, float64(took)/float64(ideal), w.arrived, w.refused)
-				require.LessOrEqual(t, float64(took), 1.1*float64(ideal))
-				require.Equal(t, admitted, w.arrived, "attempts that were not admitted")
-				require.NoError(t, w.history.Check(1, 1/gap.Seconds(), 0.05)) // the queue's tolerance of 5 ms
-				require.Zero(t, api.Report().Refused)
-				require.Equal(t, calls, api.Report().Admitted)
-			})
-		})
-	}
-}
-
-// An API that fails now and then gets all calls, in little more time than the attempts take.
-func TestStorm_FlakyAPITakesLittleMoreThanItsAttempts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, bare := range []bool{false, true} {
+		bubble(t, c.name, func(t *testing.T) {
 			const workers, calls = 20, 1200
 			api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(10, time.Second)}, Latency: 50 * time.Millisecond}
-			trouble := []step{dial, reset, status(500), status(502), status(503)}
-			n := 0
-			var mu sync.Mutex
-			flaky := base(func(req *http.Request) (*http.Response, error) {
-				mu.Lock()
-				n++
-				var what step
-				if n%4 == 0 && n < 1200 { // no call would use up the last pauses
-					what = trouble[n/4%len(trouble)]
-				}
-				mu.Unlock()
-				if what.err == nil && what.status == 0 {
-					return api.RoundTrip(req)
-				}
-				_ = req.Body.Close()
-				if what.err != nil {
-					return nil, what.err
-				}
-				return what.response(req, newBody("trouble")), nil
-			})
+			w := &weather{api: api, storms: c.storms, flaky: c.flaky, start: time.Now()}
 			b := bucket(t, outbound.PerSecond(10))
 			var limiter outbound.Limiter = b
-			if !bare {
+			if !c.bare {
 				limiter = queue.New(b, queue.Config{})
 			}
-			admitted := 0
-			client := Config{MaxWait: time.Hour}.NewClient(&transport.Transport{Base: flaky, Limiter: count(&admitted, limiter)})
-			client.RetryMax = 20
+			admitted, wait := 0, time.Duration(0)
+			if c.bare || c.flaky != nil { // on a bare bucket workers compete at random, and one may wait for long
+				wait = time.Hour
+			}
+			client := paced(wait, w, count(&admitted, limiter))
+			if c.flaky != nil {
+				client.RetryMax = 20
+			}
 			took := work(t, client, workers, calls)
-			ideal := time.Duration(n-1) * gap
-			t.Logf("%v, %.3f of the ideal, %d tried", took, float64(took)/float64(ideal), n)
+			ideal := (calls-1)*gap + api.Latency + c.ideal
+			if c.flaky != nil {
+				ideal = time.Duration(w.arrived-1) * gap
+			}
+			t.Logf("%v, %.3f of the ideal, %d arrived, %d refused", took, float64(took)/float64(ideal), w.arrived, w.refused)
 			require.LessOrEqual(t, float64(took), 1.1*float64(ideal))
-			require.Equal(t, n, admitted)
+			require.Equal(t, admitted, w.arrived, "attempts that were not admitted")
+			require.NoError(t, w.history.Check(1, 1/gap.Seconds(), 0.05)) // the queue's tolerance of 5 ms
 			require.Zero(t, api.Report().Refused)
-		}
-	})
+			require.Equal(t, calls, api.Report().Admitted)
+		})
+	}
 }
 
 // Workers that are cancelled in a storm leave no goroutine, no waiting call and no charge.
@@ -222,6 +186,82 @@ func TestStorm_CancelledWorkersLeaveNothing(t *testing.T) {
 		require.NoError(t, err)
 		for _, s := range states {
 			require.Zero(t, s.Level, "%v", s.Limit)
+		}
+	})
+}
+
+// arrivals is an API that fails for a time, and counts its requests until then.
+type arrivals struct {
+	script http.RoundTripper
+	until  time.Time
+	n      atomic.Int64 // until then
+	later  atomic.Int64
+}
+
+func (a *arrivals) RoundTrip(req *http.Request) (*http.Response, error) {
+	if time.Now().Before(a.until) {
+		a.n.Add(1)
+		return a.script.RoundTrip(req)
+	}
+	a.later.Add(1)
+	return &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody}, nil
+}
+
+// An API that fails for 60 s gets at most 1.2 times the fresh requests. Without a budget it gets five
+// times as many. After enough successes, requests are sent again as before.
+func TestBudget_BoundsTheRetriesOfAStorm(t *testing.T) {
+	for name, fails := range map[string]step{"429": status(429), "503": status(503), "reset": reset, "no connection": dial} {
+		for _, budget := range []int{500, 0} {
+			synctest.Test(t, func(t *testing.T) {
+				storm := func(api *arrivals, client *retryablehttp.Client) (all float64) {
+					api.until = time.Now().Add(time.Minute)
+					api.n.Store(0)
+					const fresh = 600
+					calls(t, client, fresh, 100*time.Millisecond)
+					return float64(api.n.Load()) / fresh
+				}
+				api := &arrivals{script: play(fails)}
+				client := Config{Budget: budget}.NewClient(&transport.Transport{Base: api})
+				client.RetryWaitMin, client.RetryWaitMax = time.Second, 2*time.Second
+				got := storm(api, client)
+				if budget == 0 {
+					require.Greater(t, got, 4., name)
+					return
+				}
+				require.LessOrEqual(t, got, 1.2, name)
+				require.Greater(t, got, 1.05, "%s: the budget is used", name)
+				again := storm(api, client)
+				require.LessOrEqual(t, again, 1.01, "%s: no success has returned any", name)
+				calls(t, client, 550, 100*time.Millisecond)
+				again = storm(api, client)
+				require.InDelta(t, got, again, 0.01, "%s: 550 successes have filled the budget", name)
+			})
+		}
+	}
+}
+
+// calls makes n fresh requests, one each pause, and waits for all.
+func calls(t *testing.T, client *retryablehttp.Client, n int, pause time.Duration) {
+	all(t, n, func(i int) {
+		time.Sleep(time.Duration(i) * pause)
+		_, _ = get(t, client)
+	})
+}
+
+// A retry that succeeds returns some of what it took, so that rare failures are always sent again.
+func TestBudget_RareFailuresAreSentAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		steps := []step{}
+		for range 200 {
+			steps = append(steps, status(503))
+			for range 10 { // the retry, and nine others
+				steps = append(steps, status(200))
+			}
+		}
+		api := play(steps...)
+		client := Config{Budget: 30}.NewClient(&transport.Transport{Base: api})
+		for range 2000 {
+			answered(t, 200, client)
 		}
 	})
 }

@@ -38,29 +38,27 @@ func TestVendor_LimitsLowerThanConfigured(t *testing.T) {
 		"RateLimitFields": {outboundtest.RateLimitFields(high), nil, low},
 		"calls in flight": {&outboundtest.API{Rules: []outboundtest.Rule{outboundtest.InFlight(3)}, Latency: 200 * time.Millisecond}, nil, outboundtest.InFlight(1)},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				first := c.api.Rules
-				time.AfterFunc(10*time.Second, func() { c.api.SetRules(c.low) })
-				time.AfterFunc(30*time.Second, func() { c.api.SetRules(first...) })
-				admitted := 0
-				limiter := count(&admitted, queue.New(bucket(t, outbound.PerSecond(10)), queue.Config{}))
-				client := Config{MaxWait: time.Hour}.NewClient(&transport.Transport{Base: c.api, Limiter: limiter, Profile: c.profile})
-				took := work(t, client, 20, 600)
-				r := c.api.Report()
-				t.Logf("%v, %d arrived, %d refused", took, r.Arrivals, r.Refused)
-				require.Equal(t, r.Arrivals, admitted, "attempts that were not admitted")
-				require.Equal(t, 600, r.Admitted)
-				require.LessOrEqual(t, r.Refused, 30)
-				require.NoError(t, c.api.Arrivals().Check(1, 1/gap.Seconds(), 0.05))
-			})
+		bubble(t, name, func(t *testing.T) {
+			first := c.api.Rules
+			time.AfterFunc(10*time.Second, func() { c.api.SetRules(c.low) })
+			time.AfterFunc(30*time.Second, func() { c.api.SetRules(first...) })
+			admitted := 0
+			limiter := count(&admitted, queue.New(bucket(t, outbound.PerSecond(10)), queue.Config{}))
+			client := Config{MaxWait: time.Hour}.NewClient(&transport.Transport{Base: c.api, Limiter: limiter, Profile: c.profile})
+			took := work(t, client, 20, 600)
+			r := c.api.Report()
+			t.Logf("%v, %d arrived, %d refused", took, r.Arrivals, r.Refused)
+			require.Equal(t, r.Arrivals, admitted, "attempts that were not admitted")
+			require.Equal(t, 600, r.Admitted)
+			require.LessOrEqual(t, r.Refused, 30)
+			require.NoError(t, c.api.Arrivals().Check(1, 1/gap.Seconds(), 0.05))
 		})
 	}
 }
 
-// A 403 with a reset, as GitHub's primary limit has it, is sent again if the profile has it.
-func TestVendor_GitHub403IsSentAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// What is sent again depends on the vendor.
+func TestVendor_SentAgainOrNot(t *testing.T) {
+	bubble(t, "A 403 with a reset, as GitHub's primary limit has it, is sent again if the profile has it", func(t *testing.T) {
 		for _, p := range []*profile.Profile{profile.GitHub, nil} {
 			api := outboundtest.GitHub(outboundtest.FirstCallWindow(1, 20*time.Second))
 			api.Skew = 26 * 365 * 24 * time.Hour // in 2000, a reset looks like a time to wait
@@ -68,23 +66,18 @@ func TestVendor_GitHub403IsSentAgain(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, other.Body.Close())
 			start := time.Now()
-			resp, err := get(t, NewClient(&transport.Transport{Base: api, Limiter: bucket(t, wide), Profile: p}))
-			require.NoError(t, err)
+			client := NewClient(&transport.Transport{Base: api, Limiter: bucket(t, wide), Profile: p})
 			if p == nil {
-				require.Equal(t, 403, resp.StatusCode)
+				answered(t, 403, client)
 				require.Equal(t, 1, api.Report().Refused)
 				continue
 			}
-			require.Equal(t, 200, resp.StatusCode)
+			answered(t, 200, client)
 			require.Equal(t, 2, api.Report().Admitted)
 			about(t, 20*time.Second, 0.2, time.Since(start)) // and a second, since GitHub cuts the reset to seconds
 		}
 	})
-}
-
-// Shopify has not carried out a mutation that it has refused, although its status is 200.
-func TestVendor_ShopifyRefusalWith200IsSentAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "Shopify has not carried out a mutation that it has refused, although its status is 200", func(t *testing.T) {
 		api := outboundtest.ShopifyGraphQL(outboundtest.LeakyBucket(20, 2).Of("points", func(*http.Request) float64 { return 10 }))
 		api.Next = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
@@ -104,11 +97,7 @@ func TestVendor_ShopifyRefusalWith200IsSentAgain(t *testing.T) {
 		require.Equal(t, 3, api.Report().Admitted)
 		require.Equal(t, 1, api.Report().Refused)
 	})
-}
-
-// A refusal because the credit is used up is final.
-func TestVendor_OpenAICreditIsFinal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A refusal because the credit is used up is final", func(t *testing.T) {
 		api := outboundtest.OpenAI(outboundtest.SlidingLog(1, time.Hour).Of("quota", nil))
 		client := NewClient(&transport.Transport{Base: api, Profile: profile.OpenAI})
 		for _, status := range []int{200, 429} {
@@ -137,9 +126,7 @@ func TestVendor_TooLargeIsFinal(t *testing.T) {
 				resp.ContentLength = -1
 				return resp, nil
 			})}
-			resp, err := get(t, NewClient(rt))
-			require.NoError(t, err)
-			require.Equal(t, 429, resp.StatusCode)
+			answered(t, 429, NewClient(rt))
 			require.Equal(t, 1, sent)
 		})
 	}
