@@ -39,7 +39,8 @@ var (
 	sink profile.Signal
 )
 
-func bench(b *testing.B, name string, resp *http.Response) {
+// bench reads a response, each time with this body if that is not empty.
+func bench(b *testing.B, name string, resp *http.Response, body string) {
 	b.Helper()
 	p, ok := profile.ByName(name)
 	if !ok {
@@ -48,6 +49,9 @@ func bench(b *testing.B, name string, resp *http.Response) {
 	b.ReportAllocs()
 	throttled := 0
 	for b.Loop() { // as the transport does, which keeps no Signal either
+		if body != "" {
+			resp.Body, resp.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
+		}
 		if s := p.Read(resp, now); s.Throttled {
 			throttled++
 		}
@@ -87,7 +91,7 @@ func BenchmarkRead(b *testing.B) {
 			"X-RateLimit-Limit-Requests", "5000", "X-RateLimit-Remaining-Requests", "4999", "X-RateLimit-Reset-Requests", "12ms",
 			"X-RateLimit-Limit-Tokens", "160000", "X-RateLimit-Remaining-Tokens", "159976", "X-RateLimit-Reset-Tokens", "6m0s")},
 	} {
-		b.Run(c.name, func(b *testing.B) { bench(b, c.profile, c.resp) })
+		b.Run(c.name, func(b *testing.B) { bench(b, c.profile, c.resp, "") })
 	}
 }
 
@@ -146,45 +150,27 @@ func floods() map[string]*http.Response {
 	return all
 }
 
+// BenchmarkFlood reads headers that are meant to be slow, BenchmarkBodies bodies, and BenchmarkUnpack compressed ones.
 func BenchmarkFlood(b *testing.B) {
 	for what, resp := range floods() {
 		for _, name := range []string{"generic", "jira", "meta", "azure-arm", "riot", "openai"} {
-			b.Run(what+"/"+name, func(b *testing.B) { bench(b, name, resp) })
+			b.Run(what+"/"+name, func(b *testing.B) { bench(b, name, resp, "") })
 		}
 	}
 }
 
-// BenchmarkBody looks for a value at the end of the longest part of a body that profiles look
-// at.
-func BenchmarkBody(b *testing.B) {
-	text := `{"data":[` + strings.Repeat(`{"id":"gid://shop/Product/123456789","title":"A thing","n":12},`, 120) + `{}],"extensions":{"cost":{"requestedQueryCost":10}}}`
-	p := &profile.Profile{Bodies: []profile.Body{{Status: 200}}, Judge: func(r *profile.Response, _ *profile.Signal) {
-		if r.JSON("extensions/cost/requestedQueryCost") == "" {
-			panic("not found")
-		}
-	}}
-	resp := usual(200)
-	b.ReportAllocs()
-	for b.Loop() {
-		resp.Body, resp.ContentLength = io.NopCloser(strings.NewReader(text)), int64(len(text))
-		sink = p.Read(resp, now)
-	}
-}
-
-// BenchmarkBodies reads bodies that are meant to be slow.
 func BenchmarkBodies(b *testing.B) {
 	for what, body := range bodies(64 << 10) {
 		for _, name := range []string{"google", "github", "shopify-graphql", "monday"} {
 			p, _ := profile.ByName(name)
-			b.Run(what+"/"+name, func(b *testing.B) {
-				resp := usual(p.Bodies[0].Status)
-				b.ReportAllocs()
-				for b.Loop() {
-					resp.Body, resp.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
-					sink = p.Read(resp, now)
-				}
-			})
+			b.Run(what+"/"+name, func(b *testing.B) { bench(b, name, usual(p.Bodies[0].Status), body) })
 		}
+	}
+}
+
+func BenchmarkUnpack(b *testing.B) {
+	for what, body := range slowZips(b) {
+		b.Run(what, func(b *testing.B) { bench(b, "github", usual(403, "Content-Encoding", "gzip"), body) })
 	}
 }
 
@@ -225,10 +211,7 @@ func zipped(t testing.TB, text string) string {
 func slowZips(t testing.TB) map[string]string {
 	head := "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 	var tables bytes.Buffer // blocks with codes of their own
-	w, err := flate.NewWriter(&tables, flate.HuffmanOnly)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must(flate.NewWriter(&tables, flate.HuffmanOnly))
 	for tables.Len() < 8<<10 {
 		_, _ = io.WriteString(w, strings.Repeat("\x00", 60)+"abcdefghijklmnop")
 		_ = w.Flush()
@@ -238,19 +221,5 @@ func slowZips(t testing.TB) map[string]string {
 		"empty blocks":  head + strings.Repeat("\x00\x00\x00\xff\xff", 2000),
 		"tables":        head + tables.String(),
 		"one byte":      zipped(t, strings.Repeat("x", 1<<20)),
-	}
-}
-
-func BenchmarkUnpack(b *testing.B) {
-	for what, body := range slowZips(b) {
-		b.Run(what, func(b *testing.B) {
-			resp := usual(403)
-			resp.Header.Set("Content-Encoding", "gzip")
-			b.ReportAllocs()
-			for b.Loop() {
-				resp.Body, resp.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
-				sink = profile.GitHub.Read(resp, now)
-			}
-		})
 	}
 }

@@ -12,10 +12,24 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
+
+// bubble runs a scenario in fake time. Its name says what holds.
+func bubble(t *testing.T, name string, scenario func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, scenario) })
+}
+
+// must returns v. An error, which no test expects, ends the tests with a panic that says it.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
 
 // lines are those of a header: a string or a list of strings.
 type lines []string
@@ -42,10 +56,7 @@ var fixtures = []string{"../../testdata/headers.jsonl", "../../testdata/headers_
 
 func readFixtures(t testing.TB, path string) (all []fixture) {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must(os.Open(path))
 	defer f.Close()
 	sc := bufio.NewScanner(f)
 	sc.Buffer(nil, 4<<20)

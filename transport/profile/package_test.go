@@ -13,10 +13,7 @@ import (
 // A program that paces calls gets nothing but the standard library with this package. Imports
 // of tests do not count: they compare structured fields with another reading.
 func TestDeps_OnlyTheStandardLibrary(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must(exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output())
 	const self = "github.com/dripfeed/dripfeed/transport/profile"
 	if got := strings.Fields(string(out)); len(got) != 1 || got[0] != self {
 		t.Errorf("%q are reached, want %s only", got, self)
@@ -26,17 +23,11 @@ func TestDeps_OnlyTheStandardLibrary(t *testing.T) {
 // go doc prints a declaration as it stands, and a profile has up to 40 lines. So each profile
 // is in a variable that is not exported.
 func TestDoc_ExportedVariablesAreInALine(t *testing.T) {
-	files, err := filepath.Glob("vendors*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must(filepath.Glob("vendors*.go"))
 	checked := 0
 	for _, name := range append(files, "profile.go") {
 		set := token.NewFileSet()
-		file, err := parser.ParseFile(set, name, nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := must(parser.ParseFile(set, name, nil, parser.ParseComments))
 		for _, d := range file.Decls {
 			v, ok := d.(*ast.GenDecl)
 			if !ok || v.Tok != token.VAR {

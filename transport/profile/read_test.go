@@ -6,10 +6,11 @@ import (
 	"math"
 	"net/http"
 	"reflect"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -66,17 +67,38 @@ func TestRead_NothingToRead(t *testing.T) {
 	}
 }
 
-// The Signal has the API's time and its skew.
-func TestRead_ClockOfTheAPI(t *testing.T) {
-	s := profile.Generic.Read(answer(429), now.Add(5*time.Minute))
-	if !s.Date.Equal(now) || s.Skew != -5*time.Minute {
-		t.Errorf("%v, %v ahead, want %v and -5m", s.Date, s.Skew, now)
-	}
-	resp := answer(429)
-	resp.Header.Del("Date")
-	if s := profile.Generic.Read(resp, now); !s.Date.IsZero() || s.Skew != 0 {
-		t.Errorf("%v, %v ahead, want nothing without Date", s.Date, s.Skew)
-	}
+// Which time counts.
+func TestRead_Clocks(t *testing.T) {
+	t.Run("The Signal has the API's time and its skew", func(t *testing.T) {
+		s := profile.Generic.Read(answer(429), now.Add(5*time.Minute))
+		if !s.Date.Equal(now) || s.Skew != -5*time.Minute {
+			t.Errorf("%v, %v ahead, want %v and -5m", s.Date, s.Skew, now)
+		}
+		resp := answer(429)
+		resp.Header.Del("Date")
+		if s := profile.Generic.Read(resp, now); !s.Date.IsZero() || s.Skew != 0 {
+			t.Errorf("%v, %v ahead, want nothing without Date", s.Date, s.Skew)
+		}
+	})
+	bubble(t, "The zero time stands for the moment", func(t *testing.T) {
+		time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)))
+		at := time.Now().Add(time.Minute).UTC().Format(time.RFC3339)
+		s := profile.Generic.Read(&http.Response{StatusCode: 429, Header: http.Header{"Retry-After": {at}}}, time.Time{})
+		if s.Wait != time.Minute+time.Second {
+			t.Errorf("a minute ahead: %v, want 1m1s", s.Wait)
+		}
+	})
+	bubble(t, "Simulated time begins in 2000, when a time since 1970 has a digit less", func(t *testing.T) {
+		api := outboundtest.GitHub(outboundtest.FirstCallWindow(1, time.Hour))
+		for _, refused := range []bool{false, true} {
+			resp := must((&http.Client{Transport: api}).Get("http://api.test/user"))
+			s := profile.GitHub.Read(resp, time.Now())
+			resp.Body.Close()
+			if p := s.Binding(); s.Throttled != refused || p == nil || p.Reset != time.Hour || s.Wait != time.Hour+time.Second {
+				t.Errorf("%+v", s)
+			}
+		}
+	})
 }
 
 // A profile finds a vendor's header in any spelling, and the header has only the meaning that
@@ -294,36 +316,6 @@ func TestRead_UsualResponsesDoNotAllocate(t *testing.T) {
 	}
 }
 
-// The zero time stands for the moment.
-func TestRead_ZeroTimeIsNow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)))
-		at := time.Now().Add(time.Minute).UTC().Format(time.RFC3339)
-		s := profile.Generic.Read(&http.Response{StatusCode: 429, Header: http.Header{"Retry-After": {at}}}, time.Time{})
-		if s.Wait != time.Minute+time.Second {
-			t.Errorf("a minute ahead: %v, want 1m1s", s.Wait)
-		}
-	})
-}
-
-// Simulated time begins in 2000, when a time since 1970 has a digit less.
-func TestRead_TimesSince1970InSimulatedTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := outboundtest.GitHub(outboundtest.FirstCallWindow(1, time.Hour))
-		for _, refused := range []bool{false, true} {
-			resp, err := (&http.Client{Transport: api}).Get("http://api.test/user")
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := profile.GitHub.Read(resp, time.Now())
-			resp.Body.Close()
-			if p := s.Binding(); s.Throttled != refused || p == nil || p.Reset != time.Hour || s.Wait != time.Hour+time.Second {
-				t.Errorf("%+v", s)
-			}
-		}
-	})
-}
-
 // Read takes a short way for a plain success by Generic, and reads as much as a copy of Generic does.
 func TestRead_GenericReadsAsMuchAsACopy(t *testing.T) {
 	long := *profile.Generic
@@ -340,6 +332,89 @@ func TestRead_GenericReadsAsMuchAsACopy(t *testing.T) {
 	for _, k := range long.Bodies {
 		if k.Status == 200 && k.Header != "X-Bapi-Limit-Status" {
 			t.Errorf("Generic reads the body of a plain success: %+v", k)
+		}
+	}
+}
+
+var numbers = regexp.MustCompile(`([:\[]\s*)(-?[0-9][0-9.]*)(\s*[,}\]])`)
+
+// What proxies, clocks and other encoders do to a response never makes it say more: a refusal that
+// was none, or a longer wait than the response has, or than it has without the part that changed.
+func TestRead_VariationsReadNoMore(t *testing.T) {
+	for _, file := range fixtures {
+		for _, c := range readFixtures(t, file) {
+			p, _ := profile.ByName(c.Profile)
+			read := func(now time.Time, headers func(http.Header), body func(string) string) profile.Signal {
+				changed := c
+				if body != nil {
+					changed.Body = body(c.Body)
+				}
+				resp := changed.response()
+				kind := resp.Header["Content-Type"]
+				if c.Body != "" {
+					kind = c.response().Header["Content-Type"]
+				}
+				if headers != nil {
+					headers(resp.Header)
+				}
+				if kind != nil {
+					resp.Header["Content-Type"] = kind
+				}
+				return p.Read(resp, now)
+			}
+			whole := read(c.Now, nil, nil)
+			check := func(name string, got profile.Signal, least ...profile.Signal) {
+				throttled, wait := whole.Throttled, whole.Wait
+				for _, s := range least {
+					throttled, wait = throttled || s.Throttled, max(wait, s.Wait)
+				}
+				if got.Throttled && !throttled || got.Wait > wait {
+					t.Errorf("%s: %s: throttled %v for %v, want at most %v for %v", c.Case, name, got.Throttled, got.Wait, throttled, wait)
+				}
+			}
+			each := func(change func(v []string) []string) func(http.Header) {
+				return func(h http.Header) {
+					for name, v := range h {
+						if name != "Date" {
+							h[name] = change(v)
+						}
+					}
+				}
+			}
+			one := func(change func(v string) string) func(http.Header) {
+				return each(func(v []string) (all []string) {
+					for _, line := range v {
+						all = append(all, change(line))
+					}
+					return all
+				})
+			}
+			if at, err := http.ParseTime(c.Date); err == nil {
+				for _, skew := range []time.Duration{-25 * time.Hour, -time.Hour, -time.Second, time.Second, time.Hour, 25 * time.Hour} {
+					check("a clock that is wrong by "+skew.String(), read(c.Now.Add(skew), nil, nil))
+				}
+				check("without Date", read(at, func(h http.Header) { h.Del("Date") }, nil))
+			}
+			check("doubled", read(c.Now, each(func(v []string) []string { return append(v[:len(v):len(v)], v...) }), nil))
+			bare := read(c.Now, func(h http.Header) {
+				for name := range h {
+					if name != "Date" {
+						delete(h, name)
+					}
+				}
+			}, nil)
+			check("joined", read(c.Now, one(func(v string) string { return v + ", " + v }), nil), bare)
+			check("empty", read(c.Now, one(func(string) string { return "" }), nil), bare)
+			check("quoted", read(c.Now, one(strconv.Quote), nil), bare)
+			if c.Body == "" {
+				continue
+			}
+			without := read(c.Now, nil, func(string) string { return "" })
+			check("a body that comes twice", read(c.Now, nil, func(b string) string { return b + b }), without)
+			check("numbers as strings", read(c.Now, nil, func(b string) string { return numbers.ReplaceAllString(b, `$1"$2"$3`) }), without)
+			for cut := 1; cut < 8; cut++ {
+				check("a body that is cut off", read(c.Now, nil, func(b string) string { return b[:len(b)*cut/8] }), without)
+			}
 		}
 	}
 }
