@@ -111,49 +111,44 @@ func TestAtEnd_CallsAfterDecodedJSON(t *testing.T) {
 		"HTTP/2":        {http2: true},
 		"HTTP/2, apart": {http2: true, apart: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				decoded := make(chan struct{})
-				s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-					if (req.ProtoMajor == 2) != c.http2 {
-						t.Errorf("the protocol is %s", req.Proto)
-					}
-					_, _ = io.WriteString(w, text)
-					if c.apart {
-						_ = http.NewResponseController(w).Flush()
-						<-decoded
-					}
-				}))
-				if s.EnableHTTP2 = c.http2; c.http2 {
-					s.StartTLS()
-				} else {
-					s.Start()
+		bubble(t, name, func(t *testing.T) {
+			decoded := make(chan struct{})
+			s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				if (req.ProtoMajor == 2) != c.http2 {
+					t.Errorf("the protocol is %s", req.Proto)
 				}
-				defer s.Close()
-				var tails []string
-				client := &http.Client{Transport: &transport.Transport{Base: s.Client().Transport, OnResponse: func(resp *http.Response, _ *outbound.Permit) {
-					transport.AtEnd(resp, 100, func(tail []byte) { tails = append(tails, string(tail)) })
-				}}}
-				for range 20 {
-					resp, err := client.Get(s.URL)
-					if err != nil {
-						t.Fatal(err)
-					}
-					var value any
-					if err := json.NewDecoder(resp.Body).Decode(&value); err != nil {
-						t.Fatal(err)
-					}
-					if c.apart {
-						decoded <- struct{}{}
-					}
-					if err := resp.Body.Close(); err != nil {
-						t.Error(err)
-					}
+				_, _ = io.WriteString(w, text)
+				if c.apart {
+					_ = http.NewResponseController(w).Flush()
+					<-decoded
 				}
-				if want := strings.Repeat(text, 20); strings.Join(tails, "") != want {
-					t.Errorf("called for %d ends of 20: %q", len(tails), tails)
+			}))
+			if s.EnableHTTP2 = c.http2; c.http2 {
+				s.StartTLS()
+			} else {
+				s.Start()
+			}
+			defer s.Close()
+			var tails []string
+			client := &http.Client{Transport: &transport.Transport{Base: s.Client().Transport, OnResponse: func(resp *http.Response, _ *outbound.Permit) {
+				transport.AtEnd(resp, 100, func(tail []byte) { tails = append(tails, string(tail)) })
+			}}}
+			for range 20 {
+				resp := must(client.Get(s.URL))
+				var value any
+				if err := json.NewDecoder(resp.Body).Decode(&value); err != nil {
+					t.Fatal(err)
 				}
-			})
+				if c.apart {
+					decoded <- struct{}{}
+				}
+				if err := resp.Body.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+			if want := strings.Repeat(text, 20); strings.Join(tails, "") != want {
+				t.Errorf("called for %d ends of 20: %q", len(tails), tails)
+			}
 		})
 	}
 }

@@ -16,15 +16,12 @@ func (endless) Read(p []byte) (int, error) { return len(p), nil }
 func (endless) Close() error               { return nil }
 
 // BenchmarkRoundTrip measures what a Transport adds to a Base that replies immediately. The floor is
-// the case base. The bucket's part of the case bucket is BenchmarkAcquireAndDone.
+// the case base. The bucket's part of the case bucket is BenchmarkDecision of package outbound.
 func BenchmarkRoundTrip(b *testing.B) {
 	wide := outbound.Limit{Capacity: 1e9, LeakRate: 1e9}
 	one, two := bucket(wide), bucket(wide, outbound.Limit{Capacity: 1e9, LeakRate: 1e9, Name: "other"})
 	all := func(string) outbound.Limiter { return one }
-	byRoute, err := transport.ByRoute(map[string]outbound.Limiter{"GET api.example.com/search/": one, "/": nil})
-	if err != nil {
-		b.Fatal(err)
-	}
+	byRoute := must(transport.ByRoute(map[string]outbound.Limiter{"GET api.example.com/search/": one, "/": nil}))
 	// The response is always the same one, so that only the Transport allocates.
 	resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Date": {"Tue, 01 Sep 2026 12:00:00 GMT"}}}
 	base := roundTripper(func(*http.Request) (*http.Response, error) { return resp, nil })
@@ -49,10 +46,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			ctx, cancel := context.WithCancel(context.WithValue(context.Background(), io.EOF, 1)) // as contexts of programs, which are not empty
 			defer cancel()
-			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://api.example.com/search/?q=x", nil)
-			if err != nil {
-				b.Fatal(err)
-			}
+			req := must(http.NewRequestWithContext(ctx, http.MethodGet, "https://api.example.com/search/?q=x", nil))
 			req.Header.Set("Authorization", "Bearer token")
 			b.ReportAllocs()
 			for b.Loop() {
@@ -62,17 +56,5 @@ func BenchmarkRoundTrip(b *testing.B) {
 				}
 			}
 		})
-	}
-}
-
-func BenchmarkAcquireAndDone(b *testing.B) {
-	l, ctx := bucket(outbound.Limit{Capacity: 1e9, LeakRate: 1e9}), context.Background()
-	b.ReportAllocs()
-	for b.Loop() {
-		p, err := l.Acquire(ctx, outbound.Cost{1})
-		if err != nil {
-			b.Fatal(err)
-		}
-		p.Done()
 	}
 }

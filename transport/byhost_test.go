@@ -44,10 +44,7 @@ func TestByHost_SpellingsOfAHostAreOne(t *testing.T) {
 		{"https://ａｐｉ.example.com/", "api.example.com"}, // full width
 		{"https://api。example。com:8443/", "api.example.com:8443"},
 	} {
-		u, err := url.Parse(c.url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := must(url.Parse(c.url))
 		if got := hostKey(u); got != c.want {
 			t.Errorf("%s: %q, want %q", c.url, got, c.want)
 		}
@@ -71,10 +68,7 @@ func TestByHeader_SeparatesTokens(t *testing.T) {
 		return keys
 	}
 	with := func(rawURL string, values ...string) *http.Request {
-		req, err := http.NewRequest(http.MethodGet, rawURL, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := must(http.NewRequest(http.MethodGet, rawURL, nil))
 		req.Header["Authorization"] = values
 		return req
 	}

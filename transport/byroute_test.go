@@ -18,10 +18,7 @@ func routes(t *testing.T, patterns ...string) func(*http.Request) string {
 	for _, p := range patterns {
 		m[p] = refusing(errors.New(p))
 	}
-	byRoute, err := transport.ByRoute(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	byRoute := must(transport.ByRoute(m))
 	return func(req *http.Request) string {
 		l := byRoute(req)
 		if l == nil {
@@ -87,10 +84,7 @@ func TestByRoute_ChoosesMostSpecificPattern(t *testing.T) {
 		"CONNECT //b.example.com/tree":      anyTree,
 	} {
 		method, rawURL, _ := strings.Cut(asked, " ")
-		u, err := url.Parse(rawURL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := must(url.Parse(rawURL))
 		req := &http.Request{Method: method, URL: u}
 		before := *req.URL
 		if got := route(req); got != want {
@@ -131,10 +125,7 @@ func TestByRoute_MatchesThePathThatIsSent(t *testing.T) {
 func TestByRoute_NilLimiterIsTheTransports(t *testing.T) {
 	for _, m := range []map[string]outbound.Limiter{{"/": new(recorder), "api.example.com/": nil}, nil} {
 		own := new(recorder)
-		byRoute, err := transport.ByRoute(m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		byRoute := must(transport.ByRoute(m))
 		trip(t, &transport.Transport{Base: answer(200, nil), Limiter: own, For: byRoute})
 		if got := own.take(); got != "acquire 1, done" {
 			t.Errorf("%v: Limiter recorded %q", m, got)

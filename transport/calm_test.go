@@ -15,10 +15,7 @@ import (
 // frames is a server of HTTP/2 without TLS, which answers each request by frames. It closes the
 // connection if answer returns true. It returns its URL.
 func frames(t *testing.T, answer func(stream uint32, frame func(kind, flags byte, stream uint32, payload ...byte)) bool) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(net.Listen("tcp", "127.0.0.1:0"))
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
@@ -100,10 +97,7 @@ func TestCalm_IsARefusalWithoutATime(t *testing.T) {
 			if untilEnd {
 				rt.OnResponse = ignore
 			}
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, resetting(t, c.goAway, c.body, c.code, c.last), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			req := must(http.NewRequestWithContext(t.Context(), http.MethodPost, resetting(t, c.goAway, c.body, c.code, c.last), nil))
 			resp, err := rt.RoundTrip(req)
 			if (err == nil) != c.body {
 				t.Fatalf("%s: %v", name, err)

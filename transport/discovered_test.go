@@ -47,9 +47,9 @@ func wantFull(t *testing.T, rt http.RoundTripper, path, key string, held bool) {
 	}
 }
 
-// Routes that the API counts in one bucket share that bucket's limiter.
-func TestDiscovered_RoutesOfABucketShareALimiter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A request is admitted by its route's limiter and by that of the bucket that the API names.
+func TestDiscovered_EachBucketHasALimiter(t *testing.T) {
+	bubble(t, "Routes that the API counts in one bucket share that bucket's limiter", func(t *testing.T) {
 		names := map[string]string{"/a": "ab", "/b": "ab", "/d": "ab", "/c": "c", "/long": strings.Repeat("x", 129)}
 		_, rt, made := discover(hourly, func(req *http.Request) (*http.Response, error) {
 			return answer(200, nil, "X-Bucket", names[req.URL.Path])(req)
@@ -71,11 +71,7 @@ func TestDiscovered_RoutesOfABucketShareALimiter(t *testing.T) {
 			t.Errorf("limiters %q, want %q", got, want)
 		}
 	})
-}
-
-// A request that the name's limiter refuses costs the route's limiter nothing.
-func TestDiscovered_RefusalByNameCostsRouteNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A request that the name's limiter refuses costs the route's limiter nothing", func(t *testing.T) {
 		_, rt, made := discover(hourly, answer(200, nil, "X-Bucket", "ab"))
 		for _, path := range []string{"a", "b", "c", "b", "c"} {
 			wantFull(t, rt, path, "", false)
@@ -84,6 +80,61 @@ func TestDiscovered_RefusalByNameCostsRouteNothing(t *testing.T) {
 			wantFull(t, rt, "a", "api.test=ab", false)
 		}
 		wantCharged(t, made["api.test a"], 1)
+	})
+	bubble(t, "Discord counts each token, and each channel, separately, although their buckets have the same names. No error has the token", func(t *testing.T) {
+		d, api, _ := discover(outbound.PerSecond(10), func(req *http.Request) (*http.Response, error) {
+			if req.Header.Get("Authorization") == "Bearer secret" && req.URL.RawQuery == "1" {
+				return answer(429, nil, "Retry-After", "600", "X-Bucket", "ab")(req)
+			}
+			return answer(200, nil, "X-Bucket", "ab")(req)
+		})
+		d.Scope = func(req *http.Request) string { return req.Header.Get("Authorization") + req.URL.RawQuery }
+		for round := range 3 {
+			for _, token := range []string{"secret", "other", ""} {
+				for _, channel := range []string{"1", "2", ""} {
+					err := fetch(t, withKey{token, api}, "https://api.test/messages?"+channel)
+					full, ok := errors.AsType[*outbound.ThrottledError](err)
+					switch held := round > 0 && token == "secret" && channel == "1"; {
+					case held && (!ok || !full.Held || strings.Contains(err.Error(), "secret")):
+						t.Errorf("the channel that was refused: %v", err)
+					case !held && err != nil:
+						t.Errorf("token %q, channel %q: %v", token, channel, err)
+					}
+				}
+			}
+			time.Sleep(time.Second)
+		}
+	})
+	bubble(t, "A host that a redirect leads to adjusts its own limiters only, whatever name it returns", func(t *testing.T) {
+		_, rt, _ := discover(hourly, func(req *http.Request) (*http.Response, error) {
+			switch {
+			case req.URL.Host == "evil.test":
+				return answer(429, nil, "X-Bucket", "ab", "Retry-After", "3000", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "3000")(req)
+			case req.URL.Path == "/away":
+				return answer(302, nil, "X-Bucket", "away", "Location", "https://evil.test/a")(req)
+			}
+			return answer(200, nil, "X-Bucket", "ab")(req)
+		})
+		wantFull(t, rt, "a", "", false)
+		wantFull(t, rt, "away", "", false)
+		wantFull(t, rt, "a", "", false)
+		_ = fetch(t, rt, "https://evil.test/a") // its own name is known, and now refused
+		err := fetch(t, rt, "https://evil.test/a")
+		if full, ok := errors.AsType[*outbound.ThrottledError](err); !ok || !full.Held || full.Key != "evil.test a" {
+			t.Errorf("the host that refused: %v", err)
+		}
+	})
+	t.Run("A call that has ended can be settled, and is charged to no further name", func(t *testing.T) {
+		_, rt, made := discover(slow, answer(200, nil, "X-Bucket", "ab"))
+		ctx, permit := transport.WithCost(t.Context(), outbound.Cost{1})
+		if _, err := getURL(ctx, rt, "https://api.test/a"); err != nil {
+			t.Fatal(err)
+		}
+		permit.Settle(outbound.Cost{5})
+		wantCharged(t, made["api.test a"], 5)
+		if permit.Hold(time.Second); made["api.test=ab"] != nil {
+			t.Error("a call that has ended was charged to the name of its response")
+		}
 	})
 }
 
@@ -138,20 +189,6 @@ func TestDiscovered_ResponseThatNamesABucketAdjustsIt(t *testing.T) {
 	}
 }
 
-// A call that has ended can be settled, and is charged to no further name.
-func TestDiscovered_EndedCallIsChargedToNoName(t *testing.T) {
-	_, rt, made := discover(slow, answer(200, nil, "X-Bucket", "ab"))
-	ctx, permit := transport.WithCost(t.Context(), outbound.Cost{1})
-	if _, err := getURL(ctx, rt, "https://api.test/a"); err != nil {
-		t.Fatal(err)
-	}
-	permit.Settle(outbound.Cost{5})
-	wantCharged(t, made["api.test a"], 5)
-	if permit.Hold(time.Second); made["api.test=ab"] != nil {
-		t.Error("a call that has ended was charged to the name of its response")
-	}
-}
-
 // A refusal that comes with another name holds its route all the same, also if the limiter of that
 // name has no capacity.
 func TestDiscovered_RefusalUnderAnotherNameHoldsRoute(t *testing.T) {
@@ -190,58 +227,6 @@ func TestDiscovered_RefusalUnderAnotherNameHoldsRoute(t *testing.T) {
 	}
 }
 
-// Discord counts each token, and each channel, separately, although their buckets have the same names.
-// No error has the token.
-func TestDiscovered_HoldsEachScopeByItself(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, api, _ := discover(outbound.PerSecond(10), func(req *http.Request) (*http.Response, error) {
-			if req.Header.Get("Authorization") == "Bearer secret" && req.URL.RawQuery == "1" {
-				return answer(429, nil, "Retry-After", "600", "X-Bucket", "ab")(req)
-			}
-			return answer(200, nil, "X-Bucket", "ab")(req)
-		})
-		d.Scope = func(req *http.Request) string { return req.Header.Get("Authorization") + req.URL.RawQuery }
-		for round := range 3 {
-			for _, token := range []string{"secret", "other", ""} {
-				for _, channel := range []string{"1", "2", ""} {
-					err := fetch(t, withKey{token, api}, "https://api.test/messages?"+channel)
-					full, ok := errors.AsType[*outbound.ThrottledError](err)
-					switch held := round > 0 && token == "secret" && channel == "1"; {
-					case held && (!ok || !full.Held || strings.Contains(err.Error(), "secret")):
-						t.Errorf("the channel that was refused: %v", err)
-					case !held && err != nil:
-						t.Errorf("token %q, channel %q: %v", token, channel, err)
-					}
-				}
-			}
-			time.Sleep(time.Second)
-		}
-	})
-}
-
-// A host that a redirect leads to adjusts its own limiters only, whatever name it returns.
-func TestDiscovered_NoHostAdjustsAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, rt, _ := discover(hourly, func(req *http.Request) (*http.Response, error) {
-			switch {
-			case req.URL.Host == "evil.test":
-				return answer(429, nil, "X-Bucket", "ab", "Retry-After", "3000", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "3000")(req)
-			case req.URL.Path == "/away":
-				return answer(302, nil, "X-Bucket", "away", "Location", "https://evil.test/a")(req)
-			}
-			return answer(200, nil, "X-Bucket", "ab")(req)
-		})
-		wantFull(t, rt, "a", "", false)
-		wantFull(t, rt, "away", "", false)
-		wantFull(t, rt, "a", "", false)
-		_ = fetch(t, rt, "https://evil.test/a") // its own name is known, and now refused
-		err := fetch(t, rt, "https://evil.test/a")
-		if full, ok := errors.AsType[*outbound.ThrottledError](err); !ok || !full.Held || full.Key != "evil.test a" {
-			t.Errorf("the host that refused: %v", err)
-		}
-	})
-}
-
 // A Discovered remembers MaxRoutes routes, whose names may change, and is safe for concurrent use.
 func TestDiscovered_RemembersMaxRoutes(t *testing.T) {
 	d, _, made := discover(hourly, nil)
@@ -272,10 +257,10 @@ func TestDiscovered_RemembersMaxRoutes(t *testing.T) {
 	d.Learn(&http.Response{Header: http.Header{"X-Bucket": {"x"}}}, nil) // fakes leave the Request out
 }
 
-// A host that takes all limiters, and has refused a call of each, leaves every other host one
-// limiter: for the routes and names that have none of their own yet. Responses adjust it as any other.
-func TestDiscovered_FullLeavesEachHostOneLimiter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// If all limiters are taken, the host has one.
+func TestDiscovered_FullLeavesTheHostsLimiter(t *testing.T) {
+	// Responses adjust it as any other.
+	bubble(t, "A host that takes all limiters, and has refused a call of each, leaves every other host one limiter: for the routes and names that have none of their own yet", func(t *testing.T) {
 		status, name := 200, ""
 		d, rt, _ := discover(hourly, func(req *http.Request) (*http.Response, error) {
 			if req.URL.Host == "evil.test" {
@@ -310,11 +295,7 @@ func TestDiscovered_FullLeavesEachHostOneLimiter(t *testing.T) {
 		wantFull(t, rt, "newer", "", false)
 		wantFull(t, rt, "newer", "api.test=ab", false)
 	})
-}
-
-// The host's limiter has the Label of its key, and counts a request that finds no other limiter once.
-func TestDiscovered_FullCountsOnceWithTheLabel(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "The host's limiter has the Label of its key, and counts a request that finds no other limiter once", func(t *testing.T) {
 		status := 200
 		d, rt, made := discover(outbound.Limit{Capacity: 3, LeakRate: 3. / 3600}, func(req *http.Request) (*http.Response, error) {
 			return answer(status, nil, "X-Bucket", "b"+req.URL.Path, "Retry-After", "600")(req)

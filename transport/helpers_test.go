@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -48,6 +49,19 @@ func panics(f func()) (value any) {
 	defer func() { value = recover() }()
 	f()
 	return nil
+}
+
+// bubble runs a scenario in fake time. Its name says what holds.
+func bubble(t *testing.T, name string, scenario func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, scenario) })
+}
+
+// must returns v. An error, which no test expects, ends the tests with a panic that says it.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
 // ignore is an OnResponse that does nothing. With it the transport follows the call to its body's end.
@@ -148,29 +162,20 @@ func slots(n int) *outbound.Bucket { return bucket(outbound.InFlight(n)) }
 // full reports whether the bucket has no capacity for a call.
 func full(t *testing.T, b *outbound.Bucket) bool {
 	t.Helper()
-	ok, err := b.AbleToAccept(t.Context(), outbound.Cost{1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok := must(b.AbleToAccept(t.Context(), outbound.Cost{1}))
 	return !ok
 }
 
 func stateOf(t *testing.T, b *outbound.Bucket) outbound.State {
 	t.Helper()
-	s, err := b.State(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(b.State(t.Context()))
 	return s
 }
 
 // wantCharged expects that the bucket's limits have been charged this much.
 func wantCharged(t *testing.T, b *outbound.Bucket, want ...float64) {
 	t.Helper()
-	all, err := b.States(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must(b.States(t.Context()))
 	for i, want := range want {
 		if got := all[i].Level; got < want-1e-3 || got > want+1e-3 {
 			t.Errorf("limit %d of %s is charged %v, want %v", i, b.Key(), got, want)
@@ -180,20 +185,14 @@ func wantCharged(t *testing.T, b *outbound.Bucket, want ...float64) {
 
 func newRequest(t *testing.T, body io.Reader) *http.Request {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://api.example.com/search", body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := must(http.NewRequestWithContext(t.Context(), http.MethodPost, "https://api.example.com/search", body))
 	return req
 }
 
 // open sends a request with ctx, and returns the response with its body open.
 func open(t *testing.T, ctx context.Context, rt http.RoundTripper) *http.Response {
 	t.Helper()
-	resp, err := rt.RoundTrip(newRequest(t, nil).WithContext(ctx))
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must(rt.RoundTrip(newRequest(t, nil).WithContext(ctx)))
 	return resp
 }
 

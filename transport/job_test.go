@@ -42,23 +42,8 @@ func together(n int, f func() error) error {
 	return errors.Join(errs...)
 }
 
-// retrying is a job system of the simplest kind: a job that is rescheduled waits here.
-type retrying struct{ *jobs.Scheduler }
-
-func (r retrying) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
-	for {
-		p, err := r.Scheduler.Acquire(ctx, c)
-		later, ok := jobs.AsLater(err)
-		if !ok {
-			return p, err
-		}
-		time.Sleep(later.In)
-		ctx = jobs.WithTicket(ctx, later.Ticket)
-	}
-}
-
 // A job's permit pays for its request, whatever is around the bucket in the job and in the client.
-func TestEachOverAPacedClient_ChargesOnce(t *testing.T) {
+func TestJobPermit_PaysWhateverIsAroundTheBucket(t *testing.T) {
 	type limiter = outbound.Limiter
 	queued := func(b *outbound.Bucket) limiter { return queue.New(b, queue.Config{}) }
 	keyed := func(b *outbound.Bucket) *outbound.Keyed[string] {
@@ -66,13 +51,10 @@ func TestEachOverAPacedClient_ChargesOnce(t *testing.T) {
 	}
 	observed := func(l limiter) limiter { return outbound.Observe(l, "b", func(context.Context, outbound.Event) {}) }
 	for name, limiters := range map[string]func(*outbound.Bucket) (job, client limiter){
-		"the same queue": func(b *outbound.Bucket) (limiter, limiter) {
-			q := queued(b)
-			return q, q
-		},
+		"the same queue":                       func(b *outbound.Bucket) (limiter, limiter) { q := queued(b); return q, q },
 		"a queue, and the bucket":              func(b *outbound.Bucket) (limiter, limiter) { return queued(b), b },
 		"an observed queue, and another queue": func(b *outbound.Bucket) (limiter, limiter) { return observed(queued(b)), queued(b) },
-		"a scheduler, and a queue":             func(b *outbound.Bucket) (limiter, limiter) { return retrying{jobs.New(b, jobs.Config{})}, queued(b) },
+		"a scheduler, and a queue":             func(b *outbound.Bucket) (limiter, limiter) { return jobs.New(b, jobs.Config{}), queued(b) },
 		"two handles of a key": func(b *outbound.Bucket) (limiter, limiter) {
 			k := keyed(b)
 			return k.For("b"), k.For("b")
@@ -80,21 +62,17 @@ func TestEachOverAPacedClient_ChargesOnce(t *testing.T) {
 		"a handle, and the key's bucket":          func(b *outbound.Bucket) (limiter, limiter) { return keyed(b).For("b"), b },
 		"a queue around the bucket, and a handle": func(b *outbound.Bucket) (limiter, limiter) { return queued(b), observed(keyed(b).For("b")) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				job, limiter := limiters(bucket(outbound.PerSecond(20)))
-				api := &outboundtest.API{Latency: 50 * time.Millisecond}
-				begin := time.Now()
-				each(t, job, outbound.Cost{1}, 100, func(ctx context.Context) error {
-					return get(ctx, &transport.Transport{Base: api, Limiter: limiter})
+		bubble(t, name, func(t *testing.T) {
+			b := bucket(slow)
+			job, client := limiters(b)
+			for n := range 3 {
+				err := outbound.Do(t.Context(), job, outbound.Cost{1}, func(ctx context.Context) error {
+					return get(ctx, &transport.Transport{Base: answer(200, nil), Limiter: client})
 				})
-				if took := time.Since(begin); took < 4900*time.Millisecond || took > 5100*time.Millisecond {
-					t.Errorf("100 items at 20 per second took %v, want 5s", took)
+				if wantCharged(t, b, float64(n+1)); err != nil {
+					t.Error(err)
 				}
-				if n := api.Report().Arrivals; n != 100 {
-					t.Errorf("%d requests, want 100", n)
-				}
-			})
+			}
 		})
 	}
 }
@@ -108,49 +86,47 @@ func TestEachOverAPacedClient_InFlightNeverDeadlocks(t *testing.T) {
 				"in flight":              {outbound.InFlight(5)},
 				"in flight, 20 a second": {outbound.PerSecond(20), outbound.InFlight(5)},
 			} {
-				t.Run(fmt.Sprintf("%d requests, parallel %v, %s", requests, parallel, kind), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						const items = 40
-						q := queue.New(bucket(limits...), queue.Config{})
-						api := &outboundtest.API{Latency: 50 * time.Millisecond}
-						rt := &transport.Transport{Base: api, Limiter: q}
-						var mu sync.Mutex
-						jobs, most := 0, 0
-						begin := time.Now()
-						each(t, q, outbound.Cost{1}, items, func(ctx context.Context) error {
-							mu.Lock()
-							jobs++
-							most = max(most, jobs)
-							mu.Unlock()
-							defer func() { mu.Lock(); jobs--; mu.Unlock() }()
-							send := func() error { return get(ctx, rt) }
-							if parallel {
-								return together(requests, send)
-							}
-							errs := make([]error, requests)
-							for i := range errs {
-								errs[i] = send()
-							}
-							return errors.Join(errs...)
-						})
-						if n := api.Report().Arrivals; n != items*requests {
-							t.Errorf("%d requests, want %d", n, items*requests)
+				bubble(t, fmt.Sprintf("%d requests, parallel %v, %s", requests, parallel, kind), func(t *testing.T) {
+					const items = 40
+					q := queue.New(bucket(limits...), queue.Config{})
+					api := &outboundtest.API{Latency: 50 * time.Millisecond}
+					rt := &transport.Transport{Base: api, Limiter: q}
+					var mu sync.Mutex
+					jobs, most := 0, 0
+					begin := time.Now()
+					each(t, q, outbound.Cost{1}, items, func(ctx context.Context) error {
+						mu.Lock()
+						jobs++
+						most = max(most, jobs)
+						mu.Unlock()
+						defer func() { mu.Lock(); jobs--; mu.Unlock() }()
+						send := func() error { return get(ctx, rt) }
+						if parallel {
+							return together(requests, send)
 						}
-						if most > 5 {
-							t.Errorf("%d jobs at the same time, want 5 at most", most)
+						errs := make([]error, requests)
+						for i := range errs {
+							errs[i] = send()
 						}
-						ideal := time.Duration(0)
-						if len(limits) > 1 {
-							ideal = time.Duration(items*requests-1) * 50500 * time.Microsecond
-						}
-						if took := time.Since(begin); took < ideal || took > ideal+ideal/20+2*time.Second {
-							t.Errorf("took %v, want %v and little more", took, ideal)
-						}
-						time.Sleep(time.Second) // what is forgotten with a bucket includes its last call
-						if s := q.Stats(); !q.Idle() || s.Waiting != 0 {
-							t.Errorf("the queue is not idle: %+v", s)
-						}
+						return errors.Join(errs...)
 					})
+					if n := api.Report().Arrivals; n != items*requests {
+						t.Errorf("%d requests, want %d", n, items*requests)
+					}
+					if most > 5 {
+						t.Errorf("%d jobs at the same time, want 5 at most", most)
+					}
+					ideal := time.Duration(0)
+					if len(limits) > 1 {
+						ideal = time.Duration(items*requests-1) * 50500 * time.Microsecond
+					}
+					if took := time.Since(begin); took < ideal || took > ideal+ideal/20+2*time.Second {
+						t.Errorf("took %v, want %v and little more", took, ideal)
+					}
+					time.Sleep(time.Second) // what is forgotten with a bucket includes its last call
+					if s := q.Stats(); !q.Idle() || s.Waiting != 0 {
+						t.Errorf("the queue is not idle: %+v", s)
+					}
 				})
 			}
 		}
@@ -230,10 +206,7 @@ func TestJobPermit_EndsWithTheJob(t *testing.T) {
 	rt := &transport.Transport{Base: answer(200, nil), Limiter: b}
 	var left context.Context
 	_ = outbound.Do(t.Context(), b, outbound.Cost{1}, func(ctx context.Context) error { left = ctx; return nil })
-	permit, err := b.Acquire(t.Context(), outbound.Cost{1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	permit := must(b.Acquire(t.Context(), outbound.Cost{1}))
 	if err := get(left, rt); !errors.Is(err, outbound.ErrThrottled) {
 		t.Errorf("a request after its job, during another call in flight: %v, want ErrThrottled", err)
 	}

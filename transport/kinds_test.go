@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -57,22 +56,20 @@ func TestKinds_ResetOfAllHoldsForOneUnit(t *testing.T) {
 		"another rate, by name": {mine, 100, 0.5, 100, 3600},
 		"found out":             {nil, 100, 0.5, 60, 3600},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)))
-				api := &leakyAPI{size: c.size, rate: c.rate, level: c.used, at: time.Now()}
-				limit := outbound.Limit{Capacity: c.size, LeakRate: c.rate}
-				q := queue.New(outbound.Must(outbound.NewBucket("bucket", limit)), queue.Config{})
-				client := &http.Client{Transport: &transport.Transport{Limiter: q, Base: api, Profile: c.profile}}
-				for begin := time.Now(); time.Since(begin) < 2*time.Hour; {
-					if resp, err := client.Get("http://api.test/"); err == nil {
-						resp.Body.Close()
-					}
+		bubble(t, name, func(t *testing.T) {
+			time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)))
+			api := &leakyAPI{size: c.size, rate: c.rate, level: c.used, at: time.Now()}
+			limit := outbound.Limit{Capacity: c.size, LeakRate: c.rate}
+			q := queue.New(outbound.Must(outbound.NewBucket("bucket", limit)), queue.Config{})
+			client := &http.Client{Transport: &transport.Transport{Limiter: q, Base: api, Profile: c.profile}}
+			for begin := time.Now(); time.Since(begin) < 2*time.Hour; {
+				if resp, err := client.Get("http://api.test/"); err == nil {
+					resp.Body.Close()
 				}
-				if api.answered < c.want*95/100 || api.refused > 60 {
-					t.Errorf("%d answered, %d refused, want %d", api.answered, api.refused, c.want)
-				}
-			})
+			}
+			if api.answered < c.want*95/100 || api.refused > 60 {
+				t.Errorf("%d answered, %d refused, want %d", api.answered, api.refused, c.want)
+			}
 		})
 	}
 }
@@ -102,10 +99,7 @@ func TestKinds_WindowStaysAWindow(t *testing.T) {
 				})}
 			client := &http.Client{Transport: rt}
 			for range 2 {
-				resp, err := client.Get("http://api.test/")
-				if err != nil {
-					t.Fatal(err)
-				}
+				resp := must(client.Get("http://api.test/"))
 				resp.Body.Close()
 				remaining, reset, after = c.remaining, c.reset, c.after
 			}

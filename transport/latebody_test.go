@@ -86,59 +86,57 @@ func TestLateBody_HeadersHoldTheBucket(t *testing.T) {
 		"a refusal inside a success":      {profile: profile.ShopifyGraphQL, status: 200, parts: []part{{s, graphQL}}, took: s, then: 2 * s, speed: 0.9, reason: "rate", signals: 1},
 	} {
 		for _, onResponse := range []func(*http.Response, *outbound.Permit){nil, ignore} {
-			t.Run(name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					b, body, signals := succeeded(t), newLate(!c.stalls, c.parts...), 0
-					rt := &transport.Transport{
-						Limiter: b, Profile: c.profile, OnResponse: onResponse,
-						OnSignal: func(*http.Response, *profile.Signal) { signals++ },
-						Base: roundTripper(func(req *http.Request) (*http.Response, error) {
-							resp, err := answer(c.status, body, append(c.header, "Content-Type", "application/json")...)(req)
-							resp.ContentLength = -1
-							return resp, err
-						}),
+			bubble(t, name, func(t *testing.T) {
+				b, body, signals := succeeded(t), newLate(!c.stalls, c.parts...), 0
+				rt := &transport.Transport{
+					Limiter: b, Profile: c.profile, OnResponse: onResponse,
+					OnSignal: func(*http.Response, *profile.Signal) { signals++ },
+					Base: roundTripper(func(req *http.Request) (*http.Response, error) {
+						resp, err := answer(c.status, body, append(c.header, "Content-Type", "application/json")...)(req)
+						resp.ContentLength = -1
+						return resp, err
+					}),
+				}
+				begin := time.Now()
+				done := make(chan *http.Response, 1)
+				go func() {
+					resp, err := rt.RoundTrip(newRequest(t, nil))
+					if err != nil {
+						t.Error(err)
 					}
-					begin := time.Now()
-					done := make(chan *http.Response, 1)
-					go func() {
-						resp, err := rt.RoundTrip(newRequest(t, nil))
-						if err != nil {
-							t.Error(err)
-						}
-						done <- resp
-					}()
-					time.Sleep(soon)
-					synctest.Wait()
-					if s := stateOf(t, b); s.HeldFor != c.held {
-						t.Errorf("%v after the headers held for %v, want %v", soon, s.HeldFor, c.held)
+					done <- resp
+				}()
+				time.Sleep(soon)
+				synctest.Wait()
+				if s := stateOf(t, b); s.HeldFor != c.held {
+					t.Errorf("%v after the headers held for %v, want %v", soon, s.HeldFor, c.held)
+				}
+				resp := <-done
+				if took := time.Since(begin); took != max(c.took, soon) {
+					t.Errorf("handed on after %v, want %v", took, c.took)
+				}
+				then := c.then
+				if c.took <= soon { // the transport judged the body after the headers
+					then = max(0, then-soon)
+				}
+				if s := stateOf(t, b); s.HeldFor != then || math.Abs(s.Speed-c.speed) > 0.005 || s.HeldFor > 0 && s.Reason != c.reason {
+					t.Errorf("then held for %v by %q at speed %v, want %v by %q at %v", s.HeldFor, s.Reason, s.Speed, then, c.reason, c.speed)
+				}
+				if signals != c.signals {
+					t.Errorf("%d signals, want %d", signals, c.signals)
+				}
+				if !c.stalls {
+					want := ""
+					for _, p := range c.parts {
+						want += p.text
 					}
-					resp := <-done
-					if took := time.Since(begin); took != max(c.took, soon) {
-						t.Errorf("handed on after %v, want %v", took, c.took)
+					if got, err := io.ReadAll(resp.Body); string(got) != want || err != nil {
+						t.Errorf("the body has become %q, %v", got, err)
 					}
-					then := c.then
-					if c.took <= soon { // the transport judged the body after the headers
-						then = max(0, then-soon)
-					}
-					if s := stateOf(t, b); s.HeldFor != then || math.Abs(s.Speed-c.speed) > 0.005 || s.HeldFor > 0 && s.Reason != c.reason {
-						t.Errorf("then held for %v by %q at speed %v, want %v by %q at %v", s.HeldFor, s.Reason, s.Speed, then, c.reason, c.speed)
-					}
-					if signals != c.signals {
-						t.Errorf("%d signals, want %d", signals, c.signals)
-					}
-					if !c.stalls {
-						want := ""
-						for _, p := range c.parts {
-							want += p.text
-						}
-						if got, err := io.ReadAll(resp.Body); string(got) != want || err != nil {
-							t.Errorf("the body has become %q, %v", got, err)
-						}
-					}
-					if resp.Body.Close(); body.closed.Load() != 1 {
-						t.Errorf("closed %d times", body.closed.Load())
-					}
-				})
+				}
+				if resp.Body.Close(); body.closed.Load() != 1 {
+					t.Errorf("closed %d times", body.closed.Load())
+				}
 			})
 		}
 	}

@@ -107,10 +107,11 @@ func wantNoneRefused(t *testing.T, api *outboundtest.API) {
 	}
 }
 
-// A pool of five keys sends five times as much as one key, and no key more than its limit. A request
-// that looks at a member while another one leaves there may choose it for one too many: that is a second.
-func TestPool_UsesAllOfEachMember(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// Which member of a pool sends a request.
+func TestPool_ChoosesTheMember(t *testing.T) {
+	// A request that looks at a member while another one leaves there may choose it for one too many: that is a
+	// second.
+	bubble(t, "A pool of five keys sends five times as much as one key, and no key more than its limit", func(t *testing.T) {
 		api := perKey(60)
 		one, _ := keys(1, api, nil)
 		alone := sent(t, one[0], 300)
@@ -123,51 +124,7 @@ func TestPool_UsesAllOfEachMember(t *testing.T) {
 		}
 		wantNoneRefused(t, api)
 	})
-}
-
-// Requests that wait at a member which is then held move to the others, in one process and in two
-// whose buckets are in a store.
-func TestPool_WaitersOfAHeldMemberMove(t *testing.T) {
-	for name, processes := range map[string]int{"alone": 1, "shared": 2} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				api := perKey(60)
-				var s store.Store
-				if processes > 1 {
-					s = &distant{Store: store.NewMemory()}
-				}
-				answered := make(chan []time.Duration)
-				for p := range processes {
-					members, buckets := keys(5, api, s)
-					if p == 0 {
-						time.AfterFunc(500*time.Millisecond, func() {
-							if err := buckets[2].Hold(context.Background(), time.Minute); err != nil {
-								t.Error(err)
-							}
-						})
-					}
-					go func() { answered <- sent(t, &transport.Pool{Members: members}, 300/processes) }()
-				}
-				var all []time.Duration
-				for range processes {
-					all = append(all, <-answered...)
-				}
-				slices.Sort(all)
-				// Four members send 4 a second until the hold is over at 60.5 s, and five send 5.
-				if ideal := 71 * time.Second; all[297] > ideal*11/10 {
-					t.Errorf("p99 %v, ideal %v", all[297], ideal)
-				}
-				wantNoneRefused(t, api)
-				time.Sleep(time.Second) // the last requests to the store end
-			})
-		})
-	}
-}
-
-// All requests with one key go to one member, in each process, while it can send them within Slack.
-// Further ones go to a second one.
-func TestPool_StickKeepsAKeyAtItsMember(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "All requests with one key go to one member, in each process, while it can send them within Slack. Further ones go to a second one", func(t *testing.T) {
 		api := &keyLog{}
 		pool := func() *transport.Pool {
 			members, _ := keys(5, api, nil)
@@ -207,6 +164,114 @@ func TestPool_StickKeepsAKeyAtItsMember(t *testing.T) {
 			t.Errorf("after the burst the key is at %s", key)
 		}
 	})
+	bubble(t, "A status from 400 on that all members answer to the same requests, and a caller who hangs up, rest no member", func(t *testing.T) {
+		api := &keyLog{takes: 20 * time.Millisecond}
+		n := 0
+		api.status = func(string) int { n++; return []int{200, 404, 404, 400, 200, 404, 409}[n*n%7] }
+		members, _ := keys(3, api, nil)
+		pool := &transport.Pool{Members: members}
+		answered := sent(t, pool, 180)
+		if took := answered[179]; took > 70*time.Second { // with a member that rests it is 90 s
+			t.Errorf("180 requests by three members of 60 a minute took %v", took)
+		}
+		for range 100 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			_ = get(ctx, pool)
+			cancel()
+			time.Sleep(time.Second)
+		}
+		api.take()
+		sent(t, pool, 30)
+		if times := api.count(); len(times) != 3 { // a member that rests gets none
+			t.Errorf("after callers that hang up: %v", times)
+		}
+	})
+	// If its body cannot be read again, it stays, and its refusal comes back.
+	bubble(t, "A request that a limiter inside of a member's Base refuses goes to another member, and arrives whole", func(t *testing.T) {
+		var bodies []string
+		members, _ := keys(2, roundTripper(func(req *http.Request) (*http.Response, error) {
+			text, _ := io.ReadAll(req.Body)
+			bodies = append(bodies, string(text))
+			return answer(200, http.NoBody)(req)
+		}), nil)
+		inner := outbound.Must(outbound.NewBucket("inner", outbound.Per(1, time.Hour)))
+		if _, err := inner.Acquire(t.Context(), outbound.Cost{1}); err != nil {
+			t.Fatal(err)
+		}
+		members[0].Base = reads{&transport.Transport{Limiter: inner, Base: members[0].Base}}
+		for _, again := range []bool{true, false} {
+			pool := &transport.Pool{Members: members}
+			var body io.Reader = strings.NewReader("all of it")
+			if !again {
+				body = io.NopCloser(body)
+			}
+			req := newRequest(t, body)
+			resp, err := pool.RoundTrip(req)
+			full, refused := errors.AsType[*outbound.ThrottledError](err)
+			switch {
+			case again && (err != nil || resp.StatusCode != 200 || resp.Request != req || len(bodies) != 1 || bodies[0] != "all of it"):
+				t.Errorf("%v, got %q", err, bodies)
+			case !again && (!refused || full.Key != "inner" || len(bodies) != 1):
+				t.Errorf("a body that cannot be read again: %v, got %q", err, bodies)
+			}
+			time.Sleep(time.Minute)
+		}
+	})
+	bubble(t, "A refusal of one member holds that member, and not the limiter of a transport around the pool", func(t *testing.T) {
+		members, buckets := keys(2, &keyLog{status: func(key string) int {
+			if key == "key 0" {
+				return 429
+			}
+			return 200
+		}}, nil)
+		all := bucket(outbound.PerSecond(10))
+		around := &transport.Transport{Limiter: queue.New(all, queue.Config{}), Base: &transport.Pool{Members: members}}
+		for range 2 {
+			trip(t, around)
+		}
+		for i, b := range append(buckets, all) {
+			if s := stateOf(t, b); (s.HeldFor > 0) != (i == 0) {
+				t.Errorf("bucket %d is held for %v", i, s.HeldFor)
+			}
+		}
+	})
+}
+
+// Requests that wait at a member which is then held move to the others, in one process and in two
+// whose buckets are in a store.
+func TestPool_WaitersOfAHeldMemberMove(t *testing.T) {
+	for name, processes := range map[string]int{"alone": 1, "shared": 2} {
+		bubble(t, name, func(t *testing.T) {
+			api := perKey(60)
+			var s store.Store
+			if processes > 1 {
+				s = &distant{Store: store.NewMemory()}
+			}
+			answered := make(chan []time.Duration)
+			for p := range processes {
+				members, buckets := keys(5, api, s)
+				if p == 0 {
+					time.AfterFunc(500*time.Millisecond, func() {
+						if err := buckets[2].Hold(context.Background(), time.Minute); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				go func() { answered <- sent(t, &transport.Pool{Members: members}, 300/processes) }()
+			}
+			var all []time.Duration
+			for range processes {
+				all = append(all, <-answered...)
+			}
+			slices.Sort(all)
+			// Four members send 4 a second until the hold is over at 60.5 s, and five send 5.
+			if ideal := 71 * time.Second; all[297] > ideal*11/10 {
+				t.Errorf("p99 %v, ideal %v", all[297], ideal)
+			}
+			wantNoneRefused(t, api)
+			time.Sleep(time.Second) // the last requests to the store end
+		})
+	}
 }
 
 // A member whose API answers 401 or 403 rests from the second answer on, and what waited there moves.
@@ -241,37 +306,9 @@ func TestPool_UnauthorizedRestsAMember(t *testing.T) {
 	}
 }
 
-// A status from 400 on that all members answer to the same requests, and a caller who hangs up, rest
-// no member.
-func TestPool_FaultOfTheRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := &keyLog{takes: 20 * time.Millisecond}
-		n := 0
-		api.status = func(string) int { n++; return []int{200, 404, 404, 400, 200, 404, 409}[n*n%7] }
-		members, _ := keys(3, api, nil)
-		pool := &transport.Pool{Members: members}
-		answered := sent(t, pool, 180)
-		if took := answered[179]; took > 70*time.Second { // with a member that rests it is 90 s
-			t.Errorf("180 requests by three members of 60 a minute took %v", took)
-		}
-		for range 100 {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-			_ = get(ctx, pool)
-			cancel()
-			time.Sleep(time.Second)
-		}
-		api.take()
-		sent(t, pool, 30)
-		if times := api.count(); len(times) != 3 { // a member that rests gets none
-			t.Errorf("after callers that hang up: %v", times)
-		}
-	})
-}
-
-// If all members refuse a request, the error is the one with the least RetryAfter, and the body is
-// closed. OnRefusal of that member is asked.
-func TestPool_AllRefuse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// What a request returns that no member sends.
+func TestPool_NoMemberSends(t *testing.T) {
+	bubble(t, "If all members refuse a request, the error is the one with the least RetryAfter, and the body is closed. OnRefusal of that member is asked", func(t *testing.T) {
 		api := &keyLog{}
 		pool := &transport.Pool{}
 		for i, every := range []time.Duration{time.Hour, time.Second, time.Minute} {
@@ -299,12 +336,7 @@ func TestPool_AllRefuse(t *testing.T) {
 			t.Errorf("no members: %v", err)
 		}
 	})
-}
-
-// A request whose context ends before any member can send it is refused immediately, and one whose
-// context is cancelled while it waits gets the context's error.
-func TestPool_ContextEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A request whose context ends before any member can send it is refused immediately, and one whose context is cancelled while it waits gets the context's error", func(t *testing.T) {
 		members, _ := keys(2, &keyLog{}, nil)
 		pool := &transport.Pool{Members: members}
 		done := make(chan bool)
@@ -336,61 +368,4 @@ func (r reads) Unwrap() http.RoundTripper { return r.Transport }
 func (r reads) RoundTrip(req *http.Request) (*http.Response, error) {
 	_, _ = req.Body.Read(make([]byte, 3))
 	return r.Transport.RoundTrip(req)
-}
-
-// A request that a limiter inside of a member's Base refuses goes to another member, and arrives
-// whole. If its body cannot be read again, it stays, and its refusal comes back.
-func TestPool_MovesOnlyARepeatableBody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var bodies []string
-		members, _ := keys(2, roundTripper(func(req *http.Request) (*http.Response, error) {
-			text, _ := io.ReadAll(req.Body)
-			bodies = append(bodies, string(text))
-			return answer(200, http.NoBody)(req)
-		}), nil)
-		inner := outbound.Must(outbound.NewBucket("inner", outbound.Per(1, time.Hour)))
-		if _, err := inner.Acquire(t.Context(), outbound.Cost{1}); err != nil {
-			t.Fatal(err)
-		}
-		members[0].Base = reads{&transport.Transport{Limiter: inner, Base: members[0].Base}}
-		for _, again := range []bool{true, false} {
-			pool := &transport.Pool{Members: members}
-			var body io.Reader = strings.NewReader("all of it")
-			if !again {
-				body = io.NopCloser(body)
-			}
-			req := newRequest(t, body)
-			resp, err := pool.RoundTrip(req)
-			full, refused := errors.AsType[*outbound.ThrottledError](err)
-			switch {
-			case again && (err != nil || resp.StatusCode != 200 || resp.Request != req || len(bodies) != 1 || bodies[0] != "all of it"):
-				t.Errorf("%v, got %q", err, bodies)
-			case !again && (!refused || full.Key != "inner" || len(bodies) != 1):
-				t.Errorf("a body that cannot be read again: %v, got %q", err, bodies)
-			}
-			time.Sleep(time.Minute)
-		}
-	})
-}
-
-// A refusal of one member holds that member, and not the limiter of a transport around the pool.
-func TestPool_MembersJudge(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		members, buckets := keys(2, &keyLog{status: func(key string) int {
-			if key == "key 0" {
-				return 429
-			}
-			return 200
-		}}, nil)
-		all := bucket(outbound.PerSecond(10))
-		around := &transport.Transport{Limiter: queue.New(all, queue.Config{}), Base: &transport.Pool{Members: members}}
-		for range 2 {
-			trip(t, around)
-		}
-		for i, b := range append(buckets, all) {
-			if s := stateOf(t, b); (s.HeldFor > 0) != (i == 0) {
-				t.Errorf("bucket %d is held for %v", i, s.HeldFor)
-			}
-		}
-	})
 }

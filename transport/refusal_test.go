@@ -10,68 +10,60 @@ import (
 	"net/http/httputil"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// The response has whole seconds, rounded up and at least 1, in a header and a body that clients and
-// SDKs read. It has no body for a HEAD.
-func TestTooManyRequests_HasTimeToRetry(t *testing.T) {
-	for wait, want := range map[time.Duration]string{
-		0:                       "1", // the time is not known
-		1:                       "1",
-		time.Second:             "1",
-		time.Second + 1:         "2",
-		90 * time.Second:        "90",
-		1500 * time.Millisecond: "2",
-		math.MaxInt64:           "9223372037",
-	} {
-		reason := &outbound.ThrottledError{Key: "api", RetryAfter: wait}
-		req := newRequest(t, nil)
-		resp, err := transport.TooManyRequests(req, errors.Join(errors.New("outer"), reason))
-		if err != nil {
-			t.Fatal(err)
+// TooManyRequests is a 429 as SDKs read it.
+func TestTooManyRequests_IsA429(t *testing.T) {
+	t.Run("The response has whole seconds, rounded up and at least 1, in a header and a body that clients and SDKs read. It has no body for a HEAD", func(t *testing.T) {
+		for wait, want := range map[time.Duration]string{
+			0:                       "1", // the time is not known
+			1:                       "1",
+			time.Second:             "1",
+			time.Second + 1:         "2",
+			90 * time.Second:        "90",
+			1500 * time.Millisecond: "2",
+			math.MaxInt64:           "9223372037",
+		} {
+			reason := &outbound.ThrottledError{Key: "api", RetryAfter: wait}
+			req := newRequest(t, nil)
+			resp := must(transport.TooManyRequests(req, errors.Join(errors.New("outer"), reason)))
+			text, err := io.ReadAll(resp.Body)
+			if err != nil || int64(len(text)) != resp.ContentLength {
+				t.Errorf("body %q, %v, of a length of %d", text, err, resp.ContentLength)
+			}
+			// SDKs look for the text in one of two places, and Discord's for the time in a third.
+			var body struct {
+				Message string
+				Error   struct{ Message string }
+				Seconds json.Number `json:"retry_after"`
+			}
+			if err := json.Unmarshal(text, &body); err != nil || !strings.Contains(body.Message, reason.Error()) || body.Error.Message != body.Message || body.Seconds.String() != want {
+				t.Errorf("%s: %+v, %v", text, body, err)
+			}
+			if got := resp.Header.Get("Retry-After"); got != want || resp.StatusCode != 429 || resp.Request != req || resp.Header.Get("Content-Type") != "application/json" {
+				t.Errorf("%v: status %d, Retry-After %q, want %q", wait, resp.StatusCode, got, want)
+			}
+			if _, err := httputil.DumpResponse(resp, false); err != nil {
+				t.Error(err)
+			}
 		}
-		text, err := io.ReadAll(resp.Body)
-		if err != nil || int64(len(text)) != resp.ContentLength {
-			t.Errorf("body %q, %v, of a length of %d", text, err, resp.ContentLength)
+		head := newRequest(t, nil)
+		head.Method = http.MethodHead
+		if resp, err := transport.TooManyRequests(head, &outbound.ThrottledError{}); err != nil || resp.Body != http.NoBody {
+			t.Errorf("HEAD: %v, %v", resp, err)
 		}
-		// SDKs look for the text in one of two places, and Discord's for the time in a third.
-		var body struct {
-			Message string
-			Error   struct{ Message string }
-			Seconds json.Number `json:"retry_after"`
+		for _, reason := range []error{outbound.ErrTooLarge, io.EOF, &outbound.StoreError{Err: io.EOF}, nil} {
+			if resp, err := transport.TooManyRequests(newRequest(t, nil), reason); resp != nil || err != reason {
+				t.Errorf("%v: %v, %v", reason, resp, err)
+			}
 		}
-		if err := json.Unmarshal(text, &body); err != nil || !strings.Contains(body.Message, reason.Error()) || body.Error.Message != body.Message || body.Seconds.String() != want {
-			t.Errorf("%s: %+v, %v", text, body, err)
-		}
-		if got := resp.Header.Get("Retry-After"); got != want || resp.StatusCode != 429 || resp.Request != req || resp.Header.Get("Content-Type") != "application/json" {
-			t.Errorf("%v: status %d, Retry-After %q, want %q", wait, resp.StatusCode, got, want)
-		}
-		if _, err := httputil.DumpResponse(resp, false); err != nil {
-			t.Error(err)
-		}
-	}
-	head := newRequest(t, nil)
-	head.Method = http.MethodHead
-	if resp, err := transport.TooManyRequests(head, &outbound.ThrottledError{}); err != nil || resp.Body != http.NoBody {
-		t.Errorf("HEAD: %v, %v", resp, err)
-	}
-	for _, reason := range []error{outbound.ErrTooLarge, io.EOF, &outbound.StoreError{Err: io.EOF}, nil} {
-		if resp, err := transport.TooManyRequests(newRequest(t, nil), reason); resp != nil || err != reason {
-			t.Errorf("%v: %v, %v", reason, resp, err)
-		}
-	}
-}
-
-// If the context ends before the time to retry, the response rules a retry out: else SDKs
-// sleep until the context ends, and report that instead of the 429. If it is over, the error is
-// returned, because discordgo would ask for ever.
-func TestTooManyRequests_MindsTheContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	})
+	// If it is over, the error is returned, because discordgo would ask for ever.
+	bubble(t, "If the context ends before the time to retry, the response rules a retry out: else SDKs sleep until the context ends, and report that instead of the 429", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		req := newRequest(t, nil).WithContext(ctx)

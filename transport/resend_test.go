@@ -29,10 +29,7 @@ type rude struct {
 }
 
 func newRude(t *testing.T, connections int) *rude {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(net.Listen("tcp", "127.0.0.1:0"))
 	r := &rude{Listener: l}
 	r.together.Add(connections)
 	go func() {
@@ -141,41 +138,39 @@ func TestResend_WaitsForTheLimiter(t *testing.T) {
 // the earlier send.
 func TestResend_ExceedsNoInFlight(t *testing.T) {
 	for name, takes := range map[string]time.Duration{"another call takes the slot": 5 * time.Second, "the rate is spent": 0} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := outbound.Must(outbound.NewBucket("b", outbound.Per(1, time.Hour), outbound.InFlight(1)))
-				asked, began := 0, time.Now()
-				limiter := limiterFunc(func(ctx context.Context, cost outbound.Cost) (outbound.Permit, error) {
-					if asked++; asked == 2 && takes > 0 {
-						other, err := b.Acquire(ctx, outbound.Cost{outbound.Free})
-						if err != nil {
-							t.Error(err)
-						}
-						time.AfterFunc(takes, other.Done)
+		bubble(t, name, func(t *testing.T) {
+			b := outbound.Must(outbound.NewBucket("b", outbound.Per(1, time.Hour), outbound.InFlight(1)))
+			asked, began := 0, time.Now()
+			limiter := limiterFunc(func(ctx context.Context, cost outbound.Cost) (outbound.Permit, error) {
+				if asked++; asked == 2 && takes > 0 {
+					other, err := b.Acquire(ctx, outbound.Cost{outbound.Free})
+					if err != nil {
+						t.Error(err)
 					}
-					return b.Acquire(ctx, cost)
-				})
-				base := pooled{func(req *http.Request) (*http.Response, error) {
-					trace := httptrace.ContextClientTrace(req.Context())
-					trace.GetConn("h:443")
-					trace.WroteHeaders()
-					trace.GetConn("h:443")
-					if d := time.Since(began); d < takes || d > takes+time.Second {
-						t.Errorf("sent again after %v", d)
-					}
-					var full *outbound.ThrottledError
-					if _, err := b.Acquire(t.Context(), outbound.Cost{outbound.Free}); !errors.As(err, &full) || full.InProgress != 1 {
-						t.Errorf("beside the request: %v", err)
-					}
-					return &http.Response{StatusCode: 204, Body: http.NoBody, Request: req}, nil
-				}}
-				if err := fetch(t, &transport.Transport{Base: base, Limiter: limiter}, "http://h/"); err != nil {
-					t.Error(err)
+					time.AfterFunc(takes, other.Done)
 				}
-				if _, err := b.Acquire(t.Context(), outbound.Cost{outbound.Free}); err != nil {
-					t.Errorf("after the request: %v", err)
-				}
+				return b.Acquire(ctx, cost)
 			})
+			base := pooled{func(req *http.Request) (*http.Response, error) {
+				trace := httptrace.ContextClientTrace(req.Context())
+				trace.GetConn("h:443")
+				trace.WroteHeaders()
+				trace.GetConn("h:443")
+				if d := time.Since(began); d < takes || d > takes+time.Second {
+					t.Errorf("sent again after %v", d)
+				}
+				var full *outbound.ThrottledError
+				if _, err := b.Acquire(t.Context(), outbound.Cost{outbound.Free}); !errors.As(err, &full) || full.InProgress != 1 {
+					t.Errorf("beside the request: %v", err)
+				}
+				return &http.Response{StatusCode: 204, Body: http.NoBody, Request: req}, nil
+			}}
+			if err := fetch(t, &transport.Transport{Base: base, Limiter: limiter}, "http://h/"); err != nil {
+				t.Error(err)
+			}
+			if _, err := b.Acquire(t.Context(), outbound.Cost{outbound.Free}); err != nil {
+				t.Errorf("after the request: %v", err)
+			}
 		})
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -129,18 +128,14 @@ func TestTimeout_LeavesNoContextBehind(t *testing.T) {
 
 // The error of a timeout is a deadline's, a network timeout, and no rate limit.
 func TestTimeout_IsTypedError(t *testing.T) {
-	release := make(chan struct{})
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
-		select {
-		case <-req.Context().Done():
-		case <-release:
+	synctest.Test(t, func(t *testing.T) {
+		err := fetch(t, &transport.Transport{Timeout: time.Second, Base: roundTripper(func(req *http.Request) (*http.Response, error) {
+			<-req.Context().Done()
+			return nil, req.Context().Err()
+		})}, "http://api.test/")
+		timeout, ok := errors.AsType[net.Error](err)
+		if !errors.Is(err, transport.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) || !ok || !timeout.Timeout() || errors.Is(err, outbound.ErrThrottled) {
+			t.Errorf("%v, want ErrTimeout, DeadlineExceeded and a net.Error", err)
 		}
-	}))
-	defer server.Close()
-	defer close(release)
-	err := fetch(t, &transport.Transport{Timeout: 20 * time.Millisecond, Base: server.Client().Transport}, server.URL)
-	var timeout net.Error
-	if !errors.Is(err, transport.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) || !errors.As(err, &timeout) || !timeout.Timeout() || errors.Is(err, outbound.ErrThrottled) {
-		t.Errorf("%v, want ErrTimeout, DeadlineExceeded and a net.Error", err)
-	}
+	})
 }

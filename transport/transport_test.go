@@ -8,9 +8,11 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -267,4 +269,28 @@ func TestTransport_CloseIdleConnections(t *testing.T) {
 		t.Errorf("closed %d times, want once", b.closed)
 	}
 	(&transport.Transport{Base: roundTripper(nil)}).CloseIdleConnections() // it has no such method: nothing happens
+}
+
+// Connections are used again only if bodies were read and closed. A wrapper that loses either leaks
+// one with each request. net/http also opens another one if a connection's writer has not run for 50 ms.
+func TestTransport_ReusesConnections(t *testing.T) {
+	var opened atomic.Int32
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "text") }))
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	s.Start()
+	t.Cleanup(s.Close)
+	for _, l := range []outbound.Limiter{bucket(slow), slots(1)} {
+		for range 20 {
+			if err := fetch(t, &transport.Transport{Base: s.Client().Transport, Limiter: l}, s.URL); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := opened.Load(); n > 10 {
+		t.Errorf("40 requests in a row opened %d connections", n)
+	}
 }
