@@ -25,10 +25,7 @@ func heldBucket(t testing.TB) *outbound.Bucket {
 // heldFor returns for how long a bucket is held.
 func heldFor(t testing.TB, b *outbound.Bucket) time.Duration {
 	t.Helper()
-	e, err := b.Explain(t.Context(), outbound.Cost{1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := must(b.Explain(t.Context(), outbound.Cost{1}))
 	return e.States[0].HeldFor
 }
 

@@ -13,63 +13,30 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// A nil limiter is an error of each call.
-func TestAdd_NilLimiterIsAnError(t *testing.T) {
-	var b Board
-	if _, err := b.Add("api", nil).Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrInvalid) {
-		t.Error(err)
-	}
-	if s := only(t, &b); s.Calls.ByError["invalid"] != 1 || s.Explain != nil {
-		t.Errorf("%+v", s)
-	}
-}
-
-// A Keyed may drop what it could drop without the board.
-func TestAdd_ResultIsIdleAsItsLimiter(t *testing.T) {
-	var b Board
-	idle := func(l outbound.Limiter) bool {
-		i, ok := l.(interface{ Idle() bool })
-		return ok && i.Idle()
-	}
-	l := b.Add("bucket", bucket(t, outbound.PerHour(1)))
-	if !idle(l) || !idle(AddKeyed(&b, "tenants", tenants(10, outbound.PerHour(1)), nil)("a")) {
-		t.Error("an empty bucket is not idle")
-	}
-	if take(t, l); idle(l) || idle(b.Add("own", limiterFunc(nil))) {
-		t.Error("a full bucket is idle, or a limiter without Idle")
-	}
-}
-
-// No text has the key of a bucket, which may be a secret.
-func TestSnapshot_HidesBucketKeys(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
-		b.Add("api", bucket(t, outbound.PerHour(1)))
-		away := newStore()
-		away.fail(errors.New(`row "secret-key" is locked`))
-		b.Add("away", shared(t, away, "secret-key", outbound.PerSecond(1)))
-		b.Add("small", bucket(t, outbound.Limit{Capacity: 0.5, LeakRate: 1}))
-		if text := jsonOf(t, b.Snapshot(bg, Query{})) + metricsOf(&b); strings.Contains(text, "secret") {
-			t.Error(text)
+// A board shows any limiter, and changes none.
+func TestAdd_ShowsAnyLimiter(t *testing.T) {
+	question(t, "A nil limiter is an error of each call", func(t *testing.T, b *Board) {
+		if _, err := b.Add("api", nil).Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrInvalid) {
+			t.Error(err)
 		}
-		if l := called(t, &b, "small"); l.Explain.Because != "never" || !strings.Contains(l.Explain.String(), `"small"`) {
-			t.Errorf("%+v", l)
-		}
-		for range 5 { // a store that fails is asked once a second, however many look
-			if l := called(t, &b, "away"); !strings.Contains(l.Err, "is locked") || l.Severity != Stopped || len(l.Trouble) == 0 {
-				t.Errorf("%+v", l)
-			}
-		}
-		if n := away.trips.Load(); n != 1 {
-			t.Errorf("%d requests within a second", n)
+		if s := only(t, b); s.Calls.ByError["invalid"] != 1 || s.Explain != nil {
+			t.Errorf("%+v", s)
 		}
 	})
-}
-
-// A limiter may be observed on either side of the board.
-func TestAdd_ObservedLimiterHasAState(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
+	question(t, "A Keyed may drop what it could drop without the board", func(t *testing.T, b *Board) {
+		idle := func(l outbound.Limiter) bool {
+			i, ok := l.(interface{ Idle() bool })
+			return ok && i.Idle()
+		}
+		l := b.Add("bucket", bucket(t, outbound.PerHour(1)))
+		if !idle(l) || !idle(AddKeyed(b, "tenants", tenants(10, outbound.PerHour(1)), nil)("a")) {
+			t.Error("an empty bucket is not idle")
+		}
+		if take(t, l); idle(l) || idle(b.Add("own", limiterFunc(nil))) {
+			t.Error("a full bucket is idle, or a limiter without Idle")
+		}
+	})
+	question(t, "A limiter may be observed on either side of the board", func(t *testing.T, b *Board) {
 		observe := func(l outbound.Limiter) outbound.Limiter {
 			return outbound.Observe(l, "", func(context.Context, outbound.Event) {})
 		}
@@ -92,7 +59,7 @@ func TestAdd_ObservedLimiterHasAState(t *testing.T) {
 			t.Errorf("%v, %v", found, ok)
 		}
 		tenants := &outbound.Keyed[string]{}
-		of := AddKeyed(&b, "tenants", tenants, nil)
+		of := AddKeyed(b, "tenants", tenants, nil)
 		type user interface {
 			Use(func(outbound.Limiter) error) error
 		}
@@ -100,51 +67,7 @@ func TestAdd_ObservedLimiterHasAState(t *testing.T) {
 			t.Errorf("%v, %v", u, ok)
 		}
 	})
-}
-
-// A name that is added again goes on with its counters, and has the state of the new limiter. The hold and the events of
-// the former bucket are not its own.
-func TestAdd_NameAgainContinuesCounting(t *testing.T) {
-	for name, again := range map[string]func(*Board) outbound.Limiter{
-		"Add": func(b *Board) outbound.Limiter {
-			return b.Add("api", bucket(t, outbound.Limit{Capacity: 7, LeakRate: 1}))
-		},
-		"AddKeyed": func(b *Board) outbound.Limiter {
-			return AddKeyed(b, "api", tenants(5, outbound.PerSecond(1)), nil)("a")
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var b Board
-				old := bucket(t, outbound.PerSecond(1))
-				take(t, b.Add("api", old))
-				hold(t, old, time.Hour)
-				synctest.Wait()
-				time.Sleep(time.Minute)
-				take(t, again(&b))
-				time.Sleep(time.Minute)
-				if s := called(t, &b, "api"); s.HeldTime != time.Minute || s.Calls.Admitted != 2 || name == "Add" && s.Limits[0].Capacity != 7 {
-					t.Errorf("%+v", s)
-				}
-				if b.shown[0].meter.until != 0 {
-					t.Error("the hold is in force")
-				}
-				events := len(b.events)
-				hold(t, old, 2*time.Hour)
-				synctest.Wait()
-				if len(b.events) != events {
-					t.Errorf("an event of a limiter that is not shown: %+v", b.events)
-				}
-			})
-		})
-	}
-}
-
-// If several goroutines add a name at the same time, the last one counts. The events of the other
-// buckets are ignored.
-func TestAdd_ConcurrentAddsObserveOneBucket(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
+	question(t, "If several goroutines add a name at the same time, the last one counts. The events of the other buckets are ignored", func(t *testing.T, b *Board) {
 		buckets := make([]*outbound.Bucket, 20)
 		var all sync.WaitGroup
 		for i := range buckets {
@@ -165,20 +88,74 @@ func TestAdd_ConcurrentAddsObserveOneBucket(t *testing.T) {
 			t.Errorf("%+v", s.Events)
 		}
 	})
+	question(t, "Under the race detector this fails if an action looks at a name while it is added", func(t *testing.T, b *Board) {
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() { b.Add("api", bucket(t, outbound.PerSecond(1))) })
+			all.Go(func() { AddKeyed(b, "api", tenants(5, outbound.PerSecond(1)), nil) })
+			all.Go(func() { b.bucketOf("api", "") })
+			all.Go(func() { b.Snapshot(bg, Query{}) })
+		}
+		all.Wait()
+		if l := only(t, b); l.Name != "api" {
+			t.Errorf("%+v", l)
+		}
+	})
+	question(t, "No text has the key of a bucket, which may be a secret", func(t *testing.T, b *Board) {
+		b.Add("api", bucket(t, outbound.PerHour(1)))
+		away := newStore()
+		away.fail(errors.New(`row "secret-key" is locked`))
+		b.Add("away", shared(t, away, "secret-key", outbound.PerSecond(1)))
+		b.Add("small", bucket(t, outbound.Limit{Capacity: 0.5, LeakRate: 1}))
+		if text := jsonOf(t, b.Snapshot(bg, Query{})) + metricsOf(b); strings.Contains(text, "secret") {
+			t.Error(text)
+		}
+		if l := called(t, b, "small"); l.Explain.Because != "never" || !strings.Contains(l.Explain.String(), `"small"`) {
+			t.Errorf("%+v", l)
+		}
+		for range 5 { // a store that fails is asked once a second, however many look
+			if l := called(t, b, "away"); !strings.Contains(l.Err, "is locked") || l.Severity != Stopped || len(l.Trouble) == 0 {
+				t.Errorf("%+v", l)
+			}
+		}
+		if n := away.trips.Load(); n != 1 {
+			t.Errorf("%d requests within a second", n)
+		}
+	})
 }
 
-// Under the race detector this fails if an action looks at a name while it is added.
-func TestAdd_ActionDuringAdd(t *testing.T) {
-	var b Board
-	var all sync.WaitGroup
-	for range 50 {
-		all.Go(func() { b.Add("api", bucket(t, outbound.PerSecond(1))) })
-		all.Go(func() { AddKeyed(&b, "api", tenants(5, outbound.PerSecond(1)), nil) })
-		all.Go(func() { b.bucketOf("api", "") })
-		all.Go(func() { b.Snapshot(bg, Query{}) })
-	}
-	all.Wait()
-	if l := only(t, &b); l.Name != "api" {
-		t.Errorf("%+v", l)
+// A name that is added again goes on with its counters, and has the state of the new limiter. The hold and the events of
+// the former bucket are not its own.
+func TestAdd_NameAgainContinuesCounting(t *testing.T) {
+	for name, again := range map[string]func(*Board) outbound.Limiter{
+		"Add": func(b *Board) outbound.Limiter {
+			return b.Add("api", bucket(t, outbound.Limit{Capacity: 7, LeakRate: 1}))
+		},
+		"AddKeyed": func(b *Board) outbound.Limiter {
+			return AddKeyed(b, "api", tenants(5, outbound.PerSecond(1)), nil)("a")
+		},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			var b Board
+			old := bucket(t, outbound.PerSecond(1))
+			take(t, b.Add("api", old))
+			hold(t, old, time.Hour)
+			synctest.Wait()
+			time.Sleep(time.Minute)
+			take(t, again(&b))
+			time.Sleep(time.Minute)
+			if s := called(t, &b, "api"); s.HeldTime != time.Minute || s.Calls.Admitted != 2 || name == "Add" && s.Limits[0].Capacity != 7 {
+				t.Errorf("%+v", s)
+			}
+			if b.shown[0].meter.until != 0 {
+				t.Error("the hold is in force")
+			}
+			events := len(b.events)
+			hold(t, old, 2*time.Hour)
+			synctest.Wait()
+			if len(b.events) != events {
+				t.Errorf("an event of a limiter that is not shown: %+v", b.events)
+			}
+		})
 	}
 }

@@ -15,10 +15,9 @@ func report(p *outbound.Permit, policy string, limit, remaining float64, reset t
 	p.Answered(outbound.Answer{Kind: outbound.AnswerQuota, Budget: outbound.Budget{Policy: policy, Limit: limit, Remaining: remaining, Reset: reset}})
 }
 
-// What the API has reported is kept for each policy until its reset.
-func TestBudget_EndsAtItsReset(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
+// A board keeps what the API reports of its quotas, and what other clients use of them.
+func TestBudget_KeepsWhatTheAPIReports(t *testing.T) {
+	question(t, "What the API has reported is kept for each policy until its reset", func(t *testing.T, b *Board) {
 		l := b.Add("api", bucket(t, outbound.Limit{Capacity: 100, LeakRate: 1}))
 		p := take(t, l)
 		report(&p, "core", 5000, 4999, time.Hour)
@@ -27,7 +26,7 @@ func TestBudget_EndsAtItsReset(t *testing.T) {
 		report(&p, "nothing", -1, -1, time.Hour)
 		report(&p, "garbage", math.NaN(), math.Inf(1), time.Hour)
 		names := func() (all []string) {
-			for _, x := range only(t, &b).Budgets {
+			for _, x := range only(t, b).Budgets {
 				all = append(all, fmt.Sprint(x.Policy, " ", x.Remaining, " ", x.Reset, " ", x.Age))
 			}
 			return all
@@ -51,40 +50,62 @@ func TestBudget_EndsAtItsReset(t *testing.T) {
 			t.Errorf("%d policies are kept", n)
 		}
 	})
+	question(t, "Of a quota that counts what this program does not, nobody knows who has used it; one that counts another number of the cost is compared with that", func(t *testing.T, b *Board) {
+		l := b.Add("api", outbound.Unlimited{})
+		for i := range 11 {
+			p := take(t, l, 500, 1)
+			for policy, number := range map[string]int{"first": 0, "second": 1, "none": -1, "beyond": len(outbound.Cost{})} {
+				p.Answered(outbound.Answer{Kind: outbound.AnswerQuota, Budget: outbound.Budget{
+					Policy: policy, Limit: 100, Remaining: 100 - 4*float64(i), Reset: time.Hour, Number: number}})
+			}
+		}
+		for _, x := range only(t, b).Budgets {
+			if want := map[string]float64{"first": 0, "second": 0.3, "none": -1, "beyond": -1}[x.Policy]; x.OtherClients != want {
+				t.Errorf("%s: %v, want %v", x.Policy, x.OtherClients, want)
+			}
+		}
+		// Each key may have a quota of its own.
+		of := AddKeyed(b, "api", tenants(5, outbound.PerSecond(9)), nil)
+		p := take(t, of("a"))
+		report(&p, "second", 100, 0, time.Hour)
+		for _, x := range b.Snapshot(bg, Query{}).Limiters[0].Budgets {
+			if x.OtherClients != -1 {
+				t.Errorf("%+v of all keys", x)
+			}
+		}
+	})
 }
 
 // What somebody else uses of the same key is what the API counts and this program does not.
 func TestBudget_OthersAreOtherClients(t *testing.T) {
 	for _, others := range []float64{0, 0.1, 0.5} { // calls a second, in addition to one of ours
-		t.Run(fmt.Sprint(others), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var b Board
-				l := b.Add("api", bucket(t, outbound.Limit{Capacity: 100, LeakRate: 100}))
-				const limit, window = 3600.0, 40 * time.Minute
-				begin, used, foreign := time.Now(), 0.0, 0.0
-				for i := range 3000 {
-					if at := time.Since(begin); at >= window {
-						begin, used = begin.Add(window), 0
-					}
-					p := take(t, l)
-					foreign += others
-					used += 1 + math.Floor(foreign)
-					foreign -= math.Floor(foreign)
-					report(&p, "core", limit, limit-used, time.Until(begin.Add(window)))
-					p.Done()
-					if i == 2399-1 || i == 2999 {
-						ours := 2398.0
-						if i == 2999 {
-							ours = 600
-						}
-						want := ours * others / limit
-						if got := only(t, &b).Budgets[0].OtherClients; math.Abs(got-want) > 0.002 {
-							t.Errorf("after %d calls somebody else has used %.4f, want %.4f", i, got, want)
-						}
-					}
-					time.Sleep(time.Second)
+		bubble(t, fmt.Sprint(others), func(t *testing.T) {
+			var b Board
+			l := b.Add("api", bucket(t, outbound.Limit{Capacity: 100, LeakRate: 100}))
+			const limit, window = 3600.0, 40 * time.Minute
+			begin, used, foreign := time.Now(), 0.0, 0.0
+			for i := range 3000 {
+				if at := time.Since(begin); at >= window {
+					begin, used = begin.Add(window), 0
 				}
-			})
+				p := take(t, l)
+				foreign += others
+				used += 1 + math.Floor(foreign)
+				foreign -= math.Floor(foreign)
+				report(&p, "core", limit, limit-used, time.Until(begin.Add(window)))
+				p.Done()
+				if i == 2399-1 || i == 2999 {
+					ours := 2398.0
+					if i == 2999 {
+						ours = 600
+					}
+					want := ours * others / limit
+					if got := only(t, &b).Budgets[0].OtherClients; math.Abs(got-want) > 0.002 {
+						t.Errorf("after %d calls somebody else has used %.4f, want %.4f", i, got, want)
+					}
+				}
+				time.Sleep(time.Second)
+			}
 		})
 	}
 }
@@ -158,36 +179,6 @@ func TestBudget_OthersIsZeroAlone(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Of a quota that counts what this program does not, nobody knows who has used it; one that counts another number of
-// the cost is compared with that.
-func TestBudget_OthersCountsRequestsOnly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
-		l := b.Add("api", outbound.Unlimited{})
-		for i := range 11 {
-			p := take(t, l, 500, 1)
-			for policy, number := range map[string]int{"first": 0, "second": 1, "none": -1, "beyond": len(outbound.Cost{})} {
-				p.Answered(outbound.Answer{Kind: outbound.AnswerQuota, Budget: outbound.Budget{
-					Policy: policy, Limit: 100, Remaining: 100 - 4*float64(i), Reset: time.Hour, Number: number}})
-			}
-		}
-		for _, x := range only(t, &b).Budgets {
-			if want := map[string]float64{"first": 0, "second": 0.3, "none": -1, "beyond": -1}[x.Policy]; x.OtherClients != want {
-				t.Errorf("%s: %v, want %v", x.Policy, x.OtherClients, want)
-			}
-		}
-		// Each key may have a quota of its own.
-		of := AddKeyed(&b, "api", tenants(5, outbound.PerSecond(9)), nil)
-		p := take(t, of("a"))
-		report(&p, "second", 100, 0, time.Hour)
-		for _, x := range b.Snapshot(bg, Query{}).Limiters[0].Budgets {
-			if x.OtherClients != -1 {
-				t.Errorf("%+v of all keys", x)
-			}
-		}
-	})
 }
 
 // Each worker of a fleet takes the others for somebody else. Their numbers together, as the alert of examples/watch adds

@@ -19,9 +19,9 @@ func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, n
 
 func (l *lines) all() []string { return strings.Split(strings.TrimSuffix(l.String(), "\n"), "\n") }
 
-// A hold makes two lines, however often it is extended.
-func TestLog_HoldOfAnHourIsTwoLines(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// What matters has a line, and little has many.
+func TestLog_FewLinesSayWhatHappens(t *testing.T) {
+	bubble(t, "A hold makes two lines, however often it is extended", func(t *testing.T) {
 		var l lines
 		b := bucket(t, outbound.PerSecond(1))
 		defer b.Observe(Log(l.logger().With("limiter", "github")))()
@@ -40,11 +40,7 @@ func TestLog_HoldOfAnHourIsTwoLines(t *testing.T) {
 			t.Errorf("%q", all)
 		}
 	})
-}
-
-// A storm makes a line each ten seconds at most, with the number of those that were left out.
-func TestLog_ManyChangesAreFewLines(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A storm makes a line each ten seconds at most, with the number of those that were left out", func(t *testing.T) {
 		var l lines
 		note := Log(l.logger())
 		for range 100_000 {
@@ -54,6 +50,50 @@ func TestLog_ManyChangesAreFewLines(t *testing.T) {
 		all := l.all()
 		if len(all) != 10 || !strings.Contains(all[9], "more=9999") {
 			t.Errorf("%d lines: %q", len(all), all)
+		}
+	})
+	bubble(t, "A hold that is longer than the log's silence is logged, whatever was logged before", func(t *testing.T) {
+		var l lines
+		note := Log(l.logger())
+		for _, d := range []time.Duration{time.Second, 2 * time.Second, time.Hour} {
+			note(outbound.Event{Kind: outbound.EventHeld, Hold: d, Reason: "quota"})
+			if time.Sleep(d); d < time.Hour {
+				note(outbound.Event{Kind: outbound.EventReleased, Hold: d})
+			}
+		}
+		if all := l.all(); len(all) != 3 || !strings.Contains(all[2], `msg="no call leaves" for=1h0m0s reason=quota`) || !strings.Contains(all[2], "more=1") {
+			t.Errorf("%q", all)
+		}
+	})
+	bubble(t, "A short hold that becomes a long one is logged as such, each time that it has doubled", func(t *testing.T) {
+		var l lines
+		b := bucket(t, outbound.PerSecond(1))
+		defer b.Observe(Log(l.logger()))()
+		for _, d := range []time.Duration{time.Second, 2 * time.Second, time.Hour, time.Hour, 61 * time.Minute} {
+			hold(t, b, d)
+			time.Sleep(time.Second / 2)
+		}
+		time.Sleep(2 * time.Hour)
+		_, _ = b.State(bg)
+		synctest.Wait()
+		all := l.all()
+		if len(all) != 4 || !strings.Contains(all[1], `level=WARN msg="the hold was extended" for=2s`) || !strings.Contains(all[2], `for=1h0m0s`) || !strings.Contains(all[3], "calls leave again") {
+			t.Errorf("%q", all)
+		}
+	})
+	bubble(t, "A handler may have an event logged", func(t *testing.T) {
+		var l lines
+		var note func(outbound.Event)
+		first := true
+		note = Log(slog.New(again{slog.NewTextHandler(&l, nil), func() {
+			if first {
+				first = false
+				note(outbound.Event{Kind: outbound.EventLimits})
+			}
+		}}))
+		note(outbound.Event{Kind: outbound.EventForgotten})
+		if all := l.all(); len(all) != 2 {
+			t.Errorf("%q", all)
 		}
 	})
 }
@@ -90,43 +130,6 @@ func TestLog_EachChangeHasALine(t *testing.T) {
 	}
 }
 
-// A hold that is longer than the log's silence is logged, whatever was logged before.
-func TestLog_LongHoldIsLoggedAfterShortOnes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var l lines
-		note := Log(l.logger())
-		for _, d := range []time.Duration{time.Second, 2 * time.Second, time.Hour} {
-			note(outbound.Event{Kind: outbound.EventHeld, Hold: d, Reason: "quota"})
-			if time.Sleep(d); d < time.Hour {
-				note(outbound.Event{Kind: outbound.EventReleased, Hold: d})
-			}
-		}
-		if all := l.all(); len(all) != 3 || !strings.Contains(all[2], `msg="no call leaves" for=1h0m0s reason=quota`) || !strings.Contains(all[2], "more=1") {
-			t.Errorf("%q", all)
-		}
-	})
-}
-
-// A short hold that becomes a long one is logged as such, each time that it has doubled.
-func TestLog_ExtendedHoldIsLogged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var l lines
-		b := bucket(t, outbound.PerSecond(1))
-		defer b.Observe(Log(l.logger()))()
-		for _, d := range []time.Duration{time.Second, 2 * time.Second, time.Hour, time.Hour, 61 * time.Minute} {
-			hold(t, b, d)
-			time.Sleep(time.Second / 2)
-		}
-		time.Sleep(2 * time.Hour)
-		_, _ = b.State(bg)
-		synctest.Wait()
-		all := l.all()
-		if len(all) != 4 || !strings.Contains(all[1], `level=WARN msg="the hold was extended" for=2s`) || !strings.Contains(all[2], `for=1h0m0s`) || !strings.Contains(all[3], "calls leave again") {
-			t.Errorf("%q", all)
-		}
-	})
-}
-
 // again is a handler that calls a function before it logs.
 type again struct {
 	slog.Handler
@@ -136,23 +139,6 @@ type again struct {
 func (a again) Handle(ctx context.Context, r slog.Record) error {
 	a.call()
 	return a.Handler.Handle(ctx, r)
-}
-
-// A handler may have an event logged.
-func TestLog_HoldsNoLock(t *testing.T) {
-	var l lines
-	var note func(outbound.Event)
-	first := true
-	note = Log(slog.New(again{slog.NewTextHandler(&l, nil), func() {
-		if first {
-			first = false
-			note(outbound.Event{Kind: outbound.EventLimits})
-		}
-	}}))
-	note(outbound.Event{Kind: outbound.EventForgotten})
-	if all := l.all(); len(all) != 2 {
-		t.Errorf("%q", all)
-	}
 }
 
 // Many equal events are shown as one, so that they push no other out.

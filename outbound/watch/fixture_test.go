@@ -23,21 +23,23 @@ import (
 
 var bg = context.Background()
 
+// must returns v. An error, which no test expects, ends the tests with a panic that says it.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 func bucket(t testing.TB, limits ...outbound.Limit) *outbound.Bucket {
 	t.Helper()
-	b, err := outbound.NewBucket("secret-key", limits...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := outbound.Must(outbound.NewBucket("secret-key", limits...))
 	return b
 }
 
 func shared(t testing.TB, s store.Store, key string, limits ...outbound.Limit) *outbound.Bucket {
 	t.Helper()
-	b, err := outbound.NewSharedBucket(s, key, limits...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := outbound.Must(outbound.NewSharedBucket(s, key, limits...))
 	return b
 }
 
@@ -54,10 +56,7 @@ func take(t testing.TB, l outbound.Limiter, cost ...float64) outbound.Permit {
 	t.Helper()
 	c := outbound.Cost{1}
 	copy(c[:], cost)
-	p, err := l.Acquire(bg, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must(l.Acquire(bg, c))
 	return p
 }
 
@@ -133,10 +132,7 @@ func lacks(t testing.TB, b *Board, parts ...string) {
 
 func jsonOf(t testing.TB, v any) string {
 	t.Helper()
-	text, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(json.Marshal(v))
 	return string(text)
 }
 

@@ -9,10 +9,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// A quota that will be used up has a metric from early on. From 80 % on the page and an event say so, and the log.
-func TestBoard_ForeseesAUsedUpQuota(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var board Board
+// When a quota will be used up.
+func TestForecast_IsShown(t *testing.T) {
+	question(t, "A quota that will be used up has a metric from early on. From 80 % on the page and an event say so, and the log", func(t *testing.T, board *Board) {
 		var log lines
 		b := bucket(t, outbound.Daily(1_000, time.UTC))
 		defer b.Observe(Log(log.logger()))()
@@ -20,8 +19,8 @@ func TestBoard_ForeseesAUsedUpQuota(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		for i := range 810 {
 			if i == 750 {
-				exports(t, &board, `limit_used_up_in_seconds{limiter="api",limit="1000 per day UTC"} 15000`)
-				if l := only(t, &board); len(l.Trouble) > 0 || l.Severity != Calm {
+				exports(t, board, `limit_used_up_in_seconds{limiter="api",limit="1000 per day UTC"} 15000`)
+				if l := only(t, board); len(l.Trouble) > 0 || l.Severity != Calm {
 					t.Error("at 75 %:", l.Trouble)
 				}
 			}
@@ -29,7 +28,7 @@ func TestBoard_ForeseesAUsedUpQuota(t *testing.T) {
 			take(t, l)
 		}
 		synctest.Wait()
-		is := only(t, &board)
+		is := only(t, board)
 		if want := "1000 per day UTC is used up in 3 h 10 min, if calls go on leaving as fast."; len(is.Trouble) != 1 || is.Trouble[0] != want || is.Severity != Busy {
 			t.Errorf("%q, want %q", is.Trouble, want)
 		}
@@ -41,12 +40,7 @@ func TestBoard_ForeseesAUsedUpQuota(t *testing.T) {
 			t.Errorf("%q", all)
 		}
 	})
-}
-
-// A Keyed has no forecast for its keys. A key whose bucket New observes has one, on the page and in its Explain.
-func TestKeyed_ForeseesObservedKeys(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var board Board
+	question(t, "A Keyed has no forecast for its keys. A key whose bucket New observes has one, on the page and in its Explain", func(t *testing.T, board *Board) {
 		keyed := &outbound.Keyed[string]{New: func(key string) (outbound.Limiter, error) {
 			b, err := outbound.NewBucket(key, outbound.Daily(100, time.UTC))
 			if key == "observed" {
@@ -54,7 +48,7 @@ func TestKeyed_ForeseesObservedKeys(t *testing.T) {
 			}
 			return b, err
 		}}
-		of := AddKeyed(&board, "tenants", keyed, itself)
+		of := AddKeyed(board, "tenants", keyed, itself)
 		for range 50 {
 			time.Sleep(10 * time.Minute)
 			take(t, of("observed"))

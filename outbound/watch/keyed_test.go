@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -70,57 +69,50 @@ func TestKeyed_ShowsTheFullest(t *testing.T) {
 	}
 }
 
-// Without a label function a key is shown by digits that do not reveal it.
-func TestKeyed_KeyIsNotShown(t *testing.T) {
-	var b Board
-	take(t, AddKeyed(&b, "tokens", tenants(10, outbound.PerHour(1)), nil)("ghp_secret"))
-	s := b.Snapshot(bg, Query{})
-	if text := jsonOf(t, s); strings.Contains(text, "secret") || len(s.Limiters) != 2 {
-		t.Error(text)
-	}
-	for _, l := range s.Limiters {
-		if l.Label != "" && (len(l.Label) != 16 || b.bucketOf("tokens", l.Label) == nil) {
-			t.Errorf("label %q", l.Label)
+// Which keys a board shows, by which labels, and at which cost.
+func TestKeyed_ShowsKeysThatMatter(t *testing.T) {
+	question(t, "Without a label function a key is shown by digits that do not reveal it", func(t *testing.T, b *Board) {
+		take(t, AddKeyed(b, "tokens", tenants(10, outbound.PerHour(1)), nil)("ghp_secret"))
+		s := b.Snapshot(bg, Query{})
+		if text := jsonOf(t, s); strings.Contains(text, "secret") || len(s.Limiters) != 2 {
+			t.Error(text)
 		}
-	}
-	nan := AddKeyed(&b, "floats", &outbound.Keyed[float64]{New: func(float64) (outbound.Limiter, error) { return outbound.Unlimited{}, nil }}, nil)
-	if _, err := nan(math.NaN()).Acquire(bg, outbound.Cost{1}); err == nil {
-		t.Error("NaN is a key")
-	}
-}
-
-// Between two walks over very many keys, a look reads the keys again that the last walk has found.
-func TestKeyed_WalksAreSpaced(t *testing.T) {
-	var b Board
-	of := AddKeyed(&b, "tenants", tenants(100, outbound.Limit{Capacity: 10, LeakRate: 1e-6}), itself)
-	for i := range 20 {
-		take(t, of(strconv.Itoa(i)), 1+float64(i)/100)
-	}
-	set := b.shown[0].keyed.(*keyedSet[string])
-	first := func(n int, want string) {
-		t.Helper()
-		all, more := set.worst(n, "")
-		if got := fmt.Sprint(all[0].label, " of ", len(all), " and ", more); got != want {
-			t.Errorf("%s, want %s", got, want)
+		for _, l := range s.Limiters {
+			if l.Label != "" && (len(l.Label) != 16 || b.bucketOf("tokens", l.Label) == nil) {
+				t.Errorf("label %q", l.Label)
+			}
 		}
-	}
-	first(5, "19 of 5 and 15")
-	set.last.until = now() + time.Hour // as if there were a million
-	take(t, of("3"), 8)                // it was not among the five
-	take(t, of("16"), 5)
-	first(5, "16 of 5 and 15")
-	first(2, "16 of 2 and 18")
-	first(6, "3 of 6 and 14") // more than the last walk has found
-	take(t, of("5"), 8.9)
-	set.last.until = 0
-	first(5, "5 of 5 and 15")
-}
-
-// The keys come first that were refused lately, and not those whose callers have left, or that were refused long ago.
-func TestKeyed_LatelyRefusedComeFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
-		of := AddKeyed(&b, "tenants", &outbound.Keyed[string]{New: func(key string) (outbound.Limiter, error) {
+		nan := AddKeyed(b, "floats", &outbound.Keyed[float64]{New: func(float64) (outbound.Limiter, error) { return outbound.Unlimited{}, nil }}, nil)
+		if _, err := nan(math.NaN()).Acquire(bg, outbound.Cost{1}); err == nil {
+			t.Error("NaN is a key")
+		}
+	})
+	question(t, "Between two walks over very many keys, a look reads the keys again that the last walk has found", func(t *testing.T, b *Board) {
+		of := AddKeyed(b, "tenants", tenants(100, outbound.Limit{Capacity: 10, LeakRate: 1e-6}), itself)
+		for i := range 20 {
+			take(t, of(strconv.Itoa(i)), 1+float64(i)/100)
+		}
+		set := b.shown[0].keyed.(*keyedSet[string])
+		first := func(n int, want string) {
+			t.Helper()
+			all, more := set.worst(n, "")
+			if got := fmt.Sprint(all[0].label, " of ", len(all), " and ", more); got != want {
+				t.Errorf("%s, want %s", got, want)
+			}
+		}
+		first(5, "19 of 5 and 15")
+		set.last.until = now() + time.Hour // as if there were a million
+		take(t, of("3"), 8)                // it was not among the five
+		take(t, of("16"), 5)
+		first(5, "16 of 5 and 15")
+		first(2, "16 of 2 and 18")
+		first(6, "3 of 6 and 14") // more than the last walk has found
+		take(t, of("5"), 8.9)
+		set.last.until = 0
+		first(5, "5 of 5 and 15")
+	})
+	question(t, "The keys come first that were refused lately, and not those whose callers have left, or that were refused long ago", func(t *testing.T, b *Board) {
+		of := AddKeyed(b, "tenants", &outbound.Keyed[string]{New: func(key string) (outbound.Limiter, error) {
 			if key == "failing" {
 				return limiterFunc(func(context.Context, outbound.Cost) (outbound.Permit, error) {
 					return outbound.Permit{}, context.Canceled
@@ -152,98 +144,83 @@ func TestKeyed_LatelyRefusedComeFirst(t *testing.T) {
 		ask("new", 3)
 		first("new")
 	})
-}
-
-// Keys that share a label are shown, and an action finds neither of them, because it could be the wrong one. A key with an
-// empty label does not look like all keys.
-func TestKeyed_LabelsThatCollide(t *testing.T) {
-	var b Board
-	of := AddKeyed(&b, "tenants", tenants(10, outbound.PerHour(1)), func(key string) string { return strings.TrimRight(key, "0123456789") })
-	for _, key := range []string{"acme1", "acme2", "other7", "5"} {
-		take(t, of(key))
-	}
-	var labels []string
-	for _, l := range b.Snapshot(bg, Query{}).Limiters {
-		labels = append(labels, l.Label)
-	}
-	if slices.Sort(labels); fmt.Sprintf("%q", labels) != `["" "(no label)" "acme" "acme" "other"]` {
-		t.Errorf("%q", labels)
-	}
-	if b.bucketOf("tenants", "acme") != nil {
-		t.Error("an action finds one of two keys with the same label")
-	}
-	if got := b.bucketOf("tenants", "other"); got == nil || got.Key() != "other7" {
-		t.Errorf("an action finds %v", got)
-	}
-}
-
-// However many keys are full, the names of the program are shown.
-func TestKeyed_TakesAtMostHalfOfASnapshot(t *testing.T) {
-	var b Board
-	for i := range 5 {
-		b.Add(fmt.Sprint("api ", i), bucket(t, outbound.PerSecond(1)))
-	}
-	of := AddKeyed(&b, "tenants", tenants(200, outbound.PerHour(1)), nil)
-	for i := range 200 {
-		take(t, of(strconv.Itoa(i)))
-	}
-	for _, most := range []int{50, 8, 4} {
-		s := b.Snapshot(bg, Query{Rows: most})
-		names := 0
-		for _, l := range s.Limiters {
-			if l.Label == "" {
-				names++
+	// A key with an empty label does not look like all keys.
+	question(t, "Keys that share a label are shown, and an action finds neither of them, because it could be the wrong one", func(t *testing.T, b *Board) {
+		of := AddKeyed(b, "tenants", tenants(10, outbound.PerHour(1)), func(key string) string { return strings.TrimRight(key, "0123456789") })
+		for _, key := range []string{"acme1", "acme2", "other7", "5"} {
+			take(t, of(key))
+		}
+		var labels []string
+		for _, l := range b.Snapshot(bg, Query{}).Limiters {
+			labels = append(labels, l.Label)
+		}
+		if slices.Sort(labels); fmt.Sprintf("%q", labels) != `["" "(no label)" "acme" "acme" "other"]` {
+			t.Errorf("%q", labels)
+		}
+		if b.bucketOf("tenants", "acme") != nil {
+			t.Error("an action finds one of two keys with the same label")
+		}
+		if got := b.bucketOf("tenants", "other"); got == nil || got.Key() != "other7" {
+			t.Errorf("an action finds %v", got)
+		}
+	})
+	question(t, "However many keys are full, the names of the program are shown", func(t *testing.T, b *Board) {
+		for i := range 5 {
+			b.Add(fmt.Sprint("api ", i), bucket(t, outbound.PerSecond(1)))
+		}
+		of := AddKeyed(b, "tenants", tenants(200, outbound.PerHour(1)), nil)
+		for i := range 200 {
+			take(t, of(strconv.Itoa(i)))
+		}
+		for _, most := range []int{50, 8, 4} {
+			s := b.Snapshot(bg, Query{Rows: most})
+			names := 0
+			for _, l := range s.Limiters {
+				if l.Label == "" {
+					names++
+				}
+			}
+			if want := min(6, most/2); len(s.Limiters) != most || names < want || names == most || s.Hidden != 206-most {
+				t.Errorf("%d of %d are names, want %d; %d are hidden", names, most, want, s.Hidden)
 			}
 		}
-		if want := min(6, most/2); len(s.Limiters) != most || names < want || names == most || s.Hidden != 206-most {
-			t.Errorf("%d of %d are names, want %d; %d are hidden", names, most, want, s.Hidden)
-		}
-	}
-}
-
-// A search makes the label of each key once, and then those of the keys that it has found, whose states
-// are the latest. The last search is remembered.
-func TestKeyed_SearchMakesFewLabels(t *testing.T) {
-	var b Board
-	labels := 0
-	of := AddKeyed(&b, "tenants", tenants(1000, outbound.Limit{Capacity: 10, LeakRate: 1e-6}), func(key string) string {
-		labels++
-		return "Tenant " + key
 	})
-	for i := range 1000 {
-		take(t, of(strconv.Itoa(i)))
-	}
-	set := b.shown[0].keyed.(*keyedSet[string])
-	look := func(search string, most int) (first string) {
-		labels = 0
-		s := b.Snapshot(bg, Query{Search: search, Rows: most})
-		set.last.until = now() + time.Hour // as if there were a million
-		return fmt.Sprint(s.Limiters[0].Label, " of ", len(s.Limiters), " and ", s.Hidden)
-	}
-	look("TENANT 77", 50) // 77, and 770 to 779
-	if labels != 1000+11 {
-		t.Errorf("the first look has made %d labels", labels)
-	}
-	take(t, of("773"), 5)
-	if got := look("tenant 77", 5); got != "Tenant 773 of 5 and 6" || labels != 5 {
-		t.Errorf("%s; the next look has made %d labels", got, labels)
-	}
-	if look("tenant 5", 50); labels <= 1000 {
-		t.Errorf("another search has made %d labels", labels)
-	}
-	set.last.until = 0
-	if look("tenant 5", 50); labels <= 1000 {
-		t.Errorf("a look after the pause has made %d labels", labels)
-	}
-	if look("tenants", 5); labels != 5 {
-		t.Errorf("a search for the name has made %d labels", labels)
-	}
-}
-
-// However many keys are refused, only some are remembered: the latest, and a key that is refused again
-// and again.
-func TestKeyed_RemembersFewRefusedKeys(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	question(t, "A search makes the label of each key once, and then those of the keys that it has found, whose states are the latest. The last search is remembered", func(t *testing.T, b *Board) {
+		labels := 0
+		of := AddKeyed(b, "tenants", tenants(1000, outbound.Limit{Capacity: 10, LeakRate: 1e-6}), func(key string) string {
+			labels++
+			return "Tenant " + key
+		})
+		for i := range 1000 {
+			take(t, of(strconv.Itoa(i)))
+		}
+		set := b.shown[0].keyed.(*keyedSet[string])
+		look := func(search string, most int) (first string) {
+			labels = 0
+			s := b.Snapshot(bg, Query{Search: search, Rows: most})
+			set.last.until = now() + time.Hour // as if there were a million
+			return fmt.Sprint(s.Limiters[0].Label, " of ", len(s.Limiters), " and ", s.Hidden)
+		}
+		look("TENANT 77", 50) // 77, and 770 to 779
+		if labels != 1000+11 {
+			t.Errorf("the first look has made %d labels", labels)
+		}
+		take(t, of("773"), 5)
+		if got := look("tenant 77", 5); got != "Tenant 773 of 5 and 6" || labels != 5 {
+			t.Errorf("%s; the next look has made %d labels", got, labels)
+		}
+		if look("tenant 5", 50); labels <= 1000 {
+			t.Errorf("another search has made %d labels", labels)
+		}
+		set.last.until = 0
+		if look("tenant 5", 50); labels <= 1000 {
+			t.Errorf("a look after the pause has made %d labels", labels)
+		}
+		if look("tenants", 5); labels != 5 {
+			t.Errorf("a search for the name has made %d labels", labels)
+		}
+	})
+	bubble(t, "However many keys are refused, only some are remembered: the latest, and a key that is refused again and again", func(t *testing.T) {
 		set := &keyedSet[int]{keyed: &outbound.Keyed[int]{}}
 		for i := range 1000 {
 			set.refuse(i)

@@ -16,10 +16,9 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// Whatever becomes of calls, each is counted once.
-func TestMeter_CountsEachCallOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
+// What a board counts.
+func TestMeter_CountsOnce(t *testing.T) {
+	question(t, "Whatever becomes of calls, each is counted once", func(t *testing.T, b *Board) {
 		q := queue.New(bucket(t, outbound.PerSecond(10)), queue.Config{MaxWait: 5 * time.Second})
 		s := newStore()
 		s.fail(store.ErrUnavailable)
@@ -67,7 +66,7 @@ func TestMeter_CountsEachCallOnce(t *testing.T) {
 		_ = q.Close()
 		ask(bg, 1)
 		all.Wait()
-		c := only(t, &b).Calls
+		c := only(t, b).Calls
 		if sum := c.Admitted + c.Refused + c.Failed + c.Cancelled; sum != uint64(asked) {
 			t.Errorf("%d calls asked, and %d are counted: %+v", asked, sum, c)
 		}
@@ -79,12 +78,7 @@ func TestMeter_CountsEachCallOnce(t *testing.T) {
 			t.Errorf("%d waits and %v units of %d admitted calls", waits, c.Units[0], c.Admitted)
 		}
 	})
-}
-
-// Refusals of the API are counted by their reasons. The permits have nothing more to free than without the board.
-func TestMeter_CountsRefusalsOfTheAPI(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
+	question(t, "Refusals of the API are counted by their reasons. The permits have nothing more to free than without the board", func(t *testing.T, b *Board) {
 		l := b.Add("api", bucket(t, outbound.Limit{Capacity: 100, LeakRate: 1}))
 		p := take(t, l, 3)
 		if p.Pending() {
@@ -97,10 +91,28 @@ func TestMeter_CountsRefusalsOfTheAPI(t *testing.T) {
 		p.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: 1, Reason: "concurrency"})
 		p.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: 1}) // of a call that it has taken
 		p.Done()
-		s := only(t, &b)
+		s := only(t, b)
 		if fmt.Sprint(s.Calls.ByReason) != "map[concurrency:1 rate:2 unknown:2]" || s.HeldFor < 59*time.Second || s.Severity != Stopped {
 			t.Errorf("%+v", s)
 		}
+	})
+	question(t, "A limiter may admit a cost that is no number. All that is shown stays a number", func(t *testing.T, b *Board) {
+		l := b.Add("api", outbound.Unlimited{})
+		for _, n := range []float64{1, math.Inf(1), math.NaN(), -5, math.MaxFloat64, 2} {
+			p := take(t, l, n, n)
+			report(&p, "both", 5, math.Inf(1), time.Hour)
+			report(&p, "other", math.NaN(), 3, time.Hour)
+		}
+		s := b.Snapshot(bg, Query{})
+		if c := s.Limiters[0].Calls; c.Units[0] != 3 || c.Units[1] != 3 || c.Admitted != 6 {
+			t.Errorf("%+v", c)
+		}
+		for _, x := range s.Limiters[0].Budgets {
+			if x.Limit*x.Remaining >= 0 { // one is -1
+				t.Errorf("%+v", x)
+			}
+		}
+		jsonOf(t, s)
 	})
 }
 
@@ -201,25 +213,4 @@ func TestResults_CancelledAndFailed(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A limiter may admit a cost that is no number. All that is shown stays a number.
-func TestMeter_InvalidNumbersAreNotSummed(t *testing.T) {
-	var b Board
-	l := b.Add("api", outbound.Unlimited{})
-	for _, n := range []float64{1, math.Inf(1), math.NaN(), -5, math.MaxFloat64, 2} {
-		p := take(t, l, n, n)
-		report(&p, "both", 5, math.Inf(1), time.Hour)
-		report(&p, "other", math.NaN(), 3, time.Hour)
-	}
-	s := b.Snapshot(bg, Query{})
-	if c := s.Limiters[0].Calls; c.Units[0] != 3 || c.Units[1] != 3 || c.Admitted != 6 {
-		t.Errorf("%+v", c)
-	}
-	for _, x := range s.Limiters[0].Budgets {
-		if x.Limit*x.Remaining >= 0 { // one is -1
-			t.Errorf("%+v", x)
-		}
-	}
-	jsonOf(t, s)
 }

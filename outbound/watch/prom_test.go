@@ -19,10 +19,7 @@ var sampleLine = regexp.MustCompile(`^([a-z_]+)(\{([a-z_]+="(?:[^"\\\n]|\\["\\n]
 
 // The table in the package's documentation has each metric with its labels.
 func TestMetrics_DocHasEachMetric(t *testing.T) {
-	doc, err := os.ReadFile("doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := must(os.ReadFile("doc.go"))
 	got, want := regexp.MustCompile(`(?m)^//\t(dripfeed_\S+\{[a-z_, ]+\})`).FindAllStringSubmatch(string(doc), -1), AllMetrics()
 	for i := range max(len(got), len(want)) {
 		if i >= min(len(got), len(want)) {
@@ -89,20 +86,16 @@ func TestMetrics_HostileNames(t *testing.T) {
 	jsonOf(t, b.Snapshot(bg, Query{}))
 }
 
-// Metrics are served as Prometheus text.
-func TestMetrics_AreServed(t *testing.T) {
-	var b Board
-	b.Add("api", bucket(t, outbound.PerSecond(1)))
-	if w := get(b.Metrics(), "/metrics"); w.Code != 200 || w.Header().Get("Content-Type") != "text/plain; version=0.0.4; charset=utf-8" || w.Body.String() != metricsOf(&b) {
-		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
-	}
-	exports(t, &b, `calls_total{limiter="api",result="admitted",error_type=""} 0`)
-}
-
-// The histogram's buckets are cumulative, in seconds, and the last one has all calls.
-func TestMetrics_Histogram(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
+// What a scraper gets.
+func TestMetrics_ScrapeIsExact(t *testing.T) {
+	question(t, "Metrics are served as Prometheus text", func(t *testing.T, b *Board) {
+		b.Add("api", bucket(t, outbound.PerSecond(1)))
+		if w := get(b.Metrics(), "/metrics"); w.Code != 200 || w.Header().Get("Content-Type") != "text/plain; version=0.0.4; charset=utf-8" || w.Body.String() != metricsOf(b) {
+			t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+		}
+		exports(t, b, `calls_total{limiter="api",result="admitted",error_type=""} 0`)
+	})
+	question(t, "The histogram's buckets are cumulative, in seconds, and the last one has all calls", func(t *testing.T, b *Board) {
 		l := b.Add("api", queue.New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 2}), queue.Config{}))
 		for range 5 {
 			take(t, l)
@@ -111,22 +104,17 @@ func TestMetrics_Histogram(t *testing.T) {
 			`_bucket{limiter="api",le="0.001"} 1`, `_bucket{limiter="api",le="0.5"} 5`, `_bucket{limiter="api",le="3600"} 5`,
 			`_bucket{limiter="api",le="+Inf"} 5`, `_sum{limiter="api"} 2`, `_count{limiter="api"} 5`,
 		} {
-			exports(t, &b, "call_wait_time_seconds"+line)
+			exports(t, b, "call_wait_time_seconds"+line)
 		}
 	})
-}
-
-// A Keyed that drops its keys, or a hold that ends, takes nothing back from the counters.
-func TestMetrics_CountersNeverDecrease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
+	question(t, "A Keyed that drops its keys, or a hold that ends, takes nothing back from the counters", func(t *testing.T, b *Board) {
 		keyed := tenants(5, outbound.PerSecond(1))
-		of := AddKeyed(&b, "tenants", keyed, nil)
+		of := AddKeyed(b, "tenants", keyed, nil)
 		for i := range 100 {
 			p := take(t, of(strconv.Itoa(i)))
 			p.Done()
 			time.Sleep(2 * time.Second)
-			if c := called(t, &b, "tenants").Calls; c.Admitted != uint64(i+1) {
+			if c := called(t, b, "tenants").Calls; c.Admitted != uint64(i+1) {
 				t.Fatalf("%+v after %d calls", c, i+1)
 			}
 		}
@@ -143,7 +131,7 @@ func TestMetrics_CountersNeverDecrease(t *testing.T) {
 			synctest.Wait()
 			time.Sleep(time.Minute)
 		}
-		if l := called(t, &b, "one"); l.HeldTime != 20*time.Second {
+		if l := called(t, b, "one"); l.HeldTime != 20*time.Second {
 			t.Errorf("%+v", l)
 		}
 	})

@@ -21,9 +21,12 @@ import (
 
 // question asks something of a board, in virtual time.
 func question(t *testing.T, words string, f func(t *testing.T, b *Board)) {
-	t.Run(words, func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { f(t, new(Board)) })
-	})
+	bubble(t, words, func(t *testing.T) { f(t, new(Board)) })
+}
+
+// bubble runs a scenario in virtual time. Its words say what holds.
+func bubble(t *testing.T, words string, scenario func(t *testing.T)) {
+	t.Run(words, func(t *testing.T) { synctest.Test(t, scenario) })
 }
 
 // A board answers what an operator asks.
@@ -261,10 +264,9 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 	})
 }
 
-// The limiters in trouble come first, in an order that their words explain.
-func TestSnapshot_TroubleComesFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
+// What a board shows, and what calls may do meanwhile.
+func TestSnapshot_ShowsTrouble(t *testing.T) {
+	question(t, "The limiters in trouble come first, in an order that their words explain", func(t *testing.T, b *Board) {
 		limit := outbound.Limit{Capacity: 10, LeakRate: 0.01}
 		b.Add("calm", bucket(t, limit))
 		full := b.Add("full", bucket(t, limit))
@@ -299,11 +301,7 @@ func TestSnapshot_TroubleComesFirst(t *testing.T) {
 			t.Errorf("%+v", s.Events)
 		}
 	})
-}
-
-// Calls that fail are trouble, and the words name the cause.
-func TestSnapshot_FailedCallsAreTrouble(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "Calls that fail are trouble, and the words name the cause", func(t *testing.T) {
 		for _, c := range []struct {
 			err   error
 			some  bool // others are admitted
@@ -340,19 +338,14 @@ func TestSnapshot_FailedCallsAreTrouble(t *testing.T) {
 			}
 		}
 	})
-}
-
-// What a limit shows of its window is never above what it admits.
-func TestSnapshot_UsedIsAtMostTheLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
+	question(t, "What a limit shows of its window is never above what it admits", func(t *testing.T, b *Board) {
 		l := b.Add("api", queue.New(bucket(t, outbound.PerMinute(1).Of(0, "minute"), outbound.PerSecond(3).Of(0, "second")), queue.Config{}))
 		time.Sleep(500 * time.Millisecond)
 		most := 0.0
 		for range 5 {
 			take(t, l)
 			for range 9 {
-				for _, is := range only(t, &b).Limits {
+				for _, is := range only(t, b).Limits {
 					if is.Used > is.Of {
 						t.Errorf("%s: %v of %v", is.Name, is.Used, is.Of)
 					}
@@ -365,24 +358,7 @@ func TestSnapshot_UsedIsAtMostTheLimit(t *testing.T) {
 			t.Errorf("at most %v of a limit that is used up", most)
 		}
 	})
-}
-
-// spoiled is a store that finds the bytes of a key corrupt the first time.
-type spoiled struct {
-	stored store.Stored
-	read   bool
-}
-
-func (s *spoiled) Update(_ context.Context, _ string, op *store.Op) (store.Reply, error) {
-	if !s.read {
-		s.read, s.stored.State.Speed = true, -1
-	}
-	return op.Apply(&s.stored, time.Duration(time.Now().UnixNano())), nil
-}
-
-// A board shows that the data of a key was corrupt, and what to do, until a Resume.
-func TestSnapshot_CorruptData(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A board shows that the data of a key was corrupt, and what to do, until a Resume", func(t *testing.T) {
 		b := outbound.Must(outbound.NewSharedBucket(new(spoiled), "quota", outbound.Monthly(1_000, time.UTC)))
 		var board Board
 		l := board.Add("quota", b)
@@ -406,6 +382,35 @@ func TestSnapshot_CorruptData(t *testing.T) {
 		check(false)
 		take(t, l)
 	})
+	question(t, "OnCall may use the board", func(t *testing.T, b *Board) {
+		one := bucket(t, outbound.Limit{Capacity: 5, LeakRate: 1})
+		l := b.Add("one", one)
+		calls := 0
+		b.OnCall = func(ctx context.Context, c Call) {
+			calls++
+			b.Snapshot(ctx, Query{})
+			_, _ = one.Explain(ctx, c.Cost)
+			_ = one.Resume(ctx)
+			b.Add("two", one)
+		}
+		if take(t, l); calls != 1 {
+			t.Errorf("%d calls", calls)
+		}
+		synctest.Wait()
+	})
+}
+
+// spoiled is a store that finds the bytes of a key corrupt the first time.
+type spoiled struct {
+	stored store.Stored
+	read   bool
+}
+
+func (s *spoiled) Update(_ context.Context, _ string, op *store.Op) (store.Reply, error) {
+	if !s.read {
+		s.read, s.stored.State.Speed = true, -1
+	}
+	return op.Apply(&s.stored, time.Duration(time.Now().UnixNano())), nil
 }
 
 // Looks leave the heap as it was: from the first look on, no key that is looked at has become larger.
@@ -439,25 +444,4 @@ func TestSnapshot_LeavesTheHeapAsItWas(t *testing.T) {
 	}
 	runtime.KeepAlive(&b) // otherwise what has grown is garbage by then
 	runtime.KeepAlive(keyed)
-}
-
-// OnCall may use the board.
-func TestOnCall_IsCalledWithoutALock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
-		one := bucket(t, outbound.Limit{Capacity: 5, LeakRate: 1})
-		l := b.Add("one", one)
-		calls := 0
-		b.OnCall = func(ctx context.Context, c Call) {
-			calls++
-			b.Snapshot(ctx, Query{})
-			_, _ = one.Explain(ctx, c.Cost)
-			_ = one.Resume(ctx)
-			b.Add("two", one)
-		}
-		if take(t, l); calls != 1 {
-			t.Errorf("%d calls", calls)
-		}
-		synctest.Wait()
-	})
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -14,11 +13,10 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// A look asks the store once for each shared bucket that it shows, and for no other. Without a look there is no request, and
-// looks within a second share one.
-func TestSnapshot_AsksOncePerSharedBucket(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
+// How a board learns the state of buckets.
+func TestSnapshot_AsksTheStoreLittle(t *testing.T) {
+	// Without a look there is no request, and looks within a second share one.
+	question(t, "A look asks the store once for each shared bucket that it shows, and for no other", func(t *testing.T, b *Board) {
 		s := newStore()
 		for i := range 10 {
 			b.Add("api "+strconv.Itoa(i), queue.New(shared(t, s, strconv.Itoa(i), outbound.PerSecond(1)), queue.Config{}))
@@ -41,13 +39,7 @@ func TestSnapshot_AsksOncePerSharedBucket(t *testing.T) {
 			t.Errorf("%d requests for 4 limiters in two seconds", n)
 		}
 	})
-}
-
-// With a store that hangs, a look ends within a second, and says how old the state is. Looks at the same time share a
-// request for each bucket.
-func TestSnapshot_EndsIfTheStoreHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
+	question(t, "With a store that hangs, a look ends within a second, and says how old the state is. Looks at the same time share a request for each bucket", func(t *testing.T, b *Board) {
 		s := newStore()
 		for i := range 20 {
 			b.Add("api "+strconv.Itoa(i), shared(t, s, strconv.Itoa(i), outbound.PerSecond(1)))
@@ -61,7 +53,7 @@ func TestSnapshot_EndsIfTheStoreHangs(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			all.Go(func() {
 				if i%2 == 0 {
-					metricsOf(&b)
+					metricsOf(b)
 					return
 				}
 				s := b.Snapshot(bg, Query{})
@@ -82,61 +74,34 @@ func TestSnapshot_EndsIfTheStoreHangs(t *testing.T) {
 			t.Errorf("after the store is available again: %+v", s.Limiters[0])
 		}
 	})
-}
-
-// Two names around one shared bucket each show what is their own.
-func TestSnapshot_NamesOfOneBucketHaveTheirOwnQueues(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
+	question(t, "Two names around one shared bucket each show what is their own", func(t *testing.T, b *Board) {
 		one := shared(t, newStore(), "k", outbound.PerMinute(1))
 		b.Add("bucket", one)
 		stop := wait(b.Add("queue", queue.New(one, queue.Config{})), 3)
 		defer stop()
 		time.Sleep(time.Second)
 		for name, want := range map[string]int{"bucket": 0, "queue": 2} {
-			if l := called(t, &b, name); l.Explain.Ahead != want {
+			if l := called(t, b, name); l.Explain.Ahead != want {
 				t.Errorf("%s: %d are ahead, want %d", name, l.Explain.Ahead, want)
 			}
 		}
 	})
-}
-
-// What is left of a hold passes while the store is unavailable, and no metric has an unknown value.
-func TestSnapshot_OldStateIsMarked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
+	question(t, "What is left of a hold passes while the store is unavailable, and no metric has an unknown value", func(t *testing.T, b *Board) {
 		s := newStore()
 		one := shared(t, s, "k", outbound.PerSecond(1))
 		b.Add("api", one)
 		hold(t, one, time.Hour)
-		if l := only(t, &b); l.HeldFor != time.Hour {
+		if l := only(t, b); l.HeldFor != time.Hour {
 			t.Fatalf("held for %v", l.HeldFor)
 		}
 		s.fail(store.ErrUnavailable)
 		time.Sleep(50 * time.Second)
-		if l := only(t, &b); l.HeldFor != 59*time.Minute+10*time.Second || !strings.Contains(l.Trouble[0], "50 s old") {
+		if l := only(t, b); l.HeldFor != 59*time.Minute+10*time.Second || !strings.Contains(l.Trouble[0], "50 s old") {
 			t.Errorf("held for %v: %q", l.HeldFor, l.Trouble)
 		}
-		lacks(t, &b, "hold_remaining_seconds{", "speed{", "limit_level{")
+		lacks(t, b, "hold_remaining_seconds{", "speed{", "limit_level{")
 	})
-}
-
-// explaining is a limiter with an Explain of its own.
-type explaining struct {
-	limiterFunc
-	bucket  *outbound.Bucket
-	explain func() (outbound.Explanation, error)
-}
-
-func (e *explaining) Bucket() *outbound.Bucket { return e.bucket }
-
-func (e *explaining) Explain(context.Context, outbound.Cost) (outbound.Explanation, error) {
-	return e.explain()
-}
-
-// A limiter whose Explain panics does not end the program, and later looks ask it again.
-func TestSnapshot_PanicInExplain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "A limiter whose Explain panics does not end the program, and later looks ask it again", func(t *testing.T) {
 		for _, one := range []*outbound.Bucket{shared(t, newStore(), "k", outbound.PerSecond(1)), bucket(t, outbound.PerSecond(1))} {
 			var b Board
 			x := &explaining{bucket: one, explain: func() (outbound.Explanation, error) { panic("own") }}
@@ -151,13 +116,8 @@ func TestSnapshot_PanicInExplain(t *testing.T) {
 			}
 		}
 	})
-}
-
-// States that no look shows are dropped.
-func TestSnapshot_DropsOldStates(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
-		of := AddKeyed(&b, "api", &outbound.Keyed[string]{New: func(key string) (outbound.Limiter, error) {
+	question(t, "States that no look shows are dropped", func(t *testing.T, b *Board) {
+		of := AddKeyed(b, "api", &outbound.Keyed[string]{New: func(key string) (outbound.Limiter, error) {
 			return outbound.NewSharedBucket(newStore(), key, outbound.PerSecond(1))
 		}}, func(key string) string { return "key " + key })
 		for i := range 20 {
@@ -173,12 +133,7 @@ func TestSnapshot_DropsOldStates(t *testing.T) {
 			t.Errorf("%d states are remembered", n)
 		}
 	})
-}
-
-// A look whose request has ended reports no failure of a store, and sees as much.
-func TestSnapshot_EndedRequestBlamesNoStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
+	question(t, "A look whose request has ended reports no failure of a store, and sees as much", func(t *testing.T, b *Board) {
 		b.Add("api", shared(t, newStore(), "k", outbound.PerSecond(1)))
 		ctx, cancel := context.WithCancel(bg)
 		cancel()
@@ -186,19 +141,29 @@ func TestSnapshot_EndedRequestBlamesNoStore(t *testing.T) {
 			t.Errorf("%+v", l)
 		}
 	})
+	question(t, "The trouble of a limiter without a store names no store", func(t *testing.T, b *Board) {
+		b.Add("api", queue.New(bucket(t, outbound.PerSecond(1)), queue.Config{MaxLen: -1}))
+		l := only(t, b)
+		if text := strings.Join(l.Trouble, " "); l.Severity != Stopped || strings.Contains(text, "store") || !strings.Contains(text, "invalid argument") {
+			t.Errorf("%+v", l)
+		}
+		var none *queue.Queue
+		b.Add("none", none)
+		if n := len(b.Snapshot(bg, Query{}).Limiters); n != 2 {
+			t.Errorf("%d are shown", n)
+		}
+	})
 }
 
-// The trouble of a limiter without a store names no store.
-func TestSnapshot_LimiterWithoutStoreBlamesNone(t *testing.T) {
-	var b Board
-	b.Add("api", queue.New(bucket(t, outbound.PerSecond(1)), queue.Config{MaxLen: -1}))
-	l := only(t, &b)
-	if text := strings.Join(l.Trouble, " "); l.Severity != Stopped || strings.Contains(text, "store") || !strings.Contains(text, "invalid argument") {
-		t.Errorf("%+v", l)
-	}
-	var none *queue.Queue
-	b.Add("none", none)
-	if n := len(b.Snapshot(bg, Query{}).Limiters); n != 2 {
-		t.Errorf("%d are shown", n)
-	}
+// explaining is a limiter with an Explain of its own.
+type explaining struct {
+	limiterFunc
+	bucket  *outbound.Bucket
+	explain func() (outbound.Explanation, error)
+}
+
+func (e *explaining) Bucket() *outbound.Bucket { return e.bucket }
+
+func (e *explaining) Explain(context.Context, outbound.Cost) (outbound.Explanation, error) {
+	return e.explain()
 }

@@ -83,10 +83,7 @@ var standstills = []struct {
 		l := b.Add("llm", queue.New(bucket(t, outbound.Limit{Capacity: 30, LeakRate: 0.5}), queue.Config{}))
 		for range 12 {
 			ctx, cancel := context.WithTimeout(bg, 200*time.Millisecond)
-			p, err := l.Acquire(ctx, outbound.Cost{1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must(l.Acquire(ctx, outbound.Cost{1}))
 			time.Sleep(time.Second)
 			p.Done()
 			cancel()

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
@@ -12,10 +11,9 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// A board shows the counts and the outages of a store, and no metric has a host.
-func TestAddStore_ShowsCountsAndOutages(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
+// What a board shows of a store.
+func TestAddStore_ShowsTheStore(t *testing.T) {
+	question(t, "A board shows the counts and the outages of a store, and no metric has a host", func(t *testing.T, b *Board) {
 		c := newStore()
 		c.stats = store.StoreStats{Answered: 30, Remembered: 5, Failed: 2, Repeats: 1, Requests: store.Times{
 			Count: 10, Time: 50 * time.Millisecond, Within: [len(store.TimeBounds)]uint64{0: 4, 6: 6}}}
@@ -41,19 +39,16 @@ func TestAddStore_ShowsCountsAndOutages(t *testing.T) {
 		if s := b.Snapshot(bg, Query{}).Stores[0]; s.Err == "" || !strings.HasSuffix(s.Trouble[0], ": "+s.Err+".") {
 			t.Errorf("%+v", s)
 		}
-		exports(t, &b, `store_unavailable{store="redis"} 1`, `store_requests_total{store="redis"} 10`, `store_operations_total{store="redis"} 30`,
+		exports(t, b, `store_unavailable{store="redis"} 1`, `store_requests_total{store="redis"} 10`, `store_operations_total{store="redis"} 30`,
 			`store_repeats_total{store="redis"} 1`, `store_failures_total{store="redis"} 2`, `store_request_time_seconds_bucket{store="redis",le="0.001"} 4`,
 			`store_request_time_seconds_bucket{store="redis",le="+Inf"} 10`, `store_request_time_seconds_sum{store="redis"} 0.05`)
-		lacks(t, &b, "10.0.0.1")
+		lacks(t, b, "10.0.0.1")
 	})
-}
-
-// A store that counts nothing has no numbers.
-func TestAddStore_WithoutCounts(t *testing.T) {
-	var b Board
-	if err := b.AddStore("plain", &fallback.Store{Store: store.NewMemory()}); err != nil {
-		t.Fatal(err)
-	}
-	exports(t, &b, `store_unavailable{store="plain"} 0`)
-	lacks(t, &b, "store_requests_total{", "store_request_time_seconds_count{")
+	question(t, "A store that counts nothing has no numbers", func(t *testing.T, b *Board) {
+		if err := b.AddStore("plain", &fallback.Store{Store: store.NewMemory()}); err != nil {
+			t.Fatal(err)
+		}
+		exports(t, b, `store_unavailable{store="plain"} 0`)
+		lacks(t, b, "store_requests_total{", "store_request_time_seconds_count{")
+	})
 }
