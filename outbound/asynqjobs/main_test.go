@@ -48,6 +48,14 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+// onRedis runs a scenario in a world of its own, next to the others.
+func onRedis(t *testing.T, name string, scenario func(t *testing.T, w *world)) {
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		scenario(t, newWorld(t))
+	})
+}
+
 func newWorldOn(t *testing.T, rdb redis.UniversalClient) *world {
 	w := &world{T: t, queue: fmt.Sprintf("q%x", rand.Uint64()), rdb: rdb, tickets: &spy{Tickets: New(rdb, nil).Tickets}}
 	w.client = asynq.NewClientFromRedisClient(w.rdb)

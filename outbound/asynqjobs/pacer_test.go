@@ -63,9 +63,7 @@ func TestPacer_RescheduleIsNoFailureAndNotEarly(t *testing.T) {
 // A task on its last try, the first or a later one, waits in its worker.
 func TestPacer_LastTryWaitsInTheWorker(t *testing.T) {
 	for retries := range 2 {
-		t.Run(fmt.Sprint("after retries: ", retries), func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
+		onRedis(t, fmt.Sprint("after retries: ", retries), func(t *testing.T, w *world) {
 			answers := make([]error, retries, 4) // nil: the try fails
 			l := inTurn(append(answers, later(100*time.Millisecond, "first"), &jobs.Later{In: 50 * time.Millisecond, Err: store.ErrUnavailable},
 				&outbound.ThrottledError{RetryAfter: 10 * time.Millisecond})...)
@@ -113,9 +111,7 @@ func TestPacer_TaskThatCannotRunIsArchived(t *testing.T) {
 		"exceeds limit": {l: outbound.Must(outbound.NewBucket("b", outbound.Limit{Capacity: 0.5, LeakRate: 1}))},
 		"last try: rate limited until after the deadline": {inTurn(later(2*time.Hour, "x")), []asynq.Option{asynq.MaxRetry(0), asynq.Timeout(time.Hour)}},
 	} {
-		t.Run(want, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
+		onRedis(t, want, func(t *testing.T, w *world) {
 			w.pace(c.l, fails)
 			got := w.awaitState(w.enqueue(c.o...).ID, asynq.TaskStateArchived)
 			if w.reported.Load() != 1 || got.Retried != 0 || !strings.Contains(got.LastErr, want) {
@@ -128,9 +124,7 @@ func TestPacer_TaskThatCannotRunIsArchived(t *testing.T) {
 // The limiter of an http.Client inside the task is the only one here. The task needs no ticket.
 func TestPacer_LimiterInsideReschedules(t *testing.T) {
 	for name, retries := range map[string]int{"a try": 5, "the last try": 0} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
+		onRedis(t, name, func(t *testing.T, w *world) {
 			var calls atomic.Int64
 			w.pace(nil, func(context.Context, *asynq.Task) error {
 				if calls.Add(1) < 3 {
@@ -183,9 +177,7 @@ func TestPacer_NilLimiterIsAnError(t *testing.T) {
 // A task whose own time is over is archived after its tries.
 func TestPacer_OwnTimeOverCountsAsATry(t *testing.T) {
 	for name, job := range jobtest.OwnTime() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
+		onRedis(t, name, func(t *testing.T, w *world) {
 			var runs atomic.Int64
 			w.pace(nil, func(ctx context.Context, _ *asynq.Task) error {
 				runs.Add(1)

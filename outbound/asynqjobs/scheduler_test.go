@@ -76,66 +76,62 @@ func TestScheduler_ServersShareARate(t *testing.T) {
 	}
 }
 
-// The bucket's store is unavailable, and asynq's Redis is not: tasks are rescheduled, or wait on their
-// last try, and Enqueue books nothing.
-func TestScheduler_UnavailableStoreReschedules(t *testing.T) {
+// What keeps tasks from their calls is no failure of theirs.
+func TestScheduler_ReschedulesWithoutFailure(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	server := redistest.Start(t, "--maxmemory-policy", "noeviction")
-	server.Kill(t)
-	var calls atomic.Int64
-	p := w.pacer(schedulerOf(server.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }), w.queue, 20, quick))
-	w.serve(p.Config(w.config()), p.Middleware(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
-		calls.Add(1)
-		return nil
-	})))
-	w.enqueue(asynq.MaxRetry(1))
-	last := w.enqueue(asynq.MaxRetry(0)) // waits in its worker
-	if _, err := p.Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil), asynq.Queue(w.queue), asynq.MaxRetry(1)); err != nil {
-		t.Error(err)
-	}
-	w.await("tasks have gone back", func() bool { return w.stats().Retry == 2 })
-	if got := w.info(last.ID).State; got != asynq.TaskStateActive {
-		t.Errorf("the one on its last try is %v", got)
-	}
-	server.Restart(t)
-	w.done()
-	w.clean()
-	if calls.Load() != 3 {
-		t.Errorf("%d calls", calls.Load())
-	}
-}
-
-// A 429 holds all tasks, and only the refused task has failed.
-func TestScheduler_HoldReschedulesWithoutFailure(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	const tasks, hold = 10, 3 * time.Second
-	var mu sync.Mutex
-	var refused time.Time
-	early, calls := 0, 0
-	w.pace(schedulerOf(w.rdb, w.queue, 20, quick), func(ctx context.Context, _ *asynq.Task) error {
-		mu.Lock()
-		defer mu.Unlock()
-		calls++
-		if refused.IsZero() {
-			refused = time.Now()
-			outbound.PermitFrom(ctx).Refused(hold)
-			return errBad
-		}
-		if since := time.Since(refused); since > time.Second && since < hold { // admitted tasks come within a second
-			early++
-		}
-		return nil
-	})
-	for range tasks {
+	onRedis(t, "The bucket's store is unavailable, and asynq's Redis is not: tasks are rescheduled, or wait on their last try, and Enqueue books nothing", func(t *testing.T, w *world) {
+		server := redistest.Start(t, "--maxmemory-policy", "noeviction")
+		server.Kill(t)
+		var calls atomic.Int64
+		p := w.pacer(schedulerOf(server.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }), w.queue, 20, quick))
+		w.serve(p.Config(w.config()), p.Middleware(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+			calls.Add(1)
+			return nil
+		})))
 		w.enqueue(asynq.MaxRetry(1))
-	}
-	w.done()
-	if b := w.stats(); b.FailedTotal != 1 || b.Archived != 0 || w.reported.Load() != 1 {
-		t.Errorf("%d failed, %d archived, %d reported", b.FailedTotal, b.Archived, w.reported.Load())
-	}
-	if early != 0 || calls != tasks+1 {
-		t.Errorf("%d calls, %d of them during the hold", calls, early)
-	}
+		last := w.enqueue(asynq.MaxRetry(0)) // waits in its worker
+		if _, err := p.Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil), asynq.Queue(w.queue), asynq.MaxRetry(1)); err != nil {
+			t.Error(err)
+		}
+		w.await("tasks have gone back", func() bool { return w.stats().Retry == 2 })
+		if got := w.info(last.ID).State; got != asynq.TaskStateActive {
+			t.Errorf("the one on its last try is %v", got)
+		}
+		server.Restart(t)
+		w.done()
+		w.clean()
+		if calls.Load() != 3 {
+			t.Errorf("%d calls", calls.Load())
+		}
+	})
+	onRedis(t, "A 429 holds all tasks, and only the refused task has failed", func(t *testing.T, w *world) {
+		const tasks, hold = 10, 3 * time.Second
+		var mu sync.Mutex
+		var refused time.Time
+		early, calls := 0, 0
+		w.pace(schedulerOf(w.rdb, w.queue, 20, quick), func(ctx context.Context, _ *asynq.Task) error {
+			mu.Lock()
+			defer mu.Unlock()
+			calls++
+			if refused.IsZero() {
+				refused = time.Now()
+				outbound.PermitFrom(ctx).Refused(hold)
+				return errBad
+			}
+			if since := time.Since(refused); since > time.Second && since < hold { // admitted tasks come within a second
+				early++
+			}
+			return nil
+		})
+		for range tasks {
+			w.enqueue(asynq.MaxRetry(1))
+		}
+		w.done()
+		if b := w.stats(); b.FailedTotal != 1 || b.Archived != 0 || w.reported.Load() != 1 {
+			t.Errorf("%d failed, %d archived, %d reported", b.FailedTotal, b.Archived, w.reported.Load())
+		}
+		if early != 0 || calls != tasks+1 {
+			t.Errorf("%d calls, %d of them during the hold", calls, early)
+		}
+	})
 }

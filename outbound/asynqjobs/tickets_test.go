@@ -21,40 +21,38 @@ import (
 func TestTickets_NilWaitsInTheWorker(t *testing.T) {
 	const tasks, rate = 100, 10
 	for name, inside := range map[string]bool{"no Tickets": false, "a Scheduler inside a task that is not paced": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := jobs.New(outbound.Must(outbound.NewBucket("b", outbound.PerSecond(rate))), jobs.Config{})
-				p := &Pacer{Limiter: only(l)}
-				next := asynq.HandlerFunc(succeeds)
-				if inside {
-					p.Limiter = only(nil)
-					next = func(ctx context.Context, _ *asynq.Task) error {
-						return outbound.Do(ctx, l, outbound.Cost{1}, func(context.Context) error { return nil })
-					}
+		synctest.Test(t, func(t *testing.T) {
+			l := jobs.New(outbound.Must(outbound.NewBucket("b", outbound.PerSecond(rate))), jobs.Config{})
+			p := &Pacer{Limiter: only(l)}
+			next := asynq.HandlerFunc(succeeds)
+			if inside {
+				p.Limiter = only(nil)
+				next = func(ctx context.Context, _ *asynq.Task) error {
+					return outbound.Do(ctx, l, outbound.Cost{1}, func(context.Context) error { return nil })
 				}
-				h, delay, begin := p.Middleware(next), p.Config(asynq.Config{}).RetryDelayFunc, time.Now()
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				defer cancel()
-				var all sync.WaitGroup
-				var runs, done atomic.Int64
-				for range tasks {
-					all.Go(func() {
-						for ctx.Err() == nil {
-							runs.Add(1)
-							err := h.ProcessTask(ctx, asynq.NewTask("mail", nil))
-							if err == nil {
-								done.Add(1)
-								return
-							}
-							time.Sleep(delay(0, err, nil))
+			}
+			h, delay, begin := p.Middleware(next), p.Config(asynq.Config{}).RetryDelayFunc, time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			var all sync.WaitGroup
+			var runs, done atomic.Int64
+			for range tasks {
+				all.Go(func() {
+					for ctx.Err() == nil {
+						runs.Add(1)
+						err := h.ProcessTask(ctx, asynq.NewTask("mail", nil))
+						if err == nil {
+							done.Add(1)
+							return
 						}
-					})
-				}
-				all.Wait()
-				if took := time.Since(begin); done.Load() != tasks || runs.Load() != tasks || took > 12*time.Second {
-					t.Errorf("%d tasks done after %d runs and %v", done.Load(), runs.Load(), took)
-				}
-			})
+						time.Sleep(delay(0, err, nil))
+					}
+				})
+			}
+			all.Wait()
+			if took := time.Since(begin); done.Load() != tasks || runs.Load() != tasks || took > 12*time.Second {
+				t.Errorf("%s: %d tasks done after %d runs and %v", name, done.Load(), runs.Load(), took)
+			}
 		})
 	}
 }
@@ -65,9 +63,7 @@ func TestTickets_FailedTaskBooksAgain(t *testing.T) {
 		"a failure":        errBad,
 		"a limiter inside": &outbound.ThrottledError{RetryAfter: time.Millisecond},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
+		onRedis(t, name, func(t *testing.T, w *world) {
 			var runs atomic.Int64
 			w.pace(inTurn(later(time.Millisecond, "x"), later(time.Millisecond, "x")), func(context.Context, *asynq.Task) error {
 				if runs.Add(1) == 1 {
@@ -119,9 +115,7 @@ func TestShutdown_TaskKeepsItsTicketAndTry(t *testing.T) {
 		"second wait": {first: later(time.Millisecond, "x")},
 		"run":         {first: later(time.Millisecond, "x"), runs: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
+		onRedis(t, name, func(t *testing.T, w *world) {
 			begun, ended := make(chan bool, 1), make(chan bool, 1)
 			untilEnd := func(ctx context.Context) error {
 				begun <- true
