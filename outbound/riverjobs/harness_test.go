@@ -65,6 +65,14 @@ func newDatabase(t testing.TB) *database {
 	return d
 }
 
+// inDatabase runs a scenario in a database of its own, next to the others.
+func inDatabase(t *testing.T, name string, scenario func(t *testing.T, d *database)) {
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		scenario(t, newDatabase(t))
+	})
+}
+
 // openDatabase connects one process to a database.
 func openDatabase(t testing.TB, url, schema string) *database {
 	t.Helper()

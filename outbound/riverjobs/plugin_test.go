@@ -160,9 +160,7 @@ func TestRetryPolicy_WaitsForPauseOrNext(t *testing.T) {
 // A job whose own time is over is discarded after its attempts.
 func TestPlugin_OwnTimeOverCountsAsAnAttempt(t *testing.T) {
 	for name, job := range jobtest.OwnTime() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := newDatabase(t)
+		inDatabase(t, name, func(t *testing.T, d *database) {
 			var runs atomic.Int64
 			c := d.start(t, &riverjobs.Plugin{Limiter: one(nil)}, func(ctx context.Context, _ *river.Job[call]) error {
 				runs.Add(1)

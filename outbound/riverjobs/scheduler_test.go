@@ -35,9 +35,7 @@ var once = &river.InsertOpts{MaxAttempts: 1, Metadata: []byte(`{"yours":1}`)}
 func TestPlugin_SnoozedJobKeepsItsReservation(t *testing.T) {
 	t.Parallel()
 	for name, inClient := range map[string]bool{"a Scheduler in the plugin": false, "a Scheduler in the job's client": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := newDatabase(t)
+		inDatabase(t, name, func(t *testing.T, d *database) {
 			api, l := new(outboundtest.API), d.scheduler(slow)
 			plugin, client := &riverjobs.Plugin{Limiter: one(l)}, &http.Client{Transport: api}
 			if inClient {
@@ -79,10 +77,8 @@ func TestPlugin_SnoozedJobKeepsItsReservation(t *testing.T) {
 func TestPlugin_ProcessesShareARate(t *testing.T) {
 	t.Parallel()
 	for name, atInsert := range map[string]bool{"booked when they run": false, "booked at insertion": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		inDatabase(t, name, func(t *testing.T, d *database) {
 			const n, rate = 60, 20
-			d := newDatabase(t)
 			var calls outboundtest.History
 			fleet := make([]*client, 2)
 			for i := range fleet {
@@ -118,9 +114,7 @@ func TestPlugin_EndOfAWaitFailsNoJob(t *testing.T) {
 			return err
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := newDatabase(t)
+		inDatabase(t, name, func(t *testing.T, d *database) {
 			l := jobs.New(d.bucket(slow), jobs.Config{HeadStart: 2 * time.Hour}) // jobs wait in their workers
 			c := d.start(t, &riverjobs.Plugin{Limiter: one(l)}, nothing, func(c *river.Config) {
 				if name == "a soft stop" {
@@ -167,9 +161,7 @@ func TestPlugin_UnavailableStoreFailsNoJob(t *testing.T) {
 func TestPlugin_RefusedCallRetriesAfterThePause(t *testing.T) {
 	t.Parallel()
 	for name, policy := range map[string]river.ClientRetryPolicy{"River's own": nil, "RetryPolicy": riverjobs.RetryPolicy(soon(time.Second))} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := newDatabase(t)
+		inDatabase(t, name, func(t *testing.T, d *database) {
 			c := d.start(t, &riverjobs.Plugin{Limiter: one(d.scheduler(outbound.PerSecond(100)))}, func(ctx context.Context, _ *river.Job[call]) error {
 				outbound.PermitFrom(ctx).Refused(time.Hour)
 				return errors.New("429")
