@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"sync/atomic"
@@ -174,9 +175,13 @@ func reachedBy(a api) int64 {
 	return a.(*frames).calls.Swap(0)
 }
 
-// What the API reports in headers, trailers and details holds the bucket as the same response of HTTP would.
+// What the API reports in headers, trailers and details holds and slows the bucket as the same response of HTTP would,
+// and no longer than MaxHold.
 func TestAnswer_MetadataIsReadAsHeaders(t *testing.T) {
-	retryInfo := &errdetails.RetryInfo{RetryDelay: durationpb.New(20 * time.Second)}
+	after := func(d time.Duration) []protoadapt.MessageV1 {
+		return []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: "RATE_LIMIT_EXCEEDED"}, &errdetails.RetryInfo{RetryDelay: durationpb.New(d)}}
+	}
+	quota := []protoadapt.MessageV1{&errdetails.QuotaFailure{}}
 	spent := []string{"x-ratelimit-limit", "200, 200;w=60", "x-ratelimit-remaining", "0", "x-ratelimit-reset", "40"}
 	custom := &profile.Profile{Fields: []profile.Field{{Header: "Errortype", Is: profile.IsCustom}}, Judge: func(r *profile.Response, s *profile.Signal) {
 		s.Throttled, s.Reason = r.Status == 503 && r.Get("Errortype") == "8", profile.Rate
@@ -186,25 +191,39 @@ func TestAnswer_MetadataIsReadAsHeaders(t *testing.T) {
 		metadata []string
 		details  []protoadapt.MessageV1
 		profile  *profile.Profile
+		maxHold  time.Duration
 		held     time.Duration
+		keeps    bool // the speed, although the bucket is held
 		text     string
 	}{
-		"success, nothing remains":    {code: codes.OK, metadata: spent, held: 40 * time.Second},
+		"refusal":                     {code: codes.ResourceExhausted, held: time.Second},
+		"refusal, RetryInfo":          {code: codes.ResourceExhausted, details: after(20 * time.Minute), held: 20 * time.Minute},
+		"refusal, too long":           {code: codes.ResourceExhausted, details: after(300 * time.Hour), held: 24 * time.Hour},
+		"refusal, overflow":           {code: codes.ResourceExhausted, details: after(math.MaxInt64), held: 24 * time.Hour},
+		"refusal, MaxHold":            {code: codes.ResourceExhausted, details: after(time.Hour), maxHold: time.Minute, held: time.Minute},
+		"refusal, negative":           {code: codes.ResourceExhausted, details: after(-time.Hour), held: time.Second},
+		"unavailable, RetryInfo":      {code: codes.Unavailable, details: after(20 * time.Minute), held: 20 * time.Minute, keeps: true},
+		"unavailable":                 {code: codes.Unavailable},
+		"deadline":                    {code: codes.DeadlineExceeded},
+		"cancelled":                   {code: codes.Canceled},
+		"internal":                    {code: codes.Internal},
+		"not found":                   {code: codes.NotFound},
+		"success, nothing remains":    {code: codes.OK, metadata: spent, held: 40 * time.Second, keeps: true},
 		"success":                     {code: codes.OK, metadata: []string{"retry-after", "20"}},
 		"refusal, nothing remains":    {code: codes.ResourceExhausted, metadata: spent, held: 40 * time.Second},
 		"refusal, Retry-After":        {code: codes.ResourceExhausted, metadata: append(spent, "retry-after", "20"), held: 20 * time.Second},
 		"refusal, pushback":           {code: codes.ResourceExhausted, metadata: []string{"grpc-retry-pushback-ms", "20000"}, held: 20 * time.Second},
 		"refusal, never again":        {code: codes.ResourceExhausted, metadata: []string{"grpc-retry-pushback-ms", "-1"}, held: time.Second},
-		"refusal, two times":          {code: codes.ResourceExhausted, metadata: []string{"retry-after", "5"}, details: []protoadapt.MessageV1{retryInfo}, held: 20 * time.Second},
+		"refusal, two times":          {code: codes.ResourceExhausted, metadata: []string{"retry-after", "5"}, details: after(20 * time.Second), held: 20 * time.Second},
 		"refusal, hostile":            {code: codes.ResourceExhausted, metadata: []string{"retry-after", "NaN", "grpc-retry-pushback-ms", "9999999999999999", "grpc-retry-pushback-ms", "-99"}, held: 24 * time.Hour},
-		"too large, and a time":       {code: codes.ResourceExhausted, text: "batch larger than max", details: []protoadapt.MessageV1{retryInfo}, held: 20 * time.Second},
+		"too large, and a time":       {code: codes.ResourceExhausted, text: "batch larger than max", details: after(20 * time.Second), held: 20 * time.Second},
 		"too large":                   {code: codes.ResourceExhausted, text: "received message larger than max (9 vs. 4)"},
-		"unavailable, Retry-After":    {code: codes.Unavailable, metadata: []string{"retry-after", "20"}, held: 20 * time.Second},
-		"unavailable, pushback":       {code: codes.Unavailable, metadata: []string{"grpc-retry-pushback-ms", "20000"}, held: 20 * time.Second},
-		"unavailable, QuotaFailure":   {code: codes.Unavailable, details: []protoadapt.MessageV1{&errdetails.QuotaFailure{}}, held: time.Second},
-		"unavailable, and a time":     {code: codes.Unavailable, details: []protoadapt.MessageV1{&errdetails.QuotaFailure{}, retryInfo}, held: 20 * time.Second},
-		"a transaction's own time":    {code: codes.Aborted, details: []protoadapt.MessageV1{retryInfo}},
-		"a quota of another kind":     {code: codes.FailedPrecondition, details: []protoadapt.MessageV1{&errdetails.QuotaFailure{}}},
+		"unavailable, Retry-After":    {code: codes.Unavailable, metadata: []string{"retry-after", "20"}, held: 20 * time.Second, keeps: true},
+		"unavailable, pushback":       {code: codes.Unavailable, metadata: []string{"grpc-retry-pushback-ms", "20000"}, held: 20 * time.Second, keeps: true},
+		"unavailable, QuotaFailure":   {code: codes.Unavailable, details: quota, held: time.Second},
+		"unavailable, and a time":     {code: codes.Unavailable, details: append(after(20*time.Second), quota...), held: 20 * time.Second},
+		"a transaction's own time":    {code: codes.Aborted, details: after(20 * time.Second)},
+		"a quota of another kind":     {code: codes.FailedPrecondition, details: quota},
 		"a code without a meaning":    {code: 99},
 		"an API's own word":           {code: codes.Unknown, metadata: []string{"errortype", "8", "retry-after", "20"}, profile: custom, held: 20 * time.Second},
 		"an API's word, of no limits": {code: codes.Unknown, metadata: []string{"errortype", "9"}, profile: custom},
@@ -212,8 +231,11 @@ func TestAnswer_MetadataIsReadAsHeaders(t *testing.T) {
 		for _, in := range []string{"headers", "trailers"} {
 			for kind, call := range calls {
 				bubble(t, fmt.Sprint(name, ", ", in, ", ", kind), func(t *testing.T) {
-					b := bucket(outbound.PerSecond(50))
-					c := dialed(t, server(func(s grpc.ServerStream, _ int64) error {
+					b, sent := bucket(outbound.Limit{Capacity: 9, LeakRate: 50}, outbound.InFlight(1)), int64(0)
+					c := dialed(t, server(func(s grpc.ServerStream, n int64) error {
+						if sent = n; n == 1 { // a refusal after a success slows the bucket
+							return nil
+						}
 						if in == "headers" {
 							require.NoError(t, s.SendHeader(metadata.Pairs(test.metadata...)))
 						} else {
@@ -224,11 +246,18 @@ func TestAnswer_MetadataIsReadAsHeaders(t *testing.T) {
 							return nil // of a success
 						}
 						return with.Err()
-					}), &pace.Pacer{Limiter: b, Profile: test.profile})
+					}), &pace.Pacer{Limiter: b, Profile: test.profile, MaxHold: test.maxHold})
+					require.NoError(t, call(t.Context(), c))
 					err := call(t.Context(), c)
 					require.Equal(t, test.code, status.Code(err))
-					state := statesOf(t, b)[0]
-					require.InDelta(t, test.held, state.HeldFor, float64(10*time.Millisecond))
+					states := statesOf(t, b)
+					require.InDelta(t, test.held, states[0].HeldFor, float64(10*time.Millisecond))
+					require.Equal(t, test.held > 0 && !test.keeps, states[0].Speed < 1)
+					require.Zero(t, states[1].Level, "calls in flight")
+					if test.held > 0 {
+						require.ErrorIs(t, call(t.Context(), c), outbound.ErrThrottled)
+						require.EqualValues(t, 2, sent)
+					}
 				})
 			}
 		}

@@ -3,7 +3,6 @@ package grpc_test
 import (
 	"context"
 	"io"
-	"math"
 	"net"
 	"slices"
 	"sync/atomic"
@@ -18,7 +17,6 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	pace "github.com/dripfeed/dripfeed/outbound/grpc"
@@ -200,56 +198,6 @@ func TestPacer_RefusalHasTheStatusOfItsCause(t *testing.T) {
 					require.ErrorAs(t, err, &full)
 					require.Greater(t, full.RetryAfter, 50*time.Minute)
 					require.Equal(t, full.RetryAfter, s.Details()[0].(*errdetails.RetryInfo).GetRetryDelay().AsDuration())
-				}
-			})
-		}
-	}
-}
-
-// The end of a call holds and slows the bucket as far as the API asks for it, and no longer than MaxHold.
-func TestPacer_EndAdjustsTheBucket(t *testing.T) {
-	const none = time.Duration(math.MinInt64) // no RetryInfo
-	for name, test := range map[string]struct {
-		code    codes.Code
-		after   time.Duration
-		maxHold time.Duration
-		hold    time.Duration
-		slower  bool
-	}{
-		"refusal":                    {codes.ResourceExhausted, 20 * time.Minute, 0, 20 * time.Minute, true},
-		"refusal, too long":          {codes.ResourceExhausted, 300 * time.Hour, 0, 24 * time.Hour, true},
-		"refusal, overflow":          {codes.ResourceExhausted, math.MaxInt64, 0, 24 * time.Hour, true},
-		"refusal, MaxHold":           {codes.ResourceExhausted, time.Hour, time.Minute, time.Minute, true},
-		"refusal, negative":          {codes.ResourceExhausted, -time.Hour, 0, time.Second, true},
-		"refusal without RetryInfo":  {codes.ResourceExhausted, none, 0, time.Second, true},
-		"unavailable with RetryInfo": {codes.Unavailable, 20 * time.Minute, 0, 20 * time.Minute, false},
-		"unavailable":                {codes.Unavailable, none, 0, 0, false},
-		"deadline":                   {codes.DeadlineExceeded, none, 0, 0, false},
-		"cancelled":                  {codes.Canceled, none, 0, 0, false},
-		"internal":                   {codes.Internal, none, 0, 0, false},
-		"not found":                  {codes.NotFound, none, 0, 0, false},
-	} {
-		for kind, call := range calls {
-			t.Run(name+", "+kind, func(t *testing.T) {
-				h, b := &health{}, bucket(outbound.PerSecond(1e6), outbound.InFlight(1))
-				c := dialed(t, h, &pace.Pacer{Limiter: b, MaxHold: test.maxHold})
-				require.NoError(t, call(t.Context(), c)) // a refusal after a success slows the bucket
-				end := status.New(test.code, "no")
-				if test.after != none {
-					var err error
-					end, err = end.WithDetails(&errdetails.ErrorInfo{Reason: "RATE_LIMIT_EXCEEDED"}, &errdetails.RetryInfo{RetryDelay: durationpb.New(test.after)})
-					require.NoError(t, err)
-				}
-				h.end.Store(end.Err())
-				require.Equal(t, test.code, status.Code(call(t.Context(), c)))
-				states := statesOf(t, b)
-				require.LessOrEqual(t, states[0].HeldFor, test.hold)
-				require.Equal(t, test.slower, states[0].Speed < 1)
-				require.Zero(t, states[1].Level, "calls in flight")
-				if test.hold > time.Second {
-					require.Greater(t, states[0].HeldFor, test.hold/2)
-					require.ErrorIs(t, call(t.Context(), c), outbound.ErrThrottled)
-					require.EqualValues(t, 2, h.calls.Load())
 				}
 			})
 		}
