@@ -48,9 +48,7 @@ func TestAdopt_FollowsTheAPI(t *testing.T) {
 				if c.operator != (outbound.Limit{}) {
 					limits := slices.Clone(b.Limits())
 					limits[0] = c.operator
-					if err := b.SetLimits(t.Context(), limits...); err != nil {
-						t.Fatal(err)
-					}
+					check(t, b.SetLimits(t.Context(), limits...))
 				}
 				for _, policies = range c.reported {
 					trip(t, rt)

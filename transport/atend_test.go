@@ -56,9 +56,7 @@ func TestAtEnd_KeepsTheTailOnly(t *testing.T) {
 	resp := &http.Response{StatusCode: 200, Body: io.NopCloser(io.LimitReader(endless{}, 10<<20))}
 	n := 0
 	transport.AtEnd(resp, 100, func(tail []byte) { n = cap(tail) })
-	if _, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, resp.Body, make([]byte, 1<<20)); err != nil {
-		t.Fatal(err)
-	}
+	must(io.CopyBuffer(struct{ io.Writer }{io.Discard}, resp.Body, make([]byte, 1<<20)))
 	if n == 0 || n > 1024 {
 		t.Errorf("keeps %d bytes for a tail of 100", n)
 	}
@@ -136,15 +134,11 @@ func TestAtEnd_CallsAfterDecodedJSON(t *testing.T) {
 			for range 20 {
 				resp := must(client.Get(s.URL))
 				var value any
-				if err := json.NewDecoder(resp.Body).Decode(&value); err != nil {
-					t.Fatal(err)
-				}
+				check(t, json.NewDecoder(resp.Body).Decode(&value))
 				if c.apart {
 					decoded <- struct{}{}
 				}
-				if err := resp.Body.Close(); err != nil {
-					t.Error(err)
-				}
+				check(t, resp.Body.Close())
 			}
 			if want := strings.Repeat(text, 20); strings.Join(tails, "") != want {
 				t.Errorf("called for %d ends of 20: %q", len(tails), tails)

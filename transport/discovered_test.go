@@ -127,9 +127,7 @@ func TestDiscovered_EachBucketHasALimiter(t *testing.T) {
 	t.Run("A call that has ended can be settled, and is charged to no further name", func(t *testing.T) {
 		_, rt, made := discover(slow, answer(200, nil, "X-Bucket", "ab"))
 		ctx, permit := transport.WithCost(t.Context(), outbound.Cost{1})
-		if _, err := getURL(ctx, rt, "https://api.test/a"); err != nil {
-			t.Fatal(err)
-		}
+		must(getURL(ctx, rt, "https://api.test/a"))
 		permit.Settle(outbound.Cost{5})
 		wantCharged(t, made["api.test a"], 5)
 		if permit.Hold(time.Second); made["api.test=ab"] != nil {

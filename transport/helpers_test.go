@@ -64,6 +64,24 @@ func must[T any](v T, err error) T {
 	return v
 }
 
+// check fails the test if there is an error.
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// between is a round tripper of the program's own around a transport or a pool.
+type between struct {
+	inside http.RoundTripper
+	send   func(inside http.RoundTripper, req *http.Request) (*http.Response, error)
+}
+
+func (b between) Unwrap() http.RoundTripper { return b.inside }
+
+func (b between) RoundTrip(req *http.Request) (*http.Response, error) { return b.send(b.inside, req) }
+
 // ignore is an OnResponse that does nothing. With it the transport follows the call to its body's end.
 func ignore(*http.Response, *outbound.Permit) {}
 

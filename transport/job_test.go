@@ -192,9 +192,7 @@ func TestJobPermit_PaysForTheFirstRequestOnly(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := bucket(slow)
-			if err := outbound.Do(t.Context(), b, outbound.Cost{1}, func(ctx context.Context) error { return c.job(ctx, b) }); err != nil {
-				t.Fatal(err)
-			}
+			check(t, outbound.Do(t.Context(), b, outbound.Cost{1}, func(ctx context.Context) error { return c.job(ctx, b) }))
 			wantCharged(t, b, c.want)
 		})
 	}
@@ -211,9 +209,7 @@ func TestJobPermit_EndsWithTheJob(t *testing.T) {
 		t.Errorf("a request after its job, during another call in flight: %v, want ErrThrottled", err)
 	}
 	permit.Done()
-	if err := get(left, rt); err != nil {
-		t.Error(err)
-	}
+	check(t, get(left, rt))
 	wantCharged(t, b, 3)
 }
 
@@ -237,9 +233,7 @@ func TestJobPermit_SettlesUpToTheRequestsCost(t *testing.T) {
 						return answer(200, nil)(req)
 					}),
 				}
-				if err := outbound.Do(t.Context(), l, outbound.Cost{3, 100}, func(ctx context.Context) error { return get(ctx, rt) }); err != nil {
-					t.Fatal(err)
-				}
+				check(t, outbound.Do(t.Context(), l, outbound.Cost{3, 100}, func(ctx context.Context) error { return get(ctx, rt) }))
 				if used == (outbound.Cost{}) {
 					used = outbound.Cost{3, 500}
 				}

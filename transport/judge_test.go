@@ -15,13 +15,25 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// unwrapped is a round tripper of the program's own in between.
-type unwrapped struct{ http.RoundTripper }
+// clones sends a copy of a request.
+func clones(inside http.RoundTripper, req *http.Request) (*http.Response, error) {
+	return inside.RoundTrip(req.Clone(req.Context()))
+}
 
-func (u unwrapped) Unwrap() http.RoundTripper { return u.RoundTripper }
+// twice sends a request twice, as a client that retries.
+func twice(inside http.RoundTripper, req *http.Request) (*http.Response, error) {
+	if resp, err := inside.RoundTrip(req); err == nil {
+		resp.Body.Close()
+	}
+	return inside.RoundTrip(req)
+}
 
-func (u unwrapped) RoundTrip(req *http.Request) (*http.Response, error) {
-	return u.RoundTripper.RoundTrip(req.Clone(req.Context()))
+// rescued turns a panic inside into an error.
+func rescued(inside http.RoundTripper, req *http.Request) (resp *http.Response, err error) {
+	if v := panics(func() { resp, err = inside.RoundTrip(req) }); v != nil {
+		err = v.(error)
+	}
+	return resp, err
 }
 
 // A response is judged by the outermost transport that has a limiter for it, and Judge changes that.
@@ -44,7 +56,7 @@ func TestNested_OneJudges(t *testing.T) {
 		"nested":                     {T{}, T{}, direct, "outer"},
 		"with OnResponse":            {T{OnResponse: ignore}, T{OnResponse: ignore}, direct, "outer"},
 		"with a Timeout":             {T{Timeout: time.Hour}, T{Timeout: time.Hour}, direct, "outer"},
-		"one that unwraps":           {T{}, T{}, func(rt http.RoundTripper) http.RoundTripper { return unwrapped{rt} }, "outer"},
+		"one that unwraps":           {T{}, T{}, func(rt http.RoundTripper) http.RoundTripper { return between{rt, clones} }, "outer"},
 		"one that hides":             {T{}, T{}, hidden, "outer inner"},
 		"one that hides, never":      {T{}, T{Judge: transport.JudgeNever}, hidden, "outer"},
 		"inner always":               {T{}, T{Judge: transport.JudgeAlways}, direct, "outer inner"},
@@ -127,9 +139,7 @@ func TestNested_TheOtherSettles(t *testing.T) {
 		},
 	}
 	for range 3 {
-		if err := get(t.Context(), rt); err != nil {
-			t.Fatal(err)
-		}
+		check(t, get(t.Context(), rt))
 	}
 	wantCharged(t, b, 15)
 }
@@ -154,37 +164,13 @@ func TestNested_RedirectToAnotherHost(t *testing.T) {
 	}
 }
 
-// again sends a request twice, as a client that retries, and has a transport inside.
-type again struct{ inside http.RoundTripper }
-
-func (a again) Unwrap() http.RoundTripper { return a.inside }
-
-func (a again) RoundTrip(req *http.Request) (*http.Response, error) {
-	if resp, err := a.inside.RoundTrip(req); err == nil {
-		resp.Body.Close()
-	}
-	return a.inside.RoundTrip(req)
-}
-
-// rescued turns a panic inside into an error.
-type rescued struct{ http.RoundTripper }
-
-func (r rescued) Unwrap() http.RoundTripper { return r.RoundTripper }
-
-func (r rescued) RoundTrip(req *http.Request) (resp *http.Response, err error) {
-	if v := panics(func() { resp, err = r.RoundTripper.RoundTrip(req) }); v != nil {
-		err = v.(error)
-	}
-	return resp, err
-}
-
 // If a limiter inside refuses a request, nothing was sent, and the permits around it return their
 // cost. If the API may have seen the request, they stay charged.
 func TestNested_RefusalInsideReturnsPermitsAround(t *testing.T) {
 	calls := func(n float64) *outbound.Bucket {
 		return bucket(outbound.Limit{Capacity: n, LeakRate: 1e-6}, outbound.InFlight(1))
 	}
-	retried := func(inner http.RoundTripper) http.RoundTripper { return again{inner} }
+	retried := func(inner http.RoundTripper) http.RoundTripper { return between{inner, twice} }
 	pool := func(inner http.RoundTripper) http.RoundTripper {
 		return &transport.Pool{Members: []*transport.Transport{{Base: inner}, {Base: inner}}}
 	}
@@ -210,10 +196,10 @@ func TestNested_RefusalInsideReturnsPermitsAround(t *testing.T) {
 		}},
 		{name: "sent by a pool", free: 1, answer: broken, charged: 1, inside: pool},
 		{name: "a pool panics", free: 1, answer: crashed, charged: 1, inside: func(inner http.RoundTripper) http.RoundTripper {
-			return rescued{pool(inner)}
+			return between{pool(inner), rescued}
 		}},
 		{name: "a pool whose member was sent and then refused", free: 1, charged: 1, inside: func(inner http.RoundTripper) http.RoundTripper {
-			return &transport.Pool{Members: []*transport.Transport{{Base: again{inner}}, {Base: inner}}}
+			return &transport.Pool{Members: []*transport.Transport{{Base: between{inner, twice}}, {Base: inner}}}
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -338,9 +324,7 @@ func TestRedirect_HostHoldsNoOther(t *testing.T) {
 				if rt.Limiter = hosts["api.test"]; c.byHost {
 					rt.For = transport.ByHost(func(host string) outbound.Limiter { return hosts[host] })
 				}
-				if err := fetch(t, rt, api+"/"); err != nil {
-					t.Fatal(err)
-				}
+				check(t, fetch(t, rt, api+"/"))
 				s := stateOf(t, hosts["api.test"])
 				if held := s.HeldFor > 0; held != c.held || signals != len(c.hops)+1 {
 					t.Errorf("%s (followed: %v): held for %v, %d signals", name, followed, s.HeldFor, signals)

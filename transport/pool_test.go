@@ -83,9 +83,7 @@ func sent(t *testing.T, rt http.RoundTripper, n int) []time.Duration {
 	start := time.Now()
 	for i := range n {
 		wg.Go(func() {
-			if err := fetch(t, rt, "http://api.test/"); err != nil {
-				t.Error(err)
-			}
+			check(t, fetch(t, rt, "http://api.test/"))
 			all[i] = time.Since(start)
 		})
 	}
@@ -195,10 +193,11 @@ func TestPool_ChoosesTheMember(t *testing.T) {
 			return answer(200, http.NoBody)(req)
 		}), nil)
 		inner := outbound.Must(outbound.NewBucket("inner", outbound.Per(1, time.Hour)))
-		if _, err := inner.Acquire(t.Context(), outbound.Cost{1}); err != nil {
-			t.Fatal(err)
-		}
-		members[0].Base = reads{&transport.Transport{Limiter: inner, Base: members[0].Base}}
+		must(inner.Acquire(t.Context(), outbound.Cost{1}))
+		members[0].Base = between{&transport.Transport{Limiter: inner, Base: members[0].Base}, func(inside http.RoundTripper, req *http.Request) (*http.Response, error) {
+			_, _ = req.Body.Read(make([]byte, 3)) // as one that signs requests does
+			return inside.RoundTrip(req)
+		}}
 		for _, again := range []bool{true, false} {
 			pool := &transport.Pool{Members: members}
 			var body io.Reader = strings.NewReader("all of it")
@@ -252,9 +251,7 @@ func TestPool_WaitersOfAHeldMemberMove(t *testing.T) {
 				members, buckets := keys(5, api, s)
 				if p == 0 {
 					time.AfterFunc(500*time.Millisecond, func() {
-						if err := buckets[2].Hold(context.Background(), time.Minute); err != nil {
-							t.Error(err)
-						}
+						check(t, buckets[2].Hold(context.Background(), time.Minute))
 					})
 				}
 				go func() { answered <- sent(t, &transport.Pool{Members: members}, 300/processes) }()
@@ -360,12 +357,3 @@ func TestPool_NoMemberSends(t *testing.T) {
 	})
 }
 
-// reads reads some of a body before it hands the request on, as one that signs requests does.
-type reads struct{ *transport.Transport }
-
-func (r reads) Unwrap() http.RoundTripper { return r.Transport }
-
-func (r reads) RoundTrip(req *http.Request) (*http.Response, error) {
-	_, _ = req.Body.Read(make([]byte, 3))
-	return r.Transport.RoundTrip(req)
-}

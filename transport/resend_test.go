@@ -76,9 +76,7 @@ func TestResend_IsPaid(t *testing.T) {
 			b := bucket(slow)
 			rt := &transport.Transport{Base: base, Limiter: b}
 			url := "http://" + server.Addr().String()
-			if err := together(idle, func() error { return fetch(t, rt, url) }); err != nil {
-				t.Fatal(err)
-			}
+			check(t, together(idle, func() error { return fetch(t, rt, url) }))
 			if !up {
 				server.Close()
 			}
@@ -97,18 +95,13 @@ func TestResend_IsPaid(t *testing.T) {
 	}
 }
 
-// pooled is a Base that keeps connections, as an http.Transport does.
-type pooled struct{ roundTripper }
-
-func (pooled) CloseIdleConnections() {}
-
 // A Base that sends a request again without a bound, as net/http does after each GOAWAY that leaves
 // the request out, does so at the limiter's pace, and with one call in flight.
 func TestResend_WaitsForTheLimiter(t *testing.T) {
 	for _, queued := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			sent := 0
-			base := pooled{func(req *http.Request) (*http.Response, error) {
+			base := &idle{roundTripper: func(req *http.Request) (*http.Response, error) {
 				for trace := httptrace.ContextClientTrace(req.Context()); req.Context().Err() == nil; sent++ {
 					trace.GetConn("h:80")
 					trace.WroteHeaders()
@@ -151,7 +144,7 @@ func TestResend_ExceedsNoInFlight(t *testing.T) {
 				}
 				return b.Acquire(ctx, cost)
 			})
-			base := pooled{func(req *http.Request) (*http.Response, error) {
+			base := &idle{roundTripper: func(req *http.Request) (*http.Response, error) {
 				trace := httptrace.ContextClientTrace(req.Context())
 				trace.GetConn("h:443")
 				trace.WroteHeaders()
@@ -165,9 +158,7 @@ func TestResend_ExceedsNoInFlight(t *testing.T) {
 				}
 				return &http.Response{StatusCode: 204, Body: http.NoBody, Request: req}, nil
 			}}
-			if err := fetch(t, &transport.Transport{Base: base, Limiter: limiter}, "http://h/"); err != nil {
-				t.Error(err)
-			}
+			check(t, fetch(t, &transport.Transport{Base: base, Limiter: limiter}, "http://h/"))
 			if _, err := b.Acquire(t.Context(), outbound.Cost{outbound.Free}); err != nil {
 				t.Errorf("after the request: %v", err)
 			}
@@ -217,7 +208,7 @@ func TestResend_AsksNestedLimitersInOrder(t *testing.T) {
 		})
 	}
 	sends := func(n int) http.RoundTripper {
-		return pooled{func(req *http.Request) (*http.Response, error) {
+		return &idle{roundTripper: func(req *http.Request) (*http.Response, error) {
 			trace := httptrace.ContextClientTrace(req.Context())
 			for range n {
 				trace.GetConn("h:80")
@@ -227,7 +218,7 @@ func TestResend_AsksNestedLimitersInOrder(t *testing.T) {
 		}}
 	}
 	twice := func(inner http.RoundTripper) http.RoundTripper {
-		return pooled{func(req *http.Request) (*http.Response, error) {
+		return &idle{roundTripper: func(req *http.Request) (*http.Response, error) {
 			if _, err := inner.RoundTrip(req); err != nil {
 				return nil, err
 			}
@@ -250,9 +241,7 @@ func TestResend_AsksNestedLimitersInOrder(t *testing.T) {
 			costs++
 			return outbound.Cost{1}
 		}}
-		if err := fetch(t, rt, "http://h/"); err != nil {
-			t.Fatal(err)
-		}
+		check(t, fetch(t, rt, "http://h/"))
 		if got := strings.Join(log, ", "); got != c.want || costs != 2 {
 			t.Errorf("%s: got %s, want %s; %d costs", name, got, c.want, costs)
 		}

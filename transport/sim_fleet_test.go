@@ -360,9 +360,7 @@ func TestFleet_AsksRefusingAPIOncePerMaxHold(t *testing.T) {
 					time.Sleep(storm)
 					refuses.Store(false)
 					if c.resume {
-						if err := b.Resume(t.Context()); err != nil {
-							t.Error(err)
-						}
+						check(t, b.Resume(t.Context()))
 					}
 					for _, full := back(); full == after && since(time.Now()) < after; _, full = back() {
 						time.Sleep(10 * time.Second)

@@ -341,9 +341,7 @@ func (c cold) run(t *testing.T, bursts, calls int, limiter func(outbound.Limit) 
 		rt := &transport.Transport{Base: base, Limiter: limiter(outbound.Window(c.n, c.window))}
 		for range bursts {
 			begin := time.Now()
-			if err := together(calls, func() error { _, err := getURL(t.Context(), rt, "https://api"); return err }); err != nil {
-				t.Fatal(err)
-			}
+			check(t, together(calls, func() error { _, err := getURL(t.Context(), rt, "https://api"); return err }))
 			longest = max(longest, time.Since(begin))
 			base.CloseIdleConnections()
 			time.Sleep(time.Minute)

@@ -85,9 +85,7 @@ func TestTransport_ClosesBodyOfUnsentRequest(t *testing.T) {
 		soon, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
 		used, api := bucket(outbound.PerHour(1)), bucket(outbound.PerSecond(1))
-		if _, err := used.Acquire(t.Context(), outbound.Cost{1}); err != nil {
-			t.Fatal(err)
-		}
+		must(used.Acquire(t.Context(), outbound.Cost{1}))
 		var none *outbound.Bucket
 		closed := errors.New("closed")
 		costs := func(n float64) func(*http.Request) outbound.Cost {
@@ -156,9 +154,7 @@ func TestTransport_DoesNotChangeTheRequest(t *testing.T) {
 			return answer(200, nil)(got)
 		}),
 	}
-	if _, err := rt.RoundTrip(req); err != nil {
-		t.Fatal(err)
-	}
+	must(rt.RoundTrip(req))
 	if req.URL != before.URL || req.Method != before.Method || req.Host != before.Host || !maps.EqualFunc(header, req.Header, func(a, b []string) bool { return fmt.Sprint(a) == fmt.Sprint(b) }) {
 		t.Error("the request was changed")
 	}
@@ -254,6 +250,7 @@ func TestTransport_PanicEndsTheCall(t *testing.T) {
 	}
 }
 
+// idle is a Base that keeps connections, as an http.Transport does.
 type idle struct {
 	roundTripper
 	closed int
@@ -285,9 +282,7 @@ func TestTransport_ReusesConnections(t *testing.T) {
 	t.Cleanup(s.Close)
 	for _, l := range []outbound.Limiter{bucket(slow), slots(1)} {
 		for range 20 {
-			if err := fetch(t, &transport.Transport{Base: s.Client().Transport, Limiter: l}, s.URL); err != nil {
-				t.Fatal(err)
-			}
+			check(t, fetch(t, &transport.Transport{Base: s.Client().Transport, Limiter: l}, s.URL))
 		}
 	}
 	if n := opened.Load(); n > 10 {
