@@ -77,10 +77,7 @@ func TestInstrument_FailingProviderIsAnError(t *testing.T) {
 			t.Errorf("with %d instruments: %v", n, err)
 		}
 	}
-	stop, err := Instrument(&b, Config{MeterProvider: &failing{left: 100}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	stop := must(Instrument(&b, Config{MeterProvider: &failing{left: 100}}))
 	for range 2 {
 		if err := stop(); err == nil || err.Error() != "unregistered 1 times" {
 			t.Error(err)
@@ -113,10 +110,7 @@ func TestInstrument_StopEndsIt(t *testing.T) {
 
 // The table in the package's documentation has each instrument, as it is.
 func TestInstrument_DocHasEachInstrument(t *testing.T) {
-	doc, err := os.ReadFile("doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := must(os.ReadFile("doc.go"))
 	line := regexp.MustCompile(`(?m)^//\t(dripfeed\.[a-z_.]+) +(counter|gauge|histogram)  +(\S+)  `)
 	var got, want []string
 	for _, m := range line.FindAllStringSubmatch(string(doc), -1) {
@@ -150,10 +144,7 @@ var globals = sync.OnceValue(func() *sdk {
 // The global providers may be set after Instrument.
 func TestInstrument_GlobalProvidersMayComeLater(t *testing.T) {
 	var b watch.Board
-	stop, err := Instrument(&b, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	stop := must(Instrument(&b, Config{}))
 	s := globals()
 	before := len(s.spans.Ended())
 	ctx, _ := api.Tracer("").Start(bg, "caller")
@@ -201,10 +192,7 @@ func TestInstrument_IsSafeForConcurrentUse(t *testing.T) {
 
 // Users of this package get the API of OpenTelemetry, and no SDK or exporter.
 func TestDeps_AreTheAPIOnly(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must(exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output())
 	if !slices.Contains(strings.Fields(string(out)), "go.opentelemetry.io/otel/metric") {
 		t.Error("the API is not listed, so nothing was checked")
 	}

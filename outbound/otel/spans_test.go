@@ -137,14 +137,8 @@ func TestTransport_OtelhttpInsideCountsNoWait(t *testing.T) {
 		}}
 		ctx, _ := s.TracerProvider.Tracer("").Start(bg, "caller")
 		for range 3 {
-			request, err := http.NewRequestWithContext(ctx, "GET", "https://api.example.com/secret", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			response, err := client.Do(request)
-			if err != nil {
-				t.Fatal(err)
-			}
+			request := must(http.NewRequestWithContext(ctx, "GET", "https://api.example.com/secret", nil))
+			response := must(client.Do(request))
 			_ = response.Body.Close()
 		}
 		if w := s.durations(t, "dripfeed.call.wait_time"); w.Count != 3 || w.Sum < 0.19 || w.Sum > 0.21 {

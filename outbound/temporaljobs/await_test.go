@@ -172,10 +172,7 @@ func TestAwait_InvalidHeader(t *testing.T) {
 // has recorded of one. A change that breaks it breaks the workflows of users, and needs a GetVersion in Await.
 func TestAwait_ReplaysARunningWorkflow(t *testing.T) {
 	w := newWorld(t, "")
-	replayer, err := worker.NewWorkflowReplayerWithOptions(worker.WorkflowReplayerOptions{Interceptors: w.options().Interceptors})
-	if err != nil {
-		t.Fatal(err)
-	}
+	replayer := must(worker.NewWorkflowReplayerWithOptions(worker.WorkflowReplayerOptions{Interceptors: w.options().Interceptors}))
 	replayer.RegisterWorkflowWithOptions(order{Await: true}.workflow, workflow.RegisterOptions{Name: "Order"})
 	if err := replayer.ReplayWorkflowHistoryFromJSONFile(&w.log, "testdata/await.json"); err != nil || len(w.booked) != 0 {
 		t.Errorf("%v, booked %v", err, w.booked)

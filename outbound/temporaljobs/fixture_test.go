@@ -26,6 +26,14 @@ import (
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
+// must returns v. An error, which no test expects, ends the tests with a panic that says it.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 // order is what the workflow does: it executes activities of the name "Call".
 type order struct {
 	Activities              int // side by side; if 0, one

@@ -83,10 +83,7 @@ func (m way) measure(t *testing.T) []float64 {
 	if m.limiter == nil {
 		options.TaskQueueActivitiesPerSecond = rate
 	}
-	c, err := w.dial()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(w.dial())
 	defer c.Close()
 	name := queueName()
 	work, err := w.start(c, name, order{Activities: each, Await: m.await, Start: 30 * time.Second, Interval: time.Second}, options)
@@ -119,10 +116,7 @@ func (m way) measure(t *testing.T) []float64 {
 		if err := r.Get(t.Context(), nil); err != nil {
 			t.Error(err)
 		}
-		d, err := c.DescribeWorkflowExecution(t.Context(), r.GetID(), "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := must(c.DescribeWorkflowExecution(t.Context(), r.GetID(), ""))
 		events += d.GetWorkflowExecutionInfo().GetHistoryLength()
 	}
 	close(ended)
