@@ -356,4 +356,3 @@ func TestPool_NoMemberSends(t *testing.T) {
 		<-done
 	})
 }
-

@@ -163,63 +163,50 @@ func TestTransport_DoesNotChangeTheRequest(t *testing.T) {
 	}
 }
 
-// A request that was tried stays charged: a dial is a call to the host, too.
-func TestTransport_ChargesFailedRequest(t *testing.T) {
-	for _, failed := range []error{
-		&net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)},
-		io.ErrUnexpectedEOF,
-		&outbound.ThrottledError{}, // of a limiter that the transport cannot see
+// What Base returns is judged and passed on, also a response without headers and body, as a fake returns it. A request that
+// was tried stays charged: a dial is a call to the host, too. A Base that returns both a response and an error, or neither,
+// is held to its contract.
+func TestTransport_PassesOnWhatBaseReturns(t *testing.T) {
+	body := newBody("x")
+	for name, c := range map[string]struct {
+		resp *http.Response
+		err  error
+		want string // what is recorded between the two ends
+	}{
+		"no connection":           {nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}, "none, "},
+		"a broken connection":     {nil, io.ErrUnexpectedEOF, "none, "},
+		"a limiter out of sight":  {nil, &outbound.ThrottledError{}, "none, "},
+		"a response and an error": {&http.Response{Body: body}, io.ErrUnexpectedEOF, "none, "},
+		"neither":                 {nil, nil, "none, "},
+		"bare":                    {&http.Response{}, nil, ""},
+		"bare 200":                {&http.Response{StatusCode: 200}, nil, ""},
+		"bare 429":                {&http.Response{StatusCode: 429}, nil, "refused 0s, "},
+		"bare 503":                {&http.Response{StatusCode: 503}, nil, "none, "},
 	} {
-		b, r := bucket(slow), new(recorder)
-		for _, l := range []outbound.Limiter{b, r} {
-			rt := &transport.Transport{Limiter: l, Base: failing(failed)}
-			if resp, err := rt.RoundTrip(newRequest(t, nil)); err != failed || resp != nil {
-				t.Errorf("%v, %v; want %v", resp, err, failed)
+		for _, timeout := range []time.Duration{0, time.Hour} {
+			b, r := bucket(slow), new(recorder)
+			for _, l := range []outbound.Limiter{b, r} {
+				rt := &transport.Transport{Limiter: l, Timeout: timeout, Base: roundTripper(func(*http.Request) (*http.Response, error) { return c.resp, c.err })}
+				resp, err := rt.RoundTrip(newRequest(t, nil))
+				if name == "neither" && err != nil {
+					err = nil // it is the transport's own
+				} else if name == "neither" {
+					t.Error("nothing came back as a success")
+				}
+				if err != c.err || c.err == nil && resp != c.resp || c.err != nil && resp != nil {
+					t.Errorf("%s: came back as %v, %v", name, resp, err)
+				}
+			}
+			if c.err != nil {
+				wantCharged(t, b, 1)
+			}
+			if got := r.take(); got != "acquire 1, "+c.want+"done" {
+				t.Errorf("%s: recorded %q", name, got)
 			}
 		}
-		wantCharged(t, b, 1)
-		if got := r.take(); got != "acquire 1, none, done" {
-			t.Errorf("%v: recorded %q", failed, got)
-		}
 	}
-}
-
-// A Base that returns both a response and an error, or neither, is held to its contract.
-func TestTransport_HoldsBaseToItsContract(t *testing.T) {
-	for _, timeout := range []time.Duration{0, time.Hour} {
-		body, r := newBody("x"), new(recorder)
-		both := &transport.Transport{Limiter: r, Timeout: timeout, Base: roundTripper(func(*http.Request) (*http.Response, error) {
-			return &http.Response{Body: body}, io.ErrUnexpectedEOF
-		})}
-		if resp, err := both.RoundTrip(newRequest(t, nil)); resp != nil || err != io.ErrUnexpectedEOF {
-			t.Errorf("a response and an error came back as %v, %v", resp, err)
-		}
-		if body.closed.Load() != 1 {
-			t.Error("the body of a response with an error is open")
-		}
-		none := &transport.Transport{Limiter: r, Timeout: timeout, Base: failing(nil)}
-		if resp, err := none.RoundTrip(newRequest(t, nil)); resp != nil || err == nil {
-			t.Errorf("nothing came back as %v, %v", resp, err)
-		}
-		if got := r.take(); got != "acquire 1, none, done, acquire 1, none, done" {
-			t.Errorf("recorded %q", got)
-		}
-	}
-}
-
-// A response without headers and body, as a fake returns it, is judged and passed on.
-func TestTransport_PassesOnBareResponse(t *testing.T) {
-	for status, want := range map[int]string{
-		0: "acquire 1, done", 200: "acquire 1, done", 429: "acquire 1, refused 0s, done", 503: "acquire 1, none, done",
-	} {
-		r, bare := new(recorder), &http.Response{StatusCode: status}
-		rt := &transport.Transport{Limiter: r, Base: roundTripper(func(*http.Request) (*http.Response, error) { return bare, nil })}
-		if resp := open(t, t.Context(), rt); resp != bare {
-			t.Errorf("%d: %v", status, resp)
-		}
-		if got := r.take(); got != want {
-			t.Errorf("%d: recorded %q, want %q", status, got, want)
-		}
+	if n := body.closed.Load(); n != 4 { // in each of the requests
+		t.Errorf("the body of a response with an error was closed %d times", n)
 	}
 }
 
