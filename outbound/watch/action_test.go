@@ -52,6 +52,16 @@ func boardOf(t testing.TB) (b *Board, bucket *outbound.Bucket) {
 	return b, bucket
 }
 
+// acts posts a form, and checks the code and for how long the bucket is held then.
+func acts(t *testing.T, b *Board, bucket *outbound.Bucket, code int, least, most time.Duration, form string, header ...string) *httptest.ResponseRecorder {
+	t.Helper()
+	w := post(b, form, header...)
+	if d := heldFor(t, bucket); w.Code != code || d < least || d > most {
+		t.Errorf("%.60q, %q: %d %s, want %d; held for %v, want %v to %v", form, header, w.Code, w.Body, code, d, least, most)
+	}
+	return w
+}
+
 // Trap 7: no other site's page acts, however it got the browser to send a request.
 func TestAction_OtherSitesChangeNothing(t *testing.T) {
 	b, bucket := boardOf(t)
@@ -68,12 +78,7 @@ func TestAction_OtherSitesChangeNothing(t *testing.T) {
 		{"Host", "evil.example#localhost"}, {"Host", "localhost:80@evil.example"}, {"Host", "0x7f.1"}, {"Host", "dash.example.com.evil.example"}, {"Host", "xdash.example.com"},
 	} {
 		for _, form := range []string{"name=github&do=resume", "name=github&do=pause&for=2h"} {
-			if w := post(b, form, header...); w.Code != http.StatusForbidden {
-				t.Errorf("%q: %d %s", header, w.Code, w.Body)
-			}
-		}
-		if d := heldFor(t, bucket); d < 50*time.Minute || d > time.Hour {
-			t.Fatalf("%q: held for %v now", header, d)
+			acts(t, b, bucket, http.StatusForbidden, 50*time.Minute, time.Hour, form, header...)
 		}
 	}
 }
@@ -86,18 +91,10 @@ func TestAction_PageAndCurlMayAct(t *testing.T) {
 		{"Host", "dash.example.com"}, {"Host", "DASH.example.COM.:8443"}, {"Host", "port.example"},
 	} {
 		b, bucket := boardOf(t)
-		if w := post(b, "name=github&do=resume", header...); w.Code != http.StatusNoContent || w.Body.Len() > 0 {
-			t.Errorf("%q: %d %s", header, w.Code, w.Body)
+		if w := acts(t, b, bucket, http.StatusNoContent, 0, 0, "name=github&do=resume", header...); w.Body.Len() > 0 {
+			t.Errorf("%q: %s", header, w.Body)
 		}
-		if d := heldFor(t, bucket); d != 0 {
-			t.Errorf("%q: held for %v still", header, d)
-		}
-		if w := post(b, "name=github&do=pause&for=90s", header...); w.Code != http.StatusNoContent {
-			t.Errorf("%q: %d %s", header, w.Code, w.Body)
-		}
-		if d := heldFor(t, bucket); d < time.Minute || d > 90*time.Second {
-			t.Errorf("%q: held for %v, not for 90 s", header, d)
-		}
+		acts(t, b, bucket, http.StatusNoContent, time.Minute, 90*time.Second, "name=github&do=pause&for=90s", header...)
 	}
 }
 
@@ -107,13 +104,10 @@ func TestAction_NilAllowIsReadOnly(t *testing.T) {
 	b.Allow = nil
 	for _, header := range [][]string{{}, {"Sec-Fetch-Site", "same-origin"}, {"Host", "127.0.0.1"}} {
 		for _, form := range []string{"name=github&do=resume", "name=github&do=pause&for=2h", "", "do=jump"} {
-			if w := post(b, form, header...); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "read-only") {
-				t.Errorf("%q %q: %d %s", form, header, w.Code, w.Body)
+			if w := acts(t, b, bucket, http.StatusForbidden, 50*time.Minute, time.Hour, form, header...); !strings.Contains(w.Body.String(), "read-only") {
+				t.Errorf("%q %q: %s", form, header, w.Body)
 			}
 		}
-	}
-	if d := heldFor(t, bucket); d < 50*time.Minute {
-		t.Errorf("held for %v now", d)
 	}
 }
 
@@ -128,19 +122,11 @@ func TestAction_AllowDecides(t *testing.T) {
 		}
 		return nil
 	}
-	w := post(b, "name=github&label=&do=pause&for=2h")
-	if w.Code != http.StatusForbidden || w.Body.String() != "<b>only root</b>\n" || w.Header().Get("Content-Type") != "text/plain; charset=utf-8" {
-		t.Error(w.Code, w.Header(), w.Body)
+	w := acts(t, b, bucket, http.StatusForbidden, 0, time.Hour, "name=github&label=&do=pause&for=2h")
+	if w.Body.String() != "<b>only root</b>\n" || w.Header().Get("Content-Type") != "text/plain; charset=utf-8" {
+		t.Error(w.Header(), w.Body)
 	}
-	if d := heldFor(t, bucket); d > time.Hour {
-		t.Errorf("held for %v against Allow", d)
-	}
-	if w := post(b, "name=github&do=pause&for=2h", "Authorization", "Basic cm9vdDo="); w.Code != http.StatusNoContent {
-		t.Error(w.Code, w.Body)
-	}
-	if d := heldFor(t, bucket); d < 110*time.Minute {
-		t.Errorf("held for %v, not for 2 h", d)
-	}
+	acts(t, b, bucket, http.StatusNoContent, 110*time.Minute, 2*time.Hour, "name=github&do=pause&for=2h", "Authorization", "Basic cm9vdDo=")
 	if want := (Action{Name: "github", Do: "pause", For: 2 * time.Hour}); len(asked) != 2 || asked[0] != want || asked[1] != want {
 		t.Errorf("Allow was asked for %+v", asked)
 	}
@@ -189,14 +175,10 @@ func TestAction_InvalidFormIsRefused(t *testing.T) {
 		"name=secret-key&do=resume":                     http.StatusNotFound,
 		"do=resume&name=" + strings.Repeat("x", 70_000): http.StatusRequestEntityTooLarge,
 	} {
-		if w := post(b, form); w.Code != code {
-			t.Errorf("%.60q: %d %s, want %d", form, w.Code, w.Body, code)
-		}
+		acts(t, b, bucket, code, 50*time.Minute, time.Hour, form)
 	}
 	for _, kind := range []string{"application/json", "text/plain", "multipart/form-data; boundary=x"} {
-		if w := post(b, "name=github&do=resume", "Content-Type", kind); w.Code != http.StatusBadRequest {
-			t.Errorf("%s: %d %s", kind, w.Code, w.Body)
-		}
+		acts(t, b, bucket, http.StatusBadRequest, 50*time.Minute, time.Hour, "name=github&do=resume", "Content-Type", kind)
 	}
 	r := httptest.NewRequest(http.MethodPost, "http://localhost/?name=github&do=resume", nil)
 	w := httptest.NewRecorder()
