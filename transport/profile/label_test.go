@@ -10,6 +10,15 @@ import (
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
+// pairs returns the names and values of headers.
+func pairs(headers string) (all []string) {
+	for one := range strings.SplitSeq(headers, ", ") {
+		name, v, _ := strings.Cut(one, ": ")
+		all = append(all, name, v)
+	}
+	return all
+}
+
 // Names of headers say what their values are, and names that only look like a limit's say nothing.
 func TestHeaders_NamesAreRead(t *testing.T) {
 	for headers, want := range map[string]string{
@@ -38,12 +47,7 @@ func TestHeaders_NamesAreRead(t *testing.T) {
 		"X-RateLimit-Used-CurrentRequest: 1": "", "X-RateLimit-Max-Age: 60": "", "X-RateLimit-Version: 2": "", "X-Envoy-RateLimited: true": "",
 		"X-RateLimit-Retry-Count: 3": "", "X-RateLimit-Limit-Exceeded: 1": "", "X-RateLimit-Delay: 0.5": "", "X-Upload-Limit: 9": "",
 	} {
-		var pairs []string
-		for one := range strings.SplitSeq(headers, ", ") {
-			name, v, _ := strings.Cut(one, ": ")
-			pairs = append(pairs, name, v)
-		}
-		s := profile.Generic.Read(answer(200, pairs...), now)
+		s := profile.Generic.Read(answer(200, pairs(headers)...), now)
 		var got []string
 		for _, p := range s.Policies() {
 			got = append(got, fmt.Sprint(p.Name, " ", p.Limit, " ", p.Remaining, " ", p.Reset, " ", p.Window))
@@ -66,12 +70,7 @@ func TestHeaders_WaitsOfRefusals(t *testing.T) {
 		"X-RateLimit-Limit: 9, X-RateLimit-Remaining: 8, X-RateLimit-Reset: 1940":                                    "0s", // another limit
 		"X-RateLimit-Limit: 9, X-RateLimit-Remaining: 0, X-RateLimit-FillRate: 1, X-RateLimit-Interval-Seconds: 300": "5m0s",
 	} {
-		var pairs []string
-		for one := range strings.SplitSeq(headers, ", ") {
-			name, v, _ := strings.Cut(one, ": ")
-			pairs = append(pairs, name, v)
-		}
-		if s := profile.Generic.Read(answer(429, pairs...), now); s.Wait.String() != want {
+		if s := profile.Generic.Read(answer(429, pairs(headers)...), now); s.Wait.String() != want {
 			t.Errorf("%s: %v, want %s", headers, s.Wait, want)
 		}
 	}

@@ -4,29 +4,38 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
+// numbered returns a Signal of n policies, whose names are their numbers.
+func numbered(n int) (s Signal) {
+	for i := range n {
+		p := NewPolicy(fmt.Sprint(i))
+		p.Limit = 1
+		s.Add(p)
+	}
+	return s
+}
+
+// namesOf returns the names of a Signal's policies.
+func namesOf(s *Signal) (all []string) {
+	for _, p := range s.Policies() {
+		all = append(all, p.Name)
+	}
+	return all
+}
+
 // A copy of a Signal does not get policies that are added later.
 func TestSignal_CopyKeepsItsPolicies(t *testing.T) {
 	for _, n := range []int{0, 1, 4, 5, 20} {
-		var s Signal
-		for i := range n {
-			p := NewPolicy(fmt.Sprint(i))
-			p.Remaining = float64(i)
-			s.Add(p)
-		}
+		s, want := numbered(n), numbered(n)
 		c := s
 		s.Add(Policy{Name: "late", Remaining: 1, Limit: None, Reset: None})
-		if len(c.Policies()) != n || len(s.Policies()) != n+1 {
-			t.Errorf("%d policies in the copy, want %d; then %d", len(c.Policies()), n, len(s.Policies()))
-		}
-		for i, p := range c.Policies() {
-			if p.Name != fmt.Sprint(i) {
-				t.Errorf("policy %d of %d is %q", i, n, p.Name)
-			}
+		if !slices.Equal(namesOf(&c), namesOf(&want)) || len(s.Policies()) != n+1 {
+			t.Errorf("the copy of %d policies has %q; then there are %d", n, namesOf(&c), len(s.Policies()))
 		}
 	}
 }
@@ -35,24 +44,10 @@ func TestSignal_CopyKeepsItsPolicies(t *testing.T) {
 func TestSignal_DropKeepsTheOthers(t *testing.T) {
 	for _, n := range []int{1, 4, 6} {
 		for i := range n {
-			var s Signal
-			for j := range n {
-				p := NewPolicy(fmt.Sprint(j))
-				p.Limit = 1
-				s.Add(p)
-			}
-			s.drop(i)
-			if len(s.Policies()) != n-1 {
-				t.Fatalf("%d left of %d", len(s.Policies()), n)
-			}
-			for k, p := range s.Policies() {
-				want := k
-				if k >= i {
-					want++
-				}
-				if p.Name != fmt.Sprint(want) {
-					t.Errorf("without %d of %d: policy %d is %q", i, n, k, p.Name)
-				}
+			s := numbered(n)
+			want := slices.Delete(namesOf(&s), i, i+1)
+			if s.drop(i); !slices.Equal(namesOf(&s), want) {
+				t.Errorf("without %d of %d: %q", i, n, namesOf(&s))
 			}
 		}
 	}
