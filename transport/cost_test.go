@@ -139,20 +139,12 @@ func TestFree_ReturnsItsCostToQuotas(t *testing.T) {
 		"the quota next to bursts": {[]outbound.Limit{hour, minute}, 304, "5000", nil, []float64{1, 1}},
 		"Units separate both":      {[]outbound.Limit{minute, core}, 304, "5000", map[string]int{"core": 1}, []float64{1, 0}},
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, name, func(t *testing.T) {
 			b := outbound.Must(outbound.NewBucket("github", c.limits...))
 			trip(t, &transport.Transport{Limiter: b, Profile: profile.GitHub, Units: c.units,
 				Cost: func(*http.Request) outbound.Cost { return outbound.Cost{1, float64(len(c.units))} },
 				Base: answer(c.status, http.NoBody, "X-Ratelimit-Limit", c.limit, "X-Ratelimit-Remaining", "50", "X-Ratelimit-Resource", "core")})
-			states, err := b.States(t.Context())
-			if err != nil || len(states) != len(c.want) {
-				t.Fatal(states, err)
-			}
-			for i, s := range states {
-				if s.Level != c.want[i] {
-					t.Errorf("%s: %v charged to %v, want %v", name, s.Level, s.Limit, c.want[i])
-				}
-			}
+			wantCharged(t, b, c.want...)
 		})
 	}
 }
