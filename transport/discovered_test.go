@@ -257,8 +257,8 @@ func TestDiscovered_RemembersMaxRoutes(t *testing.T) {
 
 // If all limiters are taken, the host has one.
 func TestDiscovered_FullLeavesTheHostsLimiter(t *testing.T) {
-	// Responses adjust it as any other.
 	bubble(t, "A host that takes all limiters, and has refused a call of each, leaves every other host one limiter: for the routes and names that have none of their own yet", func(t *testing.T) {
+		// Responses adjust it as any other.
 		status, name := 200, ""
 		d, rt, _ := discover(hourly, func(req *http.Request) (*http.Response, error) {
 			if req.URL.Host == "evil.test" {

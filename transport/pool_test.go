@@ -107,9 +107,9 @@ func wantNoneRefused(t *testing.T, api *outboundtest.API) {
 
 // Which member of a pool sends a request.
 func TestPool_ChoosesTheMember(t *testing.T) {
-	// A request that looks at a member while another one leaves there may choose it for one too many: that is a
-	// second.
 	bubble(t, "A pool of five keys sends five times as much as one key, and no key more than its limit", func(t *testing.T) {
+		// A request that looks at a member while another one leaves there may choose it for one too many: that is a
+		// second.
 		api := perKey(60)
 		one, _ := keys(1, api, nil)
 		alone := sent(t, one[0], 300)
@@ -184,8 +184,8 @@ func TestPool_ChoosesTheMember(t *testing.T) {
 			t.Errorf("after callers that hang up: %v", times)
 		}
 	})
-	// If its body cannot be read again, it stays, and its refusal comes back.
 	bubble(t, "A request that a limiter inside of a member's Base refuses goes to another member, and arrives whole", func(t *testing.T) {
+		// If its body cannot be read again, it stays, and its refusal comes back.
 		var bodies []string
 		members, _ := keys(2, roundTripper(func(req *http.Request) (*http.Response, error) {
 			text, _ := io.ReadAll(req.Body)

@@ -62,8 +62,8 @@ func TestTooManyRequests_IsA429(t *testing.T) {
 			}
 		}
 	})
-	// If it is over, the error is returned, because discordgo would ask for ever.
 	bubble(t, "If the context ends before the time to retry, the response rules a retry out: else SDKs sleep until the context ends, and report that instead of the 429", func(t *testing.T) {
+		// If it is over, the error is returned, because discordgo would ask for ever.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		req := newRequest(t, nil).WithContext(ctx)

@@ -253,8 +253,8 @@ func TestStore_SharesWhileUnavailable(t *testing.T) {
 		}
 		p.mend()
 	})
-	// After hours without a call the store's period is over, and a call has another.
 	bubble(t, "The share of a period is that of what was left by the store's last reply", &Store{Share: 0.25}, limits{{Kind: store.Hourly, Capacity: 40}}, func(t *testing.T, p *process) {
+		// After hours without a call the store's period is over, and a call has another.
 		time.Sleep(time.Minute)
 		p.must(cost(20))
 		p.cutOff()

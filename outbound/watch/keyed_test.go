@@ -144,8 +144,8 @@ func TestKeyed_ShowsKeysThatMatter(t *testing.T) {
 		ask("new", 3)
 		first("new")
 	})
-	// A key with an empty label does not look like all keys.
 	question(t, "Keys that share a label are shown, and an action finds neither of them, because it could be the wrong one", func(t *testing.T, b *Board) {
+		// A key with an empty label does not look like all keys.
 		of := AddKeyed(b, "tenants", tenants(10, outbound.PerHour(1)), func(key string) string { return strings.TrimRight(key, "0123456789") })
 		for _, key := range []string{"acme1", "acme2", "other7", "5"} {
 			take(t, of(key))

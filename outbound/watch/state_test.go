@@ -15,8 +15,8 @@ import (
 
 // How a board learns the state of buckets.
 func TestSnapshot_AsksTheStoreLittle(t *testing.T) {
-	// Without a look there is no request, and looks within a second share one.
 	question(t, "A look asks the store once for each shared bucket that it shows, and for no other", func(t *testing.T, b *Board) {
+		// Without a look there is no request, and looks within a second share one.
 		s := newStore()
 		for i := range 10 {
 			b.Add("api "+strconv.Itoa(i), queue.New(shared(t, s, strconv.Itoa(i), outbound.PerSecond(1)), queue.Config{}))

@@ -70,8 +70,8 @@ func TestHooks_OfTheProgram(t *testing.T) {
 			}
 		}
 	})
-	// If it fails, its error is returned and the response is closed.
 	bubble(t, "A PrepareRetry of the program's own, such as one that signs the request, changes what is sent and shortens no pause", func(t *testing.T) {
+		// If it fails, its error is returned and the response is closed.
 		for _, what := range []step{reset, status(500), status(429)} {
 			api := play(what, what, status(200))
 			var signed []string

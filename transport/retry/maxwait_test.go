@@ -116,8 +116,8 @@ func TestMaxWait_CountsWaitsForLimits(t *testing.T) {
 		require.Equal(t, outbound.ThrottledError{}, *throttled(t, err))
 		about(t, 10*time.Second, 0.001, time.Since(begin))
 	})
-	// A queue waits as it is told to.
 	bubble(t, "Without a MaxWait and a deadline a Retry-After of hours is no hang, as users of other clients report it (go-retryablehttp#247 and #295, spotipy#766): the 429 comes back", func(t *testing.T) {
+		// A queue waits as it is told to.
 		for after, attempts := range map[string]int{"72000": 1, "121": 1, "120": 5} {
 			api := play(status(429, "Retry-After", after))
 			answered(t, 429, paced(0, api, outbound.Unlimited{}))
