@@ -27,7 +27,7 @@ var again = temporal.NewApplicationErrorWithOptions("again", "", temporal.Applic
 // A wait that is longer than the HeartbeatTimeout sends heartbeats, else the activity would run twice. The details of
 // an earlier attempt survive waits and reschedules.
 func TestHeartbeat_DetailsSurviveWaitAndReschedule(t *testing.T) {
-	inBoth(t, func(t *testing.T, w *world) {
+	inBoth(t, "an attempt that waits, and one that is rescheduled", func(t *testing.T, w *world) {
 		w.answer = func(_ context.Context, n int) error {
 			switch n {
 			case 2:
@@ -158,31 +158,29 @@ func TestWait_StoppingWorkerReschedules(t *testing.T) {
 		"queue":        {order{}, func(err error) error { return err }, " 1 2"},
 		"last attempt": {order{Attempts: 1}, func(err error) error { return err }, " 1"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBoth(t, func(t *testing.T, w *world) {
-				w.stop, w.tickets = make(chan struct{}), &kept{}
-				w.answer = func(ctx context.Context, n int) error {
-					if n > 1 {
-						return nil
-					}
-					close(w.stop)
-					if c.Attempts == 1 {
-						return wait(ctx, 200*time.Millisecond)
-					}
-					<-ctx.Done()
-					return c.ended(ctx.Err())
+		inBoth(t, name, func(t *testing.T, w *world) {
+			w.stop, w.tickets = make(chan struct{}), &kept{}
+			w.answer = func(ctx context.Context, n int) error {
+				if n > 1 {
+					return nil
 				}
-				if _, err := w.run(c.order); err != nil || w.runs != 1 || w.arrivals != c.want || w.log.text() != "" {
-					t.Errorf("%v, attempts%s, %d runs, logged:\n%s", err, w.arrivals, w.runs, w.log.text())
+				close(w.stop)
+				if c.Attempts == 1 {
+					return wait(ctx, 200*time.Millisecond)
 				}
-			})
+				<-ctx.Done()
+				return c.ended(ctx.Err())
+			}
+			if _, err := w.run(c.order); err != nil || w.runs != 1 || w.arrivals != c.want || w.log.text() != "" {
+				t.Errorf("%v, attempts%s, %d runs, logged:\n%s", err, w.arrivals, w.runs, w.log.text())
+			}
 		})
 	}
 }
 
 // The stop of a worker ends a wait, and not an activity that runs.
 func TestWait_DoesNotEndARunningActivity(t *testing.T) {
-	inBoth(t, func(t *testing.T, w *world) {
+	inBoth(t, "an activity that runs", func(t *testing.T, w *world) {
 		w.stop, w.call = make(chan struct{}), func(ctx context.Context, _ int) error {
 			close(w.stop)
 			<-activity.GetWorkerStopChannel(ctx)
@@ -214,30 +212,28 @@ func TestPause_DelaysTheNextAttempt(t *testing.T) {
 		"of the activity":        {own(3 * time.Second), time.Second, time.Millisecond, 3 * time.Second},
 		"of the activity, inner": {fmt.Errorf("order: %w", own(time.Millisecond)), 2 * time.Second, time.Millisecond, 2 * time.Second}, // the SDK ignores its delay
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBoth(t, func(t *testing.T, w *world) {
-				calls := jobs.New(outbound.Must(outbound.NewBucket("api", outbound.PerSecond(100))), jobs.Config{PollInterval: time.Millisecond, HeadStart: time.Millisecond})
-				var begun []time.Time
-				var attempts []int32
-				w.bubble, w.tickets = true, &kept{}
-				w.limiter = func(activity.Info) (outbound.Limiter, outbound.Cost) { return calls, outbound.Cost{1} }
-				w.call = func(ctx context.Context, n int) error {
-					begun, attempts = append(begun, time.Now()), append(attempts, activity.GetInfo(ctx).Attempt)
-					if n == 1 {
-						outbound.PermitFrom(ctx).Refused(c.pause)
-						return c.fails
-					}
-					return nil
+		inBoth(t, name, func(t *testing.T, w *world) {
+			calls := jobs.New(outbound.Must(outbound.NewBucket("api", outbound.PerSecond(100))), jobs.Config{PollInterval: time.Millisecond, HeadStart: time.Millisecond})
+			var begun []time.Time
+			var attempts []int32
+			w.bubble, w.tickets = true, &kept{}
+			w.limiter = func(activity.Info) (outbound.Limiter, outbound.Cost) { return calls, outbound.Cost{1} }
+			w.call = func(ctx context.Context, n int) error {
+				begun, attempts = append(begun, time.Now()), append(attempts, activity.GetInfo(ctx).Attempt)
+				if n == 1 {
+					outbound.PermitFrom(ctx).Refused(c.pause)
+					return c.fails
 				}
-				took, err := w.run(order{Interval: c.interval})
-				if err != nil || len(begun) != 2 || attempts[1] != 2 && c.pause > c.interval {
-					t.Fatalf("%v, attempts %v", err, attempts)
-				}
-				// The delay of a RetryPolicy passes by the testsuite's own clock, so the pause continues after it.
-				if took = max(took, begun[1].Sub(begun[0])); took < c.want || took > c.want+5*time.Second {
-					t.Errorf("the next attempt comes after %v, want %v", took, c.want)
-				}
-			})
+				return nil
+			}
+			took, err := w.run(order{Interval: c.interval})
+			if err != nil || len(begun) != 2 || attempts[1] != 2 && c.pause > c.interval {
+				t.Fatalf("%v, attempts %v", err, attempts)
+			}
+			// The delay of a RetryPolicy passes by the testsuite's own clock, so the pause continues after it.
+			if took = max(took, begun[1].Sub(begun[0])); took < c.want || took > c.want+5*time.Second {
+				t.Errorf("the next attempt comes after %v, want %v", took, c.want)
+			}
 		})
 	}
 }

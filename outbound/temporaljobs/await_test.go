@@ -22,7 +22,7 @@ import (
 // The workflow books, sleeps, and each attempt of the activity brings the ticket and pays the cost.
 func TestAwait_BooksSleepsAndSendsTheTicket(t *testing.T) {
 	const away = 300 * time.Millisecond
-	inBoth(t, func(t *testing.T, w *world) {
+	inBoth(t, "four attempts", func(t *testing.T, w *world) {
 		w.book = func() (jobs.Run, error) { return jobs.Run{At: time.Now().Add(away), Ticket: "a"}, nil }
 		w.answer = inTurn(later(time.Millisecond, "a"), later(time.Millisecond, "b"), later(time.Millisecond, ""))
 		second := newWorld(t, "")
@@ -73,16 +73,14 @@ func TestAwait_ContinuesWithoutAReservation(t *testing.T) {
 			w.book = func() (jobs.Run, error) { return jobs.Run{At: time.Now()}, nil }
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBoth(t, func(t *testing.T, w *world) {
-				change(w)
-				if _, err := w.run(order{Await: true, Cost: outbound.Cost{2}}); err != nil || w.arrivals != " 1[2 0 0 0]" {
-					t.Errorf("%v, attempts%s", err, w.arrivals)
-				}
-				if bad := w.log.text(); (bad != "") != (name == "the store is unavailable") {
-					t.Errorf("logged:\n%s", bad)
-				}
-			})
+		inBoth(t, name, func(t *testing.T, w *world) {
+			change(w)
+			if _, err := w.run(order{Await: true, Cost: outbound.Cost{2}}); err != nil || w.arrivals != " 1[2 0 0 0]" {
+				t.Errorf("%v, attempts%s", err, w.arrivals)
+			}
+			if bad := w.log.text(); (bad != "") != (name == "the store is unavailable") {
+				t.Errorf("logged:\n%s", bad)
+			}
 		})
 	}
 }
@@ -100,13 +98,11 @@ func TestAwait_Errors(t *testing.T) {
 			return err != nil && strings.Contains(err.Error(), "NewInterceptor")
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBoth(t, func(t *testing.T, w *world) {
-				c.change(w)
-				if _, err := w.run(order{Await: true}); !c.good(err) || w.runs != 0 || (w.limiter != nil) != (len(w.booked) == 1) {
-					t.Errorf("%v; booked %v, %d runs", err, w.booked, w.runs)
-				}
-			})
+		inBoth(t, name, func(t *testing.T, w *world) {
+			c.change(w)
+			if _, err := w.run(order{Await: true}); !c.good(err) || w.runs != 0 || (w.limiter != nil) != (len(w.booked) == 1) {
+				t.Errorf("%v; booked %v, %d runs", err, w.booked, w.runs)
+			}
 		})
 	}
 }

@@ -188,9 +188,9 @@ func (p permit) Done() {
 }
 
 // inBoth runs a test in the SDK's testsuite, and on a server if there is one.
-func inBoth(t *testing.T, f func(t *testing.T, w *world)) {
-	t.Run("testsuite", inSuite(f))
-	t.Run("server", func(t *testing.T) { onServer(t, f) })
+func inBoth(t *testing.T, name string, f func(t *testing.T, w *world)) {
+	t.Run(name+", testsuite", inSuite(f))
+	t.Run(name+", server", func(t *testing.T) { onServer(t, f) })
 }
 
 // inSuite returns a test that runs in a bubble of synctest: the SDK panics where a workflow takes a second.

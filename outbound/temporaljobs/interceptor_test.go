@@ -76,24 +76,22 @@ func TestInterceptor_ReschedulesWithTicket(t *testing.T) {
 			want: " 1 2a 3", used: " a:1h0m0.001s get :1h0m0s get", runs: 2, logs: "ERROR Activity error.",
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBoth(t, func(t *testing.T, w *world) {
-				w.answer, w.call = inTurn(c.answers...), inTurn(c.fails...)
-				tickets := kept{}
-				if c.tickets != nil {
-					tickets.fails, w.tickets = c.tickets.fails, &tickets
-				}
-				took, err := w.run(c.order)
-				if w.arrivals != c.want || typeOf(err) != c.fatal || w.runs != c.runs || w.done != c.runs || took > 30*time.Minute {
-					t.Errorf("%v after %v; attempts%s, %d runs, %d calls have ended", err, took, w.arrivals, w.runs, w.done)
-				}
-				if tickets.used != c.used {
-					t.Errorf("tickets%s, want%s", tickets.used, c.used)
-				}
-				if text := w.log.text(); !strings.HasPrefix(text, c.logs) || c.logs == "" && text != "" {
-					t.Errorf("logged %q", text)
-				}
-			})
+		inBoth(t, name, func(t *testing.T, w *world) {
+			w.answer, w.call = inTurn(c.answers...), inTurn(c.fails...)
+			tickets := kept{}
+			if c.tickets != nil {
+				tickets.fails, w.tickets = c.tickets.fails, &tickets
+			}
+			took, err := w.run(c.order)
+			if w.arrivals != c.want || typeOf(err) != c.fatal || w.runs != c.runs || w.done != c.runs || took > 30*time.Minute {
+				t.Errorf("%v after %v; attempts%s, %d runs, %d calls have ended", err, took, w.arrivals, w.runs, w.done)
+			}
+			if tickets.used != c.used {
+				t.Errorf("tickets%s, want%s", tickets.used, c.used)
+			}
+			if text := w.log.text(); !strings.HasPrefix(text, c.logs) || c.logs == "" && text != "" {
+				t.Errorf("logged %q", text)
+			}
 		})
 	}
 }
@@ -118,7 +116,7 @@ func unpaced(activity.Info) (outbound.Limiter, outbound.Cost) { return nil, outb
 
 // A Scheduler inside of an activity has the ticket in the next attempt. Another error uses the reservation.
 func TestInterceptor_SchedulerInsideHasTheTicket(t *testing.T) {
-	inBoth(t, func(t *testing.T, w *world) {
+	inBoth(t, "five attempts", func(t *testing.T, w *world) {
 		inside := func(err error) error { return &url.Error{Op: "Get", Err: err} }
 		errs := inTurn(inside(later(time.Millisecond, "a")), errOwn, inside(later(time.Millisecond, "b")), inside(later(time.Millisecond, "")))
 		var seen []string
@@ -166,21 +164,19 @@ func TestInterceptor_KeepsTheActivitysErrors(t *testing.T) {
 // An activity whose own time is over fails after its attempts, as any other that fails.
 func TestInterceptor_OwnTimeOverIsAFailure(t *testing.T) {
 	for name := range jobtest.OwnTime() {
-		t.Run(name, func(t *testing.T) {
-			inBoth(t, func(t *testing.T, w *world) {
-				var laters int
-				w.limiter, w.call = unpaced, func(ctx context.Context, _ int) error {
-					err := jobtest.OwnTime()[name](ctx) // the clock of the testsuite is not that of its limiter
-					if _, ok := jobs.AsLater(err); ok {
-						laters++
-					}
-					return err
+		inBoth(t, name, func(t *testing.T, w *world) {
+			var laters int
+			w.limiter, w.call = unpaced, func(ctx context.Context, _ int) error {
+				err := jobtest.OwnTime()[name](ctx) // the clock of the testsuite is not that of its limiter
+				if _, ok := jobs.AsLater(err); ok {
+					laters++
 				}
-				_, err := w.run(order{Attempts: 3, Interval: time.Second})
-				if typeOf(err) == TypeLater || err == nil || w.runs != 3 || laters > 0 {
-					t.Errorf("%d runs, %d laters: %v", w.runs, laters, err)
-				}
-			})
+				return err
+			}
+			_, err := w.run(order{Attempts: 3, Interval: time.Second})
+			if typeOf(err) == TypeLater || err == nil || w.runs != 3 || laters > 0 {
+				t.Errorf("%d runs, %d laters: %v", w.runs, laters, err)
+			}
 		})
 	}
 }

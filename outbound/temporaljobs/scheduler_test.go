@@ -71,31 +71,29 @@ func TestScheduler_TwoAttemptsAnActivity(t *testing.T) {
 		"booked by the workflow": {order: order{Await: true}, attempts: 1},
 		"the only attempt":       {order: order{Attempts: 1}, attempts: 2.05},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBoth(t, func(t *testing.T, w *world) {
-				limit := outbound.PerSecond(rate)
-				count, history := withScheduler(w, limit)
-				if c.noTickets {
-					w.tickets = nil
-				}
-				c.order.Activities = n
-				c.order.Start, c.order.Interval = 60*time.Second, time.Millisecond // a busy server may lose a task: then it makes another attempt
-				begin := time.Now()
-				_, err := w.run(c.order)
-				if err != nil || w.runs != n || w.log.text() != "" {
-					t.Errorf("%v, %d runs of %d activities; logged:\n%s", err, w.runs, n, w.log.text())
-				}
-				attempts := float64(count.attempts) / n
-				if w.server != "" && attempts <= 3 {
-					return // its delays are no fault of the package's
-				}
-				if attempts > c.attempts || time.Since(begin) > n*time.Second/rate+time.Second {
-					t.Errorf("%v attempts an activity, after %v", attempts, time.Since(begin))
-				}
-				if err := history.Check(limit.Capacity, limit.LeakRate, 1e-6); err != nil {
-					t.Error(err)
-				}
-			})
+		inBoth(t, name, func(t *testing.T, w *world) {
+			limit := outbound.PerSecond(rate)
+			count, history := withScheduler(w, limit)
+			if c.noTickets {
+				w.tickets = nil
+			}
+			c.order.Activities = n
+			c.order.Start, c.order.Interval = 60*time.Second, time.Millisecond // a busy server may lose a task: then it makes another attempt
+			begin := time.Now()
+			_, err := w.run(c.order)
+			if err != nil || w.runs != n || w.log.text() != "" {
+				t.Errorf("%v, %d runs of %d activities; logged:\n%s", err, w.runs, n, w.log.text())
+			}
+			attempts := float64(count.attempts) / n
+			if w.server != "" && attempts <= 3 {
+				return // its delays are no fault of the package's
+			}
+			if attempts > c.attempts || time.Since(begin) > n*time.Second/rate+time.Second {
+				t.Errorf("%v attempts an activity, after %v", attempts, time.Since(begin))
+			}
+			if err := history.Check(limit.Capacity, limit.LeakRate, 1e-6); err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }
