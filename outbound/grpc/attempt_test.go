@@ -103,7 +103,7 @@ func TestAttempt_EachIsPaced(t *testing.T) {
 		err := call(ctx, c)
 		var full *outbound.ThrottledError
 		require.ErrorAs(t, err, &full)
-		require.Equal(t, context.DeadlineExceeded, full.Err)
+		require.ErrorIs(t, full.Err, context.DeadlineExceeded)
 		require.Less(t, time.Since(began), 2*time.Second)
 		require.EqualValues(t, 1, sent)
 		states := statesOf(t, b)
