@@ -246,6 +246,34 @@ func TestAnswer_HasItsEffectOnTheBucket(t *testing.T) {
 			}
 		}
 	})
+	inBoth(t, "The refusal of a call whose ticket is older than a hold counts as the next refusal", func(t *testing.T, b *Bucket) {
+		p := admit(t, b, 1)
+		k := book(t, b, BookRequest{Costs: []Cost{{1}}, Wait: time.Minute})
+		ticket := k.Tickets[0]
+		p.Refused(0) // held, with the ticket out
+		time.Sleep(time.Minute)
+		ready, _ := clockOf(t, b).Ready(ticket, time.Now())
+		fatalIf(t, !ready, "shared %v: not ready", b.Shared())
+		q := ticket.Permit()
+		q.Refused(0) // no call has succeeded between: twice as long
+		s := states(t, b)[0]
+		errorIf(t, s.HeldFor != 2*time.Second, "shared %v: held for %v, want 2s", b.Shared(), s.HeldFor)
+	}, PerSecond(1))
+	inBoth(t, "A reservation from before a late call was reported is void: it did not know of the call", func(t *testing.T, b *Bucket) {
+		p, k := admit(t, b, 1), BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}
+		must(t, b.Book(ctx, &k))
+		ticket := k.Tickets[0]
+		time.Sleep(60 * time.Millisecond)
+		p.Answered(Answer{Kind: AnswerSent, Wait: 60 * time.Millisecond})
+		for _, unused := range [][]Ticket{nil, {ticket}} { // then another one holds
+			k.Costs, k.Unused = k.Costs[:len(unused)], unused
+			must(t, b.Book(ctx, &k))
+			errorIf(t, k.Clock.Holds(ticket), "the reservation holds")
+		}
+		if due := k.Clock.Due(k.Tickets[0]); !k.Clock.Holds(k.Tickets[0]) || time.Until(due) < time.Second {
+			t.Errorf("the next one is due in %v", time.Until(due))
+		}
+	}, Window(1, time.Second))
 }
 
 // unknown is what remains where an answer does not say it.
@@ -365,23 +393,6 @@ func TestAnswer_ReasonsKeepTheirNumbers(t *testing.T) {
 	})
 }
 
-// The refusal of a call whose ticket is older than a hold counts as the next refusal.
-func TestTicket_KnowsOfLaterHolds(t *testing.T) {
-	bothWays(t, func(t *testing.T, b *Bucket) {
-		p := admit(t, b, 1)
-		k := book(t, b, BookRequest{Costs: []Cost{{1}}, Wait: time.Minute})
-		ticket := k.Tickets[0]
-		p.Refused(0) // held, with the ticket out
-		time.Sleep(time.Minute)
-		ready, _ := clockOf(t, b).Ready(ticket, time.Now())
-		fatalIf(t, !ready, "shared %v: not ready", b.Shared())
-		q := ticket.Permit()
-		q.Refused(0) // no call has succeeded between: twice as long
-		s := states(t, b)[0]
-		errorIf(t, s.HeldFor != 2*time.Second, "shared %v: held for %v, want 2s", b.Shared(), s.HeldFor)
-	}, PerSecond(1))
-}
-
 // What a late call costs beyond its cost is added to it, and a second report of the same call adds nothing.
 func TestSent_SettleAddsWhatACallCostsMore(t *testing.T) {
 	for _, c := range []struct {
@@ -407,23 +418,4 @@ func TestSent_SettleAddsWhatACallCostsMore(t *testing.T) {
 			}, Window(10, time.Minute), Window(10000, time.Minute).Of(1, "tokens"))
 		}
 	}
-}
-
-// A reservation from before a late call was reported is void: it did not know of the call.
-func TestSent_VoidsReservations(t *testing.T) {
-	bothWays(t, func(t *testing.T, b *Bucket) {
-		p, k := admit(t, b, 1), BookRequest{Costs: []Cost{{1}}, Wait: time.Minute}
-		must(t, b.Book(ctx, &k))
-		ticket := k.Tickets[0]
-		time.Sleep(60 * time.Millisecond)
-		p.Answered(Answer{Kind: AnswerSent, Wait: 60 * time.Millisecond})
-		for _, unused := range [][]Ticket{nil, {ticket}} { // then another one holds
-			k.Costs, k.Unused = k.Costs[:len(unused)], unused
-			must(t, b.Book(ctx, &k))
-			errorIf(t, k.Clock.Holds(ticket), "the reservation holds")
-		}
-		if due := k.Clock.Due(k.Tickets[0]); !k.Clock.Holds(k.Tickets[0]) || time.Until(due) < time.Second {
-			t.Errorf("the next one is due in %v", time.Until(due))
-		}
-	}, Window(1, time.Second))
 }

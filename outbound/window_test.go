@@ -147,6 +147,25 @@ func TestWindow_CountsAndReports(t *testing.T) {
 		full := refused(t, b, Cost{Free, 1})
 		errorIf(t, full.RetryAfter != 150*time.Millisecond, "%v", full)
 	})
+	inBoth(t, "A call that is refused by a fixed window comes back at its end, and finds all of it", func(t *testing.T, b *Bucket) {
+		admit(t, b, 1)
+		time.Sleep(20 * time.Second)
+		admit(t, b, 2)
+		time.Sleep(20 * time.Second)
+		admit(t, b, 7)
+		const left = 20*time.Second + jitter
+		s := states(t, b)[0]
+		errorIf(t, s.NextIn != left || s.EmptyIn != left || s.Level != 10, "%+v", s)
+		for _, n := range []float64{1, 5, 10} {
+			full := refused(t, b, Cost{n})
+			errorIf(t, full.RetryAfter != left, "%v of 10: %v", n, full)
+		}
+		for _, wait := range []time.Duration{left, time.Hour} { // nothing is reserved beyond the end
+			err := b.Book(ctx, &BookRequest{Costs: []Cost{{3}}, Wait: wait})
+			full, ok := errors.AsType[*ThrottledError](err)
+			errorIf(t, !ok || full.RetryAfter != left, "a reservation within %v: %v", wait, err)
+		}
+	}, FixedWindow(10, time.Minute))
 }
 
 // The error of an invalid limit says what is wrong, and what would work.
@@ -218,29 +237,6 @@ func TestWindow_HoldUntilReset(t *testing.T) {
 			errorIs(t, errOf(other.Acquire(ctx, Cost{1, 90})), nil, "booked %v: 90 of 100 after the reset", booked)
 		})
 	}
-}
-
-// A call that is refused by a fixed window comes back at its end, and finds all of it.
-func TestFixedWindow_AllRetryAtItsEnd(t *testing.T) {
-	bothWays(t, func(t *testing.T, b *Bucket) {
-		admit(t, b, 1)
-		time.Sleep(20 * time.Second)
-		admit(t, b, 2)
-		time.Sleep(20 * time.Second)
-		admit(t, b, 7)
-		const left = 20*time.Second + jitter
-		s := states(t, b)[0]
-		errorIf(t, s.NextIn != left || s.EmptyIn != left || s.Level != 10, "%+v", s)
-		for _, n := range []float64{1, 5, 10} {
-			full := refused(t, b, Cost{n})
-			errorIf(t, full.RetryAfter != left, "%v of 10: %v", n, full)
-		}
-		for _, wait := range []time.Duration{left, time.Hour} { // nothing is reserved beyond the end
-			err := b.Book(ctx, &BookRequest{Costs: []Cost{{3}}, Wait: wait})
-			full, ok := errors.AsType[*ThrottledError](err)
-			errorIf(t, !ok || full.RetryAfter != left, "a reservation within %v: %v", wait, err)
-		}
-	}, FixedWindow(10, time.Minute))
 }
 
 // A call under two limits allocates as much whatever kinds they are, also when a window's log is full.

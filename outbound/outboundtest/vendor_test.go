@@ -236,98 +236,92 @@ func each(t *testing.T, test func(t *testing.T, m manner, api *API)) {
 	}
 }
 
-// A client that follows the vendor's headers is never refused.
-func TestVendor_ClientThatFollowsHeadersIsNeverRefused(t *testing.T) {
-	each(t, func(t *testing.T, m manner, api *API) {
-		waited := false
-		calls := 1000
-		if m.name == "GitHub" {
-			calls = 5500
-		}
-		for i := range calls {
-			r := m.call(t, api)
-			fatalIf(t, m.refused(r), "call %d was refused: %+v", i, r)
-			wait := m.heed(t, r)
-			waited = waited || wait > 0
-			time.Sleep(max(wait, m.gap))
-		}
-		errorIf(t, !waited && m.name != "Stripe", "the limit was never reached, so nothing was tested")
-	})
-}
-
-// A client that ignores the vendor's headers is refused, and Report counts it.
-func TestVendor_ClientThatIgnoresHeadersIsRefused(t *testing.T) {
-	each(t, func(t *testing.T, m manner, api *API) {
-		refused := 0
-		for range 1000 {
-			if m.refused(m.call(t, api)) {
-				refused++
+// An API of each vendor refuses as it says.
+func TestVendor(t *testing.T) {
+	t.Run("A client that follows the vendor's headers is never refused", func(t *testing.T) {
+		each(t, func(t *testing.T, m manner, api *API) {
+			waited := false
+			calls := 1000
+			if m.name == "GitHub" {
+				calls = 5500
 			}
-		}
-		r := api.Report()
-		errorIf(t, refused == 0 || refused != r.Refused, "%d refusals seen, report %+v", refused, r)
-	})
-}
-
-// After the time in a vendor's refusal the call is admitted.
-func TestVendor_RetryAfterIsEnough(t *testing.T) {
-	each(t, func(t *testing.T, m manner, api *API) {
-		refusals := 0
-		for i := 0; refusals < 8; i++ {
-			r := m.call(t, api)
-			if !m.refused(r) {
-				continue
+			for i := range calls {
+				r := m.call(t, api)
+				fatalIf(t, m.refused(r), "call %d was refused: %+v", i, r)
+				wait := m.heed(t, r)
+				waited = waited || wait > 0
+				time.Sleep(max(wait, m.gap))
 			}
-			refusals++
-			time.Sleep(m.told(t, r))
-			if r := m.call(t, api); m.refused(r) {
-				t.Fatalf("refusal %d: refused again after %v: %+v", refusals, m.told(t, r), r)
-			}
-		}
+			errorIf(t, !waited && m.name != "Stripe", "the limit was never reached, so nothing was tested")
+		})
 	})
-}
-
-// A vendor without rules refuses nothing, and reports no limit.
-func TestVendor_WithoutRulesRefusesNothing(t *testing.T) {
-	each(t, func(t *testing.T, m manner, api *API) {
-		for !m.refused(m.call(t, api)) {
-		}
-		api.SetRules()
-		for range 5 {
-			if r := m.call(t, api); m.refused(r) || len(r.Header) > 4 { // Content-Type, Content-Length, Date, Via
-				t.Fatalf("refused or limited without a rule: %+v", r)
-			}
-		}
-	})
-}
-
-// Concurrent callers are refused as the rules say.
-func TestVendor_ConcurrentCallers(t *testing.T) {
-	each(t, func(t *testing.T, m manner, api *API) {
-		api.Latency, api.Jitter = 50*time.Millisecond, 150*time.Millisecond
-		seen := make(chan bool, 20*50)
-		var wg sync.WaitGroup
-		for range 20 {
-			wg.Go(func() {
-				for range 50 {
-					seen <- m.refused(m.call(t, api))
+	t.Run("A client that ignores the vendor's headers is refused, and Report counts it", func(t *testing.T) {
+		each(t, func(t *testing.T, m manner, api *API) {
+			refused := 0
+			for range 1000 {
+				if m.refused(m.call(t, api)) {
+					refused++
 				}
-			})
-		}
-		for range 50 {
-			time.Sleep(30 * time.Millisecond)
-			api.SetRules(m.new().Rules...)
-		}
-		wg.Wait()
-		close(seen)
-		refused := 0
-		for no := range seen {
-			if no {
-				refused++
 			}
-		}
-		if r := api.Report(); r.Refused != refused || r.Arrivals != 1000 || r.InProgress != 0 || r.Answered != r.Admitted {
-			t.Errorf("%d refusals seen, report %+v", refused, r)
-		}
+			r := api.Report()
+			errorIf(t, refused == 0 || refused != r.Refused, "%d refusals seen, report %+v", refused, r)
+		})
+	})
+	t.Run("After the time in a vendor's refusal the call is admitted", func(t *testing.T) {
+		each(t, func(t *testing.T, m manner, api *API) {
+			refusals := 0
+			for i := 0; refusals < 8; i++ {
+				r := m.call(t, api)
+				if !m.refused(r) {
+					continue
+				}
+				refusals++
+				time.Sleep(m.told(t, r))
+				if r := m.call(t, api); m.refused(r) {
+					t.Fatalf("refusal %d: refused again after %v: %+v", refusals, m.told(t, r), r)
+				}
+			}
+		})
+	})
+	t.Run("A vendor without rules refuses nothing, and reports no limit", func(t *testing.T) {
+		each(t, func(t *testing.T, m manner, api *API) {
+			for !m.refused(m.call(t, api)) {
+			}
+			api.SetRules()
+			for range 5 {
+				if r := m.call(t, api); m.refused(r) || len(r.Header) > 4 { // Content-Type, Content-Length, Date, Via
+					t.Fatalf("refused or limited without a rule: %+v", r)
+				}
+			}
+		})
+	})
+	t.Run("Concurrent callers are refused as the rules say", func(t *testing.T) {
+		each(t, func(t *testing.T, m manner, api *API) {
+			api.Latency, api.Jitter = 50*time.Millisecond, 150*time.Millisecond
+			seen := make(chan bool, 20*50)
+			var wg sync.WaitGroup
+			for range 20 {
+				wg.Go(func() {
+					for range 50 {
+						seen <- m.refused(m.call(t, api))
+					}
+				})
+			}
+			for range 50 {
+				time.Sleep(30 * time.Millisecond)
+				api.SetRules(m.new().Rules...)
+			}
+			wg.Wait()
+			close(seen)
+			refused := 0
+			for no := range seen {
+				if no {
+					refused++
+				}
+			}
+			if r := api.Report(); r.Refused != refused || r.Arrivals != 1000 || r.InProgress != 0 || r.Answered != r.Admitted {
+				t.Errorf("%d refusals seen, report %+v", refused, r)
+			}
+		})
 	})
 }
