@@ -33,17 +33,15 @@ func TestDecision(t *testing.T) {
 			},
 		}
 		const h = time.Hour
-		call := func(path, cost string, want Decision) {
+		call := func(path string, cost float64, want Decision) {
 			t.Helper()
-			req, _ := http.NewRequest("GET", "http://api.example.com"+path, nil)
-			req.Header.Set("Cost", cost)
 			want.At = time.Now().UTC()
-			must(t, errOf(api.RoundTrip(req)))
+			send(t, api, "GET", path, 0, cost)
 			errorIf(t, !got.At.Equal(want.At) || got.At.Location() != time.UTC, "at %v, want %v", got.At, want.At)
 			got.At = want.At
 			errorIf(t, !reflect.DeepEqual(got, want), "after %v\ngot  %+v\nwant %+v", time.Since(start), got, want)
 		}
-		call("/a", "4", Decision{Counts: []Count{
+		call("/a", 4, Decision{Counts: []Count{
 			{Unit: "calls", Window: 20 * time.Second, Limit: 40, Remaining: 39, Reset: time.Second / 2, Cost: 1, Used: 1},
 			{Unit: "windowed", Window: h, Limit: 10, Remaining: 6, Reset: 45 * time.Minute, Cost: 4, Used: 4},
 			{Unit: "from first", Window: h, Limit: 10, Remaining: 9, Reset: h, Cost: 4, Used: 1},
@@ -51,21 +49,21 @@ func TestDecision(t *testing.T) {
 			{Unit: "calls", Limit: 3, Remaining: 2, Cost: 1, Used: 1},
 		}})
 		time.Sleep(250 * time.Millisecond)
-		call("/b", "7", Decision{Refused: true, RetryAfter: 45*time.Minute - time.Second/4, Counts: []Count{
+		call("/b", 7, Decision{Refused: true, RetryAfter: 45*time.Minute - time.Second/4, Counts: []Count{
 			{Unit: "calls", Window: 20 * time.Second, Limit: 40, Remaining: 39.5, Reset: time.Second / 4, Cost: 1, Used: 1},
 			{Unit: "windowed", Window: h, Limit: 10, Remaining: 6, Reset: 45*time.Minute - time.Second/4, Cost: 7, Used: 7, Broken: true, RetryAfter: 45*time.Minute - time.Second/4},
 			{Unit: "from first", Window: h, Limit: 10, Remaining: 9, Reset: h - time.Second/4, Cost: 7, Used: 1},
 			{Unit: "logged", Key: "b", Window: h, Limit: 10, Remaining: 10, Cost: 7, Used: 7},
 			{Unit: "calls", Limit: 3, Remaining: 3, Cost: 1, Used: 1},
 		}})
-		call("/", "11", Decision{Refused: true, Counts: []Count{ // nothing tells when: never
+		call("/", 11, Decision{Refused: true, Counts: []Count{ // nothing tells when: never
 			{Unit: "calls", Window: 20 * time.Second, Limit: 40, Remaining: 39.5, Reset: time.Second / 4, Cost: 1, Used: 1},
 			{Unit: "windowed", Window: h, Limit: 10, Remaining: 6, Reset: 45*time.Minute - time.Second/4, Cost: 11, Used: 11, Broken: true},
 			{Unit: "from first", Window: h, Limit: 10, Remaining: 9, Reset: h - time.Second/4, Cost: 11, Used: 1, Broken: true},
 			{Unit: "calls", Limit: 3, Remaining: 3, Cost: 1, Used: 1},
 		}})
 		time.Sleep(30 * time.Minute)
-		call("/", "0", Decision{Refused: true, RetryAfter: h / 2, Counts: []Count{
+		call("/", 0, Decision{Refused: true, RetryAfter: h / 2, Counts: []Count{
 			{Unit: "calls", Window: 20 * time.Second, Limit: 40, Remaining: 40, Cost: 1, Used: 1},
 			{Unit: "windowed", Window: h, Limit: 10, Remaining: 6, Reset: 15*time.Minute - time.Second/4},
 			{Unit: "from first", Window: h, Limit: 10, Remaining: 9, Reset: 30*time.Minute - time.Second/4, Used: 1},

@@ -19,19 +19,8 @@ import (
 // with Of("units", byHeader).
 func callAPI(t *testing.T, api *API, cost float64) (status int, retryAfter string) {
 	t.Helper()
-	req, err := http.NewRequest("GET", "http://api.example.com/items", nil)
-	if err != nil {
-		t.Error(err)
-		return 0, ""
-	}
-	req.Header.Set("Cost", strconv.FormatFloat(cost, 'g', -1, 64))
-	res, err := api.RoundTrip(req)
-	if err != nil {
-		t.Error(err)
-		return 0, ""
-	}
-	res.Body.Close()
-	return res.StatusCode, res.Header.Get("Retry-After")
+	r := send(t, api, "GET", "/items", 0, cost)
+	return r.status, r.Get("Retry-After")
 }
 
 func byHeader(r *http.Request) float64 {

@@ -2,6 +2,7 @@ package outboundtest_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -23,8 +24,15 @@ type reply struct {
 // tell calls an API without a network. A length makes a body of so many bytes.
 func tell(t *testing.T, api *API, method, path string, length int) reply {
 	t.Helper()
+	return send(t, api, method, path, length, 1)
+}
+
+// send is tell with a header for byHeader.
+func send(t *testing.T, api *API, method, path string, length int, cost float64) reply {
+	t.Helper()
 	req, err := http.NewRequest(method, "http://api.example.com"+path, strings.NewReader(strings.Repeat("x", length)))
 	must(t, err)
+	req.Header.Set("Cost", fmt.Sprint(cost))
 	res, err := api.RoundTrip(req)
 	must(t, err)
 	body, err := io.ReadAll(res.Body)
