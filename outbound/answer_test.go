@@ -412,9 +412,7 @@ func TestSent_SettleAddsWhatACallCostsMore(t *testing.T) {
 				p.Settle(Cost{1, c.used})
 				p.Done()
 				must(t, b.Book(ctx, new(BookRequest))) // brings what was postponed
-				if l := states(t, b); l[0].Level != 1 || l[1].Level != c.want {
-					t.Errorf("%d reports, queued %v, used %v: levels %v and %v; want 1 and %v", c.times, queued, c.used, l[0].Level, l[1].Level, c.want)
-				}
+				equal(t, levels(t, b), [2]float64{1, c.want}, "%d reports, queued %v, used %v: levels", c.times, queued, c.used)
 			}, Window(10, time.Minute), Window(10000, time.Minute).Of(1, "tokens"))
 		}
 	}

@@ -33,8 +33,7 @@ func TestCalendar_PeriodsOfItsZone(t *testing.T) {
 		b := Must(NewBucket("k", Hourly(10), Window(5, time.Minute)))
 		admit(t, b, 5)
 		must(t, errors.Join(b.Hold(ctx, time.Hour), b.Resume(ctx)))
-		all := states(t, b)
-		errorIf(t, all[0].Level != 5 || all[1].Level != 5, "%+v", all)
+		equal(t, levels(t, b), [2]float64{5, 5}, "levels")
 	})
 }
 

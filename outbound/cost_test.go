@@ -171,15 +171,11 @@ func TestCost_WithoutTheFirstUnitIsInvalidUnlessFree(t *testing.T) {
 					p.Done()
 				}
 			}
-			if s := states(t, b); s[0].Level != 600 || s[1].Level != 0 {
-				t.Errorf("%s: levels %v and %v, want 600 and 0", name, s[0].Level, s[1].Level)
-			}
+			equal(t, levels(t, b), [2]float64{600, 0}, "%s: levels", name)
 			p, err := b.Acquire(ctx, Cost{1})
 			errorIf(t, err != nil, "%s: tokens that are known afterwards: %v", name, err)
 			p.Settle(Cost{Free, 50})
-			if s := states(t, b); s[0].Level != 650 || s[1].Level != 0 {
-				t.Errorf("%s: levels %v and %v, want 650 and 0", name, s[0].Level, s[1].Level)
-			}
+			equal(t, levels(t, b), [2]float64{650, 0}, "%s: levels", name)
 		}
 		one := Must(NewBucket("k", Limit{Capacity: 1, LeakRate: 1}))
 		for range 3 {

@@ -120,6 +120,13 @@ var (
 	FatalIf  = fatalIf
 )
 
+// levels returns those of the first two limits.
+func levels(t *testing.T, b *Bucket) [2]float64 {
+	t.Helper()
+	s := states(t, b)
+	return [2]float64{s[0].Level, s[1].Level}
+}
+
 // inBoth runs a scenario with a bucket in this process, and with one in a store. Its name says what holds.
 func inBoth(t *testing.T, name string, f func(t *testing.T, b *Bucket), limits ...Limit) {
 	t.Run(name, func(t *testing.T) { bothWays(t, f, limits...) })

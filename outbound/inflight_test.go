@@ -335,9 +335,8 @@ func TestInFlight_Adaptive(t *testing.T) {
 	})
 	t.Run("An adaptive limit is for a bucket in one process", func(t *testing.T) {
 		_, err := NewSharedBucket(store.NewMemory(), "k", InFlight(64).Adaptive())
-		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "Adaptive is for a bucket in this process") {
-			t.Errorf("shared: %v", err)
-		}
+		errorIf(t, !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "Adaptive is for a bucket in this process"),
+			"shared: %v", err)
 		b := Must(NewSharedBucket(store.NewMemory(), "k", InFlight(64)))
 		errorIs(t, b.SetLimits(ctx, InFlight(64).Adaptive()), ErrInvalid, "set in a shared bucket")
 	})
@@ -435,9 +434,7 @@ func TestInFlight_RequestsKeepNoSlot(t *testing.T) {
 		k.Move = k.Tickets[0]
 		must(t, b.Book(ctx, &k))
 		errorIf(t, len(k.Tickets) != 1, "moved: %v", k.Tickets)
-		if s := states(t, b); s[0].Level != 2 || s[1].Level != 2 {
-			t.Errorf("%v units and %v in progress, want 2 and 2", s[0].Level, s[1].Level)
-		}
+		equal(t, levels(t, b), [2]float64{2, 2}, "levels")
 		p.Done()
 	})
 	t.Run("The calls that come after an invalid cost in a booking take no slots", func(t *testing.T) {
@@ -462,9 +459,7 @@ func TestInFlight_RequestsKeepNoSlot(t *testing.T) {
 		k.Tickets = nil
 		errorIs(t, b.Book(ctx, &k), ErrTooLarge, "the error")
 		synctest.Wait()
-		if s := states(t, b); s[0].Level != 0 || s[1].Level != 0 {
-			t.Errorf("%v units and %v in progress, want none", s[0].Level, s[1].Level)
-		}
+		equal(t, levels(t, b), [2]float64{0, 0}, "levels")
 	})
 	bubble(t, "The calls of other processes count by the limit of the reply that says so, and not by the one that follows", func(t *testing.T) {
 		s, l := new(FakeStore), Limit{Capacity: 10, LeakRate: 1}

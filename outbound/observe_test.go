@@ -256,9 +256,7 @@ func TestObserve_Functions(t *testing.T) {
 					}
 				}).Acquire(ctx, Cost{3})
 			})
-			if all := states(t, b); all[0].Level != 0 || all[1].Level != 0 {
-				t.Errorf("%s: level %v, %v in progress", how, all[0].Level, all[1].Level)
-			}
+			equal(t, levels(t, b), [2]float64{0, 0}, "%s: levels", how)
 		}
 	})
 	bubble(t, "A report has its effect also if the function panics at it", func(t *testing.T) {

@@ -117,13 +117,11 @@ func TestSetLimits_Faults(t *testing.T) {
 	}, Limit{Capacity: 1, LeakRate: 1})
 	t.Run("Of two limits without a window, names say which one stays", func(t *testing.T) {
 		limits := []Limit{{Capacity: 10, LeakRate: 1}, {Capacity: 20, LeakRate: 0.5}}
-		if _, err := NewBucket("k", limits...); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "different names") {
-			t.Error(err)
-		}
+		_, err := NewBucket("k", limits...)
+		errorIf(t, !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "different names"), "%v", err)
 		limits[1].Name = "slow"
 		limits = append(limits, Limit{Capacity: 20, LeakRate: 0.5, Unit: 1})
-		_, err := NewBucket("k", limits...)
-		must(t, err)
+		must(t, errOf(NewBucket("k", limits...)))
 	})
 	t.Run("A call whose limits change before each of its requests fails after nine of them", func(t *testing.T) {
 		var s FakeStore
