@@ -7,8 +7,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // inParallel runs f in n goroutines and returns the sum of their results.
@@ -23,34 +21,6 @@ func inParallel(n int, f func(i int) float64) (sum float64) {
 		sum += n
 	}
 	return sum
-}
-
-// At one instant 50 callers with 20 calls each get exactly the capacity.
-func TestStress_CallersGetExactlyTheCapacity(t *testing.T) {
-	for name, limits := range map[string][]Limit{
-		"fast":    {{Capacity: 613, LeakRate: 2}},
-		"several": {{Capacity: 613, LeakRate: 2}, {Capacity: 1000, LeakRate: 1, Name: "b"}},
-		"shared":  {{Capacity: 613, LeakRate: 2}},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			b := Must(NewBucket(name, limits...))
-			if name == "shared" {
-				b = Must(NewSharedBucket(store.NewMemory(), name, limits...))
-			}
-			sum := inParallel(50, func(i int) (admitted float64) {
-				for k := range 20 {
-					if _, err := b.Acquire(ctx, Cost{1}); err == nil {
-						admitted++
-					}
-					if k%7 == i%7 { // and leave the word now and then
-						_, _ = b.State(ctx)
-					}
-				}
-				return admitted
-			})
-			errorIf(t, sum != 613, "%s: %v admitted, want 613", name, sum)
-		})
-	}
 }
 
 // century is a limit from which next to nothing leaks while a test runs.

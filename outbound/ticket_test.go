@@ -66,22 +66,6 @@ func TestTicket_TextSaysWhenItIsDue(t *testing.T) {
 	}
 }
 
-// A reservation that had passed when a hold began is as long before the end of the hold, and the order stays.
-func TestTicket_HoldMovesPassedReservations(t *testing.T) {
-	bothWays(t, func(t *testing.T, b *Bucket) {
-		tickets, due := reserve(t, b, 10)
-		time.Sleep(5 * time.Second)
-		must(t, b.Hold(ctx, time.Minute))
-		time.Sleep(20 * time.Second)
-		k := clockOf(t, b)
-		for i, m := range tickets {
-			if at, ok := k.DueText(m); !ok || at.Sub(due[i].Add(time.Minute)).Abs() > time.Microsecond {
-				t.Errorf("reservation %d is due %v, %v, want a minute after %v", i, at, ok, due[i])
-			}
-		}
-	}, Limit{Capacity: 1, LeakRate: 1})
-}
-
 // The text of a ticket is void after Resume or other limits.
 func TestTicket_TextIsVoidAfterResumeOrNewLimits(t *testing.T) {
 	for name, change := range map[string]func(b *Bucket) error{

@@ -84,15 +84,6 @@ func TestWindow_KeepsItsNumber(t *testing.T) {
 
 // A window admits its number, and reports what it has.
 func TestWindow_CountsAndReports(t *testing.T) {
-	bubble(t, "Calls leave as fast as one limit allows, until the window of another one is full", func(t *testing.T) {
-		b := Must(NewBucket("github", PerSecond(10), Window(5_000, time.Hour)))
-		at := went(t, b, 300)
-		s := at[299].Sub(at[0]).Seconds()
-		errorIf(t, s < 29.7 || s > 30.3, "300 calls take %.2f s", s)
-		at = append(at, went(t, b, 4_800)...)
-		d := at[5_000].Sub(at[0])
-		errorIf(t, d < time.Hour || d > time.Hour+time.Minute, "call 5001 goes after %v", d)
-	})
 	bubble(t, "A window reports its level, and when units are free. Those that a call returns are free immediately", func(t *testing.T) {
 		b := Must(NewBucket("k", Window(10, time.Minute)))
 		admit(t, b, 4)
@@ -207,35 +198,6 @@ func TestWindow_InvalidErrorSaysWhatWorks(t *testing.T) {
 				t.Errorf("%+v: %v", l, err)
 			}
 		}
-	}
-}
-
-// A hold until an API's reset does not make a window longer for calls that come then. Calls that were
-// booked before leave later by the hold, as every reservation does.
-func TestWindow_HoldUntilReset(t *testing.T) {
-	for _, booked := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			store := store.NewMemory()
-			limits := []Limit{PerSecond(10), Window(100, time.Hour).Of(1, "tokens")}
-			b, other := Must(NewSharedBucket(store, "k", limits...)), Must(NewSharedBucket(store, "k", limits...))
-			begin := time.Now()
-			admit(t, b, 1, 100)
-			time.Sleep(5 * time.Minute)
-			k := BookRequest{Costs: []Cost{{1, 1}}, Wait: 2 * time.Hour}
-			if booked {
-				must(t, b.Book(ctx, &k))
-			}
-			must(t, b.Hold(ctx, 55*time.Minute))
-			time.Sleep(55*time.Minute + time.Second)
-			if booked {
-				now := book(t, b, BookRequest{Clock: k.Clock})
-				at := now.Clock.Due(k.Tickets[0]).Sub(begin)
-				errorIf(t, at < time.Hour || at > 2*time.Hour-5*time.Minute+time.Second,
-					"a call that was booked leaves after %v", at)
-				time.Sleep(time.Until(begin.Add(at + time.Second)))
-			}
-			errorIs(t, errOf(other.Acquire(ctx, Cost{1, 90})), nil, "booked %v: 90 of 100 after the reset", booked)
-		})
 	}
 }
 
