@@ -1,4 +1,4 @@
-package queue_test
+package queue
 
 import (
 	"context"
@@ -15,11 +15,8 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/store"
-	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/transport"
 )
-
-const ms = time.Millisecond
 
 // load is what comes to a limit, and how long the API takes.
 type load struct {
@@ -27,21 +24,21 @@ type load struct {
 	budget             func(*rand.Rand) time.Duration                // of a call's ctx
 	takes              func(*rand.Rand, time.Duration) time.Duration // so long after the start
 	limits             []outbound.Limit
-	config             queue.Config
+	config             Config
 	processes          int           // on one store, or 0 for none
 	way                time.Duration // to the store, and the same back
 	endless            bool          // every third call has no deadline, and is not counted
 }
 
-// outcome is what became of the calls.
-type outcome struct {
+// fates are what became of the calls.
+type fates struct {
 	answered, refused int
 	died              int // sent, and without an answer at their deadline
 	unanswered        uint64
 }
 
 // run returns the outcomes of the calls.
-func (l load) run(t *testing.T) (o outcome) {
+func (l load) run(t *testing.T) (o fates) {
 	synctest.Test(t, func(t *testing.T) {
 		r, begin := rand.New(rand.NewPCG(1, 2)), time.Now()
 		var mu sync.Mutex
@@ -57,14 +54,14 @@ func (l load) run(t *testing.T) (o outcome) {
 			}
 		})
 		var clients []*http.Client
-		var queues []*queue.Queue
+		var queues []*Queue
 		memory := farAway{store.NewMemory(), l.way}
 		for range max(1, l.processes) {
-			b := outbound.Must(outbound.NewBucket("api", l.limits...))
+			b := bucket(t, l.limits...)
 			if l.processes > 0 {
-				b = outbound.Must(outbound.NewSharedBucket(memory, "api", l.limits...))
+				b = shared(t, memory, l.limits...)
 			}
-			queues = append(queues, queue.New(b, l.config))
+			queues = append(queues, New(b, l.config))
 			clients = append(clients, &http.Client{Transport: &transport.Transport{Base: api, Limiter: queues[len(queues)-1]}})
 		}
 		var wg sync.WaitGroup
@@ -167,7 +164,7 @@ func TestCallTime_AnswersAsManyAsTheBestMaxWait(t *testing.T) {
 		"with a tail":         {fastTail, 1400 * ms, 1600},
 	} {
 		got, best := c.run(t), c.load
-		best.config = queue.Config{MaxWait: c.most, CallTime: -1}
+		best.config = Config{MaxWait: c.most, CallTime: -1}
 		if c.most == 0 {
 			best.config.CallTime = 300 * ms
 		}
@@ -206,8 +203,8 @@ func TestCallTime_RefusesNothingAtHalfLoad(t *testing.T) {
 		{310 * ms, ms, 2, 0}, {420 * ms, 40 * ms, 1, 0}, {500 * ms, 40 * ms, 2, 0}, {500 * ms, 40 * ms, 2, time.Second},
 	} {
 		l := load{perSecond: 5, seconds: 60, budget: always(c.budget), takes: steady(300 * ms), limits: []outbound.Limit{outbound.PerSecond(10)},
-			processes: c.processes, way: c.way, config: queue.Config{CallTime: c.callTime}}
-		if got := l.run(t); got != (outcome{answered: 300}) {
+			processes: c.processes, way: c.way, config: Config{CallTime: c.callTime}}
+		if got := l.run(t); got != (fates{answered: 300}) {
 			t.Errorf("%+v: %+v", c, got)
 		}
 	}
@@ -217,11 +214,11 @@ func TestCallTime_RefusesNothingAtHalfLoad(t *testing.T) {
 // minute. A call that could leave immediately is never refused for it.
 func TestCallTime_IsThatOfAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := queue.New(outbound.Must(outbound.NewBucket("api", outbound.PerSecond(10))), queue.Config{})
+		q := New(bucket(t, outbound.PerSecond(10)), Config{})
 		call := func(within, takes time.Duration, end func(*outbound.Permit)) error {
 			ctx, cancel := context.WithTimeout(t.Context(), within)
 			defer cancel()
-			p, err := q.Acquire(ctx, outbound.Cost{1})
+			p, err := q.Acquire(ctx, one)
 			if err == nil {
 				time.Sleep(takes)
 				end(&p)
@@ -241,15 +238,11 @@ func TestCallTime_IsThatOfAnswers(t *testing.T) {
 		}
 		for range 40 { // the first take no time, as from a cache
 			time.Sleep(time.Second)
-			if err := call(time.Minute, 0, (*outbound.Permit).Done); err != nil {
-				t.Fatal(err)
-			}
+			must(t, call(time.Minute, 0, (*outbound.Permit).Done))
 		}
 		for range 60 {
 			time.Sleep(time.Second)
-			if err := call(time.Minute, 300*ms, (*outbound.Permit).Done); err != nil {
-				t.Fatal(err)
-			}
+			must(t, call(time.Minute, 300*ms, (*outbound.Permit).Done))
 		}
 		for range 3 {
 			if !refused(500*ms) || refused(900*ms) {
@@ -258,19 +251,15 @@ func TestCallTime_IsThatOfAnswers(t *testing.T) {
 			for range 400 { // fast, and no answers
 				_ = call(time.Hour, 0, (*outbound.Permit).Failed)
 				_ = call(time.Hour, 0, func(p *outbound.Permit) { p.Answered(outbound.Answer{Kind: outbound.AnswerRefused}); p.Failed() })
-				if err := q.Bucket().Resume(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, q.Bucket().Resume(t.Context()))
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-				if p, err := q.Acquire(ctx, outbound.Cost{1}); err == nil {
+				if p, err := q.Acquire(ctx, one); err == nil {
 					cancel()
 					p.Done()
 				}
 				cancel()
 			}
-			if err := call(time.Hour, 300*ms, (*outbound.Permit).Done); err != nil {
-				t.Fatal(err)
-			}
+			must(t, call(time.Hour, 300*ms, (*outbound.Permit).Done))
 		}
 		time.Sleep(time.Minute + time.Second)
 		if refused(110 * ms) {
@@ -282,7 +271,7 @@ func TestCallTime_IsThatOfAnswers(t *testing.T) {
 	})
 }
 
-// farAway is a store whose requests take a while.
+// farAway is a store whose requests take a while, and whose replies do not show it.
 type farAway struct {
 	store.Store
 	way time.Duration // there, and the same back

@@ -146,9 +146,7 @@ func TestCancel_LeavesTheReservationToTheNext(t *testing.T) {
 			time.Sleep(500 * ms)
 			cancel()
 			pass(time.Minute)
-			if want := time.Duration(next) * time.Second; c.took() != want || c.ended().err != nil {
-				t.Errorf("behind a cancelled call of 3, one of %v waited %v, want %v", next, c.took(), want)
-			}
+			c.wantWait(t, time.Duration(next)*time.Second)
 		})
 	}
 }

@@ -41,13 +41,27 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// noError fails the test if there is an error. Any goroutine may call it.
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // bucket returns a bucket in memory.
 func bucket(t testing.TB, limits ...outbound.Limit) *outbound.Bucket {
 	t.Helper()
 	b, err := outbound.NewBucket("test", limits...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 
@@ -55,10 +69,16 @@ func bucket(t testing.TB, limits ...outbound.Limit) *outbound.Bucket {
 func shared(t testing.TB, s store.Store, limits ...outbound.Limit) *outbound.Bucket {
 	t.Helper()
 	b, err := outbound.NewSharedBucket(s, "k", limits...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
+}
+
+// wantLevel checks the level of the first limit of a bucket.
+func wantLevel(t testing.TB, b *outbound.Bucket, want float64) {
+	t.Helper()
+	if s, err := b.State(bg); err != nil || s.Level != want {
+		t.Errorf("level %v, %v; want %v", s.Level, err, want)
+	}
 }
 
 // bothWays calls f in a bubble with a bucket in memory, and in another with one in a store.
@@ -78,9 +98,7 @@ func admitted(t testing.TB, l outbound.Limiter, units ...float64) outbound.Permi
 	var c outbound.Cost
 	copy(c[:], units)
 	p, err := l.Acquire(bg, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p
 }
 
@@ -144,6 +162,14 @@ func comeAll(n int, ctx context.Context, l outbound.Limiter, units ...float64) (
 
 func (c *call) admitted() bool      { return c.end.Load() != nil && c.ended().err == nil }
 func (c *call) took() time.Duration { return c.ended().left.Sub(c.came) }
+
+// wantWait checks that the call was admitted after a wait of so long.
+func (c *call) wantWait(t testing.TB, want time.Duration) {
+	t.Helper()
+	if !c.admitted() || c.took() != want {
+		t.Errorf("the call has waited for %v, want %v: %v", c.took(), want, c.ended().err)
+	}
+}
 
 // refused returns the call's ThrottledError, or an empty one.
 func (c *call) refused() *outbound.ThrottledError {

@@ -156,12 +156,8 @@ func TestFleet_KilledProcessCostsItsReservationsOnly(t *testing.T) {
 			kill()
 		}
 		pass(5 * time.Minute) // the last replies
-		if err := sent.Check(4, rate, rate*(5*ms).Seconds()*1.05); err != nil {
-			t.Error(err)
-		}
-		if err := sent.CheckWindow(most, window); err != nil {
-			t.Error(err)
-		}
+		noError(t, sent.Check(4, rate, rate*(5*ms).Seconds()*1.05))
+		noError(t, sent.CheckWindow(most, window))
 	})
 }
 
@@ -303,29 +299,6 @@ func TestFleet_SingleCallsToAFarStoreKeepTheLimit(t *testing.T) {
 	}
 }
 
-// A single call leaves when its reply arrives, and not long after.
-func TestFleet_SingleCallWaitsForItsRequest(t *testing.T) {
-	for _, trip := range []time.Duration{ms, 20 * ms, 200 * ms} {
-		synctest.Test(t, func(t *testing.T) {
-			s := &far{Store: store.NewMemory(), way: trip / 2}
-			q := New(shared(t, s, outbound.PerSecond(100)), Config{})
-			for i := range 20 {
-				most := trip + trip/10
-				if i == 0 && trip > 10*ms { // the process does not know its distance yet
-					most *= 2
-				}
-				c := come(bg, q, 1)
-				if pass(time.Second); c.ended().err != nil || c.took() > most {
-					t.Errorf("%v away: call %d took %v, %v", trip, i, c.took(), c.ended().err)
-				}
-			}
-			if n := s.trips.Load(); n > 22 {
-				t.Errorf("%v away: %d requests for 20 calls", trip, n)
-			}
-		})
-	}
-}
-
 // A delayed reply shifts no reservation: if one counted from its reply's arrival, it would fall together
 // with those of others. The queue loses only a reservation that it cannot use in time.
 func TestFleet_DelayedReplyShiftsNoReservation(t *testing.T) {
@@ -396,9 +369,7 @@ func TestFleet_AtMostOneCallLeavesIntoAHold(t *testing.T) {
 			for range 50 {
 				time.Sleep(487*ms + 100*time.Microsecond)
 				before := left[0].Load() + left[1].Load()
-				if err := b.Hold(bg, 200*ms); err != nil {
-					t.Fatal(err)
-				}
+				must(t, b.Hold(bg, 200*ms))
 				time.Sleep(200*ms - 1)
 				worst = max(worst, int(left[0].Load()+left[1].Load()-before))
 			}
@@ -446,9 +417,7 @@ func TestFleet_UndoneSlowDownBunchesNoCalls(t *testing.T) {
 				n := h.Len()
 				pass(time.Duration(100/rate) * time.Second)
 				s, err := queues[0].bucket.State(bg)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if undone > 0 {
 					after += h.Len() - n
 				}
@@ -470,9 +439,127 @@ func TestFleet_UndoneSlowDownBunchesNoCalls(t *testing.T) {
 			}
 			cancel()
 			pass(time.Minute)
-			if err := h.Check(1, rate, 5*ms.Seconds()*1.05*rate); err != nil {
-				t.Error(err)
-			}
+			noError(t, h.Check(1, rate, 5*ms.Seconds()*1.05*rate))
 		})
+	}
+}
+
+// crowd lets very many processes work on one server, which carries out one step at a time. A third of the time after
+// they have begun to be measured, a tenth of them crashes, as many join, and as many lose the server for a while. crowd
+// returns the fairness among those that work all the time, the part of the rate that is used, the requests for each
+// call, and the part of its time that the server works.
+func (f fleet) crowd(t *testing.T, step time.Duration) (fair, use, requests, load float64) {
+	var sent outboundtest.History
+	synctest.Test(t, func(t *testing.T) {
+		m, dice := store.NewMemory(), rand.New(rand.NewPCG(1, 2))
+		var mu sync.Mutex
+		var free time.Time // when the server has carried out what it was asked for
+		var steps atomic.Int64
+		serve := func(*store.Op) error {
+			steps.Add(1)
+			mu.Lock()
+			free = latest(time.Now(), free).Add(step)
+			wait := time.Until(free)
+			mu.Unlock()
+			time.Sleep(wait)
+			return nil
+		}
+		type member struct {
+			*far
+			left *atomic.Int64
+			kill context.CancelFunc
+		}
+		var all []member
+		join := func() {
+			ctx, kill := context.WithCancel(bg)
+			link := &far{Store: m, way: f.trips[len(all)%len(f.trips)] / 2, jitter: 0.05, first: 4, before: serve}
+			one := member{link, new(atomic.Int64), kill}
+			all = append(all, one)
+			q := New(shared(t, link, f.limit), Config{})
+			for range f.waiters {
+				go func() {
+					for ctx.Err() == nil {
+						p, err := q.Acquire(ctx, outbound.Cost{1})
+						if err != nil { // the server is away
+							time.Sleep(100 * ms)
+							continue
+						}
+						one.left.Add(1)
+						sent.Add(time.Now(), 1)
+						p.Done()
+					}
+				}()
+			}
+		}
+		counts := make([]float64, f.processes+f.processes/10)
+		count := func(sign float64) (sum float64) {
+			for i, one := range all {
+				n := sign * float64(one.left.Load())
+				counts[i], sum = counts[i]+n, sum+n
+			}
+			return sum
+		}
+		for range f.processes {
+			join()
+			pass(time.Duration(dice.Int64N(int64(2 * time.Second / time.Duration(f.processes)))))
+		}
+		pass(f.work / 3)
+		sum, before, from := count(-1), steps.Load(), time.Now()
+		pass(f.work)
+		tenth := f.processes / 10
+		for i := range tenth { // crash, while others join
+			all[i].away.Store(true)
+			all[i].kill()
+			join()
+			all[f.processes-1-i].away.Store(true)
+		}
+		pass(f.work / 6)
+		for i := range tenth {
+			all[f.processes-1-i].away.Store(false)
+		}
+		pass(f.work / 6)
+		sum, took := sum+count(1), time.Since(from).Seconds()
+		fair, use = jain(counts[tenth:f.processes-tenth]), sum/(f.limit.LeakRate*took)
+		made := float64(steps.Load() - before)
+		requests, load = made/sum, made*step.Seconds()/took
+		for _, one := range all {
+			one.kill()
+		}
+		pass(5 * time.Minute)
+	})
+	noError(t, sent.Check(f.limit.Capacity, f.limit.LeakRate, f.limit.LeakRate*(5*ms).Seconds()*1.05))
+	return fair, use, requests, load
+}
+
+// Ten thousand processes on one key have equal shares of the whole rate with little more than one
+// request a call, while a tenth of them crashes, as many join, and as many lose the server for a
+// while. A process with one call at a time makes two requests: its look at the clock before the call
+// leaves books no other.
+func TestMasses_SharesOneKey(t *testing.T) {
+	mixed := []time.Duration{2 * ms, 20 * ms}
+	all := []fleet{{processes: 500, waiters: 2, limit: outbound.Limit{Capacity: 1, LeakRate: 1000}, trips: mixed, work: 30 * time.Second}}
+	if raced {
+		all[0].processes, all[0].work = 100, 10*time.Second
+	}
+	if long { // a quarter of an hour
+		all = nil
+		for _, n := range []int{100, 1000, 10_000} {
+			for _, rate := range []float64{100, 1000, 10_000} {
+				for _, w := range []int{1, 2} {
+					if work := time.Duration(60*float64(n)/rate) * time.Second; work < time.Hour {
+						all = append(all, fleet{processes: n, waiters: w, limit: outbound.Limit{Capacity: 1, LeakRate: rate}, trips: mixed, work: max(work, 10*time.Second)})
+					}
+				}
+			}
+		}
+	}
+	for _, f := range all {
+		fair, use, requests, load := f.crowd(t, 60*time.Microsecond)
+		t.Logf("%v: Jain %.3f, %.3f of the rate, %.2f requests a call, the server works %.0f %% of the time", f, fair, use, requests, 100*load)
+		// Two calls of a process that is 20 ms away make at most 100 a second.
+		enough := f.limit.LeakRate/float64(f.processes) <= 20
+		if f.waiters > 1 && load < 0.7 && enough && (fair < 0.95 || use < 0.95 || requests > 1.5) {
+			t.Errorf("%v: Jain %.3f, %.3f of the rate, %.2f requests a call", f, fair, use, requests)
+		}
 	}
 }

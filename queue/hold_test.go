@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -60,9 +59,7 @@ func TestHold_PauseLetsTheLimitsLeak(t *testing.T) {
 		})()
 		begin, all := time.Now(), comeAll(8, bg, q, 1) // 3 have reservations in the pause
 		time.Sleep(ms)
-		if err := b.Pause(bg, 2*time.Second-ms); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.Pause(bg, 2*time.Second-ms))
 		all = append(all, comeAll(3, bg, q, 1)...)
 		pass(3 * time.Second)
 		for i, c := range all {
@@ -78,13 +75,13 @@ func TestHold_PauseLetsTheLimitsLeak(t *testing.T) {
 }
 
 // The error of a call that waited when a hold began, and is refused for it, has the hold and its reason, as
-// that of a new call.
+// that of a new call. So has that of a call which only its deadline keeps from waiting for the end.
 func TestHold_RefusalHasItsReason(t *testing.T) {
 	bothWays(t, []outbound.Limit{outbound.PerMinute(60)}, func(t *testing.T, b *outbound.Bucket) {
 		q := New(b, Config{MaxWait: 20 * time.Second})
 		defer q.Close()
 		permit := admitted(t, q, 1)
-		all := comeAll(5, bg, q, 1)
+		all := append(comeAll(5, bg, q, 1), comeIn(t, 10*time.Second, New(b, Config{}), 1))
 		time.Sleep(100 * ms)
 		permit.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: time.Minute, Reason: "rate"})
 		time.Sleep(100 * ms)
@@ -113,57 +110,6 @@ func TestHold_ResumeDuringTheFirstRequestCounts(t *testing.T) {
 		c := come(bg, New(b, Config{}), 1)
 		if pass(3 * time.Second); !c.admitted() {
 			t.Errorf("waits 3 s after the Resume: %v", c.ended().err)
-		}
-	})
-}
-
-// No call leaves in a hold. Then they leave at the rate, in their order.
-func TestHold_NoCallLeavesAndThenTheyDrip(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := bucket(t, outbound.Limit{Capacity: 5, LeakRate: 10})
-		all, begin := comeAll(40, bg, New(b, Config{}), 1), time.Now()
-		time.Sleep(time.Second)
-		if err := b.Hold(bg, 5*time.Second); err != nil {
-			t.Fatal(err)
-		}
-		pass(time.Minute)
-		last := 6 * time.Second
-		for i, c := range all {
-			switch at := c.ended().left.Sub(begin); {
-			case !c.admitted() || at > time.Second && at < 6*time.Second:
-				t.Errorf("call %d left at %v, in the hold: %v", i, at, c.ended().err)
-			case at > 6*time.Second:
-				if at-last < 99*ms {
-					t.Errorf("call %d left %v after the one before it", i, at-last)
-				}
-				last = at
-			}
-		}
-		if _, sorted := all.admitted(); !sorted {
-			t.Error("not in their order")
-		}
-	})
-}
-
-// A hold refuses all waiting calls that cannot leave in time.
-func TestHold_RefusesCallsThatMissTheirDeadlines(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1})
-		q, all := New(b, Config{}), calls(nil)
-		for i := range 10 {
-			all = append(all, comeIn(t, time.Duration(i)*time.Second+500*ms, q, 1))
-		}
-		time.Sleep(ms)
-		b.Hold(bg, time.Hour)
-		synctest.Wait()
-		// The second call has a reservation: the queue refuses it when it looks at that, or its ctx ends.
-		for i, c := range all {
-			if i == 0 && !c.admitted() || i > 1 && !errors.Is(c.ended().err, outbound.ErrThrottled) {
-				t.Errorf("call %d at the hold: %v", i, c.ended().err)
-			}
-		}
-		if pass(time.Minute); !errors.Is(all[1].ended().err, outbound.ErrThrottled) {
-			t.Errorf("the second call: %v", all[1].ended().err)
 		}
 	})
 }
@@ -201,14 +147,10 @@ func TestHold_ResumeByAnotherProcess(t *testing.T) {
 		m := store.NewMemory()
 		limit := outbound.Limit{Capacity: 1, LeakRate: 10}
 		other := shared(t, m, limit)
-		if err := other.Hold(bg, time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		must(t, other.Hold(bg, time.Hour))
 		c := come(bg, New(shared(t, m, limit), Config{}), 1)
 		time.Sleep(time.Minute + time.Second)
-		if err := other.Resume(bg); err != nil {
-			t.Fatal(err)
-		}
+		must(t, other.Resume(bg))
 		if pass(newsCheck + time.Second); !c.admitted() {
 			t.Errorf("waits %v after the Resume: %v", newsCheck, c.ended().err)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -28,9 +27,7 @@ func TestInFlight_CallsWaitForTheEndOfOthers(t *testing.T) {
 		}
 		pass(time.Minute)
 		for i, c := range all {
-			if want := time.Duration(i/2) * 3 * time.Second; c.ended().err != nil || c.took() != want {
-				t.Errorf("call %d left after %v, want %v: %v", i, c.took(), want, c.ended().err)
-			}
+			c.wantWait(t, time.Duration(i/2)*3*time.Second)
 		}
 	})
 }
@@ -56,25 +53,6 @@ func TestInFlight_MaxWaitEndsTheWait(t *testing.T) {
 		p.Done()
 		if pass(time.Second); !q.Idle() {
 			t.Error("not idle")
-		}
-	})
-}
-
-// While all calls in flight are taken, the Explanation has the wait for those ahead, too.
-func TestExplain_FullInFlightWithALine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := New(bucket(t, outbound.PerSecond(1), outbound.InFlight(3)), Config{})
-		for range 3 {
-			p := admitted(t, q, 1)
-			defer p.Done()
-		}
-		ctx, cancel := context.WithCancel(bg)
-		defer cancel()
-		comeAll(500, ctx, q, 1)
-		pass(0)
-		e, err := q.Explain(bg, one)
-		if want := "would wait at least 8m26s, and until a call in progress ends"; err != nil || !strings.Contains(e.String(), want) {
-			t.Errorf("%v, %v, want %q", e, err, want)
 		}
 	})
 }
@@ -123,9 +101,8 @@ func TestInFlight_MovedReservationKeepsIts(t *testing.T) {
 		c := come(bg, q, 1, 10)
 		time.Sleep(time.Second)
 		p.Settle(outbound.Cost{1, 4})
-		if pass(time.Minute); c.ended().err != nil || c.took() != 4*time.Second {
-			t.Errorf("%v after %v, want 4s", c.ended().err, c.took())
-		}
+		pass(time.Minute)
+		c.wantWait(t, 4*time.Second)
 		p.Done()
 	})
 }
@@ -275,9 +252,7 @@ func TestInFlight_WaitingQueueLearnsOfAHold(t *testing.T) {
 		if n := trips.Load() - before; n > 11 {
 			t.Errorf("%d requests in 10 s to wait", n)
 		}
-		if err := other.Pause(bg, time.Minute); err != nil {
-			t.Fatal(err)
-		}
+		must(t, other.Pause(bg, time.Minute))
 		pass(1100 * ms)
 		for i, c := range all {
 			if c.refused().RetryAfter < 50*time.Second {

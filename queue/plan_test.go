@@ -49,9 +49,7 @@ func TestPlan_ToBook(t *testing.T) {
 			q.giveLocked(k.Tickets)
 			time.Sleep(c.after)
 			var now outbound.BookRequest // has the clock of now
-			if err := b.Book(bg, &now); err != nil {
-				t.Fatal(err)
-			}
+			must(t, b.Book(bg, &now))
 			q.clock, q.requests.ended = now.Clock, time.Now()
 			first := q.toBook(time.Now())
 			if n := len(q.booking.Costs); n != c.books || (first == nil) != (n == 0) {

@@ -21,9 +21,7 @@ func poolOf(t *testing.T, n int, limit outbound.Limit) (p *outbound.Pool, bucket
 	p = new(outbound.Pool)
 	for i := range n {
 		b, err := outbound.NewBucket(fmt.Sprint("key ", i), limit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		buckets, p.Members = append(buckets, b), append(p.Members, New(b, Config{}))
 	}
 	return p, buckets
@@ -35,31 +33,22 @@ func TestPool_UsesAllMembers(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			p, buckets := poolOf(t, 5, outbound.PerMinute(60))
-			var mu sync.Mutex
-			var by [5]int
 			all := make(calls, 300)
 			for i := range all {
-				all[i] = comeAndUse(bg, p, func(permit *outbound.Permit) {
-					mu.Lock()
-					by[p.Member(permit)]++
-					mu.Unlock()
-					permit.Done()
-				}, 1)
+				all[i] = comeAndUse(bg, p, done, 1)
 			}
 			pass(time.Second)
 			ideal := time.Minute
 			if held { // four members for a minute, and then all
 				ideal += 12 * time.Second
-				if err := buckets[2].Hold(bg, time.Minute); err != nil {
-					t.Fatal(err)
-				}
+				must(t, buckets[2].Hold(bg, time.Minute))
 			}
 			pass(3 * time.Minute)
 			slices.SortFunc(all, func(a, b *call) int { return a.ended().left.Compare(b.ended().left) })
 			n, _ := all.admitted()
 			p99 := all[len(all)*99/100].took()
-			if t.Logf("held: %v: p99 %v, by each %v", held, p99, by); n != len(all) || p99 > ideal*11/10 {
-				t.Errorf("held: %v: %d calls, p99 %v, want %v; by each %v", held, n, p99, ideal, by)
+			if t.Logf("held: %v: p99 %v", held, p99); n != len(all) || p99 > ideal*11/10 {
+				t.Errorf("held: %v: %d calls, p99 %v, want %v", held, n, p99, ideal)
 			}
 		})
 	}
@@ -261,6 +250,13 @@ func TestPool_HealthyMembersChoose(t *testing.T) {
 				p.Members = append(p.Members, members[i])
 			}
 			permits := make(chan *outbound.Permit, 300)
+			admit := func(i int) {
+				select {
+				case members[i].admit <- struct{}{}:
+				default:
+					t.Fatalf("seed %d: no call at member %d, %v", seed, i, waiting)
+				}
+			}
 			for range 100 {
 				best, least := -1, time.Duration(0)
 				for i, m := range members {
@@ -279,13 +275,9 @@ func TestPool_HealthyMembersChoose(t *testing.T) {
 				}()
 				synctest.Wait()
 				waiting[best]++
-				for i, m := range members {
+				for i := range members {
 					for waiting[i] > 0 && r.IntN(2) == 0 {
-						select {
-						case m.admit <- struct{}{}:
-						default:
-							t.Fatalf("seed %d: no call at member %d, %v", seed, i, waiting)
-						}
+						admit(i)
 						synctest.Wait()
 						waiting[i]--
 						permit := <-permits
@@ -293,13 +285,9 @@ func TestPool_HealthyMembersChoose(t *testing.T) {
 					}
 				}
 			}
-			for i, m := range members {
-				for range waiting[i] {
-					select {
-					case m.admit <- struct{}{}:
-					default:
-						t.Fatalf("seed %d: too few calls at member %d, %v", seed, i, waiting)
-					}
+			for i, n := range waiting {
+				for range n {
+					admit(i)
 				}
 			}
 		})

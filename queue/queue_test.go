@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -118,9 +119,7 @@ func TestQueue_QueuesOfOneBucketShareIt(t *testing.T) {
 			all = append(all, some...)
 		}
 		h := all.history(0)
-		if err := h.Check(limit.Capacity, limit.LeakRate, 0); err != nil {
-			t.Error(err)
-		}
+		noError(t, h.Check(limit.Capacity, limit.LeakRate, 0))
 		if use := h.Use(limit.Capacity, limit.LeakRate); use < 0.998 {
 			t.Errorf("%v of the quota used", use)
 		}
@@ -135,9 +134,7 @@ func TestQueue_ImmediateCallAllocatesNothing(t *testing.T) {
 	q := New(bucket(t, outbound.Limit{Capacity: 1e9, LeakRate: 1e9}), Config{MaxWait: time.Minute})
 	if n := testing.AllocsPerRun(1000, func() {
 		p, err := q.Acquire(bg, one)
-		if err != nil {
-			t.Error(err)
-		}
+		noError(t, err)
 		p.Settle(one)
 		p.Done()
 	}); n != 0 {
@@ -152,9 +149,7 @@ func TestQueue_NewcomerOvertakesNoCallThatJoins(t *testing.T) {
 		b := bucket(t, outbound.Limit{Capacity: 2, LeakRate: 0.001})
 		q := New(b, Config{})
 		// After the first success after a hold the next call notifies the bucket's listeners.
-		if err := b.Hold(bg, time.Second); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.Hold(bg, time.Second))
 		pass(time.Second)
 		p := admitted(t, q, 2)
 		p.Done()
@@ -171,9 +166,7 @@ func TestQueue_NewcomerOvertakesNoCallThatJoins(t *testing.T) {
 			if between.Swap(true) {
 				return
 			}
-			if err := b.SetLimits(bg, outbound.Limit{Capacity: 3, LeakRate: 0.001}); err != nil {
-				t.Error(err)
-			}
+			noError(t, b.SetLimits(bg, outbound.Limit{Capacity: 3, LeakRate: 0.001}))
 			go call(1)
 			for range 10_000 { // until the other call comes, before the first has joined
 				runtime.Gosched()
@@ -214,37 +207,6 @@ func TestQueue_PermitIsTheSameAfterAWait(t *testing.T) {
 	}
 }
 
-// A queue asks the bucket with its own lock held, and the bucket notifies the other queues before it
-// returns: no two queues wait for each other's locks.
-func TestQueue_QueuesOfOneBucketDoNotDeadlock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := bucket(t, outbound.Limit{Capacity: 10, LeakRate: 1000}, outbound.InFlight(3))
-		var all sync.WaitGroup
-		for range 4 {
-			q := New(b, Config{})
-			for i := range 3 {
-				all.Go(func() {
-					for k := range 100 {
-						p, err := q.Acquire(bg, one)
-						if err != nil {
-							t.Error(err)
-						}
-						switch {
-						case k%50 == 20*i:
-							p.Refused(0)
-						case k%5 == i:
-							p.Settle(outbound.Cost{0.5})
-						}
-						p.Done()
-						time.Sleep(time.Duration(k%7) * ms)
-					}
-				})
-			}
-		}
-		all.Wait()
-	})
-}
-
 // A call to a store that comes while no other waits can give up during its request. The reservation
 // that the request books returns.
 func TestQueue_CallCanGiveUpDuringItsRequest(t *testing.T) {
@@ -280,27 +242,33 @@ func TestQueue_CallCanGiveUpDuringItsRequest(t *testing.T) {
 
 // A single call waits for one request to the store and no longer.
 func TestQueue_SingleCallTakesOneRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &far{Store: store.NewMemory(), way: 10 * ms}
-		q := New(shared(t, s, outbound.Limit{Capacity: 5, LeakRate: 0.1}), Config{MaxWait: 5 * time.Second})
-		begin := time.Now()
-		for range 5 {
-			admitted(t, q, 1)
-		}
-		if took := time.Since(begin); took != 100*ms {
-			t.Errorf("five calls, one after the other, took %v", took)
-		}
-		c := come(bg, q, 1)
-		if pass(time.Second); c.refused().RetryAfter < 9*time.Second {
-			t.Error(c.ended().err)
-		}
-		if n := s.trips.Load(); n > 6 {
-			t.Errorf("%d requests for six calls", n)
-		}
-		if s := q.Stats(); s.Admitted != 5 || s.Waited != 0 || s.Refused != 1 {
-			t.Errorf("%+v", s)
-		}
-	})
+	for _, way := range []time.Duration{ms / 2, 10 * ms, 100 * ms} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &far{Store: store.NewMemory(), way: way}
+			q := New(shared(t, s, outbound.Limit{Capacity: 20, LeakRate: 0.01}), Config{MaxWait: 5 * time.Second})
+			first := uint64(0)
+			for i := range 20 {
+				want := 2 * way
+				if i == 0 && way > 10*ms { // the process does not know its distance yet
+					first, want = 1, 4*way
+				}
+				c := come(bg, q, 1)
+				if pass(time.Second); !c.admitted() || c.took() > want {
+					t.Errorf("%v away: call %d took %v, %v", way, i, c.took(), c.ended().err)
+				}
+			}
+			c := come(bg, q, 1)
+			if pass(time.Second); c.refused().RetryAfter < 5*time.Second {
+				t.Error(c.ended().err)
+			}
+			if n := s.trips.Load(); n > 21+2*int64(first) {
+				t.Errorf("%v away: %d requests for 21 calls", way, n)
+			}
+			if s := q.Stats(); s.Admitted != 20 || s.Waited > first || s.Refused != 1 {
+				t.Errorf("%v away: %+v", way, s)
+			}
+		})
+	}
 }
 
 // Under the race detector, timers of no time in several goroutines of a bubble crash the program.
@@ -332,9 +300,7 @@ func TestQueue_TraceHasARegionForAWait(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(bg)
 		if waits {
-			if err := q.Bucket().Hold(ctx, time.Hour); err != nil {
-				t.Error(err)
-			}
+			noError(t, q.Bucket().Hold(ctx, time.Hour))
 			go func() {
 				for q.Len() == 0 {
 					runtime.Gosched()
@@ -390,4 +356,156 @@ func TestQueue_WaitingCallHasTheSmallestStack(t *testing.T) {
 	}
 	cancel()
 	all.Wait()
+}
+
+// wantWaits checks what Stats reports of the waiting calls.
+func wantWaits(t *testing.T, when string, q *Queue, waiting int, oldest, nextIn time.Duration) {
+	t.Helper()
+	s := q.Stats()
+	if off := s.NextIn - nextIn; off < 0 || off > 20*time.Microsecond || s.NextIn == 0 != (nextIn == 0) || s.Waiting != waiting || s.Oldest != oldest {
+		t.Errorf("%s: %d wait, the oldest for %v, the next leaves in %v; want %d, %v, %v", when, s.Waiting, s.Oldest, s.NextIn, waiting, oldest, nextIn)
+	}
+}
+
+// Stats reports how many calls wait, for how long, and when the next leaves.
+func TestStats_CountWaitingCalls(t *testing.T) {
+	bothWays(t, []outbound.Limit{{Capacity: 1, LeakRate: 1}}, func(t *testing.T, b *outbound.Bucket) {
+		q := New(b, Config{})
+		if q.Bucket() != b {
+			t.Error("another bucket")
+		}
+		wantWaits(t, "at first", q, 0, 0, 0)
+		come(bg, q, 1)
+		wantWaits(t, "after a call that left immediately", q, 0, 0, 0)
+		ctx, cancel := context.WithCancel(bg)
+		come(ctx, q, 1)
+		wantWaits(t, "one waits", q, 1, 0, time.Second)
+		pass(300 * ms)
+		come(bg, q, 1)
+		pass(100 * ms)
+		come(bg, q, 1)
+		wantWaits(t, "three wait", q, 3, 400*ms, 600*ms)
+		if n := testing.AllocsPerRun(10, func() { q.Stats() }); n != 0 {
+			t.Errorf("%v allocations", n)
+		}
+		cancel()
+		synctest.Wait()
+		wantWaits(t, "the first was cancelled", q, 2, 100*ms, 600*ms)
+		must(t, b.Hold(bg, time.Minute))
+		synctest.Wait()
+		wantWaits(t, "in a hold", q, 2, 100*ms, time.Minute+600*ms) // it stops the bucket's clock
+		pass(time.Minute + 1100*ms)
+		wantWaits(t, "after the hold", q, 1, time.Minute+1100*ms, 500*ms)
+		pass(time.Minute)
+		wantWaits(t, "at the end", q, 0, 0, 0)
+	})
+}
+
+// NextIn is 0 while it is unknown when the next call leaves.
+func TestStats_UnknownNextIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(bucket(t, outbound.InFlight(1)), Config{})
+		p := admitted(t, q, 1)
+		come(bg, q, 1)
+		pass(time.Minute)
+		wantWaits(t, "a call in flight has to end", q, 1, time.Minute, 0)
+		p.Done()
+		pass(time.Second)
+		wantWaits(t, "it has ended", q, 0, 0, 0)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		q := New(shared(t, &far{Store: store.NewMemory(), way: time.Second}, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{})
+		come(bg, q, 1)
+		pass(300 * ms)
+		wantWaits(t, "the first reply is not here yet", q, 1, 300*ms, 0)
+		pass(time.Minute)
+	})
+	synctest.Test(t, func(t *testing.T) { // nothing can be booked in the next hour yet, and the time is known
+		q := New(bucket(t, outbound.Hourly(1)), Config{})
+		comeAll(4, bg, q, 1)
+		for range 6 * 60 {
+			if s := q.Stats(); s.Waiting > 0 && (s.NextIn == 0 || s.NextIn > time.Hour+time.Minute) {
+				t.Errorf("%+v", s)
+			}
+			pass(time.Minute)
+		}
+		wantWaits(t, "six hours later", q, 0, 0, 0)
+	})
+}
+
+// Shutdown refuses new calls and returns when the waiting calls have left, or when its ctx ends.
+func TestShutdown_RefusesNewCallsAndDrains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{})
+		all, begin := comeAll(5, bg, q, 1), time.Now()
+		ctx, cancel := context.WithTimeout(bg, 2500*ms)
+		defer cancel()
+		if err := q.Shutdown(ctx); err != context.DeadlineExceeded || time.Since(begin) != 2500*ms {
+			t.Errorf("with 2.5 s: %v after %v", err, time.Since(begin))
+		}
+		if _, err := q.Acquire(bg, one); !errors.Is(err, ErrClosed) || errors.Is(err, outbound.ErrThrottled) {
+			t.Errorf("a new call: %v", err)
+		}
+		for range 2 {
+			if err := q.Shutdown(bg); err != nil || time.Since(begin) != 4*time.Second {
+				t.Errorf("without a deadline: %v after %v, want nil after 4s", err, time.Since(begin))
+			}
+		}
+		synctest.Wait()
+		if n, _ := all.admitted(); n != 5 {
+			t.Errorf("%d left, want all 5", n)
+		}
+	})
+}
+
+// Close refuses all calls, and leaves no reservation behind.
+func TestClose_RefusesAllAndReturnsReservations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1})
+		q := New(b, Config{})
+		all := comeAll(5, bg, q, 1)
+		for range 2 {
+			noError(t, q.Close())
+		}
+		synctest.Wait()
+		for _, c := range append(all[1:], come(bg, q, 1)) {
+			if !errors.Is(c.ended().err, ErrClosed) {
+				t.Error(c.ended().err)
+			}
+		}
+		if s, _ := b.State(bg); q.Len() != 0 || s.Level != 1 {
+			t.Errorf("%d wait, level %v; want none, and the unit of the call that left", q.Len(), s.Level)
+		}
+	})
+}
+
+// A call beyond MaxLen is refused with the time until it could leave.
+func TestConfig_MaxLenRefusesWithTheRetryTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{MaxLen: 3})
+		comeAll(4, bg, q, 1)
+		if c := come(bg, q, 1); !errors.Is(c.ended().err, ErrFull) || c.refused().RetryAfter != 4*time.Second {
+			t.Errorf("%v", c.ended().err)
+		}
+		pass(10 * time.Second)
+	})
+}
+
+// An invalid Queue or Config is an error of each call and of Explain, and charges nothing.
+func TestConfig_InvalidIsAnErrorOfEachCall(t *testing.T) {
+	b := bucket(t, outbound.PerSecond(1))
+	queues := []*Queue{nil, New(nil, Config{})}
+	for _, c := range []Config{
+		{MaxLen: -1}, {MaxWait: -1}, {Tolerance: -1}, {Tolerance: time.Second},
+		{Weight: -1}, {Weight: math.NaN()}, {Weight: math.Inf(1)}, {Weight: math.Inf(-1)}, {Weight: 1e-10}, {Weight: 1e10},
+	} {
+		queues = append(queues, New(b, c))
+	}
+	for i, q := range queues {
+		_, err := q.Acquire(bg, one)
+		if _, e := q.Explain(bg, one); !errors.Is(err, outbound.ErrInvalid) || !errors.Is(e, outbound.ErrInvalid) {
+			t.Errorf("queue %d: %v, %v", i, err, e)
+		}
+	}
+	wantLevel(t, b, 0)
 }

@@ -18,9 +18,7 @@ func TestSetLimits_RefusesACostAboveTheCapacity(t *testing.T) {
 		q := New(b, Config{})
 		admitted(t, q, 10)
 		all := calls{come(bg, q, 1), come(bg, q, 9), come(bg, q, 2)}
-		if err := b.SetLimits(bg, outbound.Limit{Capacity: 5, LeakRate: 1}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.SetLimits(bg, outbound.Limit{Capacity: 5, LeakRate: 1}))
 		if synctest.Wait(); !errors.Is(all[1].ended().err, outbound.ErrTooLarge) || q.Len() != 2 {
 			t.Errorf("%d wait at the change, and the large call has %v", q.Len(), all[1].ended().err)
 		}
@@ -45,16 +43,12 @@ func TestSetLimits_RaisedLimitCountsForWaitingCalls(t *testing.T) {
 			}
 			all := comeAll(4, bg, New(b, Config{}), 1)
 			time.Sleep(10*time.Minute + 3*time.Second)
-			if err := setter.SetLimits(bg, outbound.PerSecond(10)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, setter.SetLimits(bg, outbound.PerSecond(10)))
 			pass(most)
 			if n, _ := all.admitted(); n != 4 {
 				t.Errorf("elsewhere %v: %d left %v after the change", elsewhere, n, most)
 			}
-			if err := all.history(0).Check(1, 10, 0.05); err != nil {
-				t.Error(err)
-			}
+			noError(t, all.history(0).Check(1, 10, 0.05))
 			pass(3 * time.Hour)
 		})
 	}
@@ -68,9 +62,7 @@ func TestSetLimits_ReloadEachSecondCostsNoCall(t *testing.T) {
 			ctx, cancel := context.WithCancel(bg)
 			go func() {
 				for time.Sleep(every); ctx.Err() == nil; time.Sleep(every) {
-					if err := b.SetLimits(bg, limits...); err != nil {
-						t.Error(err)
-					}
+					noError(t, b.SetLimits(bg, limits...))
 				}
 			}()
 			all := comeAll(20, bg, New(b, Config{}), 1)
@@ -91,11 +83,8 @@ func TestSetLimits_LoweredLimitKeepsNearReservations(t *testing.T) {
 	bothWays(t, []outbound.Limit{{Capacity: 1, LeakRate: 2}}, func(t *testing.T, b *outbound.Bucket) {
 		all := comeAll(2, bg, New(b, Config{MaxWait: time.Second}), 1)
 		pass(100 * ms)
-		if err := b.SetLimits(bg, outbound.Limit{Capacity: 1, LeakRate: 0.1}); err != nil {
-			t.Fatal(err)
-		}
-		if pass(time.Minute); all[1].ended().err != nil || all[1].took() != 500*ms {
-			t.Errorf("%v after %v, want 500ms", all[1].ended().err, all[1].took())
-		}
+		must(t, b.SetLimits(bg, outbound.Limit{Capacity: 1, LeakRate: 0.1}))
+		pass(time.Minute)
+		all[1].wantWait(t, 500*ms)
 	})
 }

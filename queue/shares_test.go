@@ -1,10 +1,14 @@
 package queue
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -191,4 +195,228 @@ func (s *sharing) test(t *testing.T) {
 	if len(all) < s.windows || longest > s.window+s.window/20 || s.window == time.Minute && each > 0.14+0.07*float64(s.queues) {
 		t.Errorf("%v: %d windows, %.3f requests a call, a call of the few waits %v", s, len(all), each, longest)
 	}
+}
+
+// While calls wait in two queues of each process, the queues share the bucket by their weights, and
+// use all of it. A queue that is alone has the whole rate.
+func TestWeight_QueuesShareABucket(t *testing.T) {
+	for _, f := range []struct {
+		processes int
+		way       time.Duration // to the store and back
+		rate      float64
+		counted   time.Duration
+	}{
+		{processes: 1, rate: 1, counted: time.Minute},
+		{processes: 1, rate: 10, counted: time.Minute},
+		{processes: 1, rate: 1000, counted: time.Minute},
+		// Ten queues of weight 9 and ten of weight 1 have a round of 100 calls.
+		{processes: 10, way: ms, rate: 1, counted: 20 * time.Minute},
+		{processes: 10, way: ms, rate: 10, counted: 2 * time.Minute},
+		{processes: 10, way: ms, rate: 1000, counted: time.Minute},
+		{processes: 10, way: 10 * ms, rate: 10, counted: 2 * time.Minute},
+		{processes: 10, way: 10 * ms, rate: 1000, counted: time.Minute},
+	} {
+		for _, weights := range [][2]float64{{9, 0}, {1, 1.0 / 9}, {50, 0}} {
+			if raced && (f.rate == 1000 || f.way == ms) || weights[0] == 50 && (f.processes > 1 || f.rate == 1) {
+				continue // a round of 51 calls is long
+			}
+			want := weights[0] / (weights[0] + cmp.Or(weights[1], 1))
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(bg)
+				alone, stop := context.WithCancel(bg)
+				m, limit := store.NewMemory(), outbound.Per(f.rate, time.Second)
+				b := bucket(t, limit)
+				var users, batch []*atomic.Int64
+				for range f.processes {
+					if f.way > 0 {
+						b = shared(t, &far{Store: m, way: f.way, jitter: 0.05}, limit)
+					}
+					users = append(users, loop(t, ctx, New(b, Config{Weight: weights[0]}), 60, nil))
+					batch = append(batch, loop(t, alone, New(b, Config{Weight: weights[1]}), 40, nil))
+				}
+				count := func(length time.Duration) (u, b float64) {
+					for _, sign := range []float64{-1, 1} {
+						for i := range users {
+							u, b = u+sign*float64(users[i].Load()), b+sign*float64(batch[i].Load())
+						}
+						if sign < 0 {
+							pass(length)
+						}
+					}
+					return u, b
+				}
+				count(time.Duration(20*f.processes) * time.Second * 10 / time.Duration(min(f.rate, 10)))
+				u, b2 := count(f.counted)
+				whole := f.rate * f.counted.Seconds()
+				if share, use := u/(u+b2), (u+b2)/whole; math.Abs(share-want) > (1-want)*0.1 || use < 0.97 {
+					t.Errorf("%+v, weights %v: %v and %v calls, %.3f of the rate", f, weights, u, b2, use)
+				}
+				cancel()
+				count(time.Duration(600/min(f.rate, 100)) * time.Second) // reservations of the first pass
+				if u, b2 := count(10 * time.Second); u > 0 || b2 < f.rate*10*0.9 {
+					t.Errorf("%+v, weights %v, alone: %v and %v calls", f, weights, u, b2)
+				}
+				stop()
+				pass(time.Second)
+			})
+		}
+	}
+}
+
+// A tenant with 10,000 calls delays none of 999 others with the same weight: while these use their
+// shares, their waits are as without it.
+func TestWeight_BacklogOfATenantDelaysNoOther(t *testing.T) {
+	notRaced(t)
+	const backlog, seconds = 10_000, 60.
+	p95 := func(backlog int, load float64) (wait time.Duration) {
+		synctest.Test(t, func(t *testing.T) {
+			const rate, tenants = 100, 999
+			b := bucket(t, outbound.PerSecond(rate))
+			queues := &outbound.Keyed[int]{New: func(int) (outbound.Limiter, error) { return New(b, Config{}), nil }}
+			ctx, cancel := context.WithCancel(bg)
+			for range backlog {
+				comeAndUse(ctx, queues.For(0), done, 1)
+			}
+			r, all := rand.New(rand.NewPCG(3, 4)), make(calls, int(load*rate*seconds))
+			for i := range all {
+				time.Sleep(time.Duration(r.ExpFloat64() * float64(time.Second) / rate / load))
+				all[i] = comeAndUse(ctx, queues.For(1+r.IntN(tenants)), done, 1)
+			}
+			cancel()
+			synctest.Wait()
+			wait = all.p95()
+		})
+		return wait
+	}
+	for load, bound := range map[float64]func(without time.Duration) time.Duration{
+		1.5: func(d time.Duration) time.Duration { return d * 102 / 100 },
+		// The tenant uses what the others leave. A call waits for what is booked when it comes, with
+		// one call of the tenant, which books its next when that has left: 57 ms without any lateness.
+		// If the tenant only had what no other call waits for, it would be 26 ms, because the bucket is
+		// never empty then.
+		0.5: func(d time.Duration) time.Duration { return d + 60*ms },
+	} {
+		without, with := p95(0, load), p95(backlog, load)
+		if t.Logf("load %v: %v without, %v with", load, without, with); with > bound(without) {
+			t.Errorf("load %v: the others wait %v, and %v without the tenant", load, with, without)
+		}
+	}
+}
+
+// Users who call at 8 of 10 calls a second wait as if 100 batch calls behind them were hardly
+// there, no call is lost, and the batch has what the users leave: in memory and in a store.
+func TestBehind_LeavesWhileNoUserWaits(t *testing.T) {
+	for _, remote := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := bucket(t, outbound.PerSecond(10))
+			if remote {
+				b = shared(t, &far{Store: store.NewMemory(), way: ms, jitter: 0.05}, outbound.PerSecond(10))
+			}
+			users, all := New(b, Config{}), make(calls, 8*60)
+			ctx, cancel := context.WithCancel(bg)
+			batch := loop(t, ctx, New(b, Config{Behind: users}), 100, nil)
+			for i := range all {
+				time.Sleep(125 * ms)
+				all[i] = comeAndUse(bg, users, done, 1)
+			}
+			pass(time.Second)
+			n, _ := all.admitted()
+			behind := batch.Load()
+			if n != len(all) || all.p95() > 250*ms || behind < 100 {
+				t.Errorf("remote: %v: p95 %v, %d calls of users, %d of the batch", remote, all.p95(), n, behind)
+			}
+			if pass(10 * time.Second); batch.Load()-behind < 97 {
+				t.Errorf("remote: %v: the batch alone made %d calls in 10 s", remote, batch.Load()-behind)
+			}
+			cancel()
+			pass(time.Second)
+		})
+	}
+}
+
+// While users wait no batch call leaves, those at their deadlines are refused, and the rest leaves as
+// soon as the last user has: also when the users are cancelled, and through two queues in between.
+func TestBehind_WaitsForABacklog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.PerSecond(10))
+		users := New(b, Config{})
+		middle := New(b, Config{Behind: users})
+		batch := New(b, Config{Behind: middle})
+		ctx, cancel := context.WithCancel(bg)
+		comeAll(1000, ctx, users, 1)
+		begin, late := time.Now(), comeIn(t, 5*time.Second, batch, 1)
+		left := loop(t, ctx, batch, 5, nil)
+		pass(10 * time.Second)
+		if left.Load() > 0 || batch.Len() != 5 || middle.Len() > 0 || !errors.Is(late.ended().err, outbound.ErrThrottled) {
+			t.Errorf("%d batch calls have left before the users, %d wait, %v", left.Load(), batch.Len(), late.ended().err)
+		}
+		for users.Len() > 0 {
+			pass(100 * ms)
+		}
+		if took := time.Since(begin); left.Load() > 1 || took < 99*time.Second {
+			t.Errorf("after %v %d batch calls have left", took, left.Load())
+		}
+		pass(time.Second)
+		if n := left.Load(); n < 8 {
+			t.Errorf("%d batch calls have left in the second after the users", n)
+		}
+		giveUp, stop := context.WithCancel(bg)
+		comeAll(100, giveUp, users, 1)
+		pass(time.Second)
+		n := left.Load()
+		stop()
+		pass(time.Second)
+		if n = left.Load() - n; n < 7 {
+			t.Errorf("%d batch calls have left in the second after the users gave up", n)
+		}
+		cancel()
+		pass(time.Second)
+	})
+}
+
+// While users wait, a call that its own queue makes too late is refused when it comes, though the queue
+// has booked nothing yet.
+func TestBehind_RefusesEarlyWhileUsersWait(t *testing.T) {
+	bothWays(t, []outbound.Limit{outbound.PerSecond(10)}, func(t *testing.T, b *outbound.Bucket) {
+		ctx, cancel := context.WithCancel(bg)
+		users := New(b, Config{})
+		batch := New(b, Config{Behind: users})
+		comeAll(100, ctx, users, 1)
+		comeAll(30, ctx, batch, 1)
+		if s := batch.Stats(); s.Waiting != 30 || s.NextIn != 0 {
+			t.Errorf("%+v", s)
+		}
+		if c := comeIn(t, 2*time.Second, batch, 1); c.end.Load() == nil || c.refused().RetryAfter < 2*time.Second {
+			t.Errorf("with 2 s behind 30 calls: %v", c.ended())
+		}
+		if c := comeIn(t, 4*time.Second, batch, 1); c.end.Load() != nil {
+			t.Errorf("with 4 s behind 30 calls, which the users may let go: %v", c.ended().err)
+		}
+		cancel()
+		pass(time.Minute)
+	})
+}
+
+// A job behind users sends its further requests while users wait for the end of the job.
+func TestBehind_DelaysNoRequestOfAJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.PerSecond(10), outbound.InFlight(1))
+		users := New(b, Config{})
+		batch := New(b, Config{Behind: users})
+		err := outbound.Do(bg, batch, one, func(ctx context.Context) error {
+			come(bg, users, 1)
+			pass(time.Second)
+			for range 3 {
+				var p outbound.Permit
+				if err := p.AcquireIn(ctx, batch, one); err != nil {
+					return err
+				}
+				p.Done()
+			}
+			return nil
+		})
+		if pass(time.Second); err != nil || users.Len() > 0 {
+			t.Errorf("%v, %d users wait", err, users.Len())
+		}
+	})
 }

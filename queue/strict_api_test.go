@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,73 +18,99 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// strict is a strict API, and callers that keep a limit which matches its rule.
+// strict is a strict API, and processes that keep limits which match its rule.
 type strict struct {
-	n       int
-	window  time.Duration // or the length of a period
-	limit   outbound.Limit
+	limits  []outbound.Limit
 	rule    outboundtest.Rule
-	skew    time.Duration // of the API's clock
-	workers int           // 1: on a bucket in memory; else each has one in a store
-	queued  bool          // calls wait in a queue; else they ask a bare bucket
-	random  bool          // calls come at random, at nine tenths of the limit; else there is always a next one
+	skew    time.Duration   // of the API's clock
+	ways    []time.Duration // to the store, of each process; nil: one process with a bucket in memory
+	callers int             // of each process
+	travel  time.Duration   // the longest way of a call to the API
+	pause   time.Duration   // of each caller before a call, on average; 0: there is always a next call
+	queued  bool            // calls wait in a queue; else they ask a bare bucket
+	faults  bool            // replies that come late, as to a process that was stopped, and lost ones
 }
 
 func (s strict) String() string {
-	return fmt.Sprintf("%v, %v, skew %v, %d workers, queued %v, at random %v", s.limit, s.rule, s.skew, s.workers, s.queued, s.random)
+	return fmt.Sprintf("%v, %v, skew %v, %v away, queued %v, pauses of %v, faults %v", s.limits, s.rule, s.skew, s.ways, s.queued, s.pause, s.faults)
 }
 
-// travel is the longest way of a call to the API.
-const travel = 5 * ms
+// link returns the store as a process sees it that is so far away.
+func (s strict) link(m store.Store, way time.Duration) store.Store {
+	f := &far{Store: m, way: way, jitter: 0.05}
+	if s.faults {
+		f.late = func(int) time.Duration {
+			switch n := rand.IntN(300); {
+			case n == 0:
+				return 3 * time.Second
+			case n < 10:
+				return rand.N(100 * ms)
+			}
+			return 0
+		}
+		f.after = func(*store.Op, *store.Reply) error {
+			if rand.IntN(100) == 0 {
+				return errAway
+			}
+			return nil
+		}
+	}
+	return f
+}
 
-// run lets the callers go for so many windows, and returns what the API has seen.
-func (s strict) run(t *testing.T, windows int) *outboundtest.API {
+// run lets the callers go for so long. It returns what the API has seen, and the longest that a call has waited after
+// its caller had been admitted once.
+func (s strict) run(t *testing.T, length time.Duration) (outboundtest.Report, time.Duration) {
 	api := &outboundtest.API{Rules: []outboundtest.Rule{s.rule}, Skew: s.skew}
+	var longest atomic.Int64
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(windows)*s.window)
+		ctx, cancel := context.WithTimeout(t.Context(), length)
 		defer cancel()
-		store := store.NewMemory()
-		const callers = 5
+		m, processes := store.NewMemory(), []*outbound.Bucket{bucket(t, s.limits...)}
+		for i, way := range s.ways {
+			processes = append(processes[:i], shared(t, s.link(m, way), s.limits...))
+		}
 		var all sync.WaitGroup
-		for w := range s.workers {
-			var from outbound.Limiter = outbound.Must(outbound.NewBucket("api", s.limit))
-			if s.workers > 1 {
-				from = outbound.Must(outbound.NewSharedBucket(store, "api", s.limit))
-			}
+		for w, b := range processes {
+			var from outbound.Limiter = b
 			if s.queued {
-				from = New(from.(*outbound.Bucket), Config{})
+				from = New(b, Config{})
 			}
-			for c := range callers {
+			for c := range s.callers {
 				r := rand.New(rand.NewPCG(uint64(w), uint64(c)))
-				every := float64(s.window) / float64(s.n) * float64(s.workers*callers) / 0.9
 				all.Go(func() {
-					for ctx.Err() == nil {
-						if s.random {
-							time.Sleep(time.Duration(r.ExpFloat64() * every))
-						}
-						p, err := from.Acquire(ctx, outbound.Cost{1})
-						if full, ok := errors.AsType[*outbound.ThrottledError](err); ok && !s.queued {
-							if !s.random {
-								time.Sleep(full.RetryAfter)
+					for first := true; ctx.Err() == nil; {
+						time.Sleep(time.Duration(r.ExpFloat64() * float64(s.pause)))
+						asked := time.Now()
+						p, err := from.Acquire(ctx, one)
+						full, throttled := errors.AsType[*outbound.ThrottledError](err)
+						switch {
+						case err == nil:
+							if !first {
+								longest.Store(max(longest.Load(), int64(time.Since(asked))))
 							}
-							continue
-						}
-						if err != nil {
+							first = false
+							time.Sleep(time.Duration(r.Float64() * float64(s.travel)))
+							req, _ := http.NewRequest("GET", "http://api.example.com/", nil)
+							if res, err := api.RoundTrip(req); err == nil {
+								res.Body.Close()
+							}
+							p.Done()
+						case s.queued:
 							return // it would not go before the end
+						case !throttled:
+							time.Sleep(100 * ms)
+						case s.pause == 0:
+							time.Sleep(full.RetryAfter)
 						}
-						time.Sleep(time.Duration(r.Int64N(int64(travel))))
-						req, _ := http.NewRequest("GET", "http://api.example.com/", nil)
-						if res, err := api.RoundTrip(req); err == nil {
-							res.Body.Close()
-						}
-						p.Done()
 					}
 				})
 			}
 		}
 		all.Wait()
+		time.Sleep(10 * time.Second)
 	})
-	return api
+	return api.Report(), time.Duration(longest.Load())
 }
 
 // An API with the same limit refuses no call of a queue.
@@ -91,46 +118,112 @@ func TestStrictAPI_RefusesNoCallOfTheSameLimit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a long simulation: others race what it runs")
 	}
-	const n, w, s = 20, 10 * time.Second, time.Second
+	const n, w, s, travel = 20, 10 * time.Second, time.Second, 5 * ms
 	berlin, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
+	must(t, err)
+	windows := time.Duration(12)
+	if raced {
+		windows = 4
 	}
-	var all []strict
-	for _, m := range []strict{
-		{limit: outbound.Window(n, w), rule: outboundtest.SlidingLog(n, w), window: w},
-		{limit: outbound.Window(n, w), rule: outboundtest.FixedWindow(n, w), window: w},
-		{limit: outbound.Window(n, w), rule: outboundtest.FirstCallWindow(n, w), window: w},
-		{limit: outbound.FixedWindow(n, w), rule: outboundtest.FirstCallWindow(n, w), window: w},
-		{limit: outbound.Hourly(n), rule: outboundtest.CalendarWindow(n, outboundtest.Hour, time.UTC), window: time.Hour},
-		{limit: outbound.Hourly(n), rule: outboundtest.CalendarWindow(n, outboundtest.Hour, time.UTC), window: time.Hour, skew: s - 2*travel},
-		{limit: outbound.Hourly(n), rule: outboundtest.CalendarWindow(n, outboundtest.Hour, time.UTC), window: time.Hour, skew: -s},
-		{limit: outbound.Daily(n, berlin), rule: outboundtest.CalendarWindow(n, outboundtest.Day, berlin), window: 24 * time.Hour},
+	hour := outboundtest.CalendarWindow(n, outboundtest.Hour, time.UTC)
+	for _, c := range []struct {
+		limit  outbound.Limit
+		rule   outboundtest.Rule
+		window time.Duration // or the length of a period
+		skew   time.Duration
+	}{
+		{outbound.Window(n, w), outboundtest.SlidingLog(n, w), w, 0},
+		{outbound.Window(n, w), outboundtest.FixedWindow(n, w), w, 0},
+		{outbound.Window(n, w), outboundtest.FirstCallWindow(n, w), w, 0},
+		{outbound.FixedWindow(n, w), outboundtest.FirstCallWindow(n, w), w, 0},
+		{outbound.Hourly(n), hour, time.Hour, 0},
+		{outbound.Hourly(n), hour, time.Hour, s - 2*travel},
+		{outbound.Hourly(n), hour, time.Hour, -s},
+		{outbound.Daily(n, berlin), outboundtest.CalendarWindow(n, outboundtest.Day, berlin), 24 * time.Hour, 0},
 	} {
-		for _, m.workers = range []int{1, 10} {
-			if m.workers > 1 && m.window > time.Hour {
+		for _, ways := range [][]time.Duration{nil, make([]time.Duration, 10)} {
+			if ways != nil && c.window > time.Hour {
 				continue // a queue asks every ten seconds whether its reservation stands
 			}
+			m := strict{limits: []outbound.Limit{c.limit}, rule: c.rule, skew: c.skew, ways: ways, callers: 5, travel: travel}
+			nineTenths := c.window * time.Duration(max(1, len(ways))*m.callers) * 10 / 9 / n // of the limit
 			for _, m.queued = range []bool{false, true} {
-				for _, m.random = range []bool{false, true} {
-					m.n = n
-					all = append(all, m)
+				for _, m.pause = range []time.Duration{0, nineTenths} {
+					r, _ := m.run(t, windows*c.window)
+					if r.Refused > 0 || r.Admitted < n*int(windows)/2 {
+						t.Errorf("%v: %d of %d calls refused, and %d of %d admitted", m, r.Refused, r.Arrivals, r.Admitted, n*int(windows))
+					}
 				}
 			}
 		}
 	}
-	windows := 12
-	if raced {
-		windows = 4
-	}
-	for _, m := range all {
-		api := m.run(t, windows)
-		report := api.Report()
-		if report.Refused > 0 {
-			t.Errorf("%v: %d of %d calls refused", m, report.Refused, report.Arrivals)
+}
+
+// A Window in a store needs no queue: at most n calls leave in any of its lengths, however far away
+// the store is, and however late replies come. A call waits for one round trip more, and the quota
+// is used.
+func TestBare_WindowHolds(t *testing.T) {
+	const n, w = 40, time.Second
+	window, log := outbound.Window(n, w), outboundtest.SlidingLog(n, w)
+	for _, way := range []time.Duration{ms / 10, 5 * ms / 2, 10 * ms, 50 * ms} {
+		if raced && way != 10*ms {
+			continue
 		}
-		if report.Admitted < n*windows/2 {
-			t.Errorf("%v: only %d calls of %d", m, report.Admitted, n*windows)
+		all, mixed := []time.Duration{way, way, way, way}, []time.Duration{ms / 10, way, way}
+		for _, b := range []strict{
+			{limits: []outbound.Limit{window}, rule: log, ways: all},
+			{limits: []outbound.Limit{window}, rule: log, ways: mixed},
+			{limits: []outbound.Limit{window}, rule: log, ways: mixed, faults: true},
+			{limits: []outbound.Limit{window, outbound.PerSecond(100)}, rule: log, ways: mixed, faults: true},
+			{limits: []outbound.Limit{outbound.FixedWindow(n, w)}, rule: outboundtest.FirstCallWindow(n, w), ways: mixed, faults: true},
+			{limits: []outbound.Limit{outbound.Hourly(n)}, rule: outboundtest.CalendarWindow(n, outboundtest.Hour, time.UTC), ways: mixed, faults: true},
+		} {
+			t.Run(b.String(), func(t *testing.T) {
+				length, every, part := time.Minute, w+10*ms, 0.95 // of what leaves if a round trip separates two windows
+				if b.limits[0] == outbound.Hourly(n) {
+					length, every = 5*time.Hour, time.Hour
+				}
+				if b.faults {
+					part = 0.85
+				}
+				b.callers = 10
+				r, longest := b.run(t, length)
+				if want := part * n * float64(length) / float64(every+2*way); r.Refused > 0 || float64(r.Admitted) < want {
+					t.Errorf("%d calls too many; %d were admitted, want %.0f", r.Refused, r.Admitted, want)
+				}
+				most := 4*way + 2*ms
+				if len(b.ways) == 3 {
+					most = 10*way + 2*ms // it asks again if a call from farther away is booked before it
+				}
+				if !b.faults && longest > most {
+					t.Errorf("a call has waited %v, want %v", longest, most)
+				}
+			})
 		}
 	}
+}
+
+// A call whose ctx ends while it waits for its time goes back, and nothing stays charged.
+func TestBare_EndedCtxReturnsTheCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := shared(t, &far{Store: store.NewMemory(), way: 50 * ms, jitter: 0.5}, outbound.Window(1000, time.Hour))
+		admitted, ended := 0., 0
+		for i := range 200 {
+			ctx, cancel := context.WithTimeout(bg, 60*ms+time.Duration(i)*ms/2)
+			switch _, err := k.Acquire(ctx, one); {
+			case err == nil:
+				admitted++
+			case errors.Is(err, context.DeadlineExceeded):
+				ended++
+			default:
+				t.Fatal(err)
+			}
+			cancel()
+		}
+		pass(time.Second) // what was given back has arrived
+		states, err := k.States(bg)
+		if err != nil || states[0].Level != admitted || ended < 20 || admitted < 20 {
+			t.Errorf("%v are charged, %v were admitted, %d ended, %v", states, admitted, ended, err)
+		}
+	})
 }
