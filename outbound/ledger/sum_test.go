@@ -1,20 +1,30 @@
 package ledger_test
 
 import (
+	"bufio"
 	"context"
+	"encoding/csv"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 	"github.com/dripfeed/dripfeed/outbound/ledger"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
+	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
@@ -22,26 +32,64 @@ import (
 // counts are units by label and unit.
 type counts map[string]float64
 
-// api is what the API itself has counted.
+// api is what the API itself has counted, and what of it a killed process may not have.
 type api struct {
 	mu     sync.Mutex
 	counts counts
+	ended  map[*arrival]time.Time // zero while the call is in progress
+}
+
+type arrival struct {
+	process, label string
+	tokens         float64 // the larger of estimate and truth
+}
+
+func newAPI(rules ...outboundtest.Rule) (*api, *outboundtest.API) {
+	a := &api{counts: counts{}, ended: map[*arrival]time.Time{}}
+	return a, &outboundtest.API{Rules: rules, Latency: 5 * time.Millisecond, Next: a}
 }
 
 func (a *api) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
-	label := r.Header.Get("Label")
-	used, _ := strconv.ParseFloat(r.Header.Get("Used"), 64)
+	number := func(name string) float64 { n, _ := strconv.ParseFloat(r.Header.Get(name), 64); return n }
+	x := &arrival{r.Header.Get("Process"), r.Header.Get("Label"), max(number("Used"), number("Estimate"))}
 	a.mu.Lock()
-	a.counts[label+" calls"]++
-	a.counts[label+" tokens"] += used
+	a.counts[x.label+" calls"]++
+	a.counts[x.label+" tokens"] += number("Used")
+	a.ended[x] = time.Time{}
 	a.mu.Unlock()
-	time.Sleep(time.Duration(used) * 100 * time.Microsecond)
+	time.Sleep(time.Duration(number("Used")) * 100 * time.Microsecond)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ended[x] = time.Now()
+}
+
+func (a *api) calls() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.ended)
+}
+
+// inFlight returns what a process had in flight at a time, or later.
+func (a *api) inFlight(process string, at time.Time) counts {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c := counts{}
+	for x, ended := range a.ended {
+		if x.process == process && (ended.IsZero() || !ended.Before(at)) {
+			c[x.label+" calls"]++
+			c[x.label+" tokens"] += x.tokens
+		}
+	}
+	return c
 }
 
 // process is a process of the fleet.
 type process struct {
+	name    string
 	limiter outbound.Limiter
 	client  *http.Client
+	url     string
+	late    time.Duration // after the end of some calls, until they are settled
 	killed  atomic.Bool
 
 	mu   sync.Mutex
@@ -96,8 +144,8 @@ func (p *process) call(ctx context.Context, r *rand.Rand, settles *sync.WaitGrou
 	if kind == 1 { // the program forgets it
 		used = cost
 	}
-	req, _ := http.NewRequestWithContext(context.WithoutCancel(ctx), "GET", "http://api.example.com/", nil)
-	req.Header = http.Header{"Label": {label}, "Used": {fmt.Sprint(used[1])}}
+	req, _ := http.NewRequestWithContext(context.WithoutCancel(ctx), "GET", p.url, nil)
+	req.Header = http.Header{"Process": {p.name}, "Label": {label}, "Estimate": {fmt.Sprint(cost[1])}, "Used": {fmt.Sprint(used[1])}}
 	res, err := p.client.Do(req)
 	if err != nil || p.killed.Load() {
 		return
@@ -119,7 +167,7 @@ func (p *process) call(ctx context.Context, r *rand.Rand, settles *sync.WaitGrou
 	if kind == 2 {
 		permit.Done()
 		settles.Go(func() {
-			time.Sleep(10 * time.Second)
+			time.Sleep(p.late)
 			settle()
 		})
 		return
@@ -148,30 +196,30 @@ func equal(t *testing.T, got, want, inFlight counts) {
 	}
 }
 
+var units = [4]string{"calls", "tokens"}
+
 // An hour of three processes with cancelled, unsent, refused, dropped and late calls, of which one
 // process is killed: the sum of the ledgers is the API's count, but for what that had in flight.
 func TestLedger_SumIsTheAPIsCount(t *testing.T) {
-	length := time.Hour
 	if testing.Short() {
-		length /= 6
+		t.Skip("a long simulation: others race what it runs")
 	}
 	synctest.Test(t, func(t *testing.T) {
-		counted := &api{counts: counts{}}
-		server := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(39, 10*time.Second)}, Latency: 5 * time.Millisecond, Next: counted}
+		counted, server := newAPI(outboundtest.SlidingLog(39, 10*time.Second))
 		shared := store.NewMemory()
-		ctx, cancel := context.WithTimeout(t.Context(), length)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		var fleet sync.WaitGroup
 		var books [3]ledger.Ledger
 		var processes [3]*process
 		for i := range books {
-			books[i] = ledger.Ledger{Name: "api", Units: [4]string{"calls", "tokens"}}
+			books[i] = ledger.Ledger{Name: "api", Units: units}
 			b := outbound.Must(outbound.NewSharedBucket(shared, "api", outbound.PerSecond(4), outbound.Window(12_000, time.Minute).Of(1, "tokens")))
-			limiter := books[i].Limiter(queue.New(b, queue.Config{MaxWait: 2 * time.Second}), labelOf)
-			processes[i] = &process{limiter: limiter, client: &http.Client{Transport: server}, open: counts{}}
-			fleet.Go(func() { processes[i].run(ctx, uint64(i)) })
+			p := &process{name: fmt.Sprint(i), limiter: books[i].Limiter(queue.New(b, queue.Config{MaxWait: 2 * time.Second}), labelOf), client: &http.Client{Transport: server}, url: "http://api.example.com/", late: 10 * time.Second, open: counts{}}
+			processes[i] = p
+			fleet.Go(func() { p.run(ctx, uint64(i)) })
 		}
-		time.Sleep(length * 2 / 3)
+		time.Sleep(40 * time.Minute)
 		processes[2].killed.Store(true)
 		fleet.Wait()
 		got := counts{}
@@ -188,4 +236,128 @@ func TestLedger_SumIsTheAPIsCount(t *testing.T) {
 		}
 		equal(t, got, counted.counts, processes[2].open)
 	})
+}
+
+// Three processes share a bucket in Redis, and one is killed by SIGKILL: as above.
+func TestLedger_ProcessesOnRedisSumUp(t *testing.T) {
+	counted, handler := newAPI()
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	rdb := redistest.Shared(t)
+	if !rdb.Real() {
+		t.Skip("needs a redis-server")
+	}
+	key := fmt.Sprint("ledger-", rand.Uint64())
+	var children [3]*child
+	for i := range children {
+		children[i] = start(t, rdb.Addr(), key, server.URL, i)
+	}
+	for counted.calls() < 600 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	asked := time.Now()
+	rows := children[2].rows(t)
+	if err := children[2].Process.Kill(); err != nil { // SIGKILL
+		t.Fatal(err)
+	}
+	for _, c := range children[:2] {
+		_, _ = fmt.Fprintln(c.in, "end")
+		rows = append(rows, c.rows(t)...)
+	}
+	server.Close() // what the killed process has sent has ended, too
+	got, inFlight := counts{}, counted.inFlight("2", asked)
+	for _, r := range rows {
+		used, err := strconv.ParseFloat(r[6], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r[0] == "open" && r[3] != "2" {
+			continue
+		}
+		map[string]counts{"api": got, "open": inFlight}[r[0]][r[1]+" "+r[2]] += used
+	}
+	equal(t, got, counted.counts, inFlight)
+}
+
+// child is a process of the test's own.
+type child struct {
+	*exec.Cmd
+	in  interface{ Write([]byte) (int, error) }
+	out *bufio.Reader
+}
+
+func start(t *testing.T, redis, key, url string, i int) *child {
+	t.Helper()
+	c := &child{Cmd: exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestLedger_Process$")}
+	c.Env = append(os.Environ(), "LEDGER_CHILD="+strings.Join([]string{redis, key, url, strconv.Itoa(i)}, " "))
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.in, c.out, c.Stderr = in, bufio.NewReader(out), os.Stderr
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	return c
+}
+
+// rows asks the child for its ledger.
+func (c *child) rows(t *testing.T) [][]string {
+	t.Helper()
+	_, _ = fmt.Fprintln(c.in, "rows")
+	var text strings.Builder
+	for {
+		line, err := c.out.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if line == "\n" {
+			break
+		}
+		text.WriteString(line)
+	}
+	all, err := csv.NewReader(strings.NewReader(text.String())).ReadAll()
+	if err != nil || len(all) < 2 {
+		t.Fatal(err, text.String())
+	}
+	return all[1:]
+}
+
+// It is no test, but a process of TestLedger_ProcessesOnRedisSumUp.
+func TestLedger_Process(t *testing.T) {
+	args := strings.Fields(os.Getenv("LEDGER_CHILD"))
+	if len(args) != 4 {
+		t.Skip("it is started by another test")
+	}
+	book := ledger.Ledger{Name: "api", Units: units}
+	rdb := redis.NewClient(&redis.Options{Addr: args[0]})
+	b := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), args[1], outbound.PerSecond(400)))
+	p := &process{name: args[3], limiter: book.Limiter(queue.New(b, queue.Config{MaxWait: 2 * time.Second}), labelOf), client: new(http.Client), url: args[2], open: counts{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	var calls sync.WaitGroup
+	calls.Go(func() { p.run(ctx, rand.Uint64()) })
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		if lines.Text() == "end" {
+			cancel()
+			calls.Wait()
+			continue
+		}
+		p.mu.Lock()
+		var open strings.Builder // before the ledger is read
+		for what, n := range p.open {
+			label, unit, _ := strings.Cut(what, " ")
+			fmt.Fprintf(&open, "open,%s,%s,%s,,,%g,,,\n", label, unit, p.name, n)
+		}
+		p.mu.Unlock()
+		if err := ledger.WriteCSV(os.Stdout, &book); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Println(open.String())
+	}
+	os.Exit(0)
 }

@@ -223,3 +223,20 @@ func slowZips(t testing.TB) map[string]string {
 		"one byte":      zipped(t, strings.Repeat("x", 1<<20)),
 	}
 }
+
+// BenchmarkBody looks for a value at the end of the longest part of a body that profiles look at.
+// The profile has no Rules, which would look through the body, too.
+func BenchmarkBody(b *testing.B) {
+	text := `{"data":[` + strings.Repeat(`{"id":"gid://shop/Product/123456789","title":"A thing","n":12},`, 120) + `{}],"extensions":{"cost":{"requestedQueryCost":10}}}`
+	p := &profile.Profile{Bodies: []profile.Body{{Status: 200}}, Judge: func(r *profile.Response, _ *profile.Signal) {
+		if r.JSON("extensions/cost/requestedQueryCost") == "" {
+			panic("not found")
+		}
+	}}
+	resp := usual(200)
+	b.ReportAllocs()
+	for b.Loop() {
+		resp.Body, resp.ContentLength = io.NopCloser(strings.NewReader(text)), int64(len(text))
+		sink = p.Read(resp, now)
+	}
+}
