@@ -225,9 +225,13 @@ func (k *call) done(uses uint32) {
 
 // plain reports whether the call costs one unit: of that which a bucket's first limit counts.
 func (k *call) plain() bool {
-	one := Cost{}
-	one[k.core.word.Unit()] = 1
-	return Cost(k.cost[0]).charged() == one
+	counts := k.core.word.Unit()
+	for unit, n := range k.cost[0] {
+		if n > 0 && (unit != counts || n != 1) {
+			return false
+		}
+	}
+	return k.cost[0][counts] == 1
 }
 
 func (k *call) pending() bool { return k.slot != nil && !k.slot.Ended() }

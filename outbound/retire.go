@@ -22,7 +22,7 @@ func retire(k *call) {
 	if r.n == len(r.calls) { // the oldest is left to its permit
 		r.take()
 	}
-	r.calls[(r.next+r.n)%len(r.calls)] = k
+	r.calls[r.wrap(r.next+r.n)] = k
 	r.n++
 	retirees.Put(r)
 }
@@ -30,8 +30,16 @@ func retire(k *call) {
 // take takes the oldest out.
 func (r *retired) take() (k *call) {
 	k, r.calls[r.next] = r.calls[r.next], nil
-	r.next, r.n = (r.next+1)%len(r.calls), r.n-1
+	r.next, r.n = r.wrap(r.next+1), r.n-1
 	return k
+}
+
+// wrap returns where the ring continues. A division would take as long as a lock.
+func (r *retired) wrap(at int) int {
+	if at >= len(r.calls) {
+		return at - len(r.calls)
+	}
+	return at
 }
 
 // revive returns an object for a new call, and how often it has been used.
@@ -45,7 +53,8 @@ func revive() (k *call, uses uint32) {
 	if retirees.Put(r); k == nil || !k.mu.TryLock() {
 		return &call{uses: 1}, 1
 	}
-	defer k.mu.Unlock()
 	k.uses, k.flags = max(1, k.uses+1), 0
-	return k, k.uses
+	uses = k.uses
+	k.mu.Unlock()
+	return k, uses
 }

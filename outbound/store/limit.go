@@ -73,14 +73,12 @@ type Limit struct {
 func (l *Limit) Takes(n float64) float64 {
 	least := l.Capacity * 1e-9
 	switch {
-	case n <= 0 || !l.Fits(n):
+	case n >= least && n <= l.Capacity, n <= 0 || !l.Fits(n):
 		return n
 	case n < least:
 		return least
-	case n > l.Capacity:
-		return l.Capacity
 	}
-	return n
+	return l.Capacity
 }
 
 // flow returns the units that leak in so many seconds of the dial, rounded: Go may make one
