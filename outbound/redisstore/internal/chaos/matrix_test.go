@@ -96,7 +96,7 @@ var matrix = []struct {
 		"TestStore_RolloutOfLimits TestSetLimits_LimitWithoutNameKeepsItsLevel " +
 			"TestSetLimits_ShorterWindowForgetsNoCall TestSetLimits_RefusesACostAboveTheCapacity"},
 	{28, "workers have different limits for one key", "0: the newest release's limits count for all",
-		"TestBucket_NewestReleaseCounts TestBucket_SetLimitsMovesNoReservation"},
+		"TestBucket_Releases TestChange_ManyMoveNoReservationOfTheNextSecond"},
 	{29, "another version's keys lie in the server", "0",
 		"TestFormat_OtherKeysAreNotTouched"},
 	{30, "some cannot wait as long as others", "0",
