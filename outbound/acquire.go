@@ -3,7 +3,6 @@ package outbound
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -67,8 +66,10 @@ func (b *Bucket) acquireStep(ctx context.Context, c Cost) (*call, error) {
 		case behind && time.Now().Before(end): // of a process that is farther away, which has booked further ahead
 			continue
 		case err != nil:
-			if full, ok := errors.AsType[*ThrottledError](err); ok && full.RetryAfter > ahead { // the next call asks so much ahead
-				full.RetryAfter -= ahead
+			if ahead > 0 {
+				if full, ok := errors.AsType[*ThrottledError](err); ok && full.RetryAfter > ahead { // the next call asks so much ahead
+					full.RetryAfter -= ahead
+				}
 			}
 			return nil, err
 		case inTime:
@@ -99,7 +100,7 @@ func (b *Bucket) acquireStep(ctx context.Context, c Cost) (*call, error) {
 // leaves late would leave together with those. Calendars keep a second free for that.
 func (b *Bucket) opens() bool {
 	p := b.slow.Load()
-	return p != nil && p.Remote() && slices.ContainsFunc(p.Force().Law, func(l store.Limit) bool { return l.Window > 0 && l.Parted() })
+	return p != nil && p.Remote() && p.Force().Opens
 }
 
 // ahead returns how far ahead to book a call, so that its reply is here by then.

@@ -117,3 +117,16 @@ func TestBucket_AcquireAfterADeadline(t *testing.T) {
 		})
 	}
 }
+
+// A call through a store takes the bucket one object, which its permit keeps, however many limits there are.
+func TestAcquire_InAStoreAllocatesOneObject(t *testing.T) {
+	wide := Limit{Capacity: 1e9, LeakRate: 1e9}
+	b := Must(NewSharedBucket(store.NewMemory(), "k", wide, wide.Of(0, "second"), wide.Of(0, "third")))
+	n := testing.AllocsPerRun(1000, func() {
+		p, _ := b.Acquire(ctx, Cost{1})
+		p.Done()
+	})
+	if n > 1 && !raced {
+		t.Errorf("%v objects", n)
+	}
+}

@@ -15,6 +15,7 @@ type Limits struct {
 	Law      []store.Limit
 	Calendar *calendar.Calendar // nil without a calendar quota
 	Open     bool               // no call fills them: see noLimit
+	Opens    bool               // a window frees many units at a time
 	parts    bool               // a limit needs State.Parts to say when it has capacity
 	first    int                // the index of the limit of the lowest unit
 }
@@ -29,7 +30,9 @@ func NewLimits(law []store.Limit) Limits {
 	}
 	s := Limits{Law: law, Calendar: calendar.New(law), Open: Open(law)}
 	for i := range law {
-		if s.parts = s.parts || law[i].Parted(); law[i].Unit < law[s.first].Unit {
+		parted := law[i].Parted()
+		s.parts, s.Opens = s.parts || parted, s.Opens || parted && law[i].Window > 0
+		if law[i].Unit < law[s.first].Unit {
 			s.first = i
 		}
 	}
