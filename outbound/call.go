@@ -57,7 +57,7 @@ func (k *call) noteState(f *key.Force, whole *store.State, a *slots.Limit, used 
 	}
 	switch {
 	case k.nearest < 0:
-	case law[k.nearest].Kind == store.Leaky && whole.Speed == 1 && set == &f.Limits:
+	case law[k.nearest].Kind == store.Leaky && whole.Speed == 1 && set == &f.Limits && f.Calendar == nil: // else the time of day counts
 		k.emptyIn = unasked
 	default:
 		k.emptyIn, k.nextIn = comeBack(set, s, int(k.nearest))

@@ -3,6 +3,7 @@ package outbound
 import (
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -128,3 +129,25 @@ func TestPermit_TicketsAndUnits(t *testing.T) {
 type silent struct{ *Permit }
 
 func (silent) Done() {}
+
+// The State of a permit next to a calendar asks for the periods of the call's time: those of another one allocate,
+// and displace them.
+func TestPermit_StateKeepsTheCalendarsPeriods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Hour) // a bubble begins at midnight, when no call leaves
+		b := Must(NewBucket("b", Limit{Capacity: 1e6, LeakRate: 1e6}, Daily(1e12, time.UTC)))
+		call := func() {
+			p := admit(t, b, 1)
+			if s := p.State(); s.Limit.LeakRate != 1e6 || s.EmptyIn <= 0 || s.NextIn != 0 {
+				t.Errorf("%+v", s)
+			}
+			p.Done()
+		}
+		for range 2 * lately { // the first ones make the objects
+			call()
+		}
+		if n := testing.AllocsPerRun(100, call); n > 1 && !raced {
+			t.Errorf("%v objects", n)
+		}
+	})
+}
