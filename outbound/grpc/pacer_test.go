@@ -113,10 +113,11 @@ func watch(ctx context.Context, c client) error {
 	if err != nil { // io.EOF, too, if the server has reset the stream before its message was sent
 		return err
 	}
-	for err == nil {
+	got := 0
+	for ; err == nil; got++ {
 		_, err = s.Recv()
 	}
-	if err == io.EOF {
+	if err == io.EOF && got > 1 { // without a message it is how gRPC 1.85 ends some streams that the server has reset
 		return nil
 	}
 	return err
