@@ -151,14 +151,16 @@ func (b *Bucket) takeHere(c *Cost, permit *Permit) (done bool, err error) {
 	p.Take(f, &n, &t, func(at time.Duration) *store.Charge {
 		k, permit.uses = revive()
 		k.core, k.cost[0], k.admitted = &b.core, reports.Numbers(*c), at
+		permit.call, permit.core, permit.fill.At = k, &b.core, int64(at) // now: a copy of what is just written stalls
 		return &k.charge[0]
-	}, func(s *store.State) { k.noteState(f, s, nil, 0, &f.Limits, s) })
+	}, func(s *store.State) {
+		permit.fill.Word = k.charge[0].Epoch
+		k.noteState(f, s, nil, 0, &f.Limits, s)
+	})
 	switch {
 	case !t.Done:
 		return false, nil
 	case t.Booked:
-		permit.call, permit.core = k, &b.core
-		permit.fill.At, permit.fill.Word = int64(k.admitted), k.charge[0].Epoch
 		return true, nil
 	}
 	return true, b.throttled(f, t.Wait, t.Rem, t.Why, t.Limit)

@@ -162,15 +162,19 @@ func (c *Charge) FreeBy(limits []Limit) time.Duration { return min(c.Free, c.fre
 
 // freed returns the dial time at which N has leaked from the first of limits.
 func (c *Charge) freed(limits []Limit) time.Duration {
-	w := time.Duration(math.MaxInt64)
+	sec := math.Inf(1)
 	for i := range limits {
-		if l := &limits[i]; l.Kind == Leaky {
-			w = min(w, leaky{}.freed(l, c.N[i]))
+		l, s := &limits[i], 0.
+		if l.Kind == Leaky {
+			s = leaky{}.freed(l, c.N[i])
 		} else {
-			w = min(w, l.law().freed(l, c.N[i]))
+			s = l.law().freed(l, c.N[i])
+		}
+		if s < sec { // min would take longer
+			sec = s
 		}
 	}
-	return add(c.Place, w)
+	return add(c.Place, lasting(sec))
 }
 
 // shortest returns the index of the limit that drains in the shortest time, calendars aside; -1 if

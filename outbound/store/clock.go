@@ -50,8 +50,9 @@ func recovery(v float64) time.Duration {
 
 // lasts returns how long n units take to run out at this rate, rounded up. Less than a
 // nanosecond is rounding, and counts as 0.
-func lasts(n, rate float64) time.Duration {
-	sec := n / rate
+func lasts(n, rate float64) time.Duration { return lasting(n / rate) }
+
+func lasting(sec float64) time.Duration {
 	if sec*1e9 < 1 {
 		return 0
 	}

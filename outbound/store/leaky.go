@@ -35,13 +35,6 @@ func (leaky) wait(s *State, l *Limit, i int, n float64, w time.Duration) (time.D
 // fill follows the joint rule: a call that waits for one limit fills the others when it leaves,
 // not now.
 func (leaky) fill(s *State, l *Limit, i int, n float64, w time.Duration, c *Charge) {
-	if w == 0 { // as most calls, in half the time
-		if n > 0 {
-			s.Level[i] += n
-		}
-		c.Y[i] = s.Level[i] + s.Parts[i].Ret
-		return
-	}
 	run := l.flow(w.Seconds())
 	if n > 0 {
 		c.Up[i] = max(0, run-s.Level[i])
@@ -80,7 +73,7 @@ func (law leaky) since(s *State, l *Limit, i int, c *Charge) float64 {
 	return max(0, s.Level[i]-law.left(s, l, i, c)-l.flow(max(0, s.Last).Seconds())) + 1e-6
 }
 
-func (leaky) freed(l *Limit, n float64) time.Duration { return lasts(n, l.Rate) }
+func (leaky) freed(l *Limit, n float64) float64 { return n / l.Rate }
 
 // hold fills the limit except for room.
 func (leaky) hold(s *State, l *Limit, i int, _, _ time.Duration, room float64) {

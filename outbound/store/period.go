@@ -105,7 +105,7 @@ func (period) settle(s *State, l *Limit, i int, c *Charge, more float64, known b
 	}
 }
 
-func (period) freed(*Limit, float64) time.Duration { return math.MaxInt64 }
+func (period) freed(*Limit, float64) float64 { return math.Inf(1) }
 
 func (law period) behind(s *State, l *Limit, i int, n float64, w time.Duration) time.Duration {
 	at, _ := law.wait(s, l, i, n, w)

@@ -123,8 +123,9 @@ type law interface {
 	settle(s *State, l *Limit, i int, c *Charge, more float64, known bool)
 	// since returns the units that calls have taken since c and that have left.
 	since(s *State, l *Limit, i int, c *Charge) float64
-	// freed returns how long after its departure a call of n units no longer holds others back.
-	freed(l *Limit, n float64) time.Duration
+	// freed returns how many seconds after its departure a call of n units no longer holds others
+	// back.
+	freed(l *Limit, n float64) float64
 	// hold notes a hold that began at a time of the dial, and in which the dial stands for so long.
 	// If room is not below 0, the limit has capacity for no more units when the last reservation
 	// leaves.
@@ -351,10 +352,14 @@ func (s *State) fill(limits []Limit, n *Units, w time.Duration, c *Charge) {
 	c.Place, c.Before = dial+w, dial+s.Last
 	for i := range limits {
 		c.N[i] = n[i]
-		if l := &limits[i]; l.Kind == Leaky {
-			leaky{}.fill(s, l, i, n[i], w, c)
-		} else {
+		switch l := &limits[i]; {
+		case l.Kind != Leaky:
 			l.law().fill(s, l, i, n[i], w, c)
+		case w > 0:
+			leaky{}.fill(s, l, i, n[i], w, c)
+		default: // as most calls, without a call of a function
+			s.Level[i] += n[i]
+			c.Y[i] = s.Level[i] + s.Parts[i].Ret
 		}
 	}
 	c.Free = c.freed(limits)

@@ -168,7 +168,7 @@ func (law window) since(s *State, l *Limit, i int, c *Charge) float64 {
 
 // freed is 0: a reservation behind counts on the distance of the one ahead of it, so in a hold the
 // dial may pass none.
-func (window) freed(*Limit, float64) time.Duration { return 0 }
+func (window) freed(*Limit, float64) float64 { return 0 }
 
 // hold lets age what had left when the hold began: the API's window goes on in a hold. A slot with
 // a call that may still leave does not age. Calls from before then return nothing, because their
