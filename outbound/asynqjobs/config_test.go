@@ -11,6 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 )
 
 // A task whose call was refused comes back after asynq's delay or the API's, whichever is longer. Its
@@ -51,7 +52,7 @@ func TestConfig_KeepsGivenFields(t *testing.T) {
 	if c.Concurrency != 7 || c.DelayedTaskCheckInterval != time.Minute || c.ErrorHandler != nil {
 		t.Errorf("%+v", c)
 	}
-	if !c.IsFailure(errBad) || c.IsFailure(later(1, "")) {
+	if !c.IsFailure(errBad) || c.IsFailure(jobtest.Later(1, "")) {
 		t.Error("IsFailure of asynq")
 	}
 	if d := c.RetryDelayFunc(3, errBad, nil); d < 90*time.Second { // asynq's own, of 3 tries
@@ -62,10 +63,10 @@ func TestConfig_KeepsGivenFields(t *testing.T) {
 		IsFailure:    func(err error) bool { return err != errBad },
 		ErrorHandler: asynq.ErrorHandlerFunc(func(context.Context, *asynq.Task, error) { reported++ }),
 	})
-	if c.IsFailure(errBad) || !c.IsFailure(context.Canceled) || c.IsFailure(later(1, "")) {
+	if c.IsFailure(errBad) || !c.IsFailure(context.Canceled) || c.IsFailure(jobtest.Later(1, "")) {
 		t.Error("IsFailure of the config")
 	}
-	for _, err := range []error{errBad, later(1, ""), fmt.Errorf("%w, %w", later(1, ""), asynq.SkipRetry), fmt.Errorf("%w, %w", later(1, ""), asynq.RevokeTask)} {
+	for _, err := range []error{errBad, jobtest.Later(1, ""), fmt.Errorf("%w, %w", jobtest.Later(1, ""), asynq.SkipRetry), fmt.Errorf("%w, %w", jobtest.Later(1, ""), asynq.RevokeTask)} {
 		c.ErrorHandler.HandleError(t.Context(), nil, err)
 	}
 	if reported != 3 {
@@ -78,15 +79,15 @@ func TestConfig_DelayIsWholeSeconds(t *testing.T) {
 	delay := new(Pacer).Config(asynq.Config{}).RetryDelayFunc
 	for _, in := range []time.Duration{0, 1, 300 * time.Millisecond, time.Second, time.Hour} {
 		due := time.Now().Add(in).Round(0)
-		d := delay(0, later(in, ""), nil)
+		d := delay(0, jobtest.Later(in, ""), nil)
 		if comes := time.Now().Add(d).Truncate(time.Second); comes.Before(due) || d > in+time.Second {
 			t.Errorf("%v became %v", in, d)
 		}
 	}
-	if d := delay(0, later(math.MaxInt64, ""), nil); d < 1<<62 {
+	if d := delay(0, jobtest.Later(math.MaxInt64, ""), nil); d < 1<<62 {
 		t.Errorf("the longest delay became %v", d)
 	}
-	if d := delay(0, later(math.MinInt64, ""), nil); d > 0 {
+	if d := delay(0, jobtest.Later(math.MinInt64, ""), nil); d > 0 {
 		t.Errorf("the most negative delay became %v", d)
 	}
 }

@@ -23,7 +23,7 @@ func work(o order) error {
 	rdb := redis.NewClient(&redis.Options{Addr: o.Redis})
 	defer rdb.Close()
 	p := New(rdb, only(schedulerOf(rdb, o.Queue, o.Rate, quick)))
-	p.Tickets = &spy{Tickets: p.Tickets, missing: func(ctx context.Context) { _ = jobtest.Get(ctx, http.DefaultClient, o.Booking) }}
+	p.Tickets = &jobtest.Tickets{In: p.Tickets, Missing: func(ctx context.Context) { _ = jobtest.Get(ctx, http.DefaultClient, o.Booking) }}
 	c := configOf(o.Queue)
 	c.DelayedTaskCheckInterval = quick.PollInterval
 	s := asynq.NewServerFromRedisClient(rdb, p.Config(c))

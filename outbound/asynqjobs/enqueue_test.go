@@ -9,6 +9,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
@@ -22,10 +23,7 @@ func TestEnqueue_BooksWhereItCan(t *testing.T) {
 		p := w.pacer(outbound.Observe(f, "shop", func(context.Context, outbound.Event) {}))
 		o := append(make([]asynq.Option, 0, 5), asynq.Retention(time.Minute)) // its array is the caller's
 		task := asynq.NewTask("mail", nil, asynq.TaskID("mine"), asynq.Queue(w.queue), asynq.MaxRetry(4), asynq.Unique(time.Minute))
-		info, err := p.Enqueue(t.Context(), w.client, task, o...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := jobtest.Must(p.Enqueue(t.Context(), w.client, task, o...))
 		if o[:2][1] != nil {
 			t.Error("Enqueue has written into the caller's options")
 		}
@@ -79,11 +77,7 @@ func TestEnqueue_BooksWhereItCan(t *testing.T) {
 			if c.o != nil {
 				o = append(o, c.o)
 			}
-			info, err := p.Enqueue(t.Context(), w.client, asynq.NewTask("mail", []byte(name)), o...)
-			if err != nil {
-				t.Errorf("%s: %v", name, err)
-				continue
-			}
+			info := jobtest.Must(p.Enqueue(t.Context(), w.client, asynq.NewTask("mail", []byte(name)), o...))
 			scheduled := info.State == asynq.TaskStateScheduled
 			if in := time.Until(info.NextProcessAt); scheduled != (c.in > 0) || scheduled && (in < c.in-time.Minute || in > c.in+time.Second) {
 				t.Errorf("%s: %v, in %v", name, info.State, in)

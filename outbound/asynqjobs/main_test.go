@@ -33,8 +33,8 @@ type world struct {
 	rdb         redis.UniversalClient
 	client      *asynq.Client
 	inspector   *asynq.Inspector
-	tickets     *spy         // of all Pacers
-	reported    atomic.Int64 // calls of the ErrorHandler
+	tickets     *jobtest.Tickets // of all Pacers
+	reported    atomic.Int64     // calls of the ErrorHandler
 }
 
 func newWorld(t *testing.T) *world {
@@ -57,7 +57,7 @@ func onRedis(t *testing.T, name string, scenario func(t *testing.T, w *world)) {
 }
 
 func newWorldOn(t *testing.T, rdb redis.UniversalClient) *world {
-	w := &world{T: t, queue: fmt.Sprintf("q%x", rand.Uint64()), rdb: rdb, tickets: &spy{Tickets: New(rdb, nil).Tickets}}
+	w := &world{T: t, queue: fmt.Sprintf("q%x", rand.Uint64()), rdb: rdb, tickets: &jobtest.Tickets{In: New(rdb, nil).Tickets}}
 	w.client = asynq.NewClientFromRedisClient(w.rdb)
 	w.inspector = asynq.NewInspectorFromRedisClient(w.rdb)
 	return w
@@ -111,36 +111,18 @@ func (w *world) pace(l outbound.Limiter, h asynq.HandlerFunc) {
 }
 
 func (w *world) enqueue(o ...asynq.Option) *asynq.TaskInfo {
-	w.Helper()
 	return w.enqueueTask(asynq.NewTask("mail", nil), o...)
 }
 
 func (w *world) enqueueTask(t *asynq.Task, o ...asynq.Option) *asynq.TaskInfo {
-	w.Helper()
-	info, err := w.client.Enqueue(t, append(o, asynq.Queue(w.queue))...)
-	if err != nil {
-		w.Fatal(err)
-	}
-	return info
+	return jobtest.Must(w.client.Enqueue(t, append(o, asynq.Queue(w.queue))...))
 }
 
 func (w *world) info(id string) *asynq.TaskInfo {
-	w.Helper()
-	info, err := w.inspector.GetTaskInfo(w.queue, id)
-	if err != nil {
-		w.Fatal(err)
-	}
-	return info
+	return jobtest.Must(w.inspector.GetTaskInfo(w.queue, id))
 }
 
-func (w *world) stats() *asynq.QueueInfo {
-	w.Helper()
-	info, err := w.inspector.GetQueueInfo(w.queue)
-	if err != nil {
-		w.Fatal(err)
-	}
-	return info
-}
+func (w *world) stats() *asynq.QueueInfo { return jobtest.Must(w.inspector.GetQueueInfo(w.queue)) }
 
 // ticket returns the kept ticket of a task, and for how long it is kept.
 func (w *world) ticket(id string) (string, time.Duration) {
@@ -207,14 +189,7 @@ type fake struct {
 }
 
 // inTurn is a limiter that returns the errors one after the other, and then admits.
-func inTurn(errs ...error) *fake {
-	return &fake{acquire: func(_ context.Context, n int) error {
-		if n > len(errs) {
-			return nil
-		}
-		return errs[n-1]
-	}}
-}
+func inTurn(errs ...error) *fake { return &fake{acquire: jobtest.InTurn(errs...)} }
 
 func (f *fake) Acquire(ctx context.Context, _ outbound.Cost) (outbound.Permit, error) {
 	f.mu.Lock()
@@ -239,48 +214,4 @@ func (f *fake) Book(_ context.Context, costs ...outbound.Cost) ([]jobs.Run, erro
 	defer f.mu.Unlock()
 	f.booked = append(f.booked, costs...)
 	return f.runs, f.err
-}
-
-func later(in time.Duration, ticket string) error { return &jobs.Later{In: in, Ticket: ticket} }
-
-// spy keeps tickets, and records them.
-type spy struct {
-	Tickets
-	missing func(context.Context) // if not nil, a task has no ticket
-	err     error                 // of Put
-
-	mu       sync.Mutex // protects the fields below
-	got, put []string
-	ttl      time.Duration // of the last Put
-}
-
-func (s *spy) Get(ctx context.Context, task string) string {
-	ticket := s.Tickets.Get(ctx, task)
-	if ticket == "" && s.missing != nil {
-		s.missing(ctx)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.got = append(s.got, ticket)
-	return ticket
-}
-
-func (s *spy) Put(ctx context.Context, task, ticket string, ttl time.Duration) error {
-	s.mu.Lock()
-	s.put, s.ttl = append(s.put, ticket), ttl
-	s.mu.Unlock()
-	if s.err != nil {
-		return s.err
-	}
-	return s.Tickets.Put(ctx, task, ticket, ttl)
-}
-
-// check checks the results of Get and the arguments of Put.
-func (s *spy) check(t *testing.T, got, put string) {
-	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if g, p := fmt.Sprintf("%q", s.got), fmt.Sprintf("%q", s.put); g != got || p != put {
-		t.Errorf("tickets: got %s, want %s; put %s, want %s", g, got, p, put)
-	}
 }

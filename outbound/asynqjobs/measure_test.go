@@ -20,7 +20,6 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
-	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
@@ -34,29 +33,18 @@ const (
 	longest     = 100 * time.Second // then the rest counts as not done
 )
 
-func isMail(t *asynq.Task) bool { return t.Type() == "mail" }
-
-func pacer(b *outbound.Bucket, rdb redis.UniversalClient) *Pacer {
-	l := jobs.New(b, jobs.Config{PollInterval: longPoll})
-	return New(rdb, func(t *asynq.Task) (outbound.Limiter, outbound.Cost) {
-		if !isMail(t) {
-			return nil, outbound.Cost{}
-		}
-		return l, outbound.Cost{1}
-	})
-}
-
 // way returns a server's config and handler, which makes a call if the way admits it.
 type way func(b *outbound.Bucket, rdb redis.UniversalClient, c asynq.Config, call asynq.HandlerFunc) (asynq.Config, asynq.Handler)
 
-func waitInWorker(b *outbound.Bucket, _ redis.UniversalClient, c asynq.Config, call asynq.HandlerFunc) (asynq.Config, asynq.Handler) {
-	q := queue.New(b, queue.Config{})
-	return c, asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
-		if !isMail(t) {
-			return call(ctx, t)
-		}
-		return outbound.Do(ctx, q, outbound.Cost{1}, func(ctx context.Context) error { return call(ctx, t) })
+// do has a limiter admit each call.
+func do(l outbound.Limiter, call asynq.HandlerFunc) asynq.Handler {
+	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+		return outbound.Do(ctx, l, outbound.Cost{1}, func(ctx context.Context) error { return call(ctx, t) })
 	})
+}
+
+func waitInWorker(b *outbound.Bucket, _ redis.UniversalClient, c asynq.Config, call asynq.HandlerFunc) (asynq.Config, asynq.Handler) {
+	return c, do(queue.New(b, queue.Config{}), call)
 }
 
 // backAtRandom is what the wiki of asynq says, with a bucket that all processes share.
@@ -68,16 +56,11 @@ func backAtRandom(b *outbound.Bucket, _ redis.UniversalClient, c asynq.Config, c
 		}
 		return asynq.DefaultRetryDelayFunc(n, err, t)
 	}
-	return c, asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
-		if !isMail(t) {
-			return call(ctx, t)
-		}
-		return outbound.Do(ctx, b, outbound.Cost{1}, func(ctx context.Context) error { return call(ctx, t) })
-	})
+	return c, do(b, call)
 }
 
 func scheduled(b *outbound.Bucket, rdb redis.UniversalClient, c asynq.Config, call asynq.HandlerFunc) (asynq.Config, asynq.Handler) {
-	p := pacer(b, rdb)
+	p := New(rdb, only(jobs.New(b, jobs.Config{PollInterval: longPoll})))
 	return p.Config(c), p.Middleware(call)
 }
 
@@ -102,14 +85,7 @@ func measure(w *world, way way, booked bool) []float64 {
 	var waits []time.Duration
 	var last time.Time
 	var done, runs atomic.Int64
-	call := asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
-		if !isMail(t) {
-			at, err := strconv.ParseInt(string(t.Payload()), 10, 64)
-			mu.Lock()
-			defer mu.Unlock()
-			waits = append(waits, time.Since(time.Unix(0, at)))
-			return err
-		}
+	call := asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 		if err := jobtest.Get(ctx, &http.Client{Transport: api}, "http://api.example.com/"); err != nil {
 			return err
 		}
@@ -120,17 +96,15 @@ func measure(w *world, way way, booked bool) []float64 {
 		return nil
 	})
 	bucket := func(rdb redis.UniversalClient) *outbound.Bucket {
-		return outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), w.queue, outbound.PerSecond(longRate)))
+		return schedulerOf(rdb, w.queue, longRate, jobs.Config{}).Bucket()
 	}
-	p := pacer(bucket(w.rdb), w.rdb)
-	if !booked {
-		p.Limiter = only(nil)
+	p := w.pacer(nil)
+	if booked {
+		p = New(w.rdb, only(jobs.New(bucket(w.rdb), jobs.Config{PollInterval: longPoll})))
 	}
 	begun := time.Now()
 	for range longTasks {
-		if _, err := p.Enqueue(w.Context(), w.client, asynq.NewTask("mail", nil, asynq.Queue(w.queue))); err != nil {
-			w.Fatal(err)
-		}
+		jobtest.Must(p.Enqueue(w.Context(), w.client, asynq.NewTask("mail", nil, asynq.Queue(w.queue))))
 	}
 	for range longServers {
 		rdb := redis.NewClient(&redis.Options{Addr: w.addr})
@@ -139,12 +113,16 @@ func measure(w *world, way way, booked bool) []float64 {
 		c.Concurrency, c.TaskCheckInterval, c.DelayedTaskCheckInterval = longWorkers, 0, longPoll
 		c.RetryDelayFunc, c.ShutdownTimeout = nil, 10*time.Second
 		c, h := way(bucket(rdb), rdb, c, call)
-		w.serve(c, asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
-			if isMail(t) {
-				runs.Add(1)
-			}
-			return h.ProcessTask(ctx, t)
-		}))
+		mux := asynq.NewServeMux()
+		mux.HandleFunc("mail", func(ctx context.Context, t *asynq.Task) error { runs.Add(1); return h.ProcessTask(ctx, t) })
+		mux.HandleFunc("other", func(_ context.Context, t *asynq.Task) error {
+			at, err := strconv.ParseInt(string(t.Payload()), 10, 64)
+			mu.Lock()
+			defer mu.Unlock()
+			waits = append(waits, time.Since(time.Unix(0, at)))
+			return err
+		})
+		w.serve(c, mux)
 	}
 	samples, sent, busy := 0, 0, 0.0
 	for done.Load() < longTasks && time.Since(begun) < longest {

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
-	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,11 +15,8 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
-	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/store"
-	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/queue/jobs"
-	"github.com/dripfeed/dripfeed/transport"
 )
 
 // A rescheduled task is not early, and has neither failed nor changed. A run gets its ticket once, and
@@ -29,7 +24,7 @@ import (
 func TestPacer_RescheduleIsNoFailureAndNotEarly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	l := inTurn(later(300*time.Millisecond, "first"), later(2*time.Second, "second"))
+	l := inTurn(jobtest.Later(300*time.Millisecond, "first"), jobtest.Later(2*time.Second, "second"))
 	headers := map[string]string{"trace": "1"}
 	seen := make(chan map[string]string, 1)
 	w.pace(l, func(_ context.Context, task *asynq.Task) error {
@@ -54,7 +49,7 @@ func TestPacer_RescheduleIsNoFailureAndNotEarly(t *testing.T) {
 	if got := <-seen; !maps.Equal(got, headers) {
 		t.Errorf("headers %v", got)
 	}
-	w.tickets.check(t, `["" "first" "second"]`, `["first" "second"]`)
+	w.tickets.Check(t, " get() first:1h0m0.3s get(first) second:1h0m2s get(second)")
 	if _, ttl := w.ticket(id); ttl < 50*time.Minute || ttl > time.Hour+2*time.Second { // 2 s and an hour
 		t.Errorf("the ticket stays for %v", ttl)
 	}
@@ -65,7 +60,7 @@ func TestPacer_LastTryWaitsInTheWorker(t *testing.T) {
 	for retries := range 2 {
 		onRedis(t, fmt.Sprint("after retries: ", retries), func(t *testing.T, w *world) {
 			answers := make([]error, retries, 4) // nil: the try fails
-			l := inTurn(append(answers, later(100*time.Millisecond, "first"), &jobs.Later{In: 50 * time.Millisecond, Err: store.ErrUnavailable},
+			l := inTurn(append(answers, jobtest.Later(100*time.Millisecond, "first"), &jobs.Later{In: 50 * time.Millisecond, Err: store.ErrUnavailable},
 				&outbound.ThrottledError{RetryAfter: 10 * time.Millisecond})...)
 			var calls atomic.Int64
 			w.pace(l, func(context.Context, *asynq.Task) error {
@@ -82,7 +77,7 @@ func TestPacer_LastTryWaitsInTheWorker(t *testing.T) {
 				t.Error("the task was early")
 			}
 			// A run gets its ticket once. If the program ends meanwhile, the next one has the ticket.
-			w.tickets.check(t, fmt.Sprintf("%q", make([]string, retries+1)), `["first"]`)
+			w.tickets.Check(t, strings.Repeat(" get()", retries+1)+" first:1h0m0.1s")
 			if ticket, _ := w.ticket(id); ticket != "first" {
 				t.Errorf("ticket %q", ticket)
 			}
@@ -95,7 +90,7 @@ func TestPacer_ReservationAtDeadlineEndsTheRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		h := (&Pacer{Limiter: only(inTurn(later(time.Second, "x")))}).Middleware(asynq.HandlerFunc(succeeds))
+		h := (&Pacer{Limiter: only(inTurn(jobtest.Later(time.Second, "x")))}).Middleware(asynq.HandlerFunc(succeeds))
 		if err := h.ProcessTask(ctx, asynq.NewTask("mail", nil)); err == nil || ctx.Err() != nil {
 			t.Errorf("%v, %v", err, ctx.Err())
 		}
@@ -109,7 +104,7 @@ func TestPacer_TaskThatCannotRunIsArchived(t *testing.T) {
 		o []asynq.Option
 	}{
 		"exceeds limit": {l: outbound.Must(outbound.NewBucket("b", outbound.Limit{Capacity: 0.5, LeakRate: 1}))},
-		"last try: rate limited until after the deadline": {inTurn(later(2*time.Hour, "x")), []asynq.Option{asynq.MaxRetry(0), asynq.Timeout(time.Hour)}},
+		"last try: rate limited until after the deadline": {inTurn(jobtest.Later(2*time.Hour, "x")), []asynq.Option{asynq.MaxRetry(0), asynq.Timeout(time.Hour)}},
 	} {
 		onRedis(t, want, func(t *testing.T, w *world) {
 			w.pace(c.l, fails)
@@ -138,31 +133,8 @@ func TestPacer_LimiterInsideReschedules(t *testing.T) {
 			if n := calls.Load(); n != 3 {
 				t.Errorf("%d calls", n)
 			}
-			w.tickets.check(t, "[]", "[]")
+			w.tickets.Check(t, "")
 		})
-	}
-}
-
-// A Pacer and a Transport around one bucket charge a call once.
-func TestPacer_CallIsChargedOnce(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct{ pacer, transport bool }{"pacer": {true, false}, "transport": {false, true}, "both": {true, true}} {
-		bucket := outbound.Must(outbound.NewBucket(name, outbound.Limit{Capacity: 10, LeakRate: 1e-6}))
-		var l outbound.Limiter
-		if c.pacer {
-			l = bucket
-		}
-		client := &http.Client{Transport: &outboundtest.API{}}
-		if c.transport {
-			client.Transport = &transport.Transport{Base: client.Transport, Limiter: queue.New(bucket, queue.Config{})}
-		}
-		err := (&Pacer{Limiter: only(l)}).Middleware(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
-			return jobtest.Get(ctx, client, "http://api.example.com/")
-		})).ProcessTask(t.Context(), asynq.NewTask("mail", nil))
-		state, stateErr := bucket.State(t.Context())
-		if err = errors.Join(err, stateErr); err != nil || math.Round(state.Level) != 1 {
-			t.Errorf("%s: charged %v, want 1; %v", name, state.Level, err)
-		}
 	}
 }
 

@@ -2,7 +2,6 @@ package asynqjobs
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/queue/jobs"
@@ -54,8 +54,8 @@ func TestScheduler_ServersShareARate(t *testing.T) {
 				task := asynq.NewTask("mail", nil, asynq.Queue(w.queue), asynq.MaxRetry(i%2))
 				if i%3 != 0 {
 					w.enqueueTask(task)
-				} else if _, err := p.Enqueue(t.Context(), w.client, task); err != nil {
-					t.Fatal(err)
+				} else {
+					jobtest.Must(p.Enqueue(t.Context(), w.client, task))
 				}
 				if i%(paced/free) == 0 {
 					w.enqueueTask(asynq.NewTask("free", nil))
@@ -90,9 +90,7 @@ func TestScheduler_ReschedulesWithoutFailure(t *testing.T) {
 		})))
 		w.enqueue(asynq.MaxRetry(1))
 		last := w.enqueue(asynq.MaxRetry(0)) // waits in its worker
-		if _, err := p.Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil), asynq.Queue(w.queue), asynq.MaxRetry(1)); err != nil {
-			t.Error(err)
-		}
+		jobtest.Must(p.Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil), asynq.Queue(w.queue), asynq.MaxRetry(1)))
 		w.await("tasks have gone back", func() bool { return w.stats().Retry == 2 })
 		if got := w.info(last.ID).State; got != asynq.TaskStateActive {
 			t.Errorf("the one on its last try is %v", got)
@@ -105,24 +103,9 @@ func TestScheduler_ReschedulesWithoutFailure(t *testing.T) {
 		}
 	})
 	onRedis(t, "A 429 holds all tasks, and only the refused task has failed", func(t *testing.T, w *world) {
-		const tasks, hold = 10, 3 * time.Second
-		var mu sync.Mutex
-		var refused time.Time
-		early, calls := 0, 0
-		w.pace(schedulerOf(w.rdb, w.queue, 20, quick), func(ctx context.Context, _ *asynq.Task) error {
-			mu.Lock()
-			defer mu.Unlock()
-			calls++
-			if refused.IsZero() {
-				refused = time.Now()
-				outbound.PermitFrom(ctx).Refused(hold)
-				return errBad
-			}
-			if since := time.Since(refused); since > time.Second && since < hold { // admitted tasks come within a second
-				early++
-			}
-			return nil
-		})
+		const tasks = 10
+		refusal := &jobtest.Refusal{Nth: 1, Hold: 3 * time.Second, Grace: time.Second}
+		w.pace(schedulerOf(w.rdb, w.queue, 20, quick), func(ctx context.Context, _ *asynq.Task) error { return refusal.Call(ctx) })
 		for range tasks {
 			w.enqueue(asynq.MaxRetry(1))
 		}
@@ -130,8 +113,6 @@ func TestScheduler_ReschedulesWithoutFailure(t *testing.T) {
 		if b := w.stats(); b.FailedTotal != 1 || b.Archived != 0 || w.reported.Load() != 1 {
 			t.Errorf("%d failed, %d archived, %d reported", b.FailedTotal, b.Archived, w.reported.Load())
 		}
-		if early != 0 || calls != tasks+1 {
-			t.Errorf("%d calls, %d of them during the hold", calls, early)
-		}
+		refusal.Check(t, tasks+1)
 	})
 }

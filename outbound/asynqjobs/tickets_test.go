@@ -13,6 +13,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
@@ -65,7 +66,7 @@ func TestTickets_FailedTaskBooksAgain(t *testing.T) {
 	} {
 		onRedis(t, name, func(t *testing.T, w *world) {
 			var runs atomic.Int64
-			w.pace(inTurn(later(time.Millisecond, "x"), later(time.Millisecond, "x")), func(context.Context, *asynq.Task) error {
+			w.pace(inTurn(jobtest.Later(time.Millisecond, "x"), jobtest.Later(time.Millisecond, "x")), func(context.Context, *asynq.Task) error {
 				if runs.Add(1) == 1 {
 					return failure
 				}
@@ -73,7 +74,7 @@ func TestTickets_FailedTaskBooksAgain(t *testing.T) {
 			})
 			info := w.enqueue()
 			w.done()
-			w.tickets.check(t, `["" "x" "x" ""]`, `["x" "x" ""]`)
+			w.tickets.Check(t, " get() x:1h0m0.001s get(x) x:1h0m0.001s get(x) :1h0m0s get()")
 			if w.rdb.Exists(t.Context(), prefix+w.queue+"/"+info.ID).Val() != 0 {
 				t.Error("its key stays")
 			}
@@ -85,8 +86,8 @@ func TestTickets_FailedTaskBooksAgain(t *testing.T) {
 func TestTickets_PutErrorIsReported(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.tickets.err = errBad
-	w.pace(inTurn(later(time.Hour, "x")), fails)
+	w.tickets.Err = errBad
+	w.pace(inTurn(jobtest.Later(time.Hour, "x")), fails)
 	got := w.awaitState(w.enqueue().ID, asynq.TaskStateRetry)
 	if got.Retried != 0 || !strings.Contains(got.LastErr, "keeping a ticket: bad") || time.Until(got.NextProcessAt) < 59*time.Minute {
 		t.Errorf("%+v", got)
@@ -96,10 +97,11 @@ func TestTickets_PutErrorIsReported(t *testing.T) {
 // A ticket stays for an hour after the task is due, at most for the longest time.
 func TestTickets_TTLDoesNotOverflow(t *testing.T) {
 	for in, want := range map[time.Duration]time.Duration{-time.Hour: time.Hour, time.Minute: 61 * time.Minute, math.MaxInt64: math.MaxInt64} {
-		kept := &spy{err: errBad}
-		if err := (&Pacer{Tickets: kept}).keep(t.Context(), "q/1", "x", in); err != errBad || kept.ttl != want {
-			t.Errorf("%v: kept for %v, %v", in, kept.ttl, err)
+		kept := &jobtest.Tickets{Err: errBad}
+		if err := (&Pacer{Tickets: kept}).keep(t.Context(), "q/1", "x", in); err != errBad {
+			t.Errorf("%v: %v", in, err)
 		}
+		kept.Check(t, " x:"+want.String())
 	}
 }
 
@@ -112,8 +114,8 @@ func TestShutdown_TaskKeepsItsTicketAndTry(t *testing.T) {
 		runs   bool   // the shutdown ends a run
 	}{
 		"first wait":  {ticket: "x"}, // no Put before
-		"second wait": {first: later(time.Millisecond, "x")},
-		"run":         {first: later(time.Millisecond, "x"), runs: true},
+		"second wait": {first: jobtest.Later(time.Millisecond, "x")},
+		"run":         {first: jobtest.Later(time.Millisecond, "x"), runs: true},
 	} {
 		onRedis(t, name, func(t *testing.T, w *world) {
 			begun, ended := make(chan bool, 1), make(chan bool, 1)
@@ -129,7 +131,7 @@ func TestShutdown_TaskKeepsItsTicketAndTry(t *testing.T) {
 				if c.runs {
 					return nil
 				}
-				return &jobs.Later{Ticket: c.ticket, Err: untilEnd(ctx)}
+				return &jobs.Later{In: time.Millisecond, Ticket: c.ticket, Err: untilEnd(ctx)}
 			}})
 			h := p.Middleware(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error { return untilEnd(ctx) }))
 			config := p.Config(w.config())
@@ -154,7 +156,7 @@ func TestShutdown_TaskKeepsItsTicketAndTry(t *testing.T) {
 			w.serve(config, p.Middleware(asynq.HandlerFunc(succeeds)))
 			w.done()
 			w.clean()
-			w.tickets.check(t, `["" "x" ""]`, `["x"]`)
+			w.tickets.Check(t, " get() x:1h0m0.001s get(x) get()")
 		})
 	}
 }

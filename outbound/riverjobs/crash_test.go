@@ -70,8 +70,7 @@ func TestCrash_KilledProcessLosesReservationsOnly(t *testing.T) {
 	d := newDatabase(t)
 	api := jobtest.StartAPI(t, &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.LeakyBucket(1+slack(crashRate), crashRate)}})
 	o := order{d.URL, d.Schema, api.URL, api.Booking, false}
-	c, err := d.newClient(nil, nothing)
-	require.NoError(t, err)
+	c := jobtest.Must(d.newClient(nil, nothing))
 	c.addMany(t, n)
 	kill := jobtest.Start(t, o)
 	require.Eventually(t, func() bool {

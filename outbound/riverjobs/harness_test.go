@@ -58,8 +58,7 @@ func newDatabase(t testing.TB) *database {
 	if err := pgserver.Installed(); err != nil && os.Getenv("DRIPFEED_REQUIRE_POSTGRES") == "" {
 		t.Skip(err)
 	}
-	s, err := startServer()
-	require.NoError(t, err)
+	s := jobtest.Must(startServer())
 	d := openDatabase(t, s.URL+"&pool_max_conns=8", fmt.Sprintf("test_%x", rand.Uint64()))
 	require.NoError(t, d.Create(t.Context()))
 	return d
@@ -76,8 +75,7 @@ func inDatabase(t *testing.T, name string, scenario func(t *testing.T, d *databa
 // openDatabase connects one process to a database.
 func openDatabase(t testing.TB, url, schema string) *database {
 	t.Helper()
-	d, err := pgserver.Open(context.Background(), url, schema)
-	require.NoError(t, err)
+	d := jobtest.Must(pgserver.Open(context.Background(), url, schema))
 	t.Cleanup(d.Close)
 	return &database{d}
 }
@@ -144,8 +142,7 @@ func (d *database) newClient(plugin *riverjobs.Plugin, f func(context.Context, *
 // start starts a client that stops with the test.
 func (d *database) start(t testing.TB, plugin *riverjobs.Plugin, f func(context.Context, *river.Job[call]) error, options ...func(*river.Config)) *client {
 	t.Helper()
-	c, err := d.newClient(plugin, f, options...)
-	require.NoError(t, err)
+	c := jobtest.Must(d.newClient(plugin, f, options...))
 	require.NoError(t, c.Start(context.Background())) // the test's ctx is done before the cleanup
 	t.Cleanup(func() { c.end(t) })
 	return c
@@ -160,17 +157,12 @@ func (c *client) end(t testing.TB) {
 
 // add inserts a job.
 func (c *client) add(t testing.TB, opts *river.InsertOpts) int64 {
-	t.Helper()
-	r, err := c.Insert(t.Context(), call{}, opts)
-	require.NoError(t, err)
-	return r.Job.ID
+	return jobtest.Must(c.Insert(t.Context(), call{}, opts)).Job.ID
 }
 
 // addMany inserts n jobs together.
 func (c *client) addMany(t testing.TB, n int) {
-	t.Helper()
-	_, err := c.InsertMany(t.Context(), slices.Repeat([]river.InsertManyParams{{Args: call{}}}, n))
-	require.NoError(t, err)
+	jobtest.Must(c.InsertMany(t.Context(), slices.Repeat([]river.InsertManyParams{{Args: call{}}}, n)))
 }
 
 // awaitState waits until a job is in one of some states, and returns it.

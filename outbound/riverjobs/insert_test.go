@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 	"github.com/dripfeed/dripfeed/outbound/riverjobs"
 	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue/jobs"
@@ -155,28 +156,19 @@ func TestInsertMany_KeepsMetadata(t *testing.T) {
 func TestInsertMany_BooksInRiver(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
-	plugin := &riverjobs.Plugin{AtInsert: true, Limiter: one(d.scheduler(slow))}
-	c, err := d.newClient(plugin, nothing)
-	require.NoError(t, err)
-	inserted, err := c.Insert(t.Context(), call{}, once)
-	require.NoError(t, err)
+	c := jobtest.Must(d.newClient(&riverjobs.Plugin{AtInsert: true, Limiter: one(d.scheduler(slow))}, nothing))
+	inserted := jobtest.Must(c.Insert(t.Context(), call{}, once))
 	require.Equal(t, rivertype.JobStateAvailable, inserted.Job.State)
-	inserted, err = c.Insert(t.Context(), call{}, once)
-	require.NoError(t, err)
+	inserted = jobtest.Must(c.Insert(t.Context(), call{}, once))
 	require.Equal(t, rivertype.JobStateScheduled, inserted.Job.State)
 	require.Greater(t, time.Until(inserted.Job.ScheduledAt), 50*time.Minute)
 	require.Equal(t, 1.0, metadata(t, inserted.Job)["yours"])
 	many := []river.InsertManyParams{{Args: call{}}}
-	_, err = c.InsertMany(t.Context(), many)
-	require.NoError(t, err)
-	_, err = c.InsertManyFast(t.Context(), many)
-	require.NoError(t, err)
-	tx, err := d.Pool.Begin(t.Context())
-	require.NoError(t, err)
-	_, err = c.InsertTx(t.Context(), tx, call{}, nil)
-	require.NoError(t, err)
-	_, err = c.InsertManyTx(t.Context(), tx, many)
-	require.NoError(t, err)
+	jobtest.Must(c.InsertMany(t.Context(), many))
+	jobtest.Must(c.InsertManyFast(t.Context(), many))
+	tx := jobtest.Must(d.Pool.Begin(t.Context()))
+	jobtest.Must(c.InsertTx(t.Context(), tx, call{}, nil))
+	jobtest.Must(c.InsertManyTx(t.Context(), tx, many))
 	require.NoError(t, tx.Commit(t.Context()))
 	require.Equal(t, 6, d.count(t, "metadata ? 'dripfeed_ticket'"))
 

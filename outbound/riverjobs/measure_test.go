@@ -49,10 +49,7 @@ func measure(t *testing.T, limiter func(*database) outbound.Limiter, atInsert bo
 			river.AddWorker(c.Workers, river.WorkFunc(func(context.Context, *river.Job[free]) error { return nil }))
 		})
 	}
-	insert := func(o *river.InsertOpts) {
-		_, err := c.Insert(t.Context(), free{}, o)
-		require.NoError(t, err)
-	}
+	insert := func(o *river.InsertOpts) { jobtest.Must(c.Insert(t.Context(), free{}, o)) }
 	insert(&river.InsertOpts{ScheduledAt: time.Now().Add(100 * time.Millisecond)}) // a leader exists once this is done
 	d.awaitAll(t, 1)
 

@@ -104,19 +104,14 @@ func TestPlugin_ResultsOfAJob(t *testing.T) {
 	}
 }
 
-// A job without a limiter is River's, and its error too.
+// A job without a limiter is River's, and its error too. A plugin without a Limiter runs no job.
 func TestPlugin_UnpacedJobRuns(t *testing.T) {
 	boom := errors.New("boom")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := (&riverjobs.Plugin{Limiter: one(nil)}).Work(ctx, new(rivertype.JobRow), func(context.Context) error { return boom })
-	require.Equal(t, boom, err)
-}
-
-// A plugin without a Limiter runs no job.
-func TestPlugin_NilLimiterIsAnError(t *testing.T) {
-	err := new(riverjobs.Plugin).Work(t.Context(), new(rivertype.JobRow), func(context.Context) error { panic("the job runs") })
-	require.ErrorIs(t, err, outbound.ErrInvalid)
+	job := func(context.Context) error { return boom }
+	require.Equal(t, boom, (&riverjobs.Plugin{Limiter: one(nil)}).Work(ctx, new(rivertype.JobRow), job))
+	require.ErrorIs(t, new(riverjobs.Plugin).Work(t.Context(), new(rivertype.JobRow), job), outbound.ErrInvalid)
 }
 
 // Metadata that another program has written stops no job.

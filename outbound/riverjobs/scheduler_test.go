@@ -51,10 +51,7 @@ func TestPlugin_SnoozedJobKeepsItsReservation(t *testing.T) {
 			ticket := metadata(t, row)["dripfeed_ticket"]
 			require.NotEmpty(t, ticket)
 
-			runNow := func() {
-				_, err := c.JobRetry(t.Context(), id)
-				require.NoError(t, err)
-			}
+			runNow := func() { jobtest.Must(c.JobRetry(t.Context(), id)) }
 			runNow()
 			row = c.awaitSnooze(t, id)
 			require.Zero(t, row.Attempt)

@@ -16,6 +16,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
@@ -31,14 +32,14 @@ func TestHeartbeat_DetailsSurviveWaitAndReschedule(t *testing.T) {
 		w.answer = func(_ context.Context, n int) error {
 			switch n {
 			case 2:
-				return later(time.Millisecond, "a")
+				return jobtest.Later(time.Millisecond, "a")
 			case 3:
 				time.Sleep(2 * heartbeat)
 			}
 			return nil
 		}
 		seen := ""
-		w.tickets, w.call = &kept{}, func(ctx context.Context, run int) error {
+		w.tickets, w.call = &jobtest.Tickets{}, func(ctx context.Context, run int) error {
 			var page string
 			var n int
 			none := activity.GetHeartbeatDetails(ctx, &page, &n) != nil
@@ -94,7 +95,7 @@ func TestHeartbeat_UnsendableDetailsStay(t *testing.T) {
 				return nil
 			}
 			seen := ""
-			w.tickets, w.converter, w.call = &kept{}, oneWay{converter.GetDefaultDataConverter(), reads}, func(ctx context.Context, n int) error {
+			w.tickets, w.converter, w.call = &jobtest.Tickets{}, oneWay{converter.GetDefaultDataConverter(), reads}, func(ctx context.Context, n int) error {
 				var page string
 				_ = activity.GetHeartbeatDetails(ctx, &page)
 				seen += fmt.Sprintf("%q ", page)
@@ -131,7 +132,7 @@ func TestWait_CancelEndsIt(t *testing.T) {
 				w.answer = func(ctx context.Context, _ int) error {
 					close(w.cancel)
 					if attempts == 1 {
-						return later(30*time.Second, "a")
+						return jobtest.Later(30*time.Second, "a")
 					}
 					<-ctx.Done()
 					return ctx.Err()
@@ -159,7 +160,7 @@ func TestWait_StoppingWorkerReschedules(t *testing.T) {
 		"last attempt": {order{Attempts: 1}, func(err error) error { return err }, " 1"},
 	} {
 		inBoth(t, name, func(t *testing.T, w *world) {
-			w.stop, w.tickets = make(chan struct{}), &kept{}
+			w.stop, w.tickets = make(chan struct{}), &jobtest.Tickets{}
 			w.answer = func(ctx context.Context, n int) error {
 				if n > 1 {
 					return nil
@@ -216,7 +217,7 @@ func TestPause_DelaysTheNextAttempt(t *testing.T) {
 			calls := jobs.New(outbound.Must(outbound.NewBucket("api", outbound.PerSecond(100))), jobs.Config{PollInterval: time.Millisecond, HeadStart: time.Millisecond})
 			var begun []time.Time
 			var attempts []int32
-			w.bubble, w.tickets = true, &kept{}
+			w.bubble, w.tickets = true, &jobtest.Tickets{}
 			w.limiter = func(activity.Info) (outbound.Limiter, outbound.Cost) { return calls, outbound.Cost{1} }
 			w.call = func(ctx context.Context, n int) error {
 				begun, attempts = append(begun, time.Now()), append(attempts, activity.GetInfo(ctx).Attempt)

@@ -15,6 +15,7 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
@@ -24,7 +25,7 @@ func TestAwait_BooksSleepsAndSendsTheTicket(t *testing.T) {
 	const away = 300 * time.Millisecond
 	inBoth(t, "four attempts", func(t *testing.T, w *world) {
 		w.book = func() (jobs.Run, error) { return jobs.Run{At: time.Now().Add(away), Ticket: "a"}, nil }
-		w.answer = inTurn(later(time.Millisecond, "a"), later(time.Millisecond, "b"), later(time.Millisecond, ""))
+		w.answer = jobtest.InTurn(jobtest.Later(time.Millisecond, "a"), jobtest.Later(time.Millisecond, "b"), jobtest.Later(time.Millisecond, ""))
 		second := newWorld(t, "")
 		w.limiter = func(i activity.Info) (outbound.Limiter, outbound.Cost) {
 			if i.IsLocalActivity {
@@ -35,7 +36,7 @@ func TestAwait_BooksSleepsAndSendsTheTicket(t *testing.T) {
 			}
 			return w.limits(i)
 		}
-		tickets := &kept{}
+		tickets := &jobtest.Tickets{}
 		w.tickets = tickets
 		cost := outbound.Cost{1, 250.5}
 		took, err := w.run(order{Await: true, Other: true, Cost: cost})
@@ -45,10 +46,8 @@ func TestAwait_BooksSleepsAndSendsTheTicket(t *testing.T) {
 		if paid := fmt.Sprint(cost); w.arrivals != " 1a"+paid+" 2a"+paid+" 3b"+paid+" 4b"+paid || fmt.Sprint(w.booked) != fmt.Sprint([]outbound.Cost{cost}) {
 			t.Errorf("booked %v, attempts%s", w.booked, w.arrivals)
 		}
-		if tickets.used != " get b:1h0m0.001s get get" { // the workflow keeps the first one
-			t.Errorf("tickets%s", tickets.used)
-		}
-		if second.arrivals != " 1[5 0 0 0]" { // the ticket is of another activity
+		tickets.Check(t, " get() b:1h0m0.001s get(b) get(b)") // the workflow keeps the first one
+		if second.arrivals != " 1[5 0 0 0]" {                 // the ticket is of another activity
 			t.Errorf("attempts of the other activity%s", second.arrivals)
 		}
 	})
@@ -168,7 +167,7 @@ func TestAwait_InvalidHeader(t *testing.T) {
 // has recorded of one. A change that breaks it breaks the workflows of users, and needs a GetVersion in Await.
 func TestAwait_ReplaysARunningWorkflow(t *testing.T) {
 	w := newWorld(t, "")
-	replayer := must(worker.NewWorkflowReplayerWithOptions(worker.WorkflowReplayerOptions{Interceptors: w.options().Interceptors}))
+	replayer := jobtest.Must(worker.NewWorkflowReplayerWithOptions(worker.WorkflowReplayerOptions{Interceptors: w.options().Interceptors}))
 	replayer.RegisterWorkflowWithOptions(order{Await: true}.workflow, workflow.RegisterOptions{Name: "Order"})
 	if err := replayer.ReplayWorkflowHistoryFromJSONFile(&w.log, "testdata/await.json"); err != nil || len(w.booked) != 0 {
 		t.Errorf("%v, booked %v", err, w.booked)

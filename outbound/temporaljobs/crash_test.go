@@ -87,14 +87,14 @@ func TestCrash_KilledWorkerLosesNoActivity(t *testing.T) {
 					t.Skip("the processes need a real redis-server")
 				}
 				api := jobtest.StartAPI(t, &outboundtest.API{Latency: 200 * time.Millisecond, Rules: []outboundtest.Rule{outboundtest.LeakyBucket(1+crashRate/2, crashRate)}})
-				c := must(w.dial())
+				c := jobtest.Must(w.dial())
 				defer c.Close()
 				name := queueName()
 				k := task{w.server, r.Addr(), name, api.URL, api.Booking, order{Activities: n, Await: await,
 					Start: 8 * time.Second, Interval: time.Millisecond}} // no attempt waits for longer than n calls take, 3 s
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // only ends a test that hangs
 				defer cancel()
-				run := must(c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: name, TaskQueue: name, WorkflowExecutionTimeout: 2 * time.Minute}, "Order"))
+				run := jobtest.Must(c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: name, TaskQueue: name, WorkflowExecutionTimeout: 2 * time.Minute}, "Order"))
 				kill := jobtest.Start(t, k)
 				for r := api.Report(); r.Answered < n/4 || r.InProgress == 0; r = api.Report() {
 					if time.Sleep(time.Millisecond); ctx.Err() != nil {
@@ -104,7 +104,7 @@ func TestCrash_KilledWorkerLosesNoActivity(t *testing.T) {
 				kill()
 				with := map[string]bool{} // the activities that were with the process
 				for started := true; started; time.Sleep(50 * time.Millisecond) {
-					d := must(c.DescribeWorkflowExecution(ctx, name, ""))
+					d := jobtest.Must(c.DescribeWorkflowExecution(ctx, name, ""))
 					started = false
 					for _, a := range d.GetPendingActivities() {
 						if a.GetState() == enums.PENDING_ACTIVITY_STATE_STARTED {

@@ -23,16 +23,9 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
-
-// must returns v. An error, which no test expects, ends the tests with a panic that says it.
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
 
 // order is what the workflow does: it executes activities of the name "Call".
 type order struct {
@@ -111,19 +104,6 @@ type world struct {
 	settled  outbound.Cost
 	done     int // permits that were ended
 	runs     int // of the activity
-}
-
-// later is the error of a Scheduler.
-func later(in time.Duration, ticket string) error { return &jobs.Later{In: in, Ticket: ticket} }
-
-// inTurn is a limiter's answer or an activity that returns the errors one after the other, then nil.
-func inTurn(errs ...error) func(context.Context, int) error {
-	return func(_ context.Context, n int) error {
-		if n > len(errs) {
-			return nil
-		}
-		return errs[n-1]
-	}
 }
 
 // limits returns the world as the limiter of activities of the name "Call" alone.
@@ -215,7 +195,7 @@ func serverAddress(t *testing.T) string {
 }
 
 func newWorld(t *testing.T, server string) *world {
-	w := &world{t: t, server: server, answer: inTurn(), call: inTurn()}
+	w := &world{t: t, server: server, answer: jobtest.InTurn(), call: jobtest.InTurn()}
 	w.limiter = w.limits
 	return w
 }
@@ -291,29 +271,18 @@ func (w *world) start(c client.Client, queue string, o order, options worker.Opt
 
 // runOnServer runs the workflow on a server. When w.stop is closed, its worker stops and another begins.
 func (w *world) runOnServer(o order) (took time.Duration, err error) {
-	c, err := w.dial()
-	if err != nil {
-		return 0, err
-	}
+	c := jobtest.Must(w.dial())
 	defer c.Close()
 	queue := queueName()
-	work, err := w.start(c, queue, o, w.options())
-	if err != nil {
-		return 0, err
-	}
+	work := jobtest.Must(w.start(c, queue, o, w.options()))
 	defer func() { work.Stop() }()
 	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
-	run, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: queue, TaskQueue: queue, WorkflowExecutionTimeout: time.Minute}, "Order")
-	if err != nil {
-		return 0, err
-	}
+	run := jobtest.Must(c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: queue, TaskQueue: queue, WorkflowExecutionTimeout: time.Minute}, "Order"))
 	if w.stop != nil {
 		<-w.stop
 		work.Stop()
-		if work, err = w.start(c, queue, o, w.options()); err != nil {
-			return 0, err
-		}
+		work = jobtest.Must(w.start(c, queue, o, w.options()))
 	}
 	if w.cancel != nil {
 		<-w.cancel
@@ -397,35 +366,6 @@ func (i *workflowLikeServer) Sleep(ctx workflow.Context, d time.Duration) error 
 		time.Sleep(d)
 		return nil
 	}).Get(ctx, nil)
-}
-
-// kept is Tickets in a map.
-type kept struct {
-	mu      sync.Mutex
-	tickets map[string]string
-	used    string // " get" for each Get, and the ticket and its ttl for each Put
-	fails   bool
-}
-
-func (k *kept) Get(_ context.Context, activity string) string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.used += " get"
-	return k.tickets[activity]
-}
-
-func (k *kept) Put(_ context.Context, activity, ticket string, ttl time.Duration) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.used += fmt.Sprintf(" %s:%v", ticket, ttl)
-	if k.fails {
-		return errors.New("the tickets are unavailable")
-	}
-	if k.tickets == nil {
-		k.tickets = map[string]string{}
-	}
-	k.tickets[activity] = ticket
-	return nil
 }
 
 // logs keeps the lines at the levels warning and error.

@@ -26,7 +26,7 @@ func TestInterceptor_ReschedulesWithTicket(t *testing.T) {
 	const ms = time.Millisecond
 	for name, c := range map[string]struct {
 		order   // the RetryPolicy's own delay is an hour: what comes sooner comes by the interceptor's
-		tickets *kept
+		tickets *jobtest.Tickets
 		answers []error // of the limiter
 		fails   []error // of the activity
 		want    string  // the attempts that come to the limiter, with their tickets
@@ -36,33 +36,33 @@ func TestInterceptor_ReschedulesWithTicket(t *testing.T) {
 		logs    string
 	}{
 		"tickets": {
-			tickets: &kept{}, answers: []error{later(20*ms, "a"), &jobs.Later{Ticket: "a", Err: store.ErrUnavailable}, later(ms, ""), later(2*ms, "b")},
-			want: " 1 2a 3a 4a 5b", used: " a:1h0m0.02s get a:1h0m0s get get b:1h0m0.002s get", runs: 1,
+			tickets: &jobtest.Tickets{}, answers: []error{jobtest.Later(20*ms, "a"), &jobs.Later{Ticket: "a", Err: store.ErrUnavailable}, jobtest.Later(ms, ""), jobtest.Later(2*ms, "b")},
+			want: " 1 2a 3a 4a 5b", used: " a:1h0m0.02s get(a) a:1h0m0s get(a) get(a) b:1h0m0.002s get(b)", runs: 1,
 		},
 		"last attempt waits": {
-			order: order{Attempts: 1}, tickets: &kept{}, answers: []error{later(ms, "a"), later(2*ms, "a"), later(3*ms, "a")},
+			order: order{Attempts: 1}, tickets: &jobtest.Tickets{}, answers: []error{jobtest.Later(ms, "a"), jobtest.Later(2*ms, "a"), jobtest.Later(3*ms, "a")},
 			want: " 1 1a 1a 1a", runs: 1,
 		},
 		"third attempt is the last": {
-			order: order{Attempts: 3}, tickets: &kept{}, answers: []error{later(ms, "a"), later(2*ms, "a"), later(3*ms, "a"), later(4*ms, "a")},
-			want: " 1 2a 3a 3a 3a", used: " a:1h0m0.001s get a:1h0m0.002s get", runs: 1,
+			order: order{Attempts: 3}, tickets: &jobtest.Tickets{}, answers: []error{jobtest.Later(ms, "a"), jobtest.Later(2*ms, "a"), jobtest.Later(3*ms, "a"), jobtest.Later(4*ms, "a")},
+			want: " 1 2a 3a 3a 3a", used: " a:1h0m0.001s get(a) a:1h0m0.002s get(a)", runs: 1,
 		},
 		// An activity that came back without its ticket would get a reservation behind all others, each time.
-		"no tickets": {answers: []error{later(3*ms, "a"), later(ms, "b")}, want: " 1 1a 1b", runs: 1},
+		"no tickets": {answers: []error{jobtest.Later(3*ms, "a"), jobtest.Later(ms, "b")}, want: " 1 1a 1b", runs: 1},
 		"no tickets, the workflow keeps one": {
-			order: order{Await: true}, answers: []error{later(3*ms, "a"), later(ms, ""), later(ms, "b")}, want: " 1a 2a 3a 3b", runs: 1,
+			order: order{Await: true}, answers: []error{jobtest.Later(3*ms, "a"), jobtest.Later(ms, ""), jobtest.Later(ms, "b")}, want: " 1a 2a 3a 3b", runs: 1,
 		},
-		"tickets are unavailable": {tickets: &kept{fails: true}, answers: []error{later(ms, "a")}, want: " 1 2", used: " a:1h0m0.001s get", runs: 1, logs: "WARN The ticket"},
+		"tickets are unavailable": {tickets: &jobtest.Tickets{Err: errors.New("away")}, answers: []error{jobtest.Later(ms, "a")}, want: " 1 2", used: " a:1h0m0.001s get()", runs: 1, logs: "WARN The ticket"},
 		// Each attempt of a local activity has another name, so its ticket cannot be kept.
 		"local": {
-			order: order{Local: true}, tickets: &kept{}, answers: []error{later(5*ms, ""), later(5*ms, "a")},
+			order: order{Local: true}, tickets: &jobtest.Tickets{}, answers: []error{jobtest.Later(5*ms, ""), jobtest.Later(5*ms, "a")},
 			want: " 1 2 2a", runs: 1,
 		},
 		"last attempt ends before the reservation": {
-			order: order{Attempts: 1}, answers: []error{later(time.Hour, "")}, want: " 1", fatal: "Later", logs: "ERROR Activity error.",
+			order: order{Attempts: 1}, answers: []error{jobtest.Later(time.Hour, "")}, want: " 1", fatal: "Later", logs: "ERROR Activity error.",
 		},
 		"all attempts end before the reservation": {
-			order: order{InAll: 50 * time.Second}, answers: []error{later(time.Hour, "a")}, want: " 1", fatal: TypeLater,
+			order: order{InAll: 50 * time.Second}, answers: []error{jobtest.Later(time.Hour, "a")}, want: " 1", fatal: TypeLater,
 		},
 		"cost above capacity": {
 			answers: []error{&outbound.CostError{Key: "k", Err: outbound.ErrTooLarge}}, want: " 1", fatal: TypeCost, logs: "ERROR Activity error.",
@@ -72,23 +72,21 @@ func TestInterceptor_ReschedulesWithTicket(t *testing.T) {
 		},
 		// An attempt uses its reservation: the next one books again.
 		"the activity fails": {
-			order: order{Interval: ms}, tickets: &kept{}, answers: []error{later(ms, "a")}, fails: []error{errOwn},
-			want: " 1 2a 3", used: " a:1h0m0.001s get :1h0m0s get", runs: 2, logs: "ERROR Activity error.",
+			order: order{Interval: ms}, tickets: &jobtest.Tickets{}, answers: []error{jobtest.Later(ms, "a")}, fails: []error{errOwn},
+			want: " 1 2a 3", used: " a:1h0m0.001s get(a) :1h0m0s get()", runs: 2, logs: "ERROR Activity error.",
 		},
 	} {
 		inBoth(t, name, func(t *testing.T, w *world) {
-			w.answer, w.call = inTurn(c.answers...), inTurn(c.fails...)
-			tickets := kept{}
+			w.answer, w.call = jobtest.InTurn(c.answers...), jobtest.InTurn(c.fails...)
+			var tickets jobtest.Tickets
 			if c.tickets != nil {
-				tickets.fails, w.tickets = c.tickets.fails, &tickets
+				tickets.Err, w.tickets = c.tickets.Err, &tickets
 			}
 			took, err := w.run(c.order)
 			if w.arrivals != c.want || typeOf(err) != c.fatal || w.runs != c.runs || w.done != c.runs || took > 30*time.Minute {
 				t.Errorf("%v after %v; attempts%s, %d runs, %d calls have ended", err, took, w.arrivals, w.runs, w.done)
 			}
-			if tickets.used != c.used {
-				t.Errorf("tickets%s, want%s", tickets.used, c.used)
-			}
+			tickets.Check(t, c.used)
 			if text := w.log.text(); !strings.HasPrefix(text, c.logs) || c.logs == "" && text != "" {
 				t.Errorf("logged %q", text)
 			}
@@ -118,9 +116,9 @@ func unpaced(activity.Info) (outbound.Limiter, outbound.Cost) { return nil, outb
 func TestInterceptor_SchedulerInsideHasTheTicket(t *testing.T) {
 	inBoth(t, "five attempts", func(t *testing.T, w *world) {
 		inside := func(err error) error { return &url.Error{Op: "Get", Err: err} }
-		errs := inTurn(inside(later(time.Millisecond, "a")), errOwn, inside(later(time.Millisecond, "b")), inside(later(time.Millisecond, "")))
+		errs := jobtest.InTurn(inside(jobtest.Later(time.Millisecond, "a")), errOwn, inside(jobtest.Later(time.Millisecond, "b")), inside(jobtest.Later(time.Millisecond, "")))
 		var seen []string
-		w.limiter, w.tickets, w.call = unpaced, &kept{}, func(ctx context.Context, n int) error {
+		w.limiter, w.tickets, w.call = unpaced, &jobtest.Tickets{}, func(ctx context.Context, n int) error {
 			seen = append(seen, ticketIn(ctx))
 			return errs(ctx, n)
 		}

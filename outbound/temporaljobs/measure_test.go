@@ -30,7 +30,7 @@ func TestMeasure(t *testing.T) {
 		{Name: "a queue of 1 s, and rescheduled", Measure: way{slots: 200, limiter: func(b *outbound.Bucket) outbound.Limiter {
 			return recipe{queue.New(b, queue.Config{MaxWait: time.Second})}
 		}}.measure},
-		{Name: "a Scheduler, with `Tickets`", Measure: way{slots: 200, tickets: &kept{}, limiter: scheduler}.measure},
+		{Name: "a Scheduler, with `Tickets`", Measure: way{slots: 200, tickets: &jobtest.Tickets{}, limiter: scheduler}.measure},
 		{Name: "a Scheduler, with `Await`", Measure: way{slots: 200, await: true, limiter: scheduler}.measure},
 	})
 }
@@ -83,13 +83,10 @@ func (m way) measure(t *testing.T) []float64 {
 	if m.limiter == nil {
 		options.TaskQueueActivitiesPerSecond = rate
 	}
-	c := must(w.dial())
+	c := jobtest.Must(w.dial())
 	defer c.Close()
 	name := queueName()
-	work, err := w.start(c, name, order{Activities: each, Await: m.await, Start: 30 * time.Second, Interval: time.Second}, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	work := jobtest.Must(w.start(c, name, order{Activities: each, Await: m.await, Start: 30 * time.Second, Interval: time.Second}, options))
 	defer work.Stop()
 	ended := make(chan struct{})
 	samples, waiting := 0, 0
@@ -107,16 +104,14 @@ func (m way) measure(t *testing.T) []float64 {
 	}()
 	runs := make([]client.WorkflowRun, flows)
 	for i := range runs {
-		if runs[i], err = c.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: fmt.Sprint(name, "-", i), TaskQueue: name}, "Order"); err != nil {
-			t.Fatal(err)
-		}
+		runs[i] = jobtest.Must(c.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: fmt.Sprint(name, "-", i), TaskQueue: name}, "Order"))
 	}
 	events := int64(0)
 	for _, r := range runs {
 		if err := r.Get(t.Context(), nil); err != nil {
 			t.Error(err)
 		}
-		d := must(c.DescribeWorkflowExecution(t.Context(), r.GetID(), ""))
+		d := jobtest.Must(c.DescribeWorkflowExecution(t.Context(), r.GetID(), ""))
 		events += d.GetWorkflowExecutionInfo().GetHistoryLength()
 	}
 	close(ended)

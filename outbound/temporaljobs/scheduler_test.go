@@ -9,6 +9,7 @@ import (
 	"go.temporal.io/sdk/activity"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
@@ -50,7 +51,7 @@ func (c *counted) Acquire(ctx context.Context, cost outbound.Cost) (outbound.Per
 func withScheduler(w *world, limit outbound.Limit) (*counted, *outboundtest.History) {
 	c := &counted{Limiter: jobs.New(outbound.Must(outbound.NewBucket("api", limit)), jobs.Config{})}
 	history := new(outboundtest.History)
-	w.bubble, w.tickets, w.limiter = true, &kept{}, c.limits
+	w.bubble, w.tickets, w.limiter = true, &jobtest.Tickets{}, c.limits
 	w.call = func(context.Context, int) error {
 		history.Add(time.Now(), 1)
 		return nil
@@ -105,26 +106,17 @@ func TestScheduler_Hold(t *testing.T) {
 		inSuite(func(t *testing.T, w *world) {
 			limit := outbound.PerSecond(10)
 			count, history := withScheduler(w, limit)
-			var mu sync.Mutex
-			begin := time.Now()
-			var refused time.Time
-			call := w.call
+			begin, refusal, call := time.Now(), &jobtest.Refusal{Nth: n / 2, Hold: hold}, w.call
 			w.call = func(ctx context.Context, run int) error {
-				mu.Lock()
-				defer mu.Unlock()
-				if run == n/2 {
-					refused = time.Now()
-					outbound.PermitFrom(ctx).Refused(hold)
-					return errOwn
-				}
-				if past := time.Since(refused); past < hold {
-					t.Errorf("a call left %v after the refusal", past)
+				if err := refusal.Call(ctx); err != nil {
+					return err
 				}
 				return call(ctx, run)
 			}
 			_, err := w.run(order{Activities: n, Await: await, Interval: time.Second})
-			if took := time.Since(begin); err != nil || w.runs != n+1 || count.attempts > 3*n || took > hold+n*time.Second/10+15*time.Second {
-				t.Errorf("%v after %v, %d runs, %d attempts", err, took, w.runs, count.attempts)
+			refusal.Check(t, n+1)
+			if took := time.Since(begin); err != nil || count.attempts > 3*n || took > hold+n*time.Second/10+15*time.Second {
+				t.Errorf("%v after %v, %d attempts", err, took, count.attempts)
 			}
 			if err := history.Check(limit.Capacity, limit.LeakRate, 1e-6); err != nil {
 				t.Error(err)

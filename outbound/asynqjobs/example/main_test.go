@@ -1,25 +1,14 @@
 package main
 
 import (
-	"bytes"
-	"io"
 	"os"
 	"os/exec"
-	"strings"
 	"testing"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 )
 
-func TestMain(m *testing.M) {
-	if text := os.Getenv(workerEnv); text != "" {
-		if work(text, os.Stdin, os.Stdout) != nil {
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { jobtest.Main(m, workerEnv, main) }
 
 // The example runs all its tasks.
 func TestFleet_RunsAllTasks(t *testing.T) {
@@ -29,19 +18,7 @@ func TestFleet_RunsAllTasks(t *testing.T) {
 		}
 		t.Skip(err)
 	}
-	var out bytes.Buffer
-	status, err := run(t.Context(), []string{"-workers", "2", "-tasks", "20", "-book"}, &out, io.Discard)
-	if status != 0 || err != nil {
-		t.Fatalf("status %d, %v\n%s", status, err, &out)
-	}
-	if !strings.Contains(out.String(), "\n    20         0         0 ") { // done, and nothing left in asynq or in work
-		t.Errorf("\n%s", &out)
-	}
-	for line := range strings.Lines(out.String()) {
-		if len(line) > 61 {
-			t.Errorf("more than 60 columns: %s", line)
-		}
-	}
+	jobtest.Output(t, run, "-workers 2 -tasks 20 -book", `\n    20         0         0 `) // done, and nothing left in asynq or in work
 }
 
 // A wrong argument is an error.

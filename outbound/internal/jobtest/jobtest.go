@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -130,6 +131,14 @@ type Way struct {
 	Measure func(t *testing.T) []float64 // returns a value for each column
 }
 
+// Must returns v. An error, which no test expects, ends the tests with a panic that says it.
+func Must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 // Measure measures the ways in turn, so many rounds, and logs a table of medians. It skips the test
 // unless DRIPFEED_LONG is 1.
 func Measure(t *testing.T, rounds int, columns string, ways []Way) {
@@ -185,9 +194,34 @@ func Readme(t *testing.T) {
 	}
 }
 
+// Main is the TestMain of an example whose worker processes have a variable in their environment.
+func Main(m *testing.M, worker string, main func()) {
+	if os.Getenv(worker) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// Program is the run function of an example.
+type Program func(ctx context.Context, args []string, out, errs io.Writer) (status int, err error)
+
+// Output runs an example. Its output must match a pattern, and have at most 60 columns.
+func Output(t *testing.T, run Program, args, pattern string) {
+	t.Helper()
+	var out bytes.Buffer
+	status, err := run(t.Context(), strings.Fields(args), &out, io.Discard)
+	if status != 0 || !regexp.MustCompile(pattern).Match(out.Bytes()) {
+		t.Errorf("%s: status %d, %v\n%s", args, status, err, &out)
+	}
+	if wide := regexp.MustCompile(`(?m)^.{61,}`).Find(out.Bytes()); wide != nil {
+		t.Errorf("more than 60 columns: %s", wide)
+	}
+}
+
 // Arguments checks that an example refuses wrong arguments with the status 2 and no word of their
 // "secret", and that its help has a text.
-func Arguments(t *testing.T, run func(ctx context.Context, args []string, out, errs io.Writer) (int, error), help string, wrong ...string) {
+func Arguments(t *testing.T, run Program, help string, wrong ...string) {
 	for _, line := range wrong {
 		status, err := run(t.Context(), strings.Fields(line), io.Discard, io.Discard)
 		if status != 2 || err == nil || strings.Contains(err.Error(), "secret") {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"io"
 	"os"
 	"os/exec"
@@ -11,15 +10,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
 )
 
-func TestMain(m *testing.M) {
-	if text := os.Getenv(workerEnv); text != "" {
-		if work(text, os.Stdin, os.Stdout) != nil {
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { jobtest.Main(m, workerEnv, main) }
 
 // The processes run all activities, whether the workflow or Redis keeps the tickets.
 func TestFleet_RunsAllActivities(t *testing.T) {
@@ -31,11 +22,7 @@ func TestFleet_RunsAllActivities(t *testing.T) {
 		t.Skip(err)
 	}
 	for _, await := range []string{"-await=true", "-await=false"} {
-		var out bytes.Buffer
-		status, err := run(t.Context(), []string{"-server", address, "-workers", "2", "-activities", "30", "-rate", "20", await}, &out, io.Discard)
-		if status != 0 || !strings.Contains(out.String(), "30 activities, 20 calls a second") {
-			t.Errorf("%s: status %d, %v\n%s", await, status, err, &out)
-		}
+		jobtest.Output(t, run, "-server "+address+" -workers 2 -activities 30 -rate 20 "+await, "30 activities, 20 calls a second")
 	}
 }
 
