@@ -11,7 +11,7 @@ import (
 
 // A program that is ended leaves nothing running, and prints its table unless it is killed.
 func TestProgram_LeavesNothingRunning(t *testing.T) {
-	needRedis(t)
+	exampletest.Program(t, "REDIS", "redis-server")
 	for how, want := range map[syscall.Signal]int{syscall.SIGINT: 1, syscall.SIGTERM: 1, syscall.SIGKILL: -1} {
 		t.Run(how.String(), func(t *testing.T) {
 			args := []string{"-mode", "shared", "-workers", "2", "-seconds", "600"}

@@ -4,7 +4,6 @@ import (
 	"io"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -21,17 +20,6 @@ func TestMain(m *testing.M) {
 		main()
 	}
 	os.Exit(m.Run())
-}
-
-// needRedis skips the test without a redis-server, or fails it where that is not allowed.
-func needRedis(t *testing.T) {
-	t.Helper()
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		if os.Getenv("DRIPFEED_REQUIRE_REDIS") == "1" {
-			t.Fatal("there is no redis-server, and DRIPFEED_REQUIRE_REDIS=1 says that it must not be missing")
-		}
-		t.Skip("there is no redis-server")
-	}
 }
 
 // slow is so slow a fleet that a call may be 135 ms late before the next one comes too early after
@@ -59,7 +47,7 @@ func TestWorkers_UseTheQuota(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if strings.Contains(c.redis, "version") {
-				needRedis(t)
+				exampletest.Program(t, "REDIS", "redis-server")
 			} else {
 				t.Setenv("PATH", "")
 			}

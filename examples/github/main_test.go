@@ -44,7 +44,7 @@ func theReal(calls, searches int32) *task {
 }
 
 // The API refuses no call without another program. 300 calls take 21 s by GitHub's own rules; with
-// outbound.PerHour(5_000) they took 215 s.
+// outbound.PerHour(5_000) they took 215 s. An interrupt ends the workers.
 func TestProgram_UndisturbedHasNoRefusal(t *testing.T) {
 	for most, task := range map[time.Duration]*task{12 * time.Second: demo(newAPI()), 25 * time.Second: theReal(300, 0)} {
 		exampletest.InVirtualTime(t, func(t *testing.T) {
@@ -55,6 +55,7 @@ func TestProgram_UndisturbedHasNoRefusal(t *testing.T) {
 			}
 		})
 	}
+	exampletest.Interrupt(t, time.Second, demo(newAPI()).run)
 }
 
 // mute removes the headers with the quota from the answers.
@@ -111,11 +112,6 @@ func TestProgram_SearchDelaysNoCall(t *testing.T) {
 			t.Errorf("%d calls and %d searches are left, want 0 and 9, and one that has begun; %d refused, %v", task.calls, task.searches, task.refused.Load(), err)
 		}
 	})
-}
-
-// An interrupt ends the workers.
-func TestProgram_InterruptEndsTheWorkers(t *testing.T) {
-	exampletest.Interrupt(t, time.Second, demo(newAPI()).run)
 }
 
 // With -real the token goes to GitHub, and is never printed.

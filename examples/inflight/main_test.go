@@ -10,7 +10,7 @@ import (
 )
 
 // The sum is never above ten. All ten slots are in use again within a lease after a process is
-// killed. A process may be about to hand some of them to another when they are counted.
+// killed. A process may be about to hand some of them to another when they are counted. An interrupt is an error.
 func TestProgram_AtMostTenInFlight(t *testing.T) {
 	out, _ := exampletest.Output(t, run)
 	sums := regexp.MustCompile(`in all +(\d+) of 10`).FindAllStringSubmatch(out, -1)
@@ -30,7 +30,5 @@ func TestProgram_AtMostTenInFlight(t *testing.T) {
 	if idle > 1 {
 		t.Errorf("slots are idle:\n%s", out)
 	}
+	exampletest.Interrupt(t, 0, run)
 }
-
-// An interrupt is an error.
-func TestProgram_InterruptIsReported(t *testing.T) { exampletest.Interrupt(t, 0, run) }

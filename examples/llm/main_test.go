@@ -17,7 +17,7 @@ import (
 func demo(ctx context.Context, out io.Writer) error { return run(ctx, newAPI(), out) }
 
 // Each model uses 92 % of its rate or more, with two refusals at most. The rest of the day is what
-// the calls have left.
+// the calls have left. An interrupt ends the workers.
 func TestProgram_UsesBothModelsFully(t *testing.T) {
 	out, _ := exampletest.Output(t, demo)
 	for _, name := range []string{"small", "large"} {
@@ -31,6 +31,7 @@ func TestProgram_UsesBothModelsFully(t *testing.T) {
 			t.Errorf("%s: %d requests are left after %d", name, left, calls)
 		}
 	}
+	exampletest.Interrupt(t, time.Second, demo)
 }
 
 // When the requests of a day are used, a call waits until the first of them are 24 hours old, though
@@ -59,9 +60,6 @@ func TestLimits_KeepTheQuotaOfADay(t *testing.T) {
 		}
 	})
 }
-
-// An interrupt ends the workers.
-func TestProgram_InterruptEndsTheWorkers(t *testing.T) { exampletest.Interrupt(t, time.Second, demo) }
 
 // The tokens of a call are at the end of its answer.
 func TestUsage_IsFoundAtTheEndOfAnAnswer(t *testing.T) {

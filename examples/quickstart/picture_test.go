@@ -1,13 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/xml"
 	"errors"
 	"flag"
 	"fmt"
-	"html"
 	"io"
 	"os"
 	"slices"
@@ -19,9 +17,10 @@ import (
 	"github.com/dripfeed/dripfeed/examples/internal/exampletest"
 )
 
-var update = flag.Bool("update", false, "write the picture anew")
+var update = flag.Bool("update", false, "write the calls anew into the picture")
 
-// kept is the file with the picture, which the README shows. To draw it anew:
+// kept is the file with the picture, which the README shows. It alone has the layout and the
+// colours, and a group for each way. To write the calls and their numbers anew into it:
 //
 //	go test ./examples/quickstart -run Picture -update
 const kept = "quickstart.svg"
@@ -33,8 +32,26 @@ func TestPicture_ShowsTheCalls(t *testing.T) {
 		d = threeAPIs(nil)
 		return d.run(ctx, out)
 	})
-	drawn := []byte(draw(d))
-	for dec := xml.NewDecoder(bytes.NewReader(drawn)); ; {
+	file, err := os.ReadFile(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, n := range map[string]int{fmt.Sprintf("%v calls a second, and the API allows %v<", 2*d.rate, d.rate): 2, fmt.Sprintf("of them the API allows %v<", d.rate): 1} {
+		if strings.Count(string(file), text) != n {
+			t.Errorf("%s has not %d times the text %q", kept, n, text)
+		}
+	}
+	groups, says := strings.SplitAfter(string(file), "</g>"), ""
+	for i, w := range d.ways {
+		paths, outcomes, most := w.draw(46+i*between, d.rate)
+		for _, class := range []string{"o", "n", "w", "a", "x", "u"} {
+			groups[i] = put(t, groups[i], `<path class="`+class+`" d="`, paths[class], `"`)
+		}
+		groups[i] = put(t, groups[i], `text-anchor="end">`, outcomes, "<")
+		says += fmt.Sprintf("%s: %s, at most %d calls in a second. ", w.name, outcomes, most)
+	}
+	drawn := put(t, strings.Join(groups, ""), `<desc id="d">`, strings.TrimSpace(says), "<")
+	for dec := xml.NewDecoder(strings.NewReader(drawn)); ; {
 		if _, err := dec.Token(); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
@@ -42,15 +59,10 @@ func TestPicture_ShowsTheCalls(t *testing.T) {
 		}
 	}
 	if *update {
-		if err := os.WriteFile(kept, drawn, 0o644); err != nil {
+		if err := os.WriteFile(kept, []byte(drawn), 0o644); err != nil {
 			t.Fatal(err)
 		}
-	}
-	want, err := os.ReadFile(kept)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(want, drawn) {
+	} else if string(file) != drawn {
 		t.Errorf("%s is out of date, -update writes it anew:\n%s", kept, drawn)
 	}
 	if len(drawn) > 25_000 {
@@ -58,8 +70,21 @@ func TestPicture_ShowsTheCalls(t *testing.T) {
 	}
 }
 
+// put returns text with a value between begin and end.
+func put(t *testing.T, text, begin, value, end string) string {
+	before, after, ok := strings.Cut(text, begin)
+	if !ok && value != "" {
+		t.Errorf("%s has no %s in the group that needs %q", kept, begin, value)
+	}
+	if !ok {
+		return text
+	}
+	return before + begin + value + after[strings.Index(after, end):]
+}
+
 // The measures of a way's part of the picture, in pixels.
 const (
+	left    = 20
 	second  = 100                            // of time
 	one     = 2                              // a call in the last second
 	head    = 22                             // the way's name
@@ -76,167 +101,62 @@ var marks = map[byte]struct{ class, path string }{
 	refusedByUs:  {"u", "m-2 0h4"},
 }
 
-// draw returns the ways as a picture.
-func draw(d *demo) string {
-	const top = 46 // of the first way
-	p := newDrawing(fmt.Sprintf("%v calls a second, and the API allows %v", 2*d.rate, d.rate))
-	bottom := top + len(d.ways)*between
-	for at := range 5 {
-		p.text("d", left+at*second, bottom+6, "middle", fmt.Sprintf("%d s", at))
-		for i := range d.ways {
-			y := top + i*between + head
-			p.path("g", fmt.Sprintf("M%d %dV%d", left+at*second, y, y+curve+gap+rows+4))
-		}
-	}
-	var says []string
-	for i, w := range d.ways {
-		says = append(says, w.draw(p, top+i*between, d.rate))
-	}
-	const column = left + 190
-	key(p, left, bottom+34, marks[answered].class, marks[answered].path, "answered")
-	key(p, left, bottom+56, "w", "m-6-4h12v8h-12", "waiting")
-	key(p, left, bottom+78, "n", "m-6 0h12", "calls in the last second")
-	key(p, column, bottom+34, marks[refusedByAPI].class, marks[refusedByAPI].path, "refused by the API")
-	key(p, column, bottom+56, marks[refusedByUs].class, marks[refusedByUs].path, "refused by us, not sent")
-	key(p, column, bottom+78, "l", "m-7 0h14", fmt.Sprintf("of them the API allows %v", d.rate))
-	return p.svg(bottom+94, strings.Join(says, " "))
-}
-
-// x returns the place of a time, which is rounded so that no rounding of a float64 shows.
-func x(at time.Duration) float64 {
-	return left + float64(at.Round(time.Millisecond).Milliseconds())*second/1000
-}
-
-// draw adds the way's part of the picture, and returns it in words.
-func (w *way) draw(p *drawing, top int, rate float64) string {
-	outcomes := []string{fmt.Sprintf("%d answered", w.count(answered))}
-	if n := w.count(refusedByAPI); n > 0 {
-		outcomes = append(outcomes, fmt.Sprintf("%d refused by the API", n))
-	}
-	if n := w.count(refusedByUs); n > 0 {
-		outcomes = append(outcomes, fmt.Sprintf("%d refused by us", n))
-	}
-	if len(outcomes) == 1 {
-		outcomes = append(outcomes, "none refused")
-	}
-	says := strings.Join(outcomes, ", ")
-	p.text("h", left, top+10, "start", w.name)
-	p.text("d", right, top+10, "end", says)
-	most := w.drawCurve(p, top+head+curve, rate)
-	w.drawRows(p, top+head+curve+gap)
-	return fmt.Sprintf("%s: %s, at most %d calls in a second.", w.name, says, most)
-}
-
-// drawCurve adds a curve of how many calls the way has sent in the last second, itself
-// included, at each call. It returns the most.
-func (w *way) drawCurve(p *drawing, base int, rate float64) (most int) {
+// draw returns the paths of a way's calls by their class, what has become of them, and the most
+// calls in a second. There is a row for each call, from when it was made to its end. Above the rows
+// is a curve of how many calls the way has sent in the last second, itself included, at each call.
+// What is above the API's limit is filled.
+func (w *way) draw(top int, rate float64) (paths map[string]string, outcomes string, most int) {
+	paths = map[string]string{}
+	base := top + head + curve
 	var sent []time.Duration
 	for i, outcome := range w.cells {
 		if outcome == answered || outcome == refusedByAPI {
-			sent = append(sent, w.ended[i]) // the API answers at once
+			sent = append(sent, w.ended[i]) // the API answers immediately
 		}
+		row := base + gap + i
+		if from, to := x(w.began[i]), x(w.ended[i]); from != to {
+			paths["w"] += fmt.Sprintf("M%s %dH%sv1H%[1]s", from, row, to)
+		}
+		m := marks[outcome]
+		paths[m.class] += fmt.Sprintf("M%s %d.5%s", x(w.ended[i]), row, m.path)
 	}
 	slices.Sort(sent)
 	limit := number(float64(base) - rate*one)
-	var line, above strings.Builder
-	first, over := 0, ""
+	first, above := 0, ""
 	for i, at := range sent {
 		for at-sent[first] >= time.Second {
 			first++
 		}
 		n := i + 1 - first
 		most = max(most, n)
-		point := fmt.Sprintf("%s %d", number(x(at)), base-n*one)
-		line.WriteString(map[bool]string{true: "M", false: "L"}[i == 0] + point)
-		if float64(n) >= rate && over == "" {
-			fmt.Fprintf(&above, "M%s %s", number(x(at)), limit)
-		}
+		point := fmt.Sprintf("%s %d", x(at), base-n*one)
+		paths["n"] += map[bool]string{true: "M", false: "L"}[i == 0] + point
 		if float64(n) >= rate {
-			over = number(x(at))
-			above.WriteString("L" + point)
+			if paths["o"] == "" {
+				paths["o"] = fmt.Sprintf("M%s %s", x(at), limit)
+			}
+			paths["o"] += "L" + point
+			above = "L" + x(at) + " " + limit + "Z"
 		}
 	}
-	if float64(most) > rate {
-		p.path("o", above.String()+"L"+over+" "+limit+"Z")
+	if paths["o"] += above; float64(most) <= rate {
+		paths["o"] = ""
 	}
-	p.path("l", fmt.Sprintf("M%d %sH%d", left, limit, right))
-	p.path("n", line.String())
-	return most
-}
-
-// drawRows adds a row for each call, from when it was made to its end.
-func (w *way) drawRows(p *drawing, top int) {
-	paths := map[string]string{}
-	for i, outcome := range w.cells {
-		if from, to := number(x(w.began[i])), number(x(w.ended[i])); from != to {
-			paths["w"] += fmt.Sprintf("M%s %dH%sv1H%[1]s", from, top+i, to)
-		}
-		m := marks[outcome]
-		paths[m.class] += fmt.Sprintf("M%s %d.5%s", number(x(w.ended[i])), top+i, m.path)
+	outcomes = fmt.Sprintf("%d answered", w.count(answered))
+	if n := w.count(refusedByAPI); n > 0 {
+		outcomes += fmt.Sprintf(", %d refused by the API", n)
 	}
-	for _, class := range []string{"w", "a", "x", "u"} {
-		p.path(class, paths[class])
+	if n := w.count(refusedByUs); n > 0 {
+		outcomes += fmt.Sprintf(", %d refused by us", n)
+	} else if w.count(answered) == requests {
+		outcomes += ", none refused"
 	}
+	return paths, outcomes, most
 }
 
-// key adds a mark and what it means.
-func key(p *drawing, x, y int, class, path, means string) {
-	p.path(class, fmt.Sprintf("M%d %d%s", x+7, y-5, path))
-	p.text("d", x+22, y, "start", means)
-}
-
-// The measures of the picture, in its own pixels. On a screen of 360 pixels its text is still
-// 10 pixels high.
-const (
-	width = 440
-	left  = 20
-	right = width - 20
-)
-
-// style has a class for each kind of mark. The picture brings its own background: it follows the
-// reader's system, which the page around it may not do. It names no font that a machine may lack.
-const style = `text{font:14px system-ui,sans-serif;fill:#16202a}.h{font-weight:600}.d{fill:#56616d}` +
-	`path{fill:none;stroke-linecap:round;stroke-linejoin:round}.b{fill:#fff}.g{stroke:#dfe4ea}` +
-	`.n{stroke:#3d4956;stroke-width:1.6}.l{stroke:#b3261e;stroke-dasharray:5 4;stroke-linecap:butt}.o{fill:#b3261e;opacity:.22}` +
-	`.a{stroke:#0f7391;stroke-width:4.4}.w{fill:#0f7391;opacity:.2}.x{stroke:#b3261e;stroke-width:1.5}.u{stroke:#8a5a00;stroke-width:1.8}` +
-	`@media(prefers-color-scheme:dark){text{fill:#e6ebf0}.d{fill:#9aa7b4}.b{fill:#0d1117}.g{stroke:#2a343e}` +
-	`.n{stroke:#c3ccd5}.l,.x{stroke:#ff8a80}.o{fill:#ff8a80}.a{stroke:#3fb3d3}.w{fill:#3fb3d3;opacity:.3}.u{stroke:#f2c14e}}`
-
-// drawing is a picture that grows from its top to its bottom.
-type drawing struct {
-	title string
-	body  strings.Builder
-}
-
-// newDrawing returns a picture with only a title.
-func newDrawing(title string) *drawing {
-	p := &drawing{title: title}
-	p.text("h", left, 26, "start", title)
-	return p
-}
-
-// text adds a text. Its anchor, which is start, middle or end, stands at x.
-func (p *drawing) text(class string, x, y int, anchor, text string) {
-	fmt.Fprintf(&p.body, `<text class="%s" x="%d" y="%d"`, class, x, y)
-	if anchor != "start" {
-		fmt.Fprintf(&p.body, ` text-anchor="%s"`, anchor)
-	}
-	fmt.Fprintf(&p.body, ">%s</text>\n", html.EscapeString(text))
-}
-
-// path adds a path, and nothing if it is empty.
-func (p *drawing) path(class, path string) {
-	if path != "" {
-		fmt.Fprintf(&p.body, "<path class=\"%s\" d=\"%s\"/>\n", class, path)
-	}
-}
-
-// svg returns the picture with this height, and with a description for those who do not see it.
-func (p *drawing) svg(height int, description string) string {
-	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%[1]d" height="%d" role="img" aria-labelledby="t d">`, width, height) +
-		fmt.Sprintf("\n<title id=\"t\">%s</title>\n<desc id=\"d\">%s</desc>\n", html.EscapeString(p.title), html.EscapeString(description)) +
-		fmt.Sprintf("<style>%s</style>\n<rect class=\"b\" width=\"%d\" height=\"%d\" rx=\"6\"/>\n", style, width, height) +
-		p.body.String() + "</svg>\n"
+// x returns the place of a time, which is rounded so that no rounding of a float64 shows.
+func x(at time.Duration) string {
+	return number(left + float64(at.Round(time.Millisecond).Milliseconds())*second/1000)
 }
 
 // number returns a coordinate, to a tenth of a pixel.

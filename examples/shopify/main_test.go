@@ -34,7 +34,7 @@ func TestProgram_RefusalHoldsAllWorkers(t *testing.T) {
 }
 
 // Without the other program the API refuses no call. A window and evenly spaced calls have the same
-// rate, and take longer than the bucket.
+// rate, and take longer than the bucket. An interrupt ends the workers.
 func TestLimit_BucketIsFasterThanAWindow(t *testing.T) {
 	for name, c := range map[string]struct {
 		limit       outbound.Limit
@@ -53,10 +53,6 @@ func TestLimit_BucketIsFasterThanAWindow(t *testing.T) {
 			}
 		})
 	}
-}
-
-// An interrupt ends the workers.
-func TestProgram_InterruptEndsTheWorkers(t *testing.T) {
 	exampletest.Interrupt(t, time.Second, demo(newAPI()).run)
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound"
 )
 
-// The program shows the rest after each purchase, the day when a refused one fits, and an alert.
+// The program shows the rest after each purchase, the day when a refused one fits, and an alert. An interrupt is an error.
 func TestProgram_RefusesAndWarnsBefore(t *testing.T) {
 	const want = `A bucket keeps a budget of 1000 EUR a month.
 Today is 24 March in Berlin.
@@ -28,6 +28,7 @@ Today is 24 March in Berlin.
 	if got, _ := exampletest.Output(t, run); got != want {
 		t.Errorf("printed\n%s\nwant\n%s", got, want)
 	}
+	exampletest.Interrupt(t, 0, run)
 }
 
 // An alert comes once, and again in the next month, which has the whole budget.
@@ -49,6 +50,3 @@ func TestAlert_ComesOnceAMonth(t *testing.T) {
 		}
 	})
 }
-
-// An interrupt is an error.
-func TestProgram_InterruptIsReported(t *testing.T) { exampletest.Interrupt(t, 0, run) }

@@ -7,7 +7,7 @@ import (
 )
 
 // Only the calls of the noisy tenant are refused. Newcomers share a bucket, and later replace idle
-// tenants.
+// tenants. An interrupt is an error.
 func TestProgram_TenantsHaveTheirOwnQuotas(t *testing.T) {
 	exampletest.Output(t, run, `^Each of 5000 tenants has a quota of its own\.
 
@@ -21,7 +21,5 @@ the same 1\.2 s later            1000 admitted,     0 refused
   Each has replaced an idle tenant\.
 buckets: (4\d\d\d|5000), never more than 5000
 $`)
+	exampletest.Interrupt(t, 0, run)
 }
-
-// An interrupt is an error.
-func TestProgram_InterruptIsReported(t *testing.T) { exampletest.Interrupt(t, 0, run) }

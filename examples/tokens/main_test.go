@@ -8,7 +8,7 @@ import (
 )
 
 // Calls that reserve the most and never settle use a part of the limit, as large as the part of it
-// that answers have. Calls that settle use more, and estimates that settle almost all.
+// that answers have. Calls that settle use more, and estimates that settle almost all. An interrupt ends the workers.
 func TestProgram_EstimatesUseMoreOfTheLimit(t *testing.T) {
 	_, took := exampletest.Output(t, run,
 		`the most, never settled .* (3\d|4[0-5]) %\n`,
@@ -17,7 +17,5 @@ func TestProgram_EstimatesUseMoreOfTheLimit(t *testing.T) {
 	if took > runFor {
 		t.Errorf("it took %v, longer than %v", took, runFor)
 	}
+	exampletest.Interrupt(t, time.Second, run)
 }
-
-// An interrupt ends the workers.
-func TestProgram_InterruptEndsTheWorkers(t *testing.T) { exampletest.Interrupt(t, time.Second, run) }

@@ -23,10 +23,9 @@ func Dir(t *testing.T) string {
 	return dir
 }
 
-// Server starts a server in a folder, waits until ready returns nil, and ends it with the test. If
-// it is not installed the test is skipped, or fails where the variable DRIPFEED_REQUIRE_ with that
-// name is set.
-func Server(t *testing.T, require, dir string, ready func() error, program string, args ...string) *os.Process {
+// Program returns the path of a program. If it is not installed the test is skipped, or fails where
+// the variable DRIPFEED_REQUIRE_ with that name is set.
+func Program(t *testing.T, require, program string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)
 	if err != nil {
@@ -38,8 +37,15 @@ func Server(t *testing.T, require, dir string, ready func() error, program strin
 	case err != nil:
 		t.Skip("there is no " + program)
 	}
+	return path
+}
+
+// Server starts a server, a [Program], in a folder, waits until ready returns nil, and ends it with
+// the test.
+func Server(t *testing.T, require, dir string, ready func() error, program string, args ...string) *os.Process {
+	t.Helper()
 	var log bytes.Buffer
-	cmd := exec.Command(path, args...)
+	cmd := exec.Command(Program(t, require, program), args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = dir, &log, &log, workers.Child(syscall.SIGKILL)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
