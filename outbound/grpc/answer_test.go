@@ -152,8 +152,7 @@ func TestAnswer_RefusalOfAGatewayHoldsTheBucket(t *testing.T) {
 				defer cancel()
 				err := call(ctx, c)
 				require.Error(t, err)
-				state := statesOf(t, b)[0]
-				require.InDelta(t, test.held, state.HeldFor, float64(10*time.Millisecond))
+				require.InDelta(t, test.held, statesOf(t, b)[0].HeldFor, float64(10*time.Millisecond))
 				for range 99 {
 					require.Error(t, call(ctx, c))
 				}

@@ -47,6 +47,16 @@ func (f server) serve() (options []grpc.DialOption, stop func()) {
 	return serving(s.Serve), s.Stop
 }
 
+// failing is a server that fails the first attempts.
+func failing(attempts int64, err error) server {
+	return func(_ grpc.ServerStream, n int64) error {
+		if n > attempts {
+			return nil
+		}
+		return err
+	}
+}
+
 // everything is a service config that repeats all methods.
 var everything = grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 5, "initialBackoff": "1s",
 	"maxBackoff": "30s", "backoffMultiplier": 2, "retryableStatusCodes": ["RESOURCE_EXHAUSTED", "UNAVAILABLE", "INTERNAL"]}}]}`)
@@ -84,9 +94,7 @@ func TestAttempt_EachIsPaced(t *testing.T) {
 			Cost:    func(string, any) outbound.Cost { return outbound.Cost{2} },
 		}, everything)
 		err := call(t.Context(), c)
-		var full *outbound.ThrottledError
-		require.ErrorAs(t, err, &full)
-		require.Greater(t, full.RetryAfter, 50*time.Minute)
+		require.Greater(t, throttled(t, err).RetryAfter, 50*time.Minute)
 		require.Equal(t, codes.ResourceExhausted, status.Code(err))
 		require.EqualValues(t, 3, sent)
 	})
@@ -100,14 +108,10 @@ func TestAttempt_EachIsPaced(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		began := time.Now()
-		err := call(ctx, c)
-		var full *outbound.ThrottledError
-		require.ErrorAs(t, err, &full)
-		require.ErrorIs(t, full.Err, context.DeadlineExceeded)
+		require.ErrorIs(t, throttled(t, call(ctx, c)).Err, context.DeadlineExceeded)
 		require.Less(t, time.Since(began), 2*time.Second)
 		require.EqualValues(t, 1, sent)
-		states := statesOf(t, b)
-		require.Zero(t, states[1].Level, "calls in flight")
+		require.Zero(t, statesOf(t, b)[1].Level, "calls in flight")
 	})
 	inTime(t, "gRPC repeats by itself what the server has not processed. Each such attempt asks the limiter, too", func(t *testing.T, call func(context.Context, client) error) {
 		api := &frames{answer: func(to *http2.Framer, stream uint32) bool {
@@ -135,21 +139,14 @@ func TestAttempt_EachIsPaced(t *testing.T) {
 		require.Zero(t, states[1].Level)
 		broken = true // the call ends without an attempt that was sent
 		require.Equal(t, codes.Unavailable, status.Code(call(t.Context(), c)))
-		states = statesOf(t, b)
-		require.Zero(t, states[1].Level)
+		require.Zero(t, statesOf(t, b)[1].Level)
 	})
 	inTime(t, "Two pacers of one client, such as one for a project and one for all, both admit each attempt", func(t *testing.T, call func(context.Context, client) error) {
 		inner, outer := bucket(outbound.Window(10, time.Hour)), bucket(outbound.Window(10, time.Hour))
-		c := dialed(t, server(func(_ grpc.ServerStream, n int64) error {
-			if n < 3 {
-				return status.Error(codes.Unavailable, "no")
-			}
-			return nil
-		}), &pace.Pacer{Limiter: outer}, append((&pace.Pacer{Limiter: inner}).DialOptions(), everything)...)
+		c := dialed(t, failing(2, status.Error(codes.Unavailable, "no")), &pace.Pacer{Limiter: outer}, append((&pace.Pacer{Limiter: inner}).DialOptions(), everything)...)
 		require.NoError(t, call(t.Context(), c))
 		for _, b := range []*outbound.Bucket{inner, outer} {
-			state := statesOf(t, b)[0]
-			require.EqualValues(t, 7, state.Remaining)
+			require.EqualValues(t, 7, statesOf(t, b)[0].Remaining)
 		}
 	})
 	inTime(t, "A call that an interceptor inside fails, before gRPC has seen it, is in flight no more and no success: a second refusal in a row holds the bucket for 2 s", func(t *testing.T, call func(context.Context, client) error) {
@@ -281,12 +278,7 @@ func TestAttempt_FailedLimiterIsAskedAgain(t *testing.T) {
 	} {
 		inTime(t, name, func(t *testing.T, call func(context.Context, client) error) {
 			asked := 0
-			c := dialed(t, server(func(_ grpc.ServerStream, n int64) error {
-				if n < 3 {
-					return status.Error(codes.Unavailable, "no")
-				}
-				return nil
-			}), &pace.Pacer{Limiter: limiter(func() error {
+			c := dialed(t, failing(2, status.Error(codes.Unavailable, "no")), &pace.Pacer{Limiter: limiter(func() error {
 				if asked++; asked > 1 && asked <= 1+test.failures {
 					return test.err
 				}
@@ -340,8 +332,7 @@ func TestAttempt_PanicEndsTheCall(t *testing.T) {
 	b := bucket(outbound.InFlight(1))
 	c := dialed(t, new(health), &pace.Pacer{Limiter: b}, grpc.WithDefaultCallOptions(grpc.ForceCodec(panics{})))
 	require.Panics(t, func() { _ = check(t.Context(), c) })
-	state := statesOf(t, b)[0]
-	require.Zero(t, state.Level)
+	require.Zero(t, statesOf(t, b)[0].Level)
 }
 
 // panics is a codec.

@@ -77,12 +77,7 @@ func TestReadme_RepeatsWhatIsSafe(t *testing.T) {
 	} {
 		for code, repeated := range repeats {
 			synctest.Test(t, func(t *testing.T) {
-				options, stop := server(func(_ grpc.ServerStream, n int64) error {
-					if n == 1 {
-						return status.Error(code, "no")
-					}
-					return nil
-				}).serve()
+				options, stop := failing(1, status.Error(code, "no")).serve()
 				defer stop()
 				conn, err := connect("passthrough:///speech", options...)
 				require.NoError(t, err)
@@ -121,12 +116,7 @@ func ExamplePacer() {
 
 // A call that the API refuses is sent again when the API asks for it. gRPC repeats it, and the queue waits.
 func ExamplePacer_DialOptions() {
-	options, stop := server(func(_ grpc.ServerStream, n int64) error {
-		if n == 1 {
-			return exhausted(50 * time.Millisecond)
-		}
-		return nil
-	}).serve()
+	options, stop := failing(1, exhausted(50*time.Millisecond)).serve()
 	defer stop()
 	bucket := outbound.Must(outbound.NewBucket("api", outbound.PerSecond(100)))
 	pacer := &pace.Pacer{Limiter: queue.New(bucket, queue.Config{})}

@@ -101,6 +101,14 @@ func statesOf(t *testing.T, b *outbound.Bucket) []outbound.State {
 	return states
 }
 
+// throttled returns the limiter's error in that of a call.
+func throttled(t *testing.T, err error) *outbound.ThrottledError {
+	t.Helper()
+	var full *outbound.ThrottledError
+	require.ErrorAs(t, err, &full)
+	return full
+}
+
 // check makes a unary call.
 func check(ctx context.Context, c client) error {
 	_, err := c.Check(ctx, &grpc_health_v1.HealthCheckRequest{})
@@ -154,13 +162,6 @@ func (away) Update(context.Context, string, *store.Op) (store.Reply, error) {
 	return store.Reply{}, store.ErrUnavailable
 }
 
-// broken is a limiter that always fails.
-type broken struct{}
-
-func (broken) Acquire(context.Context, outbound.Cost) (outbound.Permit, error) {
-	return outbound.Permit{}, io.ErrUnexpectedEOF
-}
-
 // A call that is not admitted has the limiter's error with a status, and is not sent.
 func TestPacer_RefusalHasTheStatusOfItsCause(t *testing.T) {
 	held, closed := bucket(outbound.PerSecond(1)), queue.New(bucket(outbound.PerSecond(1)), queue.Config{})
@@ -183,7 +184,7 @@ func TestPacer_RefusalHasTheStatusOfItsCause(t *testing.T) {
 		"too large":   {held, 2, t.Context(), outbound.ErrTooLarge, codes.InvalidArgument},
 		"invalid":     {held, -1, t.Context(), outbound.ErrInvalid, codes.InvalidArgument},
 		"cancelled":   {queue.New(held, queue.Config{}), 1, cancelled, context.Canceled, codes.Canceled},
-		"other error": {broken{}, 1, t.Context(), io.ErrUnexpectedEOF, codes.Unknown},
+		"other error": {limiter(func() error { return io.ErrUnexpectedEOF }), 1, t.Context(), io.ErrUnexpectedEOF, codes.Unknown},
 	} {
 		for kind, call := range calls {
 			t.Run(name+", "+kind, func(t *testing.T) {
@@ -195,8 +196,7 @@ func TestPacer_RefusalHasTheStatusOfItsCause(t *testing.T) {
 				require.Equal(t, test.code, s.Code())
 				require.Zero(t, h.calls.Load())
 				if test.code == codes.ResourceExhausted {
-					var full *outbound.ThrottledError
-					require.ErrorAs(t, err, &full)
+					full := throttled(t, err)
 					require.Greater(t, full.RetryAfter, 50*time.Minute)
 					require.Equal(t, full.RetryAfter, s.Details()[0].(*errdetails.RetryInfo).GetRetryDelay().AsDuration())
 				}
@@ -215,8 +215,7 @@ func TestPacer_CallWithoutAnswerIsNoSuccess(t *testing.T) {
 				h.end.Store(status.Error(end, "no"))
 				require.Equal(t, end, status.Code(call(t.Context(), c)), kind)
 			}
-			state := statesOf(t, b)[0]
-			require.Equal(t, success, state.Speed < 1, "%s, %v", kind, code)
+			require.Equal(t, success, statesOf(t, b)[0].Speed < 1, "%s, %v", kind, code)
 		}
 	}
 }
@@ -248,8 +247,7 @@ func TestPacer_StreamIsInFlightUntilItEnds(t *testing.T) {
 		for range 2 {
 			_, err = s.Recv()
 			require.NoError(t, err)
-			state := statesOf(t, b)[0]
-			require.EqualValues(t, 1, state.Level)
+			require.EqualValues(t, 1, statesOf(t, b)[0].Level)
 		}
 		if read {
 			_, err = s.Recv()
@@ -285,8 +283,7 @@ func TestPacer_CostAndLimiterByMethod(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, watch(t.Context(), c))
 	require.ErrorIs(t, watch(t.Context(), c), outbound.ErrThrottled)
-	state := statesOf(t, b)[0]
-	require.EqualValues(t, 3, state.Remaining)
+	require.EqualValues(t, 3, statesOf(t, b)[0].Remaining)
 }
 
 // The permit of a job pays for its first call.
