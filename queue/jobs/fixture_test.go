@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -25,6 +26,12 @@ var (
 
 // long makes simulations longer than in CI.
 var long = os.Getenv("DRIPFEED_LONG") != ""
+
+// raced makes simulations fewer: they take ten times as long under the race detector.
+var raced = func() bool {
+	info, _ := debug.ReadBuildInfo()
+	return slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}()
 
 // remote is a store that takes a millisecond to reach, and another one back.
 type remote struct {

@@ -240,7 +240,7 @@ func (f tenants) simulate(t *testing.T) (o tenantsOutcome) {
 		const procs, poll = 5, time.Second
 		m := &remote{Store: store.NewMemory()}
 		limit := outbound.Limit{Capacity: 1, LeakRate: f.rate}
-		w := &world{rnd: rand.New(rand.NewPCG(3, 4)), procs: procs, workers: 10, poll: poll, work: 50 * time.Millisecond}
+		w := &world{system: f.system, rnd: rand.New(rand.NewPCG(3, 4)), procs: procs, workers: 10, poll: poll, work: 50 * time.Millisecond}
 		var schedulers [procs]*outbound.Keyed[string]
 		for i := range schedulers {
 			schedulers[i] = &outbound.Keyed[string]{New: func(tenant string) (outbound.Limiter, error) {
@@ -256,46 +256,26 @@ func (f tenants) simulate(t *testing.T) (o tenantsOutcome) {
 			return p, err
 		}
 		ctx, cancel := context.WithCancel(bg)
-		var all []*job
-		come := func(tenant int) {
-			j := &job{id: len(all), tenant: tenant, came: time.Now()}
-			all = append(all, j)
-			if f.system == "asynq" {
-				w.mu.Lock()
-				w.ready = append(w.ready, j)
-				w.mu.Unlock()
-			} else {
-				w.put(j, 0)
-			}
-		}
+		runs := make([]Run, f.hot)
 		if f.insert && f.hot > 0 {
-			for i, r := range book(t, New(shared(t, m, "tenant0", limit), Config{PollInterval: poll}), f.hot) {
-				j := &job{id: i, came: time.Now(), ticket: r.Ticket}
-				all = append(all, j)
-				w.putAt(j, r.At)
-			}
-		} else {
-			for range f.hot {
-				come(0)
-			}
+			runs = book(t, New(shared(t, m, "tenant0", limit), Config{PollInterval: poll}), f.hot)
 		}
-		if f.system == "asynq" {
-			w.asynq(ctx)
-		} else {
-			w.river(ctx)
+		for _, r := range runs {
+			w.enqueue(0, r)
 		}
+		w.start(ctx)
 		rnd := rand.New(rand.NewPCG(5, 6))
 		for begin := time.Now(); time.Since(begin) < f.length; {
 			time.Sleep(time.Duration(rnd.ExpFloat64() * float64(100*time.Millisecond)))
-			come(1 + rnd.IntN(99))
+			w.enqueue(1+rnd.IntN(99), Run{})
 		}
 		cancel()
 		w.mu.Lock()
-		runs, done := w.runs, w.done[:len(w.done):len(w.done)]
+		o.runs = w.runs
+		done := w.done[:len(w.done):len(w.done)]
 		w.mu.Unlock()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		o.runs = runs
 		var waits []time.Duration // of the others
 		for _, j := range done {
 			if j.tenant == 0 {
@@ -304,7 +284,7 @@ func (f tenants) simulate(t *testing.T) (o tenantsOutcome) {
 				waits = append(waits, j.began.Sub(j.came))
 			}
 		}
-		for _, j := range all {
+		for _, j := range w.jobs {
 			if j.runs > 0 {
 				o.touched++
 			}

@@ -37,16 +37,6 @@ func attempts(t *testing.T, l outbound.Limiter, job func(context.Context) error)
 // A job whose own time is over when it asks a limiter fails in each run, paced or not, and ends after
 // its attempts: see kubernetes#137694, where such an error was taken for that of the limiter.
 func TestOwnTime_OverCountsAsAnAttempt(t *testing.T) {
-	timeout := func(ctx context.Context) (context.Context, context.CancelFunc) {
-		ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-		time.Sleep(400 * time.Millisecond)
-		return ctx, cancel
-	}
-	cancelled := func(ctx context.Context) (context.Context, context.CancelFunc) {
-		ctx, cancel := context.WithCancel(ctx)
-		cancel()
-		return ctx, cancel
-	}
 	of := func(key string) *outbound.Bucket {
 		return outbound.Must(outbound.NewBucket(key, outbound.PerSecond(10)))
 	}
@@ -55,7 +45,7 @@ func TestOwnTime_OverCountsAsAnAttempt(t *testing.T) {
 		"a queue":     func() outbound.Limiter { return queue.New(of("inside"), queue.Config{}) },
 		"a Scheduler": func() outbound.Limiter { return jobs.New(of("inside"), jobs.Config{}) },
 	} {
-		for _, over := range []func(context.Context) (context.Context, context.CancelFunc){timeout, cancelled} {
+		for _, work := range []time.Duration{400 * time.Millisecond, 0} { // of 300 ms; 0: the job has cancelled its ctx
 			for _, paced := range []bool{false, true} {
 				synctest.Test(t, func(t *testing.T) {
 					l, in := outbound.Limiter(outbound.Unlimited{}), inside()
@@ -63,8 +53,9 @@ func TestOwnTime_OverCountsAsAnAttempt(t *testing.T) {
 						l = jobs.New(of("jobs"), jobs.Config{})
 					}
 					runs, failed := attempts(t, l, func(ctx context.Context) error {
-						ctx, cancel := over(ctx)
-						defer cancel()
+						ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+						time.Sleep(work)
+						cancel()
 						p, err := in.Acquire(ctx, outbound.Cost{1})
 						if p.Done(); err != ctx.Err() {
 							t.Errorf("%s: %v", name, err)

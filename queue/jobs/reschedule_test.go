@@ -63,47 +63,40 @@ func TestOutage_SilentStoreFailsNoJob(t *testing.T) {
 	}
 }
 
-// A late job that finds no capacity and cannot book again keeps its ticket.
-func TestOutage_LateJobKeepsItsTicket(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := &remote{Store: store.NewMemory()}
-		s := New(shared(t, m, "api", perSecond...), Config{})
-		ticket := book(t, s, 1)[0].Ticket
-		time.Sleep(time.Minute)
-		must(t, s.Bucket().Hold(bg, time.Minute))
-		m.set(func(ctx context.Context, key string, op *store.Op) error {
+// A job that finds no capacity keeps its ticket, and comes back no later than its ctx ends. A late one cannot book again
+// while the reservations are unavailable, and the store may hang when the reservations should be held.
+func TestOutage_JobWithoutCapacityKeepsItsTicket(t *testing.T) {
+	for late, fails := range map[time.Duration]func(context.Context, string, *store.Op) error{
+		time.Minute: func(ctx context.Context, key string, op *store.Op) error {
 			if len(op.Costs) > 0 && strings.Contains(key, "reserved") {
 				return unavailable(ctx, key, op)
 			}
 			return nil
-		})
-		if later := rescheduled(t, s, ticket, one); later.Ticket != ticket || !errors.Is(later, store.ErrUnavailable) {
-			t.Errorf("%+v", later)
-		}
-	})
-}
-
-// A store that hangs when the reservations should be held keeps no job whose ctx has ended.
-func TestOutage_HungStoreKeepsNoJob(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := &remote{Store: store.NewMemory()}
-		s := New(shared(t, m, "api", perSecond...), Config{})
-		ticket := book(t, s, 1)[0].Ticket
-		must(t, s.bucket.Hold(bg, time.Minute))
-		m.set(func(ctx context.Context, _ string, op *store.Op) error {
+		},
+		0: func(ctx context.Context, _ string, op *store.Op) error {
 			if len(op.Reports) > 0 {
 				return hang(ctx)
 			}
 			return nil
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := &remote{Store: store.NewMemory()}
+			s := New(shared(t, m, "api", perSecond...), Config{})
+			ticket := book(t, s, 1)[0].Ticket
+			time.Sleep(late)
+			must(t, s.bucket.Hold(bg, time.Minute))
+			m.set(fails)
+			ctx, cancel := context.WithTimeout(WithTicket(bg, ticket), 3*time.Second)
+			defer cancel()
+			begin := time.Now()
+			_, err := s.Acquire(ctx, one)
+			later, ok := AsLater(err)
+			if !ok || later.Ticket != ticket || errors.Is(err, store.ErrUnavailable) != (late > 0) || near(time.Since(begin), 3*time.Second) != (late == 0) {
+				t.Errorf("%v late, after %v it has %v", late, time.Since(begin), err)
+			}
 		})
-		ctx, cancel := context.WithTimeout(WithTicket(bg, ticket), 3*time.Second)
-		defer cancel()
-		begin := time.Now()
-		_, err := s.Acquire(ctx, one)
-		if later, ok := AsLater(err); !ok || later.Ticket != ticket || !near(time.Since(begin), 3*time.Second) {
-			t.Errorf("after %v it has %v", time.Since(begin), err)
-		}
-	})
+	}
 }
 
 // A store that hangs keeps Book only for a while after its ctx: reservations that do not return pass
@@ -154,12 +147,13 @@ func TestBook_ReturnsReservationsAfterAnError(t *testing.T) {
 }
 
 // While the store is unavailable a fallback gives each process a share of the reservations and of the
-// bucket, and the tickets of the store are void.
+// bucket, and the tickets of the store are void. Limits that were set just before are those of the
+// bucket, and the reservations follow later.
 func TestFallback_SchedulerUsesItsShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, limit := &remote{Store: store.NewMemory()}, outbound.Limit{Capacity: 1, LeakRate: 2}
 		scheduler := New(shared(t, &fallback.Store{Store: m, Share: 0.5}, "api", limit), Config{})
-		s := &punctual{t: t}
+		s, after := &punctual{t: t}, &punctual{t: t}
 		all := book(t, scheduler, 10)
 		m.set(unavailable)
 		s.startAll(all, scheduler)
@@ -171,27 +165,16 @@ func TestFallback_SchedulerUsesItsShare(t *testing.T) {
 		s.start("back", scheduler, all[0].Ticket, one)
 		s.jobs.Wait()
 		s.check(limit)
-	})
-}
 
-// The limits were set just before the store became unavailable. The reservations keep the limits from
-// before, and follow later.
-func TestFallback_ReservationsFollowLater(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := &remote{Store: store.NewMemory()}
-		scheduler := New(shared(t, &fallback.Store{Store: m, Share: 0.5}, "api", outbound.Limit{Capacity: 1, LeakRate: 2}), Config{})
-		s, limit := &punctual{t: t}, outbound.Limit{Capacity: 1, LeakRate: 4}
-		admitted(t, scheduler, "", one)
+		limit.LeakRate = 4
 		must(t, scheduler.bucket.SetLimits(bg, limit))
 		m.set(unavailable)
 		time.AfterFunc(10*time.Minute, func() { m.set(nil) })
-		s.startAll(make([]Run, 10), scheduler)
-		s.end(20*time.Second, 4)
+		after.startAll(make([]Run, 10), scheduler)
+		after.end(20*time.Second, 4)
 		time.Sleep(20 * time.Minute)
-		if state, err := scheduler.bucket.Reservations().State(bg); err != nil || state.Limit.LeakRate != 4 {
-			t.Errorf("the reservations have %v, %v", state.Limit, err)
-		}
-		s.check(limit)
+		wantRate(t, scheduler, 4)
+		after.check(limit)
 	})
 }
 

@@ -67,32 +67,56 @@ func TestScheduler_LateJobsAreNotOvertakenForLong(t *testing.T) {
 	})
 }
 
-// All processes were stopped, and a thousand tickets are due together.
-func TestScheduler_ThousandDueTicketsStayWithinTheLimit(t *testing.T) {
-	limit := outbound.Limit{Capacity: 1, LeakRate: 10}
-	bothWays(t, Config{}, []outbound.Limit{limit}, func(t *testing.T, scheduler func() *Scheduler) {
-		s, all := &punctual{t: t}, book(t, scheduler(), 1000)
-		time.Sleep(100 * time.Second)
-		s.startAll(all, scheduler(), scheduler(), scheduler())
-		if s.end(101*time.Second, 13); s.sum() > 5_000 {
-			t.Errorf("%d runs", s.sum())
-		}
-		s.check(limit)
-	})
-}
-
-// A reservation whose job does not come costs a call's time at most, and none if others wait.
-func TestScheduler_LostJobDelaysNoOther(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, scheduler func() *Scheduler) {
-		s := &punctual{t: t}
-		for i, r := range book(t, scheduler(), 40) {
-			if i%4 != 1 { // three in four come
-				s.start(fmt.Sprint(i), scheduler(), r.Ticket, one)
+// Jobs that come together, twice or not at all change the order of the jobs, and not how many leave.
+func TestScheduler_TicketsChangeOnlyTheOrder(t *testing.T) {
+	for name, c := range map[string]struct {
+		rate   float64
+		booked int
+		jobs   func(s *punctual, scheduler func() *Scheduler, booked []Run)
+		within time.Duration // for all jobs
+		most   int           // runs of a job
+		sum    int           // of the runs
+		order  string        // in which they leave, or nothing
+	}{
+		"all processes were stopped, and a thousand tickets are due together": {rate: 10, booked: 1000, jobs: func(s *punctual, scheduler func() *Scheduler, booked []Run) {
+			time.Sleep(100 * time.Second)
+			s.startAll(booked, scheduler(), scheduler(), scheduler())
+		}, within: 101 * time.Second, most: 13, sum: 5_000},
+		"a job that does not come costs a call's time at most, and none if others wait": {rate: 1, booked: 40, jobs: func(s *punctual, scheduler func() *Scheduler, booked []Run) {
+			for i, r := range booked {
+				if i%4 != 1 { // three in four come
+					s.start(fmt.Sprint(i), scheduler(), r.Ticket, one)
+				}
 			}
-		}
-		s.end(39*time.Second+5*time.Millisecond, 2)
-		s.check(perSecond[0])
-	})
+		}, within: 39*time.Second + 5*time.Millisecond, most: 2, sum: 60},
+		"tickets that are swapped": {rate: 1, booked: 10, jobs: func(s *punctual, scheduler func() *Scheduler, booked []Run) {
+			booked[2], booked[7] = booked[7], booked[2]
+			s.startAll(booked, scheduler(), scheduler())
+		}, within: 10 * time.Second, most: 2, sum: 20, order: "[0 1 7 3 4 5 6 2 8 9]"},
+		"a process crashes before a job is rescheduled: it books again": {rate: 1, jobs: func(s *punctual, scheduler func() *Scheduler, _ []Run) {
+			s.startAll(make([]Run, 5), scheduler())
+			rescheduled(s.t, scheduler(), "", one) // and its ticket is lost
+			for i := range 5 {
+				s.start(fmt.Sprint(5+i), scheduler(), "", one)
+			}
+			s.start("redelivered", scheduler(), "", one)
+		}, within: 11*time.Second + 5*time.Millisecond, most: 2, sum: 22, order: "[0 1 2 3 4 5 6 7 8 9 redelivered]"},
+		"two Schedulers around a bucket, for two kinds of jobs, share its reservations": {rate: 1, jobs: func(s *punctual, scheduler func() *Scheduler, _ []Run) {
+			s.startAll(make([]Run, 40), scheduler(), scheduler())
+		}, within: 39*time.Second + 5*time.Millisecond, most: 2, sum: 80, order: "[0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limit := outbound.Limit{Capacity: 1, LeakRate: c.rate}
+			bothWays(t, Config{}, []outbound.Limit{limit}, func(t *testing.T, scheduler func() *Scheduler) {
+				s := &punctual{t: t}
+				c.jobs(s, scheduler, book(t, scheduler(), c.booked))
+				if s.end(c.within, c.most); s.sum() > c.sum || c.order != "" && fmt.Sprint(s.order) != c.order {
+					t.Errorf("%d runs, and the order is %v", s.sum(), s.order)
+				}
+				s.check(limit)
+			})
+		})
+	}
 }
 
 // Job systems deliver a job twice now and then, and tickets can be copied: each run is charged.
@@ -112,38 +136,6 @@ func TestScheduler_JobDeliveredTwiceIsChargedTwice(t *testing.T) {
 		if n, took := s.history.Len(), time.Since(s.begin); n != 50 || !near(took, 49*time.Second) {
 			t.Errorf("%d are admitted in %v", n, took)
 		}
-	})
-}
-
-// Jobs leave in the order of their tickets.
-func TestScheduler_SwappedTicketsSwapOrder(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, scheduler func() *Scheduler) {
-		s, all := &punctual{t: t}, book(t, scheduler(), 10)
-		all[2], all[7] = all[7], all[2]
-		s.startAll(all, scheduler(), scheduler())
-		s.jobs.Wait()
-		if got := fmt.Sprint(s.order); got != "[0 1 7 3 4 5 6 2 8 9]" {
-			t.Errorf("they are admitted in the order %v", got)
-		}
-		s.check(perSecond[0])
-	})
-}
-
-// A process crashes after it has booked a reservation, and before the job is rescheduled: the job books again.
-func TestScheduler_LostTicketBooksAgain(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, scheduler func() *Scheduler) {
-		s := &punctual{t: t}
-		for i := range 10 {
-			if i == 5 {
-				rescheduled(t, scheduler(), "", one) // and its ticket is lost
-			}
-			s.start(fmt.Sprint(i), scheduler(), "", one)
-		}
-		s.start("redelivered", scheduler(), "", one)
-		if s.end(11*time.Second+5*time.Millisecond, 2); s.order[10] != "redelivered" {
-			t.Errorf("the order is %v", s.order)
-		}
-		s.check(perSecond[0])
 	})
 }
 
@@ -211,23 +203,6 @@ func TestScheduler_ReservationsOfDeletedJobsPass(t *testing.T) {
 		later = rescheduled(t, scheduler(), later.Ticket, one) // what was reserved within a second counts
 		time.Sleep(2 * time.Second)
 		admitted(t, scheduler(), later.Ticket, one)
-	})
-}
-
-// Two Schedulers around one bucket, for two kinds of jobs, share its reservations.
-func TestScheduler_SchedulersOfABucketShareReservations(t *testing.T) {
-	bothWays(t, Config{}, perSecond, func(t *testing.T, scheduler func() *Scheduler) {
-		mails, reports, s := scheduler(), scheduler(), &punctual{t: t}
-		s.startAll(make([]Run, 40), mails, reports)
-		if took := s.end(40*time.Second, 2); !near(took, 39*time.Second) {
-			t.Errorf("they take %v", took)
-		}
-		for i, name := range s.order {
-			if name != fmt.Sprint(i) {
-				t.Fatalf("the order is %v", s.order)
-			}
-		}
-		s.check(perSecond[0])
 	})
 }
 

@@ -67,7 +67,7 @@ func (f fleet) simulate(t *testing.T) (o outcome) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := outbound.Limit{Capacity: 1, LeakRate: f.rate}
 		m := &remote{Store: store.NewMemory()}
-		w := &world{rnd: rand.New(rand.NewPCG(1, 2)), procs: f.procs, workers: f.workers, poll: f.poll, work: 50 * time.Millisecond, kill: f.kill,
+		w := &world{system: f.system, rnd: rand.New(rand.NewPCG(1, 2)), procs: f.procs, workers: f.workers, poll: f.poll, work: 50 * time.Millisecond, kill: f.kill,
 			full: make(chan struct{}), want: f.jobs}
 		var schedulers []*Scheduler
 		for range f.procs {
@@ -77,33 +77,14 @@ func (f fleet) simulate(t *testing.T) (o outcome) {
 			return schedulers[proc].Acquire(ctx, one)
 		}
 		ctx, cancel := context.WithCancel(bg)
-		begin := time.Now()
-		jobs := make([]*job, f.jobs)
-		for i := range jobs {
-			jobs[i] = &job{id: i, came: begin, due: begin}
-		}
+		begin, runs := time.Now(), make([]Run, f.jobs)
 		if f.insert {
-			for i, r := range book(t, schedulers[0], f.jobs) {
-				jobs[i].ticket, jobs[i].due, jobs[i].reserved = r.Ticket, r.At, r.At
-				if f.system == "asynq" {
-					jobs[i].due = r.At.Add(time.Second - 1).Truncate(time.Second)
-				}
-			}
+			runs = book(t, schedulers[0], f.jobs)
 		}
-		for _, j := range jobs {
-			if f.insert {
-				w.putAt(j, j.due)
-			} else if f.system == "asynq" {
-				w.ready = append(w.ready, j)
-			} else {
-				w.put(j, 0)
-			}
+		for _, r := range runs {
+			w.enqueue(0, r)
 		}
-		if f.system == "asynq" {
-			w.asynq(ctx)
-		} else {
-			w.river(ctx)
-		}
+		w.start(ctx)
 		if f.hold > 0 {
 			time.AfterFunc(30*time.Second, func() {
 				noError(t, shared(t, m, "api", limit).Hold(bg, f.hold))
@@ -141,7 +122,7 @@ func (f fleet) simulate(t *testing.T) (o outcome) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		o.trips = float64(m.trips.Load()) / float64(f.jobs)
-		for _, j := range jobs {
+		for _, j := range w.jobs {
 			o.most = max(o.most, j.runs)
 		}
 		o.runs, o.p95, o.refused = float64(w.runs)/float64(f.jobs), displaced(w.done), refused
@@ -267,6 +248,7 @@ type job struct {
 
 // world is a fleet of worker processes with a job system between them.
 type world struct {
+	system  string // asynq or river
 	rnd     *rand.Rand
 	procs   int
 	workers int           // of each process
@@ -277,6 +259,7 @@ type world struct {
 	acquire func(ctx context.Context, proc int, j *job) (outbound.Permit, error)
 
 	mu      sync.Mutex // protects what follows
+	jobs    []*job     // all of them
 	ready   []*job     // of asynq: those to run now, in order
 	delayed jobHeap    // those to run later
 	done    []*job     // in the order in which they began
@@ -322,6 +305,31 @@ func (w *world) phases() (all []time.Duration) {
 		w.unseen = max(w.unseen, p-sorted[i])
 	}
 	return all
+}
+
+// enqueue has a new job run at its reservation, or as soon as it can.
+func (w *world) enqueue(tenant int, r Run) {
+	j := &job{id: len(w.jobs), tenant: tenant, ticket: r.Ticket, came: time.Now(), reserved: r.At}
+	w.jobs = append(w.jobs, j)
+	switch {
+	case w.system == "river":
+		w.put(j, max(0, time.Until(r.At)))
+	case r.Ticket != "": // the adapter rounds up, because asynq cuts
+		w.putAt(j, r.At.Add(time.Second-1).Truncate(time.Second))
+	default:
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.ready = append(w.ready, j)
+	}
+}
+
+// start begins the system.
+func (w *world) start(ctx context.Context) {
+	if w.system == "asynq" {
+		w.asynq(ctx)
+	} else {
+		w.river(ctx)
+	}
 }
 
 // put has a job run after that long.
