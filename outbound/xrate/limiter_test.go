@@ -167,9 +167,14 @@ func TestLimiter_ErrorsChargeNothing(t *testing.T) {
 	}
 }
 
-// A cost above the burst is too large, unless the burst is as large as can be.
+// A cost above the burst is too large, unless the burst is as large as can be. rate.Inf ignores the burst.
 func TestLimiter_CostAboveTheBurstIsTooLarge(t *testing.T) {
 	require.NoError(t, acquire(newLimiter(10, math.MaxInt), 1e300))
+	infinite := newLimiter(rate.Inf, 0)
+	for _, n := range []float64{1, 0.5, 1e9, math.MaxInt64, 1e300, math.MaxFloat64} {
+		require.NoError(t, acquire(infinite, n))
+	}
+	require.True(t, infinite.Idle())
 	for _, c := range []struct {
 		rate  rate.Limit
 		burst int
@@ -186,15 +191,6 @@ func TestLimiter_CostAboveTheBurstIsTooLarge(t *testing.T) {
 		}, *bad)
 		require.EqualValues(t, c.burst, l.Rate.Tokens())
 	}
-}
-
-// rate.Inf ignores the burst.
-func TestLimiter_InfiniteRateAdmitsAll(t *testing.T) {
-	l := newLimiter(rate.Inf, 0)
-	for _, n := range []float64{1, 0.5, 1e9, math.MaxInt64, 1e300, math.MaxFloat64} {
-		require.NoError(t, acquire(l, n))
-	}
-	require.True(t, l.Idle())
 }
 
 // A rate of 0 admits the burst and nothing after it. The error has no retry time, until a rate is

@@ -93,18 +93,12 @@ func noError(t testing.TB, err error) {
 	}
 }
 
-func shared(t testing.TB, s store.Store, key string, limits ...outbound.Limit) *outbound.Bucket {
-	t.Helper()
-	b, err := outbound.NewSharedBucket(s, key, limits...)
-	must(t, err)
-	return b
+func shared(s store.Store, key string, limits ...outbound.Limit) *outbound.Bucket {
+	return outbound.Must(outbound.NewSharedBucket(s, key, limits...))
 }
 
-func own(t testing.TB, limits ...outbound.Limit) *outbound.Bucket {
-	t.Helper()
-	b, err := outbound.NewBucket("test", limits...)
-	must(t, err)
-	return b
+func own(limits ...outbound.Limit) *outbound.Bucket {
+	return outbound.Must(outbound.NewBucket("test", limits...))
 }
 
 // bothWays calls f with a maker of Schedulers, which are those of several processes with a store, or
@@ -113,7 +107,7 @@ func bothWays(t *testing.T, c Config, limits []outbound.Limit, f func(t *testing
 	t.Helper()
 	t.Run("local", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := own(t, limits...)
+			b := own(limits...)
 			f(t, func() *Scheduler { return New(b, c) })
 			time.Sleep(time.Minute)
 		})
@@ -121,7 +115,7 @@ func bothWays(t *testing.T, c Config, limits []outbound.Limit, f func(t *testing
 	t.Run("shared", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			store := store.NewMemory()
-			f(t, func() *Scheduler { return New(shared(t, store, "api", limits...), c) })
+			f(t, func() *Scheduler { return New(shared(store, "api", limits...), c) })
 			time.Sleep(time.Minute)
 		})
 	})

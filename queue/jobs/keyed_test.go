@@ -54,7 +54,7 @@ func TestKeyed_DropsSchedulerKeepsReservations(t *testing.T) {
 			tenants, _ := keyed(1, Config{}, bare)
 			if m := store.NewMemory(); inStore {
 				tenants.New = func(tenant string) (outbound.Limiter, error) {
-					return New(shared(t, m, tenant, perSecond...), Config{}), nil
+					return New(shared(m, tenant, perSecond...), Config{}), nil
 				}
 			}
 			acme, other := tenants.For("acme"), tenants.For("other")
@@ -90,7 +90,7 @@ func TestKeyed_DropsSchedulersAroundABusyBucket(t *testing.T) {
 			}
 			if bucket == nil { // only the Schedulers have it
 				made++
-				bucket = own(t, perSecond...)
+				bucket = own(perSecond...)
 			}
 			return New(bucket, Config{Ahead: 10 * time.Hour}), nil
 		}}
@@ -133,13 +133,13 @@ func TestKeyed_LaterHasTheLabel(t *testing.T) {
 // Of finds a Scheduler also if it is observed, and nothing in another limiter.
 func TestOf_FindsSchedulerInWrappers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := New(own(t, perSecond...), Config{})
+		s := New(own(perSecond...), Config{})
 		for _, l := range []outbound.Limiter{s, watched(s)} {
 			if b, ok := Of(l); !ok || b != Booker(s) {
 				t.Errorf("in a %T: %v, %v", l, b, ok)
 			}
 		}
-		for _, l := range []outbound.Limiter{nil, s.Queue(), own(t, perSecond...), watched(nil), outbound.Unlimited{}} {
+		for _, l := range []outbound.Limiter{nil, s.Queue(), own(perSecond...), watched(nil), outbound.Unlimited{}} {
 			if b, ok := Of(l); ok || b != nil {
 				t.Errorf("in a %T: %v", l, b)
 			}
@@ -244,7 +244,7 @@ func (f tenants) simulate(t *testing.T) (o tenantsOutcome) {
 		var schedulers [procs]*outbound.Keyed[string]
 		for i := range schedulers {
 			schedulers[i] = &outbound.Keyed[string]{New: func(tenant string) (outbound.Limiter, error) {
-				return New(shared(t, m, tenant, limit), Config{PollInterval: poll}), nil
+				return New(shared(m, tenant, limit), Config{PollInterval: poll}), nil
 			}}
 		}
 		var histories [100]outboundtest.History
@@ -258,7 +258,7 @@ func (f tenants) simulate(t *testing.T) (o tenantsOutcome) {
 		ctx, cancel := context.WithCancel(bg)
 		runs := make([]Run, f.hot)
 		if f.insert && f.hot > 0 {
-			runs = book(t, New(shared(t, m, "tenant0", limit), Config{PollInterval: poll}), f.hot)
+			runs = book(t, New(shared(m, "tenant0", limit), Config{PollInterval: poll}), f.hot)
 		}
 		for _, r := range runs {
 			w.enqueue(0, r)

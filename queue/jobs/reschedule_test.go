@@ -21,7 +21,7 @@ import (
 func TestOutage_UnavailableStoreFailsNoJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &remote{Store: store.NewMemory()}
-		s := New(shared(t, m, "api", perSecond...), Config{})
+		s := New(shared(m, "api", perSecond...), Config{})
 		ticket := book(t, s, 5)[4].Ticket
 		m.set(unavailable)
 		waits := map[time.Duration]bool{}
@@ -53,7 +53,7 @@ func (silent) Update(context.Context, string, *store.Op) (store.Reply, error) {
 
 // A store that books nothing and refuses nothing counts as unavailable.
 func TestOutage_SilentStoreFailsNoJob(t *testing.T) {
-	s := New(shared(t, silent{}, "api", perSecond...), Config{})
+	s := New(shared(silent{}, "api", perSecond...), Config{})
 	var broken *outbound.StoreError
 	if later := rescheduled(t, s, "", one); !errors.As(later.Err, &broken) || later.In < time.Second {
 		t.Errorf("it is rescheduled: %+v", later)
@@ -82,7 +82,7 @@ func TestOutage_JobWithoutCapacityKeepsItsTicket(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			m := &remote{Store: store.NewMemory()}
-			s := New(shared(t, m, "api", perSecond...), Config{})
+			s := New(shared(m, "api", perSecond...), Config{})
 			ticket := book(t, s, 1)[0].Ticket
 			time.Sleep(late)
 			must(t, s.bucket.Hold(bg, time.Minute))
@@ -110,7 +110,7 @@ func TestOutage_HungStoreKeepsNoBook(t *testing.T) {
 			}
 			return nil
 		})
-		s := New(shared(t, m, "api", perSecond...), Config{})
+		s := New(shared(m, "api", perSecond...), Config{})
 		ctx, cancel := context.WithTimeout(bg, 3*time.Second)
 		defer cancel()
 		begin := time.Now()
@@ -132,7 +132,7 @@ func TestBook_ReturnsReservationsAfterAnError(t *testing.T) {
 			}
 			return nil
 		})
-		s := New(shared(t, m, "api", outbound.Limit{Capacity: 1, LeakRate: 1000}), Config{})
+		s := New(shared(m, "api", outbound.Limit{Capacity: 1, LeakRate: 1000}), Config{})
 		costs := append(slices.Repeat([]outbound.Cost{one}, 2*mostBooked+5), outbound.Cost{2})
 		if _, err := s.Book(bg, costs...); !errors.Is(err, outbound.ErrTooLarge) {
 			t.Error(err)
@@ -152,7 +152,7 @@ func TestBook_ReturnsReservationsAfterAnError(t *testing.T) {
 func TestFallback_SchedulerUsesItsShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, limit := &remote{Store: store.NewMemory()}, outbound.Limit{Capacity: 1, LeakRate: 2}
-		scheduler := New(shared(t, &fallback.Store{Store: m, Share: 0.5}, "api", limit), Config{})
+		scheduler := New(shared(&fallback.Store{Store: m, Share: 0.5}, "api", limit), Config{})
 		s, after := &punctual{t: t}, &punctual{t: t}
 		all := book(t, scheduler, 10)
 		m.set(unavailable)
@@ -308,9 +308,9 @@ func TestConfig_LeadIsAtMostTheWait(t *testing.T) {
 
 // An invalid Scheduler returns an error that is ErrInvalid and no Later.
 func TestConfig_InvalidIsAnError(t *testing.T) {
-	with := func(c Config) *Scheduler { return New(own(t, perSecond...), c) }
+	with := func(c Config) *Scheduler { return New(own(perSecond...), c) }
 	for name, s := range map[string]*Scheduler{
-		"nil": nil, "no bucket": New(nil, Config{}), "only InFlight": New(own(t, outbound.InFlight(1)), Config{}),
+		"nil": nil, "no bucket": New(nil, Config{}), "only InFlight": New(own(outbound.InFlight(1)), Config{}),
 		"Poll": with(Config{PollInterval: -1}), "Lead": with(Config{HeadStart: -1}), "Early": with(Config{Early: math.MaxInt64}),
 		"Ahead": with(Config{Ahead: math.MinInt64}), "Queue": with(Config{Queue: queue.Config{MaxLen: -1}}),
 	} {

@@ -262,7 +262,7 @@ func TestReservations_LearnOfLimitsWithoutCalls(t *testing.T) {
 // Limits that are an InFlight alone leave the reservations as they are.
 func TestReservations_IgnoreInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := New(own(t, perSecond...), Config{})
+		l := New(own(perSecond...), Config{})
 		must(t, l.bucket.SetLimits(bg, outbound.InFlight(1)))
 		admitted(t, l, "", one)
 		wantRate(t, l, 1)
@@ -273,7 +273,7 @@ func TestReservations_IgnoreInFlight(t *testing.T) {
 func TestReservations_LateProcessKeepsNewLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := store.NewMemory()
-		scheduler := func() *Scheduler { return New(shared(t, m, "api", perSecond...), Config{}) }
+		scheduler := func() *Scheduler { return New(shared(m, "api", perSecond...), Config{}) }
 		for _, limits := range [][]outbound.Limit{{{Capacity: 1, LeakRate: 4}}, {{Capacity: 1, LeakRate: 2}}, nil} {
 			a, b := scheduler(), scheduler()
 			for _, l := range []*Scheduler{a, b} {
@@ -334,7 +334,7 @@ func TestReservations_ShortLivedSchedulersLearnOfResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := store.NewMemory()
 		scheduler := func() *Scheduler {
-			return New(shared(t, m, "api", outbound.Limit{Capacity: 1, LeakRate: 10}), Config{})
+			return New(shared(m, "api", outbound.Limit{Capacity: 1, LeakRate: 10}), Config{})
 		}
 		l := scheduler()
 		all := book(t, l, 30)
@@ -362,7 +362,7 @@ func TestReservations_ShortLivedSchedulersLearnOfResume(t *testing.T) {
 func TestReservations_HoldDuringALookStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &remote{Store: store.NewMemory()}
-		other := New(shared(t, m.Store, "api", perSecond...), Config{})
+		other := New(shared(m.Store, "api", perSecond...), Config{})
 		all := book(t, other, 30)
 		m.set(func(context.Context, string, *store.Op) error {
 			if m.trips.Load() == 2 { // the reservations, the bucket, the job's own
@@ -371,7 +371,7 @@ func TestReservations_HoldDuringALookStays(t *testing.T) {
 			}
 			return nil
 		})
-		l := New(shared(t, m, "api", perSecond...), Config{})
+		l := New(shared(m, "api", perSecond...), Config{})
 		time.Sleep(6 * time.Second)
 		if later := rescheduled(t, l, all[29].Ticket, one); later.Ticket != all[29].Ticket || later.In < time.Hour/2 || m.trips.Load() != 3 {
 			t.Errorf("after %d requests: %+v", m.trips.Load(), later)

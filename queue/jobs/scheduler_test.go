@@ -180,8 +180,8 @@ func TestScheduler_VoidTicketsBookAgain(t *testing.T) {
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		all := book(t, New(shared(t, store.NewMemory(), "api", perSecond...), Config{}), 30)
-		s := New(shared(t, store.NewMemory(), "api", perSecond...), Config{}) // another store, without the key
+		all := book(t, New(shared(store.NewMemory(), "api", perSecond...), Config{}), 30)
+		s := New(shared(store.NewMemory(), "api", perSecond...), Config{}) // another store, without the key
 		time.Sleep(time.Second)
 		admitted(t, s, all[20].Ticket, one)
 		book(t, s, 5)
@@ -210,7 +210,7 @@ func TestScheduler_ReservationsOfDeletedJobsPass(t *testing.T) {
 func TestScheduler_RequestsOfAJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &remote{Store: store.NewMemory()}
-		s := New(shared(t, m, "api", perSecond...), Config{})
+		s := New(shared(m, "api", perSecond...), Config{})
 		took := func(want int64, what string) {
 			t.Helper()
 			if n := m.trips.Load(); n != want {
@@ -349,12 +349,12 @@ func TestDo_ReportsRunAndTheAPIsWait(t *testing.T) {
 		"the worst": {func(p *outbound.Permit) error { p.Hold(time.Hour); p.Refused(time.Minute); return boom }, time.Hour},
 		"invalid":   {func(p *outbound.Permit) error { p.Hold(-1); return boom }, 0},
 	} {
-		ran, pause, err := Do(bg, own(t, perSecond...), one, func(ctx context.Context) error { return c.job(outbound.PermitFrom(ctx)) })
+		ran, pause, err := Do(bg, own(perSecond...), one, func(ctx context.Context) error { return c.job(outbound.PermitFrom(ctx)) })
 		if !ran || pause != c.pause || (err == boom) != (name != "well") {
 			t.Errorf("%s: %v, %v, %v", name, ran, pause, err)
 		}
 	}
-	full := own(t, perSecond...)
+	full := own(perSecond...)
 	admitted(t, full, "", one)
 	for _, l := range []outbound.Limiter{full, nil} {
 		ran, pause, err := Do(bg, l, one, func(context.Context) error { return nil })
@@ -366,7 +366,7 @@ func TestDo_ReportsRunAndTheAPIsWait(t *testing.T) {
 
 // The charge of a job pays for its first request by the same bucket, and for no other.
 func TestDo_ChargePaysForTheFirstRequest(t *testing.T) {
-	b := own(t, outbound.Limit{Capacity: 5, LeakRate: 1e-6})
+	b := own(outbound.Limit{Capacity: 5, LeakRate: 1e-6})
 	_, _, err := Do(bg, New(b, Config{}), one, func(ctx context.Context) error {
 		for range 2 {
 			var p outbound.Permit

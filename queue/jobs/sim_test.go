@@ -71,7 +71,7 @@ func (f fleet) simulate(t *testing.T) (o outcome) {
 			full: make(chan struct{}), want: f.jobs}
 		var schedulers []*Scheduler
 		for range f.procs {
-			schedulers = append(schedulers, New(shared(t, m, "api", limit), Config{PollInterval: f.poll}))
+			schedulers = append(schedulers, New(shared(m, "api", limit), Config{PollInterval: f.poll}))
 		}
 		w.acquire = func(ctx context.Context, proc int, _ *job) (outbound.Permit, error) {
 			return schedulers[proc].Acquire(ctx, one)
@@ -87,13 +87,13 @@ func (f fleet) simulate(t *testing.T) (o outcome) {
 		w.start(ctx)
 		if f.hold > 0 {
 			time.AfterFunc(30*time.Second, func() {
-				noError(t, shared(t, m, "api", limit).Hold(bg, f.hold))
+				noError(t, shared(m, "api", limit).Hold(bg, f.hold))
 			})
 		}
 		for _, at := range []time.Duration{20 * time.Second, 45 * time.Second, 70 * time.Second} {
 			if f.refuses > 0 {
 				time.AfterFunc(at, func() {
-					p, err := queue.New(shared(t, m, "api", limit), queue.Config{}).Acquire(bg, one)
+					p, err := queue.New(shared(m, "api", limit), queue.Config{}).Acquire(bg, one)
 					noError(t, err)
 					w.history.Add(time.Now(), 1)
 					p.Refused(f.refuses)
@@ -103,7 +103,7 @@ func (f fleet) simulate(t *testing.T) (o outcome) {
 		}
 		refused := 0
 		if f.others > 0 {
-			q := queue.New(shared(t, m, "api", limit), queue.Config{MaxWait: 10 * time.Second})
+			q := queue.New(shared(m, "api", limit), queue.Config{MaxWait: 10 * time.Second})
 			go func() {
 				for ctx.Err() == nil {
 					time.Sleep(time.Duration(float64(time.Second) / f.rate / f.others))
