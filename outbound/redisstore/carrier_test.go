@@ -137,24 +137,6 @@ func TestStore_RepeatsItsReply(t *testing.T) {
 	}
 }
 
-// A step without the periods of its time has its answer, also on a key that does not exist.
-func TestStore_UntimelyStepHasItsAnswer(t *testing.T) {
-	s := open(t, redistest.Shared(t).Addr(), Config{Timeout: time.Minute})
-	limits := []store.Limit{{Name: "a", Kind: store.Hourly, Capacity: 10}}
-	op := &store.Op{Limits: limits, Action: store.Book, Costs: []store.Units{{1}}, Periods: []store.Period{{Begin: 3600, End: 7200, Next: 10800}}}
-	name := strconv.FormatUint(rand.Uint64(), 36)
-	for range 2 {
-		r, err := s.Update(context.Background(), name, op)
-		require.NoError(t, err)
-		require.True(t, r.Untimely)
-		hour := r.State.Unix.Truncate(time.Hour)
-		now := store.Period{Begin: int64(hour / 1e9), End: int64(hour/1e9) + 3600, Next: int64(hour/1e9) + 7200}
-		r, err = s.Update(context.Background(), name, &store.Op{Limits: limits, Periods: []store.Period{now}})
-		require.NoError(t, err)
-		require.False(t, r.Untimely)
-	}
-}
-
 // A server that answers anything else is reported as such.
 func TestStore_TrustsNoReply(t *testing.T) {
 	limits := []store.Limit{{Name: "a", Capacity: 10, Rate: 1}}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 	"github.com/dripfeed/dripfeed/outbound/internal/rollouttest"
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -52,30 +51,20 @@ func TestStore_InFlightAfterDataLoss(t *testing.T) {
 	fleet.Check(t)
 }
 
-// Old and new processes run next to each other, in long runs for a minute.
+// Old and new processes run next to each other, in long runs for a minute. Then three processes change
+// the limits of a key between each other's calls.
 func TestStore_RolloutOfLimits(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
-	f := &rollouttest.Fleet{For: 2 * time.Second, Tenants: 100, Open: func(t testing.TB) store.Store {
-		return open(t, server.Addr(), Config{Timeout: time.Minute})
+	rdb := redistest.Start(t).Client(t)
+	f := &rollouttest.Fleet{For: 2 * time.Second, Tenants: 100, Open: func(testing.TB) store.Store {
+		return New(rdb, Config{Timeout: time.Minute})
 	}}
+	histories := 100
 	if os.Getenv("DRIPFEED_LONG") != "" {
-		f.For, f.Tenants = time.Minute, 1_000
+		f.For, f.Tenants, histories = time.Minute, 1_000, 3_000
 	}
 	f.Test(t)
-}
-
-// Three processes change the limits of a key between each other's calls.
-func TestStore_ChangesOfLimits(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	n := 100
-	if os.Getenv("DRIPFEED_LONG") != "" {
-		n = 3_000
-	}
-	rdb := server.Client(t)
-	f := &rollouttest.Fleet{Open: func(testing.TB) store.Store { return New(rdb, Config{Timeout: time.Minute}) }}
-	f.PlayFor(t, n)
+	f.PlayFor(t, histories)
 }
 
 // Reports from a process whose round trip takes 20 ms come through, one each 20 ms, next to eight
@@ -122,59 +111,6 @@ func TestStore_ReportsComeThroughNextToFastProcesses(t *testing.T) {
 		near.Wait()
 		require.Positive(t, steps.Load()-n)
 		t.Logf("%s: at most %v", name, slices.Max(took))
-	}
-}
-
-// Ten processes that use a day's quota steadily foresee on a server what one process does in memory: when it is used
-// up, within a tenth of the time left, each once, at 80 %.
-func TestStore_FleetForeseesAUsedUpQuota(t *testing.T) {
-	const processes, quota, each = 10, 600, 90 * time.Second // 15 hours
-	server := redistest.StartWithClock(t)
-	var mu sync.Mutex
-	var said [processes][]time.Duration // from the beginning, when it is used up
-	var buckets []*outbound.Bucket
-	passed := time.Duration(0)
-	for i := range processes {
-		b, err := outbound.NewSharedBucket(open(t, server.Addr(), Config{}), "fleet", outbound.FixedWindow(quota, 24*time.Hour))
-		require.NoError(t, err)
-		buckets = append(buckets, b)
-		t.Cleanup(b.Observe(func(e outbound.Event) {
-			mu.Lock()
-			defer mu.Unlock()
-			if e.Kind == outbound.EventRunsOut {
-				said[i] = append(said[i], passed+e.UsedUpIn)
-			}
-		}))
-	}
-	ctx := context.Background()
-	for i := range quota - 60 {
-		mu.Lock()
-		passed = time.Duration(i) * each
-		mu.Unlock()
-		server.SetClock(t, passed)
-		p, err := buckets[i%processes].Acquire(ctx, outbound.Cost{1})
-		require.NoError(t, err)
-		p.Done()
-		for _, b := range buckets { // as a scrape does
-			if i%processes == 0 {
-				_, err := b.Explain(ctx, outbound.Cost{1})
-				require.NoError(t, err)
-			}
-		}
-	}
-	require.Eventually(t, func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		for i := range said {
-			if len(said[i]) == 0 {
-				return false
-			}
-		}
-		return true
-	}, 10*time.Second, 10*time.Millisecond, "%v", &said)
-	for i := range said {
-		require.Len(t, said[i], 1)
-		require.InDelta(t, (quota * each).Hours(), said[i][0].Hours(), 0.3, "process %d", i)
 	}
 }
 

@@ -1,11 +1,9 @@
 package redisstore
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -51,6 +49,13 @@ func (p *process) quiet(t testing.TB, rdb redis.UniversalClient) {
 	require.Empty(t, p.seen.of(store.EventDataLoss))
 }
 
+// restore replaces a key by an older copy of it.
+func restore(t testing.TB, rdb redis.UniversalClient, name string, fields map[string]string) {
+	t.Helper()
+	require.NoError(t, rdb.Del(t.Context(), name).Err())
+	require.NoError(t, rdb.HSet(t.Context(), name, fields).Err())
+}
+
 // Each process reports a loss of data once, whatever it does first afterwards. A key that has
 // expired, or that has forgotten the process's record only, is no loss.
 func TestStore_DataLossIsReportedOnce(t *testing.T) {
@@ -68,10 +73,6 @@ func TestStore_DataLossIsReportedOnce(t *testing.T) {
 	lose := func() {
 		forward(time.Millisecond) // no two lives begin at the same time
 		require.NoError(t, rdb.Del(t.Context(), name).Err())
-	}
-	restore := func(fields map[string]string) {
-		lose()
-		require.NoError(t, rdb.HSet(t.Context(), name, fields).Err())
 	}
 	for _, c := range []struct {
 		why, says string
@@ -95,7 +96,8 @@ func TestStore_DataLossIsReportedOnce(t *testing.T) {
 		{"the key is older", older, func(t *testing.T, p *process) {
 			fields := rdb.HGetAll(t.Context(), name).Val()
 			p.acquire(t)
-			restore(fields)
+			forward(time.Millisecond)
+			restore(t, rdb, name, fields)
 			p.acquire(t)
 		}},
 		{"limits that were set are gone", gone, func(t *testing.T, p *process) {
@@ -143,59 +145,6 @@ func TestStore_DataLossIsReportedOnce(t *testing.T) {
 	}
 }
 
-// A server that is killed and starts again serves the same processes. With its data nothing is
-// lost, with older data the charges since, and without data one capacity; each process reports a
-// loss once.
-func TestStore_ServerRestarts(t *testing.T) {
-	for _, c := range []struct {
-		why, says string
-		saved     int // after so many calls of each process
-		level     float64
-	}{
-		{"with its data", "", 2, 6},
-		{"with older data", "the latest charges are gone", 1, 3},
-		{"without data", "the bucket starts empty", 0, 0},
-	} {
-		t.Run(c.why, func(t *testing.T) {
-			t.Parallel()
-			server := redistest.Start(t)
-			var all [3]*process
-			for i := range all {
-				all[i] = newProcess(t, server.Client(t), "key", still)
-			}
-			for n := 1; n <= 2; n++ {
-				for _, p := range all {
-					p.acquire(t)
-				}
-				if n == c.saved {
-					server.Save(t)
-				}
-			}
-			server.Restart(t)
-			var wg sync.WaitGroup
-			for _, p := range all {
-				for range 5 {
-					wg.Go(func() { p.acquire(t) })
-				}
-			}
-			wg.Wait()
-			for _, p := range all {
-				s, err := p.State(t.Context())
-				require.NoError(t, err)
-				require.InDelta(t, c.level+15, s.Level, 0.1)
-				if c.says != "" {
-					require.ErrorContains(t, p.seen.await(t, store.EventDataLoss).Err, c.says)
-				}
-			}
-			for _, p := range all {
-				if c.says == "" {
-					p.quiet(t, server.Client(t))
-				}
-			}
-		})
-	}
-}
-
 // A script that the server forgets before each call is sent again, and each call is charged once.
 func TestStore_FlushedScriptChargesOnce(t *testing.T) {
 	t.Parallel()
@@ -221,127 +170,39 @@ func TestStore_FlushedScriptChargesOnce(t *testing.T) {
 	})
 }
 
-// A settle returns nothing of a charge that the server has lost, though other calls have its number
-// since: their units stay.
-func TestStore_SettleOfLostChargeReturnsNothing(t *testing.T) {
-	for name, limit := range map[string]outbound.Limit{
-		"leaky": still, "window": outbound.Window(100, time.Hour), "fixed": outbound.FixedWindow(100, time.Hour), "calendar": outbound.Monthly(100, time.UTC),
-	} {
-		for what, settle := range map[string]func(p outbound.Permit){
-			"less":    func(p outbound.Permit) { p.Settle(outbound.Cost{1}) },
-			"nothing": func(p outbound.Permit) { p.Settle(outbound.Cost{outbound.Free}) },
-			"failed":  func(p outbound.Permit) { p.Failed() },
-		} {
-			rdb := redistest.Start(t).Client(t)
-			p := newProcess(t, rdb, "key", limit)
-			take := func(n float64) outbound.Permit {
-				permit, err := p.Acquire(t.Context(), outbound.Cost{n})
-				require.NoError(t, err)
-				return permit
-			}
-			// A call that a stalled machine hears of too late is made again, so the level is compared
-			// with the one before.
-			level := func() float64 {
-				s, err := p.State(t.Context())
-				require.NoError(t, err)
-				return s.Level
-			}
-			key := p.store.Key("key")
-			take(50)
-			fields := rdb.HGetAll(t.Context(), key).Val()
-			lost := take(40)
-			require.NoError(t, rdb.Del(t.Context(), key).Err())
-			require.NoError(t, rdb.HSet(t.Context(), key, fields).Err())
-			take(1)
-			take(11)
-			before := level()
-			require.GreaterOrEqual(t, before, 61.5)
-			settle(lost)
-			require.InDelta(t, before, level(), 0.5, "%s: %s", name, what)
-			kept := take(9)
-			before = level()
-			kept.Settle(outbound.Cost{5})
-			require.InDelta(t, before-4, level(), 0.5, "%s: %s", name, what)
-		}
-	}
-}
-
-// A step that finds an older copy of its key returns nothing of charges from before: by now other
-// calls have their numbers.
+// A step that finds an older copy of its key returns nothing of charges from before, and no step after
+// it does: by now other calls have their numbers. Charges from after the loss return their units.
 func TestStore_StepThatFindsALossReturnsNoUnitsOfOthers(t *testing.T) {
+	limits := []store.Limit{{Name: "calls", Capacity: 100, Rate: 1e-4}}
 	for _, swap := range []bool{false, true} {
 		rdb := redistest.Start(t).Client(t)
-		ctx := context.Background()
 		s, other := New(rdb, Config{Timeout: time.Minute}), New(rdb, Config{Timeout: time.Minute})
-		limits := []store.Limit{{Name: "calls", Capacity: 100, Rate: 1e-4}}
-		op := func() *store.Op {
-			return &store.Op{Limits: limits, Base: store.Hash(limits), Action: store.Book, Costs: []store.Units{{1}}}
-		}
-		ask := func(s *Store, op *store.Op) store.Reply {
-			r, err := s.Update(ctx, "key", op)
+		book := func(s *Store, op store.Op) store.Reply {
+			op.Limits, op.Base, op.Action, op.Costs = limits, store.Hash(limits), store.Book, []store.Units{{1}}
+			r, err := s.Update(t.Context(), "key", &op)
 			require.NoError(t, err)
+			require.Len(t, r.Charges, 1)
 			return r
 		}
-		ask(s, op())
-		older := rdb.HGetAll(ctx, s.Key("key")).Val()
-		var lost [3]store.Charge
-		for i := range lost {
-			lost[i] = ask(s, op()).Charges[0]
+		book(s, store.Op{})
+		older := rdb.HGetAll(t.Context(), s.Key("key")).Val()
+		settled, later, unused := book(s, store.Op{}).Charges, book(s, store.Op{}).Charges, book(s, store.Op{}).Charges
+		restore(t, rdb, s.Key("key"), older)
+		for range 3 {
+			book(other, store.Op{})
 		}
-		require.NoError(t, rdb.Del(ctx, s.Key("key")).Err())
-		require.NoError(t, rdb.HSet(ctx, s.Key("key"), older).Err())
-		for range lost {
-			ask(other, op())
-		}
-		last := op()
-		last.Reports, last.Unused = []store.Report{{Kind: store.Settled, Charge: &lost[0]}}, []store.Charge{lost[2]}
+		last := store.Op{Reports: []store.Report{{Kind: store.Settled, Charge: &settled[0]}}, Unused: unused}
 		if swap {
 			last.Reports = append(last.Reports, store.Report{Kind: store.Paused})
 		}
-		require.Len(t, ask(s, last).Charges, 1)
-		require.InDelta(t, 5, ask(other, &store.Op{Limits: limits, Base: store.Hash(limits)}).State.Level[0], 0.1)
+		kept := book(s, last).Charges
+		require.InDelta(t, 6, book(other, store.Op{}).State.Level[0], 0.1)
+		settle := func(c *store.Charge) store.Op {
+			return store.Op{Reports: []store.Report{{Kind: store.Settled, Charge: c}}}
+		}
+		require.InDelta(t, 7, book(s, settle(&later[0])).State.Level[0], 0.1)
+		require.InDelta(t, 7, book(s, settle(&kept[0])).State.Level[0], 0.1)
 	}
-}
-
-// A server without memory that evicts nothing refuses a step whole, before it has written anything.
-func TestServer_WithoutMemoryRefusesAStepWhole(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t, "--maxmemory-policy", "noeviction")
-	if !server.Real() {
-		t.Skip("a miniredis has no memory limit")
-	}
-	rdb, ctx := server.Client(t), context.Background()
-	limits := []store.Limit{{Name: "a", Capacity: 100, Rate: 1e-3}, {Name: "w", Kind: store.Window, Capacity: 100, Rate: 1e-3, Window: 1e5 * time.Second}}
-	s := New(rdb, Config{Timeout: 200 * time.Millisecond})
-	book := store.Op{Action: store.Book, Costs: []store.Units{{1, 1}}}
-	ask := func(key string, op store.Op) (store.Reply, error) {
-		op.Limits, op.Base = limits, store.Hash(limits)
-		s.engine.Forget(key)
-		return s.Update(ctx, key, &op)
-	}
-	var r store.Reply
-	require.Eventually(t, func() (ok bool) { // a busy machine
-		var err error
-		r, err = ask("key", book)
-		return err == nil
-	}, time.Minute, time.Millisecond)
-	dump := func() string { return rdb.Dump(ctx, s.Key("key")).Val() }
-	before := dump()
-	server.Config(t, "maxmemory", "1")
-	for name, op := range map[string]store.Op{
-		"book": book, "return": {Unused: r.Charges}, "refused": {Reports: []store.Report{{Kind: store.Refused, Wait: time.Second, MaxWait: time.Minute}}},
-		"pause": {Reports: []store.Report{{Kind: store.Paused, Wait: time.Second}}}, "settle": {Reports: []store.Report{{Kind: store.Settled, Charge: &r.Charges[0], Used: store.Units{5, 5}}}},
-		"replace": {Action: store.Replace, Number: r.Number, Replacement: limits[:1]},
-	} {
-		_, err := ask("key", op)
-		require.ErrorIs(t, err, store.ErrUnavailable, name)
-		require.Equal(t, before, dump(), "%s: %v", name, err)
-	}
-	_, err := ask("new", book)
-	require.ErrorIs(t, err, store.ErrUnavailable)
-	require.Zero(t, rdb.Exists(ctx, s.Key("new")).Val())
-	server.Config(t, "maxmemory", "0")
-	require.Eventually(t, func() bool { _, err = ask("key", book); return err == nil }, time.Minute, time.Millisecond)
 }
 
 // A bucket that the server evicts begins again: at most one more capacity leaves, and an event reports

@@ -29,7 +29,7 @@ var matrix = []struct {
 	{1, "a worker is killed while it has places, or calls under way", "0",
 		"TestFleet_KilledProcessCostsItsReservationsOnly TestBare_WindowHolds TestStore_InFlightOfAProcessThatIsCutOff"},
 	{2, "the server restarts, and its data is lost", "C + r*25 ms for each time",
-		"TestDataLoss_CostsOneCapacity TestStore_InFlightAfterDataLoss TestStore_ServerRestarts"},
+		"TestDataLoss_CostsOneCapacity TestStore_InFlightAfterDataLoss TestStore_DataLossIsReportedOnce"},
 	{3, "a failover loses the last writes", "what was charged by them: at most C, and of a leaky limit what was booked ahead of it; and r*W if both masters write for W",
 		"TestFailover_CostsTheChargesThatItLost TestFailover_PlannedCostsWhatBothMastersAdmit " +
 			"TestStore_ChargesOnceOnABadLine TestInFlight_SentinelsPromoteAReplica " +
