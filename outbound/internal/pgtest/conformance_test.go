@@ -3,6 +3,7 @@ package pgtest
 import (
 	"database/sql"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -61,7 +62,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// Old and new processes run next to each other, in long runs for a minute.
+// Old and new processes run next to each other, in long runs for a minute. Then three processes change
+// the limits of a key between each other's calls.
 func TestConformance_RolloutOfLimits(t *testing.T) {
 	t.Parallel()
 	x := newTables(t, theServer(t))
@@ -69,23 +71,32 @@ func TestConformance_RolloutOfLimits(t *testing.T) {
 	f := &rollouttest.Fleet{For: 2 * time.Second, Tenants: 100, Open: func(testing.TB) store.Store {
 		return x.over(db, func(c *pgstore.Config) { c.Timeout = time.Minute })
 	}}
+	histories := 100
 	if long {
-		f.For, f.Tenants = time.Minute, 1_000
+		f.For, f.Tenants, histories = time.Minute, 1_000, 3_000
 	}
 	f.Test(t)
+	f.PlayFor(t, histories)
 }
 
-// Three processes change the limits of a key between each other's calls.
-func TestConformance_ChangesOfLimits(t *testing.T) {
+// openBare opens the store at a schema and a URL.
+func openBare(addr string) store.Store {
+	schema, url, _ := strings.Cut(addr, " ")
+	db, err := sql.Open("pgx", url)
+	if err != nil {
+		panic(err)
+	}
+	return pgstore.New(db, pgstore.Config{Schema: schema})
+}
+
+// Without a queue a Window holds, too: processes 0.2 to 100 ms away are stopped and killed, and
+// replies are lost.
+func TestBare_WindowHolds(t *testing.T) {
 	t.Parallel()
 	x := newTables(t, theServer(t))
-	db := x.open(t, "", nil)
-	n := 100
-	if long {
-		n = 3_000
-	}
-	f := &rollouttest.Fleet{Open: func(testing.TB) store.Store {
-		return x.over(db, func(c *pgstore.Config) { c.Timeout = time.Minute })
-	}}
-	f.PlayFor(t, n)
+	rollouttest.Bare(t, func(t *testing.T, trip time.Duration) string {
+		line := newProxy(t, x.server)
+		line.set(faults{way: trip / 2, lost: 0.005})
+		return x.config.Schema + " " + line.in(x.server).url(nil)
+	})
 }

@@ -13,8 +13,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/internal/rollouttest"
 	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/pgstore"
+	"github.com/dripfeed/dripfeed/outbound/rowstore"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -32,7 +35,8 @@ type fault struct {
 	settings []string
 	down     int     // of how many processes the store is unavailable
 	denied   bool    // the server's error says that no wait cures it
-	loss     bool    // what was charged last is lost, so that at most a Capacity more is admitted
+	loss     bool    // what was charged last may be lost, so that at most a Capacity more is admitted
+	lost     bool    // it is lost, and each process reports that
 	stepped  float64 // seconds by which the server's clock steps ahead, each of which admits Rate more
 	flows    bool    // calls are admitted during the fault too
 }
@@ -82,7 +86,7 @@ var matrix = []fault{
 		f.lasts()
 		f.must(f.start())
 	}},
-	{name: "restarts without its data", down: 3, loss: true, does: func(f *faulty) {
+	{name: "restarts without its data", down: 3, loss: true, lost: true, does: func(f *faulty) {
 		f.kill(syscall.SIGQUIT)
 		empty := newTablesIn(f.t, ownServer(f.t), f.config.Schema)
 		empty.kill(syscall.SIGINT)
@@ -95,7 +99,7 @@ var matrix = []fault{
 		f.lasts()
 		f.promote()
 	}},
-	{name: "failover that loses the last writes", down: 3, loss: true, settings: replicated, before: (*faulty).replicate, does: func(f *faulty) {
+	{name: "failover that loses the last writes", down: 3, loss: true, lost: true, settings: replicated, before: (*faulty).replicate, does: func(f *faulty) {
 		f.wal.set(faults{hang: true})
 		time.Sleep(200 * time.Millisecond)
 		f.kill(syscall.SIGQUIT)
@@ -139,16 +143,6 @@ var matrix = []fault{
 		f.lasts()
 		f.exec(f.t, "ALTER ROLE worker PASSWORD 'right'")
 	}},
-	{name: "slow link", flows: true, does: func(f *faulty) {
-		f.all(faults{way: 30 * time.Millisecond})
-		f.lasts()
-		f.all(faults{})
-	}},
-	{name: "lost replies", flows: true, does: func(f *faulty) {
-		f.all(faults{lost: 0.1})
-		f.lasts()
-		f.all(faults{})
-	}},
 	{name: "its clock steps ahead, and back", stepped: 3, flows: true, before: func(f *faulty) {
 		f.exec(f.t, "CREATE SCHEMA fake")
 		f.exec(f.t, "CREATE TABLE fake.skew AS SELECT interval '0' AS d")
@@ -191,13 +185,6 @@ type faulty struct {
 }
 
 func (f *faulty) must(err error) { require.NoError(f.t, err) }
-
-// all sets the faults of all processes' lines.
-func (f *faulty) all(is faults) {
-	for _, line := range f.lines {
-		line.set(is)
-	}
-}
 
 // replicate starts a replica, and waits until it has what the server has.
 func (f *faulty) replicate() {
@@ -410,5 +397,81 @@ func (c *fault) judge(t *testing.T) {
 		require.LessOrEqual(t, down, 1, is)
 		require.Equal(t, c.denied, denied == 1, is)
 		require.LessOrEqual(t, denied, 1, is)
+		if c.lost {
+			e.await(t, store.EventDataLoss)
+		}
 	}
+}
+
+// spend acquires until the bucket is full or the server is unavailable, and returns how many calls left.
+func spend(b *outbound.Bucket, n int) (left float64) {
+	for range n {
+		if _, err := b.Acquire(bg, outbound.Cost{1}); err == nil {
+			left++
+		}
+	}
+	return left
+}
+
+// A crash loses what did not wait for the disk, and nothing else; the processes continue by themselves.
+// Of a table that is not logged it loses everything, and then at most one more capacity is admitted.
+func TestCrash_OfTheServer(t *testing.T) {
+	x := newTables(t, ownServer(t, "fsync=on", "wal_writer_delay=10s"))
+	limit := outbound.Limit{Capacity: 1000, LeakRate: 1e-6}
+	var seen events
+	db := x.open(t, "", nil)
+	stores := map[string]*rowstore.Store{"durable": x.over(db, durable, seen.observe), "quick": x.over(db, seen.observe)}
+	unlogged := newTables(t, x.server)
+	x.exec(t, "ALTER TABLE "+unlogged.table()+" SET UNLOGGED")
+	small := outbound.Limit{Capacity: 30, LeakRate: 1e-6}
+	forgetful := bucket(unlogged.over(db, seen.observe), "unlogged", small)
+	require.Equal(t, small.Capacity, spend(forgetful, 40))
+	left := make(map[string]float64)
+	for _, key := range []string{"quick", "durable", "quick"} { // a durable commit takes those before it along
+		left[key] += spend(bucket(stores[key], key, limit), 50)
+	}
+	x.kill(syscall.SIGQUIT)
+	require.NoError(t, x.start("fsync=on", "wal_writer_delay=10s"))
+	for key, s := range stores {
+		var level float64
+		require.Eventually(t, func() bool { // once the server answers
+			state, err := bucket(s, key, limit).State(bg)
+			level = state.Level
+			return err == nil
+		}, patience, 10*time.Millisecond)
+		t.Logf("%s: %v of %v are left", key, level, left[key])
+		if key == "durable" {
+			require.InDelta(t, left[key], level, 0.1)
+			continue
+		}
+		require.GreaterOrEqual(t, level, 50-0.1)
+		require.LessOrEqual(t, level, left[key]+0.1)
+		if level < left[key]-0.5 {
+			seen.await(t, store.EventDataLoss)
+		}
+	}
+	again := 0.
+	require.Eventually(t, func() bool { again += spend(forgetful, 40); return again > 0 }, patience, 100*time.Millisecond, "its refusal is remembered for a second")
+	require.Equal(t, small.Capacity, again)
+	require.Eventually(t, func() bool {
+		return slices.ContainsFunc(seen.of(store.EventDataLoss), func(e store.StoreEvent) bool { return e.Key == "unlogged" })
+	}, patience, time.Millisecond)
+}
+
+// The server crashes, and starts again. A store that is durable has lost nothing: there are never more
+// calls, and each process continues.
+func TestInFlight_CrashOfTheServer(t *testing.T) {
+	x := newTables(t, ownServer(t))
+	var stores []store.Store
+	for range 3 {
+		stores = append(stores, x.store(t, durable))
+	}
+	fleet := rollouttest.StartCallers(t, 6, 6*time.Second, stores)
+	for range 2 {
+		fleet.AllGoOn(t, 10)
+		x.kill(syscall.SIGQUIT)
+		require.NoError(t, x.start())
+	}
+	fleet.AllGoOn(t, 10)
+	fleet.Check(t)
 }
