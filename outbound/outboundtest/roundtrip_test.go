@@ -35,16 +35,17 @@ func mustURL(raw string) *url.URL {
 	return u
 }
 
-// RoundTrip closes the body once, and returns a response or an error.
+// RoundTrip closes the body once, and returns a response or an error. If ctx has ended, that is its cause.
 func TestRoundTrip_ClosesTheBodyOnEveryPath(t *testing.T) {
 	closing := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(w, r.Body)
 		r.Body.Close()
 	})
+	noticing := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	tests := []struct {
 		name    string
 		api     *API
-		timeout time.Duration // 0: none
+		timeout time.Duration // after it ctx ends; 0: it does not
 		ended   bool          // ctx has ended before the call
 		noURL   bool
 		status  int    // 0: an error
@@ -57,6 +58,7 @@ func TestRoundTrip_ClosesTheBodyOnEveryPath(t *testing.T) {
 		{name: "ctx ended before", api: &API{}, ended: true},
 		{name: "ctx ended during the latency", api: &API{Latency: time.Second}, timeout: time.Millisecond},
 		{name: "ctx ended during the handler", api: &API{Next: sleepy(time.Second)}, timeout: time.Millisecond},
+		{name: "ctx ended during a handler that notices", api: &API{Next: noticing}, timeout: time.Millisecond},
 		{name: "ctx ended during a refusal", api: &API{Rules: []Rule{LeakyBucket(0.5, 1)}, Latency: time.Second}, timeout: time.Millisecond},
 		{name: "no URL", api: &API{}, noURL: true},
 		{name: "the handler panics", api: &API{Next: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("oh") })}, err: "outboundtest: the handler panicked: oh"},
@@ -64,14 +66,14 @@ func TestRoundTrip_ClosesTheBodyOnEveryPath(t *testing.T) {
 	}
 	for _, test := range tests {
 		bubble(t, test.name, func(t *testing.T) {
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
+			begin, cause := time.Now(), errors.New("shutting down")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
 			if test.timeout > 0 {
-				ctx, cancel = context.WithTimeout(ctx, test.timeout)
-				defer cancel()
+				time.AfterFunc(test.timeout, func() { cancel(cause) })
 			}
 			if test.ended {
-				cancel()
+				cancel(cause)
 			}
 			body := &countingBody{Reader: *strings.NewReader("hello")}
 			req, err := http.NewRequestWithContext(ctx, "POST", "http://api.example.com/", body)
@@ -84,11 +86,14 @@ func TestRoundTrip_ClosesTheBodyOnEveryPath(t *testing.T) {
 			errorIf(t, (test.status == 0) != (err != nil) || res != nil && res.StatusCode != test.status,
 				"got %v, %v, want status %d", res, err, test.status)
 			errorIf(t, err != nil && !strings.Contains(err.Error(), test.err), "error %v, want %q", err, test.err)
+			if test.ended || test.timeout > 0 {
+				errorIf(t, err != cause || time.Since(begin) != test.timeout, "error %v after %v, want the cause", err, time.Since(begin))
+			}
 			time.Sleep(2 * time.Second) // a handler may still hold it
 			synctest.Wait()
 			errorIf(t, body.closed != 1, "body closed %d times, want once", body.closed)
 			r := test.api.Report()
-			errorIf(t, r.InProgress != 0, "report %+v, want no call in progress", r)
+			errorIf(t, r.InProgress != 0 || test.ended && r.Arrivals > 0, "report %+v, want no call in progress, nor one that had ended", r)
 		})
 	}
 }
@@ -96,34 +101,6 @@ func TestRoundTrip_ClosesTheBodyOnEveryPath(t *testing.T) {
 // sleepy answers after d, whatever becomes of the caller.
 func sleepy(d time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { time.Sleep(d) })
-}
-
-// The error of a ctx that ends is its cause.
-func TestRoundTrip_EndOfContextHasItsCause(t *testing.T) {
-	cause := errors.New("shutting down")
-	for name, api := range map[string]*API{
-		"latency":              {Rules: []Rule{InFlight(1)}, Latency: time.Minute},
-		"handler":              {Rules: []Rule{InFlight(1)}, Next: sleepy(time.Minute)},
-		"handler that notices": {Rules: []Rule{InFlight(1)}, Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() })},
-	} {
-		bubble(t, name, func(t *testing.T) {
-			begin := time.Now()
-			ctx, cancel := context.WithCancelCause(t.Context())
-			time.AfterFunc(time.Second, func() { cancel(cause) })
-			req, _ := http.NewRequestWithContext(ctx, "GET", "http://api.example.com/", nil)
-			if res, err := api.RoundTrip(req); res != nil || err != cause || time.Since(begin) != time.Second {
-				t.Errorf("got %v, %v after %v, want the cause after 1s", res, err, time.Since(begin))
-			}
-			if res, err := api.RoundTrip(req); res != nil || err != cause {
-				t.Errorf("got %v, %v, want the cause again", res, err)
-			}
-			equal(t, api.Report().Arrivals, 1, "arrivals: the second call had ended before it was made")
-			time.Sleep(2 * time.Minute)
-			synctest.Wait()
-			r := api.Report()
-			errorIf(t, r.InProgress != 0, "report %+v, want no call in progress", r)
-		})
-	}
 }
 
 // lateDone is a context whose Done returns after a second.

@@ -127,30 +127,28 @@ func TestDiscord(t *testing.T) {
 
 // GitHub has primary and secondary limits.
 func TestGitHub(t *testing.T) {
-	t.Run("GitHub's primary limit reports its reset, and no Retry-After", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { // from 2000-01-01 00:00:00 UTC on, 946684800
-			time.Sleep(700 * time.Millisecond)
-			api := GitHub(FirstCallWindow(3, time.Hour).Of("core", nil))
-			call := func(at time.Duration, status int, headers ...string) {
-				t.Helper()
-				time.Sleep(at)
-				tell(t, api, "GET", "/user", 0).want(t, status, append(headers,
-					"X-RateLimit-Resource: core", "Retry-After", "Content-Type: application/json")...)
-			}
-			call(0, 200, "X-RateLimit-Limit: 3", "X-RateLimit-Remaining: 2", "X-RateLimit-Used: 1", "X-RateLimit-Reset: 946688400",
-				"Date: Sat, 01 Jan 2000 00:00:00 GMT", "body: {}")
-			call(time.Second, 200, "X-RateLimit-Remaining: 1", "X-RateLimit-Used: 2", "X-RateLimit-Reset: 946688400")
-			call(0, 200, "X-RateLimit-Remaining: 0", "X-RateLimit-Used: 3", "X-RateLimit-Reset: 946688400")
-			call(0, 403, "X-RateLimit-Limit: 3", "X-RateLimit-Remaining: 0", "X-RateLimit-Used: 3", "X-RateLimit-Reset: 946688400",
-				"Date: Sat, 01 Jan 2000 00:00:01 GMT", `body: "API rate limit exceeded for `)
-			// Reset is cut: Date and Reset name the same second, and it is still too early.
-			call(time.Hour-time.Second-1, 403, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 946688400", "Date: Sat, 01 Jan 2000 01:00:00 GMT")
-			call(1, 200, "X-RateLimit-Remaining: 2", "X-RateLimit-Used: 1", "X-RateLimit-Reset: 946692000")
-			api.SetRules(FirstCallWindow(10, time.Hour).Of("core", nil))
-			call(0, 200, "X-RateLimit-Limit: 10", "X-RateLimit-Remaining: 8", "X-RateLimit-Used: 2", "X-RateLimit-Reset: 946692000")
-			api.SetRules(FirstCallWindow(1, time.Hour).Of("core", nil))
-			call(0, 403, "X-RateLimit-Limit: 1", "X-RateLimit-Remaining: 0", "X-RateLimit-Used: 1", "X-RateLimit-Reset: 946692000")
-		})
+	bubble(t, "GitHub's primary limit reports its reset, and no Retry-After", func(t *testing.T) { // from 2000-01-01 00:00:00 UTC on, 946684800
+		time.Sleep(700 * time.Millisecond)
+		api := GitHub(FirstCallWindow(3, time.Hour).Of("core", nil))
+		call := func(at time.Duration, status int, headers ...string) {
+			t.Helper()
+			time.Sleep(at)
+			tell(t, api, "GET", "/user", 0).want(t, status, append(headers,
+				"X-RateLimit-Resource: core", "Retry-After", "Content-Type: application/json")...)
+		}
+		call(0, 200, "X-RateLimit-Limit: 3", "X-RateLimit-Remaining: 2", "X-RateLimit-Used: 1", "X-RateLimit-Reset: 946688400",
+			"Date: Sat, 01 Jan 2000 00:00:00 GMT", "body: {}")
+		call(time.Second, 200, "X-RateLimit-Remaining: 1", "X-RateLimit-Used: 2", "X-RateLimit-Reset: 946688400")
+		call(0, 200, "X-RateLimit-Remaining: 0", "X-RateLimit-Used: 3", "X-RateLimit-Reset: 946688400")
+		call(0, 403, "X-RateLimit-Limit: 3", "X-RateLimit-Remaining: 0", "X-RateLimit-Used: 3", "X-RateLimit-Reset: 946688400",
+			"Date: Sat, 01 Jan 2000 00:00:01 GMT", `body: "API rate limit exceeded for `)
+		// Reset is cut: Date and Reset name the same second, and it is still too early.
+		call(time.Hour-time.Second-1, 403, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 946688400", "Date: Sat, 01 Jan 2000 01:00:00 GMT")
+		call(1, 200, "X-RateLimit-Remaining: 2", "X-RateLimit-Used: 1", "X-RateLimit-Reset: 946692000")
+		api.SetRules(FirstCallWindow(10, time.Hour).Of("core", nil))
+		call(0, 200, "X-RateLimit-Limit: 10", "X-RateLimit-Remaining: 8", "X-RateLimit-Used: 2", "X-RateLimit-Reset: 946692000")
+		api.SetRules(FirstCallWindow(1, time.Hour).Of("core", nil))
+		call(0, 403, "X-RateLimit-Limit: 1", "X-RateLimit-Remaining: 0", "X-RateLimit-Used: 1", "X-RateLimit-Reset: 946692000")
 	})
 	bubble(t, "GitHub's secondary limits have a Retry-After and their own text", func(t *testing.T) {
 		api := GitHub()

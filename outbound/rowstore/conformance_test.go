@@ -18,13 +18,7 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
-// Rows that cannot be locked pass the conformance test.
-func TestConformance_WithoutLocks(t *testing.T) {
-	rows := unlocked{newTable()}
-	outboundtest.TestStore(t, func(*testing.T) store.Store { return New(rows, Config{Timeout: time.Minute}) })
-}
-
-// Rows without a clock pass the conformance test.
+// Rows without a clock, which cannot be locked, pass the conformance test.
 func TestConformance_OwnClocks(t *testing.T) {
 	rows := unlocked{&process{newTable(), func() time.Duration { return time.Hour }}}
 	outboundtest.TestStore(t, func(*testing.T) store.Store { return New(rows, Config{Timeout: time.Minute}) })
