@@ -79,21 +79,15 @@ func TestLoad(t *testing.T) {
 			"%d admitted, %d failed: %v", len(r.Waits), r.Failed, r.Err)
 	})
 	t.Run("An invalid Load panics", func(t *testing.T) {
-		for name, f := range map[string]func(){
-			"no limiter":   func() { outboundtest.Load{Calls: 1}.Run(t.Context()) },
-			"calls":        func() { outboundtest.Load{Calls: -1}.Run(t.Context(), outbound.Unlimited{}) },
-			"callers":      func() { outboundtest.Load{Calls: 1, Callers: -1}.Run(t.Context(), outbound.Unlimited{}) },
-			"latency":      func() { outboundtest.Load{Calls: 1, Latency: -1}.Run(t.Context(), outbound.Unlimited{}) },
-			"share":        func() { new(outboundtest.LoadReport).Wait(1.1) },
-			"not a number": func() { new(outboundtest.LoadReport).Wait(math.NaN()) },
-		} {
-			func() {
-				defer func() {
-					errorIf(t, recover() == nil, "%s: no panic", name)
-				}()
-				f()
-			}()
+		run := func(l outboundtest.Load) func() {
+			return func() { l.Run(t.Context(), outbound.Unlimited{}) }
 		}
+		wantPanic(t, "no limiter", func() { outboundtest.Load{Calls: 1}.Run(t.Context()) })
+		wantPanic(t, "-1 calls", run(outboundtest.Load{Calls: -1}))
+		wantPanic(t, "-1 callers", run(outboundtest.Load{Calls: 1, Callers: -1}))
+		wantPanic(t, "a latency", run(outboundtest.Load{Calls: 1, Latency: -1}))
+		wantPanic(t, "a share of 1.1", func() { new(outboundtest.LoadReport).Wait(1.1) })
+		wantPanic(t, "a share of NaN", func() { new(outboundtest.LoadReport).Wait(math.NaN()) })
 	})
 }
 

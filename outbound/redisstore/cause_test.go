@@ -13,8 +13,10 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -321,56 +323,19 @@ func TestStore_SilentClusterKeepsNoCallWaiting(t *testing.T) {
 	require.Less(t, time.Since(began), 30*time.Second) // the client itself waits for a minute
 }
 
-// instead stands in the place of a server: it answers scripts by itself.
-type instead func(cmd *redis.Cmd) error
-
-func (f instead) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (f instead) ProcessHook(redis.ProcessHook) redis.ProcessHook {
-	return func(_ context.Context, cmd redis.Cmder) error {
-		err := f(cmd.(once).Cmd)
-		if err != nil {
-			cmd.SetErr(err)
+// grants answers hot steps on keys of one limit as a server that has booked all calls on unused keys.
+func grants(commands [][]string) (replies []any) {
+	for _, c := range commands {
+		step := decode(c[7][headSize+5:]) // 5: the head of the array
+		backs, runs, booked := int(step[8]), int(step[9]), 0.
+		for at := 10 + 4 + 8*backs + 6; runs > 0; runs-- {
+			booked += step[at]
+			at += 2
 		}
-		return err
+		seq, _ := strconv.ParseFloat(c[5], 64)
+		replies = append(replies, string(numbers(nil, seq, 1, float64(time.Now().UnixMicro()), booked, 0)))
 	}
-}
-
-func (f instead) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(_ context.Context, cmds []redis.Cmder) (err error) {
-		err = f(nil)
-		for _, cmd := range cmds {
-			if cmd.SetErr(err); err == nil {
-				grant(cmd.(once).Cmd)
-			}
-		}
-		return err
-	}
-}
-
-// grant answers a hot step on a key of one limit as if it had booked all calls on an unused key.
-func grant(cmd *redis.Cmd) {
-	step := decode(string(cmd.Args()[7].([]byte))[headSize+5:]) // 5: the head of the array
-	backs, runs, booked := int(step[8]), int(step[9]), 0.
-	for at := 10 + 4 + 8*backs + 6; runs > 0; runs-- {
-		booked += step[at]
-		at += 2
-	}
-	cmd.SetVal(string(numbers(nil, float64(cmd.Args()[5].(int64)), 1, float64(time.Now().UnixMicro()), booked, 0)))
-}
-
-// played returns a store whose server is f.
-func played(t *testing.T, c Config, f func() error) *Store {
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	t.Cleanup(func() { _ = rdb.Close() })
-	rdb.AddHook(instead(func(cmd *redis.Cmd) error {
-		err := f()
-		if err == nil && cmd != nil {
-			grant(cmd)
-		}
-		return err
-	}))
-	return New(rdb, c)
+	return replies
 }
 
 // An operation ends at its Timeout, on the dot, although the client hangs for an hour, and the
@@ -380,12 +345,12 @@ func TestStore_OperationEndsAtItsTimeout(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()
 			var seen events
-			s := played(t, Config{Timeout: timeout, Observe: seen.observe}, func() error {
+			s := New(Do(func(_ context.Context, commands [][]string) []any {
 				if time.Since(began) < 2*timeout {
 					time.Sleep(time.Hour)
 				}
-				return nil
-			})
+				return grants(commands)
+			}), Config{Timeout: timeout, Observe: seen.observe})
 			var calls sync.WaitGroup
 			for i := range 50 {
 				b := bucketOf(t, s, fmt.Sprint("key", i%5), still)
@@ -415,61 +380,55 @@ func TestStore_OperationEndsAtItsTimeout(t *testing.T) {
 	}
 }
 
-// answered is an error with which a server answers.
-type answered string
-
-func (a answered) Error() string { return string(a) }
-func (answered) RedisError()     {}
-
 // A server that fails for three seconds with an error that a wait may cure is down once and up
 // once. One that refuses the program is denied once. The first is asked rarely meanwhile, however
 // many calls come.
 func TestStore_ErrorsOfAServerAreReportedOnce(t *testing.T) {
 	script := "ERR Error running script (call to f_1): @user_script:78: @user_script: 78: -" // as Redis 6.2 says it
-	const curable = 14                                                                       // the first so many
+	const curables = 14                                                                      // the first so many
 	for i, err := range []error{
-		answered("LOADING Redis is loading the dataset in memory"), answered("READONLY You can't write against a read only replica."),
-		answered("MASTERDOWN Link with MASTER is down"), answered("CLUSTERDOWN The cluster is down"), answered("BUSY Redis is busy"),
-		answered("NOREPLICAS Not enough good replicas to write."), answered("OOM command not allowed when used memory > 'maxmemory'."),
-		answered("MISCONF Redis is configured to save RDB snapshots"), answered("ERR max number of clients reached"),
-		answered(script + "OOM command not allowed"), answered(script + "READONLY You can't write"),
+		Error("LOADING Redis is loading the dataset in memory"), Error("READONLY You can't write against a read only replica."),
+		Error("MASTERDOWN Link with MASTER is down"), Error("CLUSTERDOWN The cluster is down"), Error("BUSY Redis is busy"),
+		Error("NOREPLICAS Not enough good replicas to write."), Error("OOM command not allowed when used memory > 'maxmemory'."),
+		Error("MISCONF Redis is configured to save RDB snapshots"), Error("ERR max number of clients reached"),
+		Error(script + "OOM command not allowed"), Error(script + "READONLY You can't write"),
 		redis.ErrPoolTimeout, io.EOF, errors.New("dial tcp: connection refused"),
-		answered("NOAUTH Authentication required."), answered("WRONGPASS invalid username-password pair or user is disabled."),
-		answered("NOPERM this user has no permissions to run the 'evalsha' command"), answered("ERR The user executing the script can't run this command or subcommand script: 1"),
-		answered("ERR Protocol error: unauthenticated multibulk length"), answered("ERR AUTH <password> called without any password configured for the default user."),
-		answered("DENIED Redis is running in protected mode because protected mode is enabled"), answered("ERR DB index is out of range"),
-		answered("ERR unknown command `EVALSHA`, with args beginning with: "), answered("ERR unknown command 'evalsha'"),
+		Error("NOAUTH Authentication required."), Error("WRONGPASS invalid username-password pair or user is disabled."),
+		Error("NOPERM this user has no permissions to run the 'evalsha' command"), Error("ERR The user executing the script can't run this command or subcommand script: 1"),
+		Error("ERR Protocol error: unauthenticated multibulk length"), Error("ERR AUTH <password> called without any password configured for the default user."),
+		Error("DENIED Redis is running in protected mode because protected mode is enabled"), Error("ERR DB index is out of range"),
+		Error("ERR unknown command `EVALSHA`, with args beginning with: "), Error("ERR unknown command 'evalsha'"),
 		fmt.Errorf("dial: %w", &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}), x509.HostnameError{Certificate: new(x509.Certificate)},
 		x509.CertificateInvalidError{Reason: x509.Expired}, tls.RecordHeaderError{Msg: "first record does not look like a TLS handshake"},
 		&net.OpError{Op: "remote error", Err: errors.New("tls: certificate required")}, &net.OpError{Op: "dial", Net: "unix", Err: syscall.EACCES},
 	} {
-		incurable := i >= curable
+		curable := i < curables
 		t.Run(err.Error(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
 				var seen events
-				var mu sync.Mutex
-				requests, failed := 0, []error(nil)
-				s := played(t, Config{Observe: seen.observe}, func() error {
-					mu.Lock()
-					requests++
-					mu.Unlock()
-					if time.Sleep(time.Millisecond); time.Since(began) < 3*time.Second {
-						return err
+				var asked, failed atomic.Int64
+				s := New(Do(func(_ context.Context, commands [][]string) (replies []any) {
+					asked.Add(1)
+					if time.Sleep(time.Millisecond); time.Since(began) > 3*time.Second {
+						return grants(commands)
 					}
-					return nil
-				})
+					for range commands {
+						replies = append(replies, err)
+					}
+					return replies
+				}), Config{Observe: seen.observe})
 				var all sync.WaitGroup
 				for i := range 600 {
 					b := bucketOf(t, s, fmt.Sprint("key", i%10), still)
 					all.Go(func() {
 						at := time.Now()
-						_, err := b.Acquire(context.Background(), outbound.Cost{1})
-						mu.Lock()
-						defer mu.Unlock()
+						_, got := b.Acquire(context.Background(), outbound.Cost{1})
 						require.LessOrEqual(t, time.Since(at), time.Second)
-						if err != nil {
-							failed = append(failed, err)
+						if got != nil {
+							failed.Add(1)
+							require.ErrorIs(t, got, err)
+							require.Equal(t, curable, errors.Is(got, store.ErrUnavailable))
 						}
 					})
 					time.Sleep(10 * time.Millisecond)
@@ -477,22 +436,16 @@ func TestStore_ErrorsOfAServerAreReportedOnce(t *testing.T) {
 				all.Wait()
 				time.Sleep(time.Minute) // until the pipelines have ended
 				synctest.Wait()
-				kinds := []store.StoreEventKind{}
-				for _, e := range seen.all {
-					kinds = append(kinds, e.Kind)
-				}
-				if len(failed) > 250 && !errors.Is(failed[0], store.ErrUnavailable) {
-					require.True(t, incurable)
-					require.Equal(t, []store.StoreEventKind{store.EventDenied}, kinds)
+				require.Positive(t, failed.Load())
+				if curable {
+					seen.await(t, store.EventDown)
+					seen.await(t, store.EventUp)
+					require.Len(t, seen.all, 2)
+					require.Less(t, asked.Load(), int64(300+4*3*60))
 				} else {
-					require.False(t, incurable)
-					require.NotEmpty(t, failed)
-					require.Equal(t, []store.StoreEventKind{store.EventDown, store.EventUp}, kinds)
-					require.Less(t, requests, 300+4*3*60)
-				}
-				for _, got := range failed {
-					require.ErrorIs(t, got, err)
-					require.Equal(t, !incurable, errors.Is(got, store.ErrUnavailable))
+					require.Greater(t, failed.Load(), int64(250))
+					seen.await(t, store.EventDenied)
+					require.Len(t, seen.all, 1)
 				}
 			})
 		})

@@ -33,6 +33,9 @@ func newTable() *table {
 	return &table{rows: make(map[string]Row), locks: make(map[string]chan struct{})}
 }
 
+// NewTable makes a table for tests outside of the package.
+func NewTable() Rows { return newTable() }
+
 // set changes the table.
 func (t *table) set(f func()) {
 	t.mu.Lock()
