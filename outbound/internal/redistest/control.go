@@ -3,7 +3,6 @@ package redistest
 import (
 	"errors"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 )
@@ -71,18 +70,8 @@ func (s *Server) Kill(t testing.TB) {
 	s.current().kill()
 }
 
-// Save keeps the server's data of now for the next [Server.Restart], and for that
-// one only.
-func (s *Server) Save(t testing.TB) {
-	t.Helper()
-	s.real(t, "cannot keep what it held at one moment")
-	s.Do(t, "SAVE")
-	s.saved = true
-}
-
-// Restart kills the server if it runs, and starts it on the same port. The server then has the data
-// that [Server.Save] has kept since the last start, or is empty. It loses what [Server.Config] has
-// set. A cluster's node stays in the cluster.
+// Restart kills the server if it runs, and starts it on the same port. The server then is empty, and
+// has lost what [Server.Config] has set. A cluster's node stays in the cluster.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	s.mine(t)
@@ -101,12 +90,6 @@ func (s *Server) Restart(t testing.TB) {
 	}
 	if err != nil {
 		t.Fatalf("redistest: restarting: %v", err)
-	}
-	if s.saved {
-		s.saved = false
-		if err := os.Remove(s.path("dump.rdb")); err != nil {
-			t.Fatalf("redistest: %v", err)
-		}
 	}
 }
 

@@ -35,7 +35,6 @@ type Server struct {
 	mu      sync.Mutex
 	process *process
 	stopped bool
-	saved   bool
 
 	offset *os.File // the offset of its clock; nil for the system's clock
 }

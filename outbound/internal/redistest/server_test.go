@@ -55,36 +55,25 @@ func TestServer_EndsWithItsTest(t *testing.T) {
 	require.NoDirExists(t, dir)
 }
 
-// The sentinels and the nodes that know a killed server go on asking at its port.
+// The sentinels and the nodes that know a killed server go on asking at its port. It is empty when it
+// starts again.
 func TestServer_KeepsItsPortWhenKilled(t *testing.T) {
 	need(t)
 	var port int
 	t.Run("test", func(t *testing.T) {
 		s := Start(t)
 		port = s.Port()
+		require.NoError(t, s.Client(t).Set(t.Context(), "k", "v", 0).Err())
 		s.Kill(t)
 		_, err := hold(port)
 		require.Error(t, err)
 		s.Restart(t)
 		require.Equal(t, port, s.Port())
+		require.ErrorIs(t, s.Client(t).Get(t.Context(), "k").Err(), redis.Nil)
 	})
 	held, err := hold(port)
 	require.NoError(t, err)
 	require.NoError(t, held.Close())
-}
-
-// A restart has the data of the latest Save, and the next restart has none.
-func TestServer_RestartLoadsASaveOnce(t *testing.T) {
-	need(t)
-	s := Start(t)
-	client := s.Client(t)
-	require.NoError(t, client.Set(t.Context(), "k", "old", 0).Err())
-	s.Save(t)
-	require.NoError(t, client.Set(t.Context(), "k", "new", 0).Err())
-	s.Restart(t)
-	require.Equal(t, "old", client.Get(t.Context(), "k").Val())
-	s.Restart(t)
-	require.ErrorIs(t, client.Get(t.Context(), "k").Err(), redis.Nil)
 }
 
 // Two binaries may look for a free port at the same time, and one of them is late.
@@ -116,7 +105,7 @@ func TestShared_AllowsNoFaults(t *testing.T) {
 	need(t)
 	s := Shared(t)
 	for name, f := range map[string]func(testing.TB){
-		"stop": s.Stop, "continue": s.Cont, "kill": s.Kill, "save": s.Save, "restart": s.Restart,
+		"stop": s.Stop, "continue": s.Cont, "kill": s.Kill, "restart": s.Restart,
 		"config": func(t testing.TB) { s.Config(t, "maxmemory", "1mb") },
 	} {
 		o := &outcome{TB: t}
