@@ -6,8 +6,10 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -396,4 +398,156 @@ func wantPanic(t *testing.T, words string, f func()) {
 			"got panic %q, want one that says %q", text, words)
 	}()
 	f()
+}
+
+func byPath(r *http.Request) string { return r.URL.Path[1:] }
+
+// slowRules are rules of n units that free none during a test.
+func slowRules(n float64) map[string]Rule {
+	return map[string]Rule{
+		"LeakyBucket": LeakyBucket(n, 0.001), "FixedWindow": FixedWindow(n, time.Hour),
+		"FirstCallWindow": FirstCallWindow(n, time.Hour), "SlidingLog": SlidingLog(n, time.Hour),
+	}
+}
+
+// With By each key has a count of its own.
+func TestBy_EachKeyHasTheWholeLimit(t *testing.T) {
+	for name, rule := range slowRules(2) {
+		bubble(t, name, func(t *testing.T) {
+			api := &API{Rules: []Rule{rule.By(byPath)}}
+			for _, path := range []string{"/a", "/b"} {
+				tell(t, api, "GET", path, 0).want(t, 200)
+				tell(t, api, "GET", path, 0).want(t, 200)
+				tell(t, api, "GET", path, 0).want(t, 429)
+			}
+			for range 5 {
+				tell(t, api, "GET", "/", 0).want(t, 200)
+			}
+			api = &API{Rules: []Rule{rule.By(byPath).By(nil)}}
+			tell(t, api, "GET", "/a", 0).want(t, 200)
+			tell(t, api, "GET", "/b", 0).want(t, 200)
+			tell(t, api, "GET", "/c", 0).want(t, 429)
+		})
+	}
+}
+
+// With By each key has its own calls in flight.
+func TestBy_CountsCallsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &API{Rules: []Rule{InFlight(2).By(byPath)}, Latency: time.Second}
+		var wg sync.WaitGroup
+		for _, path := range []string{"/a", "/a", "/b", "/", "/", "/"} {
+			wg.Go(func() { tell(t, api, "GET", path, 0).want(t, 200) })
+		}
+		synctest.Wait()
+		wg.Go(func() { tell(t, api, "GET", "/a", 0).want(t, 429, "Retry-After") })
+		wg.Go(func() { tell(t, api, "GET", "/b", 0).want(t, 200) })
+		wg.Wait()
+		for range 3 {
+			tell(t, api, "GET", "/a", 0).want(t, 200)
+		}
+		r := api.Report()
+		errorIf(t, r.InProgress != 0 || r.Peak != 7, "report %+v, want none in progress and a peak of 7", r)
+	})
+}
+
+// A settled call counts as what it has used.
+func TestSettle_CountsWhatWasUsed(t *testing.T) {
+	used := func(n float64) func(*http.Request) float64 { return func(*http.Request) float64 { return n } }
+	for name, rule := range slowRules(10) {
+		for n, want := range map[float64]int{ // by the units that a call uses, of the 4 it asks for
+			0: 1000, 1: 7, 4: 2, 25: 1,
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				asked := rule.Of("units", func(*http.Request) float64 { return 4 })
+				api := &API{Rules: []Rule{asked.Settle(used(n))}}
+				equal(t, admits(t, api), want, "%s: calls that use %g of 10 units", name, n)
+				api = &API{Rules: []Rule{asked.Settle(used(n)).Settle(nil)}}
+				equal(t, admits(t, api), 2, "%s: calls that use what they ask for", name)
+			})
+		}
+	}
+}
+
+// A penalty follows on offences.
+func TestPenalty(t *testing.T) {
+	bubble(t, "A Penalty refuses all calls for its length after the last allowed offence in its window", func(t *testing.T) {
+		api := &API{Rules: []Rule{SlidingLog(1, time.Second), Penalty(3, 10*time.Second, time.Minute, nil)}}
+		call := func(at time.Duration, status int, after string) {
+			t.Helper()
+			time.Sleep(at)
+			s, a := callAPI(t, api, 1)
+			errorIf(t, s != status || a != after, "status %d, Retry-After %q, want %d, %q", s, a, status, after)
+		}
+		call(0, 200, "")
+		call(0, 429, "1")
+		call(0, 429, "1")
+		call(10*time.Second, 200, "") // a nanosecond earlier the two would still count
+		call(0, 429, "1")
+		call(0, 429, "1")
+		call(0, 429, "1") // the third
+		call(0, 429, "60")
+		call(30*time.Second, 429, "30") // refused, but no offence
+		call(30*time.Second-1, 429, "1")
+		call(1, 200, "")
+		call(0, 429, "1")
+		call(0, 429, "1")
+		call(time.Second, 200, "") // the count has begun anew
+	})
+	bubble(t, "With By each key has its own offences, as the function judges answers", func(t *testing.T) {
+		path := func(r *http.Request) string { return r.URL.Path }
+		teapot := func(status int, h http.Header) bool { return status == http.StatusTeapot && h.Get("X-Bad") == "yes" }
+		api := &API{Rules: []Rule{Penalty(2, time.Second, time.Minute, teapot).By(path)}}
+		api.Next = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Bad", "yes")
+			w.WriteHeader(http.StatusTeapot)
+		})
+		tell(t, api, "GET", "/a", 0).want(t, 418)
+		tell(t, api, "GET", "/b", 0).want(t, 418)
+		tell(t, api, "GET", "/a", 0).want(t, 418)
+		tell(t, api, "GET", "/a", 0).want(t, 429, "Retry-After: 60")
+		tell(t, api, "GET", "/b", 0).want(t, 418)
+		tell(t, api, "GET", "/b", 0).want(t, 429)
+		tell(t, api, "GET", "/c", 0).want(t, 418)
+	})
+	bubble(t, "SetRules keeps the offences and the penalty", func(t *testing.T) {
+		rules := []Rule{SlidingLog(1, time.Hour), Penalty(3, time.Minute, time.Hour, nil)}
+		api := &API{Rules: rules}
+		for range 3 { // one is answered, two are offences
+			callAPI(t, api, 1)
+		}
+		api.SetRules(rules...)
+		callAPI(t, api, 1)
+		api.SetRules(rules...)
+		time.Sleep(time.Hour - 1) // the log is empty a nanosecond later, and so is the penalty
+		api.SetRules(rules[1])
+		status, after := callAPI(t, api, 1)
+		errorIf(t, status != 429 || after != "1", "status %d, Retry-After %q, want 429 with 1", status, after)
+	})
+	bubble(t, "Offences before a penalty do not count for the next one", func(t *testing.T) {
+		api := &API{Rules: []Rule{Penalty(2, time.Hour, time.Minute, func(int, http.Header) bool { return true })}}
+		for i := range 3 {
+			tell(t, api, "GET", "/", 0).want(t, 200)
+			tell(t, api, "GET", "/", 0).want(t, 200)
+			if i < 2 {
+				tell(t, api, "GET", "/", 0).want(t, 429, "Retry-After: 60")
+				time.Sleep(time.Minute)
+			}
+		}
+	})
+	t.Run("A 103 before the answer is no offence", func(t *testing.T) {
+		server := httptest.NewServer(&API{
+			Rules: []Rule{Penalty(1, time.Hour, time.Hour, func(status int, _ http.Header) bool { return status < 200 })},
+			Next: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.WriteHeader(http.StatusEarlyHints) // and then 200, without a word
+			}),
+		})
+		defer server.Close()
+		for range 2 {
+			res, err := server.Client().Get(server.URL)
+			must(t, err)
+			res.Body.Close()
+			errorIf(t, res.StatusCode != http.StatusOK, "status %d, want 200", res.StatusCode)
+		}
+	})
 }
