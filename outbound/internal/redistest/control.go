@@ -70,8 +70,8 @@ func (s *Server) Kill(t testing.TB) {
 	s.current().kill()
 }
 
-// Restart kills the server if it runs, and starts it on the same port. The server then is empty, and
-// has lost what [Server.Config] has set. A cluster's node stays in the cluster.
+// Restart kills the server if it runs, and starts it on the same port. The server then is empty,
+// and what [Server.Config] has set is lost. A cluster's node stays in the cluster.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	s.mine(t)

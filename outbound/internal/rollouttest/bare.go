@@ -129,9 +129,9 @@ func (f *bare) start(addr string) (*os.Process, func()) {
 
 // Bare lets processes call that share a [outbound.Window] in a store, without a queue and with one.
 // Line returns the address of the store so far away that a round trip takes as long. Meanwhile one
-// process after another is stopped or killed. The test fails if too many calls leave in any window: a
-// process that goes on must not make up for the calls that it missed. A machine that stalls may move
-// calls closer together, and one that stops a process keeps a call of it back.
+// process after another is stopped or killed. The test fails if too many calls leave in any window.
+// A process that goes on must not make up for the calls that it missed. A stall of the machine may
+// move calls closer together, and one that stops a process keeps a call of it back.
 func Bare(t *testing.T, line func(t *testing.T, trip time.Duration) (addr string)) {
 	const ms = time.Millisecond
 	for _, trips := range [][]time.Duration{{ms / 5, 20 * ms, 100 * ms}, {ms / 5, ms / 5, ms / 5}, {5 * ms, 5 * ms, 5 * ms}, {20 * ms, 20 * ms, 20 * ms}, {100 * ms, 100 * ms, 100 * ms}} {
