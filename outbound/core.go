@@ -92,8 +92,9 @@ func (b *core) newSlowPath(limits []Limit, in store.Store, name string) *slowPat
 		return p
 	}
 	if l != nil {
-		p.slots.Share(in, b.key, l, slots.Hooks{Changed: p.Reports.Changed, Refresh: func() { b.report() }, Failed: b.failed})
-		in = p.slots.Holder()
+		recall := key.NewRecall(in, func() { b.report() })
+		p.slots.Share(in, b.key, l, slots.Hooks{Changed: p.Reports.Changed, Known: recall.Knows, Failed: b.failed})
+		in = recall
 	}
 	p.InitIn(in, name, law)
 	return p

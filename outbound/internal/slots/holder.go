@@ -25,13 +25,11 @@ const (
 )
 
 // Holder holds a shared bucket's slots among those of all processes, as [store.Ask] says. It asks
-// by a timer, and only while it has slots or calls wait for some. Slots.mu protects it. It is also
-// the [store.Store] of the bucket's key, in front of the real one.
+// by a timer, and only while it has slots or calls wait for some. Slots.mu protects it.
 type Holder struct {
 	of    *Slots
-	key   key.Key     // of the slots: a limit that leaks all of them in a lease
-	id    uint64      // of this bucket in this process
-	store store.Store // of the bucket
+	key   key.Key // of the slots: a limit that leaks all of them in a lease
+	id    uint64  // of this bucket in this process
 	hooks Hooks
 
 	have     int
@@ -54,14 +52,6 @@ type Holder struct {
 	err      error         // of the last ask
 	answered chan struct{} // closed after the next answer
 	timer    *time.Timer
-
-	// What follows is for a bucket without another limit: its calls only have to learn of holds.
-	clear    store.Reply   // the last reply without a hold
-	received time.Duration // when it came
-	fresh    time.Duration // for how long calls leave by it
-	looking  bool          // a request for the next one is under way
-	held     time.Duration // when the last reply with a hold came
-	asked    time.Duration // when the request for clear was sent
 }
 
 // low are calls that keep a part of the slots free. Each needs a slot that was granted for it: a
@@ -78,13 +68,13 @@ type low struct {
 // Hooks are what slots in a store need of their bucket.
 type Hooks struct {
 	Changed func()                           // there may be slots
-	Refresh func()                           // makes a request for the bucket's key
+	Known   func() bool                      // a booking on the bucket's key needs no request now
 	Failed  func(op string, err error) error // returns an error for the bucket's callers
 }
 
 // Share has all processes share, in a store, the slots that Init has set up.
 func (p *Slots) Share(in store.Store, bucket string, l *Limit, hooks Hooks) {
-	h := &Holder{of: p, id: rand.Uint64() | 1, store: in, hooks: hooks, answered: make(chan struct{}), granted: key.Never, idleFrom: key.Never, again: key.Never, pause: key.Never, wanted: key.Never, received: key.Never, held: key.Never, asked: key.Never, low: low{wanted: key.Never, again: key.Never, at: key.Never}}
+	h := &Holder{of: p, id: rand.Uint64() | 1, hooks: hooks, answered: make(chan struct{}), granted: key.Never, idleFrom: key.Never, again: key.Never, pause: key.Never, wanted: key.Never, low: low{wanted: key.Never, again: key.Never, at: key.Never}}
 	h.key.InitIn(in, key.NameOfSlots(bucket), key.NewLimits([]store.Limit{leased(l)}))
 	p.holder = h
 }
@@ -153,7 +143,7 @@ func (h *Holder) spareBeside(headroom float64) int {
 // that were free at the last answer. So a booking and its ask leave together, unless the booking
 // needs no request, or another limit may refuse it.
 func (h *Holder) coming(b *Request) int {
-	if t := key.Now(); !b.Waits || b.Headroom > 0 || h.full || h.asking || h.last.Other || t-h.received <= h.fresh || h.again > t || h.pause > t {
+	if t := key.Now(); !b.Waits || b.Headroom > 0 || h.full || h.asking || h.last.Other || h.hooks.Known() || h.again > t || h.pause > t {
 		return 0
 	}
 	return max(0, h.last.Free)
@@ -405,61 +395,4 @@ func (h *Holder) Set(ctx context.Context, l *Limit) error {
 	}
 	h.hooks.Changed()
 	return err
-}
-
-// remember keeps a reply without a hold, to a request that was sent at that time. If a hold was
-// reported meanwhile, it may have begun after the reply.
-func (h *Holder) remember(sent time.Duration, r *store.Reply) {
-	h.of.mu.Lock()
-	defer h.of.mu.Unlock()
-	h.looking = false
-	switch t := key.Now(); {
-	case r.State.Rem > 0:
-		h.held, h.received = t, key.Never
-	case r.Limits != nil, r.Refused: // by other limits, or behind what was reserved before a Resume
-		h.received = key.Never
-	case !r.Stale && sent > h.held && sent >= h.asked: // replies may cross
-		h.asked, h.clear, h.received, h.fresh = sent, *r, t, min(max(key.MinReplyAge, t-sent), store.MaxReplyAge)
-		h.clear.Charges = nil
-	}
-}
-
-// Update is that of the bucket's store. If InFlight is the only limit, the Holder answers what it
-// can.
-func (h *Holder) Update(ctx context.Context, name string, op *store.Op) (r store.Reply, err error) {
-	open := key.Open(op.Limits)
-	if open && h.recall(op, &r) {
-		return r, nil
-	}
-	sent := key.Now()
-	r, err = h.store.Update(ctx, name, op)
-	if err == nil && open {
-		h.remember(sent, &r)
-	}
-	return r, err
-}
-
-// recall answers a booking from memory, and reports whether it has. A booking with slots relies on
-// a reply as a queue does, and fetches the next in the second half of that time. Another booking
-// relies on it for a second.
-func (h *Holder) recall(op *store.Op, r *store.Reply) bool {
-	if op.Action != store.Book || op.Move != nil || len(op.Reports) > 0 {
-		return false
-	}
-	h.of.mu.Lock()
-	defer h.of.mu.Unlock()
-	age := key.Now() - h.received
-	if age > store.MaxReplyAge || len(op.Costs) > 0 && age > h.fresh || op.Number != h.clear.Number {
-		return false
-	}
-	if len(op.Costs) > 0 && age > h.fresh/2 && !h.looking {
-		h.looking = true
-		go h.hooks.Refresh()
-	}
-	*r = h.clear
-	r.Charges = op.Into
-	for range op.Costs {
-		r.Charges = append(r.Charges, store.Charge{Born: r.State.Born, Epoch: r.State.Epoch, Number: r.Number, Place: r.State.Dial()})
-	}
-	return true
 }
