@@ -39,10 +39,7 @@ func server(t *testing.T) (endpoint string, process *os.Process) {
 
 func rowsOf(t *testing.T, endpoint string) *rows {
 	t.Helper()
-	r, err := open(t.Context(), endpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := exampletest.Must(open(t.Context(), endpoint))
 	t.Cleanup(func() { _ = r.client.Close() })
 	return r
 }
@@ -50,9 +47,7 @@ func rowsOf(t *testing.T, endpoint string) *rows {
 // The rows conform, and the example runs.
 func TestRows_Conform(t *testing.T) {
 	endpoint, _ := server(t)
-	if err := run(endpoint, 2); err != nil {
-		t.Error(err)
-	}
+	exampletest.NoError(t, run(endpoint, 2))
 	rowstest.TestRows(t, func(t *testing.T) rowstore.Rows { return rowsOf(t, endpoint) })
 }
 
@@ -79,9 +74,7 @@ func TestRows_LeaseOutlivesKeep(t *testing.T) {
 		return err
 	}
 	for i, keep := range []time.Duration{time.Minute, time.Hour, 24 * time.Hour, time.Second} {
-		if err := write(uint64(i+1), keep); err != nil {
-			t.Error(err)
-		}
+		exampletest.NoError(t, write(uint64(i+1), keep))
 	}
 	if len(leases) != 2 {
 		t.Errorf("%d leases, want 2", len(leases))
@@ -92,9 +85,7 @@ func TestRows_LeaseOutlivesKeep(t *testing.T) {
 	if err := write(1, time.Minute); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("without its lease the error is %v", err)
 	}
-	if err := write(1, time.Minute); err != nil {
-		t.Error(err)
-	}
+	exampletest.NoError(t, write(1, time.Minute))
 }
 
 // A value of another program fails the calls of its own key only, until somebody deletes it.
@@ -102,9 +93,7 @@ func TestRows_ValueOfAnotherProgram(t *testing.T) {
 	endpoint, _ := server(t)
 	r := rowsOf(t, endpoint)
 	for _, text := range []string{"text", "a longer text"} {
-		if _, err := r.client.Put(t.Context(), prefix+"theirs", text); err != nil {
-			t.Fatal(err)
-		}
+		exampletest.Must(r.client.Put(t.Context(), prefix+"theirs", text))
 		swaps := []rowstore.Swap{{Key: []byte("ours")}, {Key: []byte("theirs")}}
 		for i := range swaps {
 			s := &swaps[i]

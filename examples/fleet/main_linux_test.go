@@ -19,9 +19,7 @@ func TestProgram_LeavesNothingRunning(t *testing.T) {
 				if len(children) != 3 {
 					t.Errorf("it has %d children, want 2 workers and a redis-server", len(children))
 				}
-				if err := program.Signal(how); err != nil {
-					t.Error(err)
-				}
+				exampletest.NoError(t, program.Signal(how))
 			})
 			shown := strings.Contains(out, "quota answered refused") && strings.Contains(out, "shared: interrupted")
 			if status != want || shown != (want == 1) {

@@ -69,10 +69,7 @@ func TestWorkers_UseTheQuota(t *testing.T) {
 				t.Fatalf("it uses %s", s.what)
 			}
 			for i := range 4 { // a busy machine may miss it for a while
-				results, err := c.fleet.TryAll(t.Context(), io.Discard, workers.Order{Store: s.url}, c.way)
-				if err != nil {
-					t.Fatal(err)
-				}
+				results := exampletest.Must(c.fleet.TryAll(t.Context(), io.Discard, workers.Order{Store: s.url}, c.way))
 				r := results[0]
 				if r.Refused >= c.refused[0] && r.Refused <= c.refused[1] && r.Used() >= c.least && r.Used() <= c.most && r.Jain() >= c.equal {
 					return

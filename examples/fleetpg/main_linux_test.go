@@ -15,16 +15,12 @@ func TestProgram_LeavesNothing(t *testing.T) {
 	needPostgres(t)
 	for want, harm := range map[string]func(t *testing.T, program *os.Process, children []int){
 		"interrupted": func(t *testing.T, program *os.Process, _ []int) {
-			if err := program.Signal(syscall.SIGTERM); err != nil {
-				t.Error(err)
-			}
+			exampletest.NoError(t, program.Signal(syscall.SIGTERM))
 		},
 		"worker 0 has ended": func(t *testing.T, _ *os.Process, children []int) {
 			for _, pid := range children {
 				if name, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); name == os.Args[0] {
-					if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-						t.Error(err)
-					}
+					exampletest.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 				}
 			}
 		},

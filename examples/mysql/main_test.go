@@ -25,9 +25,7 @@ func server(t *testing.T) *mysql.Config {
 	args := []string{"--no-defaults", "--datadir=" + data}
 	if os.Getuid() == 0 { // it does not run as root
 		args = append(args, "--user=mysql")
-		if err := os.Chmod(dir, 0o777); err != nil {
-			t.Fatal(err)
-		}
+		exampletest.NoError(t, os.Chmod(dir, 0o777))
 	}
 	if out, err := exec.Command(install, append(args, "--auth-root-authentication-method=normal", "--skip-test-db")...).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -52,10 +50,7 @@ func server(t *testing.T) *mysql.Config {
 
 func rowsOf(t *testing.T, c *mysql.Config) *rows {
 	t.Helper()
-	r, err := open(t.Context(), c.Clone())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := exampletest.Must(open(t.Context(), c.Clone()))
 	t.Cleanup(func() { _ = r.db.Close() })
 	return r
 }
@@ -63,9 +58,7 @@ func rowsOf(t *testing.T, c *mysql.Config) *rows {
 // The rows conform, and the example runs.
 func TestRows_Conform(t *testing.T) {
 	c := server(t)
-	if err := run(t.Context(), c); err != nil {
-		t.Error(err)
-	}
+	exampletest.NoError(t, run(t.Context(), c))
 	rowstest.TestRows(t, func(t *testing.T) rowstore.Rows { return rowsOf(t, c) })
 }
 

@@ -41,10 +41,7 @@ func server(t *testing.T) (url string, process *os.Process) {
 
 func rowsOf(t *testing.T, url string) *rows {
 	t.Helper()
-	r, err := open(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := exampletest.Must(open(t.Context(), url))
 	t.Cleanup(r.conn.Close)
 	return r
 }
@@ -52,9 +49,7 @@ func rowsOf(t *testing.T, url string) *rows {
 // The rows conform, and the example runs.
 func TestRows_Conform(t *testing.T) {
 	url, _ := server(t)
-	if err := run(url, 2); err != nil {
-		t.Error(err)
-	}
+	exampletest.NoError(t, run(url, 2))
 	rowstest.TestRows(t, func(t *testing.T) rowstore.Rows { return rowsOf(t, url) })
 }
 
@@ -73,9 +68,7 @@ func TestRows_ChangedByHand(t *testing.T) {
 		{func() error { return r.kv.Delete(t.Context(), name) }, nil},
 		{func() error { _, err := r.kv.PutString(t.Context(), name, "text"); return err }, outbound.ErrThrottled},
 	} {
-		if err := step.change(); err != nil {
-			t.Fatal(err)
-		}
+		exampletest.NoError(t, step.change())
 		if _, err := key.Acquire(t.Context(), outbound.Cost{2}); !errors.Is(err, step.want) {
 			t.Errorf("the error is %v, want %v", err, step.want)
 		}

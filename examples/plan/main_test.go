@@ -56,10 +56,7 @@ func TestPlan_DrawsTheHoursOfANight(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a long simulation: others race what it runs")
 	}
-	want, err := os.ReadFile("testdata/night.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := exampletest.Must(os.ReadFile("testdata/night.txt"))
 	var out, stderr bytes.Buffer
 	if status := example.Exec(t.Context(), exampletest.Arguments("-file limits.json -backlog backlog.json"), &out, &stderr); status != 0 || out.String() != string(want) {
 		t.Errorf("status %d, got\n%s%s\nwant\n%s", status, &out, &stderr, want)

@@ -8,17 +8,14 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/dripfeed/dripfeed/examples/internal/exampletest"
 )
 
 // The file that comes with the example is right, and files that are wrong are refused.
 func TestHandler_ChecksTheFile(t *testing.T) {
-	text, err := os.ReadFile("limits.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := handler(text); err != nil {
-		t.Error(err)
-	}
+	text := exampletest.Must(os.ReadFile("limits.json"))
+	exampletest.Must(handler(text))
 	for _, wrong := range []string{
 		`{`,
 		`{"a": {"url": "api.test", "limits": ["1 per 1s"]}}`,
@@ -42,10 +39,7 @@ func TestHandler_PacesAnotherProgram(t *testing.T) {
 		got = append(got, r.Method+" "+r.Host+r.URL.RequestURI()+" "+string(text))
 	}))
 	defer api.Close()
-	h, err := handler(fmt.Appendf(nil, `{"a": {"url": %q, "limits": ["1 per 1h"], "maxWait": "1s"}}`, api.URL+"/v1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := exampletest.Must(handler(fmt.Appendf(nil, `{"a": {"url": %q, "limits": ["1 per 1h"], "maxWait": "1s"}}`, api.URL+"/v1")))
 	for _, c := range []struct {
 		method, path string
 		status       int

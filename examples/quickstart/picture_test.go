@@ -32,10 +32,7 @@ func TestPicture_ShowsTheCalls(t *testing.T) {
 		d = threeAPIs(nil)
 		return d.run(ctx, out)
 	})
-	file, err := os.ReadFile(kept)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := exampletest.Must(os.ReadFile(kept))
 	for text, n := range map[string]int{fmt.Sprintf("%v calls a second, and the API allows %v<", 2*d.rate, d.rate): 2, fmt.Sprintf("of them the API allows %v<", d.rate): 1} {
 		if strings.Count(string(file), text) != n {
 			t.Errorf("%s has not %d times the text %q", kept, n, text)
@@ -59,9 +56,7 @@ func TestPicture_ShowsTheCalls(t *testing.T) {
 		}
 	}
 	if *update {
-		if err := os.WriteFile(kept, []byte(drawn), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		exampletest.NoError(t, os.WriteFile(kept, []byte(drawn), 0o644))
 	} else if string(file) != drawn {
 		t.Errorf("%s is out of date, -update writes it anew:\n%s", kept, drawn)
 	}

@@ -41,10 +41,7 @@ func server(t *testing.T) rueidis.ClientOption {
 func TestDo_Conforms(t *testing.T) {
 	option := server(t)
 	outboundtest.TestStore(t, func(t *testing.T) store.Store {
-		client, err := rueidis.NewClient(option)
-		if err != nil {
-			t.Fatal(err)
-		}
+		client := exampletest.Must(rueidis.NewClient(option))
 		t.Cleanup(client.Close)
 		return redisstore.New(by(client), redisstore.Config{Timeout: time.Minute})
 	})

@@ -66,10 +66,7 @@ func TestReal_TokenGoesToTheShopOnly(t *testing.T) {
 	for _, shop := range []string{"example", "example.myshopify.com"} {
 		const url = "https://example.myshopify.com/admin/api/2026-01/shop.json?fields=name"
 		exampletest.KeepsSecret(t, url, "X-Shopify-Access-Token", "secret", func(ctx context.Context, api http.RoundTripper, out io.Writer) error {
-			task, err := real(shop, "secret")
-			if err != nil {
-				t.Fatal(err)
-			}
+			task := exampletest.Must(real(shop, "secret"))
 			task.base, task.calls = api, 1
 			return task.run(ctx, out)
 		})

@@ -41,9 +41,7 @@ func TestAlert_ComesOnceAMonth(t *testing.T) {
 			euros, alerts int
 		}{{0, 790, 0}, {0, 20, 1}, {0, 20, 1}, {0, 20, 1}, {10, 1, 1}, {0, 900, 2}} {
 			time.Sleep(step.days * 24 * time.Hour)
-			if err := b.record(t.Context(), "x", float64(step.euros)); err != nil {
-				t.Fatal(err)
-			}
+			exampletest.NoError(t, b.record(t.Context(), "x", float64(step.euros)))
 			if n := bytes.Count(out.Bytes(), []byte("ALERT")); n != step.alerts {
 				t.Errorf("%d alerts after %d EUR, want %d", n, step.euros, step.alerts)
 			}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dripfeed/dripfeed/examples/internal/exampletest"
 	"github.com/dripfeed/dripfeed/outbound/watch"
 )
 
@@ -24,10 +25,7 @@ func TestAlerts_UseNamesThatExist(t *testing.T) {
 		}
 	}
 	for _, file := range []string{"alerts.yml", "dashboard.json"} {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := exampletest.Must(os.ReadFile(file))
 		used := regexp.MustCompile(`\bdripfeed_[a-z_]+`).FindAllString(string(text), -1)
 		if len(used) < 8 {
 			t.Errorf("%s uses %d names", file, len(used))
@@ -57,17 +55,12 @@ func TestProgram_ServesItsPage(t *testing.T) {
 	}
 	url := lines.Text()
 	go func() { _, _ = io.Copy(io.Discard, r) }()
-	resp, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := exampletest.Must(http.Get(url))
 	page, err := io.ReadAll(resp.Body)
 	_ = resp.Body.Close()
 	if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(page), "dripfeed") {
 		t.Errorf("%s: %d, %v\n%s", url, resp.StatusCode, err, page)
 	}
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	exampletest.NoError(t, <-ended)
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/examples/internal/exampletest"
 )
 
 // A request has its method, its body and its headers, and no empty header.
@@ -21,10 +23,7 @@ func TestDo_RequestHasWhatItIsGiven(t *testing.T) {
 		fmt.Fprint(w, req.Method, " ", req.URL.Path, " ", req.Header.Get("Key"), " ", empty, " ", string(body))
 	}))
 	defer server.Close()
-	resp, err := Do(t.Context(), server.Client(), http.MethodPost, server.URL+"/path", "text", "Key", "value", "Empty", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := exampletest.Must(Do(t.Context(), server.Client(), http.MethodPost, server.URL+"/path", "text", "Key", "value", "Empty", ""))
 	if got, err := io.ReadAll(resp.Body); err != nil || string(got) != "POST /path value false text" {
 		t.Errorf("%q, %v", got, err)
 	}

@@ -71,6 +71,22 @@ func Interrupt(t *testing.T, after time.Duration, run cli.Run) (text string) {
 	return out.String()
 }
 
+// Must returns v. An error, which no test expects, ends the tests with a panic that says it.
+func Must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// NoError fails the test if there is an error.
+func NoError(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // Arguments returns the arguments of a line. A ; is a space within an argument.
 func Arguments(line string) []string {
 	args := strings.Fields(line)
