@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
@@ -76,33 +75,9 @@ func TestScheduler_ServersShareARate(t *testing.T) {
 	}
 }
 
-// What keeps tasks from their calls is no failure of theirs.
-func TestScheduler_ReschedulesWithoutFailure(t *testing.T) {
-	t.Parallel()
-	onRedis(t, "The bucket's store is unavailable, and asynq's Redis is not: tasks are rescheduled, or wait on their last try, and Enqueue books nothing", func(t *testing.T, w *world) {
-		server := redistest.Start(t, "--maxmemory-policy", "noeviction")
-		server.Kill(t)
-		var calls atomic.Int64
-		p := w.pacer(schedulerOf(server.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }), w.queue, 20, quick))
-		w.serve(p.Config(w.config()), p.Middleware(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
-			calls.Add(1)
-			return nil
-		})))
-		w.enqueue(asynq.MaxRetry(1))
-		last := w.enqueue(asynq.MaxRetry(0)) // waits in its worker
-		jobtest.Must(p.Enqueue(t.Context(), w.client, asynq.NewTask("mail", nil), asynq.Queue(w.queue), asynq.MaxRetry(1)))
-		w.await("tasks have gone back", func() bool { return w.stats().Retry == 2 })
-		if got := w.info(last.ID).State; got != asynq.TaskStateActive {
-			t.Errorf("the one on its last try is %v", got)
-		}
-		server.Restart(t)
-		w.done()
-		w.clean()
-		if calls.Load() != 3 {
-			t.Errorf("%d calls", calls.Load())
-		}
-	})
-	onRedis(t, "A 429 holds all tasks, and only the refused task has failed", func(t *testing.T, w *world) {
+// A 429 holds all tasks, and only the refused task has failed.
+func TestScheduler_RefusalHoldsAllTasks(t *testing.T) {
+	onRedis(t, "ten tasks", func(t *testing.T, w *world) {
 		const tasks = 10
 		refusal := &jobtest.Refusal{Nth: 1, Hold: 3 * time.Second, Grace: time.Second}
 		w.pace(schedulerOf(w.rdb, w.queue, 20, quick), func(ctx context.Context, _ *asynq.Task) error { return refusal.Call(ctx) })

@@ -136,22 +136,6 @@ func TestPlugin_EndOfAWaitFailsNoJob(t *testing.T) {
 	}
 }
 
-// A process whose store is unavailable inserts jobs and snoozes them. Another one runs them.
-func TestPlugin_UnavailableStoreFailsNoJob(t *testing.T) {
-	t.Parallel()
-	d := newDatabase(t)
-	broken := openDatabase(t, d.URL, d.Schema)
-	require.NoError(t, broken.Buckets.Close())
-	c := d.start(t, &riverjobs.Plugin{Limiter: one(broken.scheduler(slow)), AtInsert: true}, nothing)
-	id := c.add(t, once)
-	c.awaitSnooze(t, id)
-	c.end(t)
-	c = d.start(t, &riverjobs.Plugin{Limiter: one(d.scheduler(slow))}, nothing)
-	row := c.awaitState(t, id, rivertype.JobStateCompleted)
-	require.Equal(t, 1, row.Attempt)
-	require.Empty(t, row.Errors)
-}
-
 // A refused call is a failure to River, which runs the job again after a second. The plugin then
 // snoozes it until the pause is over. With RetryPolicy, River waits for that long itself: it gives
 // the policy the row that Work has changed, and stores no part of that.
