@@ -38,8 +38,8 @@ func work(k task) error {
 	rdb := redis.NewClient(&redis.Options{Addr: k.Redis})
 	defer rdb.Close()
 	bucket := outbound.Must(outbound.NewSharedBucket(redisstore.New(rdb, redisstore.Config{}), k.Queue, outbound.PerSecond(crashRate)))
-	w := &world{server: k.Server, limiter: (&counted{Limiter: jobs.New(bucket, jobs.Config{})}).limits}
-	w.call = func(ctx context.Context, _ int) error { return jobtest.Get(ctx, http.DefaultClient, k.API) }
+	w := &world{server: k.Server, inner: jobs.New(bucket, jobs.Config{})}
+	w.limiter, w.call = w.limits, func(ctx context.Context, _ int) error { return jobtest.Get(ctx, http.DefaultClient, k.API) }
 	if !k.Order.Await {
 		w.tickets = redisTickets{rdb, k}
 	}

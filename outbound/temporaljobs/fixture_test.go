@@ -86,6 +86,7 @@ type world struct {
 	server string // the address of a Temporal server; if empty, the SDK's testsuite
 
 	answer    func(ctx context.Context, n int) error // of the n-th Acquire, from 1
+	inner     outbound.Limiter                       // if not nil, it answers, and books
 	book      func() (jobs.Run, error)               // if nil, a reservation "a" that has come
 	limiter   func(activity.Info) (outbound.Limiter, outbound.Cost)
 	tickets   Tickets
@@ -100,6 +101,8 @@ type world struct {
 	mu       sync.Mutex
 	arrivals string // of each Acquire: its attempt, ticket and, if it is not 1, cost
 	acquired int
+	most     int32 // attempts of one activity
+	waiting  int   // attempts that wait in a worker
 	booked   []outbound.Cost
 	settled  outbound.Cost
 	done     int // permits that were ended
@@ -117,12 +120,22 @@ func (w *world) limits(i activity.Info) (outbound.Limiter, outbound.Cost) {
 func (w *world) Acquire(ctx context.Context, c outbound.Cost) (outbound.Permit, error) {
 	w.mu.Lock()
 	w.acquired++
-	n := w.acquired
-	w.arrivals += fmt.Sprintf(" %d%s", activity.GetInfo(ctx).Attempt, ticketIn(ctx))
+	w.waiting++
+	n, attempt := w.acquired, activity.GetInfo(ctx).Attempt
+	w.most = max(w.most, attempt)
+	w.arrivals += fmt.Sprintf(" %d%s", attempt, ticketIn(ctx))
 	if c != (outbound.Cost{1}) {
 		w.arrivals += fmt.Sprint(c)
 	}
 	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		w.waiting--
+		w.mu.Unlock()
+	}()
+	if w.inner != nil {
+		return w.inner.Acquire(ctx, c)
+	}
 	if err := w.answer(ctx, n); err != nil {
 		return outbound.Permit{}, err
 	}
@@ -139,7 +152,10 @@ func ticketIn(ctx context.Context) string {
 	return ticket
 }
 
-func (w *world) Book(_ context.Context, costs ...outbound.Cost) ([]jobs.Run, error) {
+func (w *world) Book(ctx context.Context, costs ...outbound.Cost) ([]jobs.Run, error) {
+	if b, ok := jobs.Of(w.inner); ok {
+		return b.Book(ctx, costs...)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.booked = append(w.booked, costs...)

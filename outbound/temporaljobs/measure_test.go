@@ -60,10 +60,9 @@ func (m way) measure(t *testing.T) []float64 {
 	const rate, flows, each = 20., 40, 10
 	w := newWorld(t, serverAddress(t))
 	api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.SlidingLog(rate, time.Second)}}
-	count := &counted{Limiter: outbound.Unlimited{}}
-	w.limiter, w.tickets = count.limits, m.tickets
+	w.inner, w.tickets = outbound.Unlimited{}, m.tickets
 	if m.limiter != nil {
-		count.Limiter = m.limiter(outbound.Must(outbound.NewBucket("api", outbound.PerSecond(rate))))
+		w.inner = m.limiter(outbound.Must(outbound.NewBucket("api", outbound.PerSecond(rate))))
 	}
 	var mu sync.Mutex
 	var first, last time.Time
@@ -96,9 +95,9 @@ func (m way) measure(t *testing.T) []float64 {
 			case <-ended:
 				return
 			case <-time.After(100 * time.Millisecond):
-				count.mu.Lock()
-				samples, waiting = samples+1, waiting+count.waiting
-				count.mu.Unlock()
+				w.mu.Lock()
+				samples, waiting = samples+1, waiting+w.waiting
+				w.mu.Unlock()
 			}
 		}
 	}()
@@ -115,8 +114,8 @@ func (m way) measure(t *testing.T) []float64 {
 		events += d.GetWorkflowExecutionInfo().GetHistoryLength()
 	}
 	close(ended)
-	count.mu.Lock()
-	defer count.mu.Unlock()
-	return []float64{float64(count.attempts) / (flows * each), float64(count.most), float64(waiting) / float64(max(samples, 1)), last.Sub(first).Seconds() / ((flows*each - 1) / rate),
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return []float64{float64(w.acquired) / (flows * each), float64(w.most), float64(waiting) / float64(max(samples, 1)), last.Sub(first).Seconds() / ((flows*each - 1) / rate),
 		float64(events) / flows, float64(api.Report().Refused), float64(strings.Count(w.log.text(), "\n"))}
 }

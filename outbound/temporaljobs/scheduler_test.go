@@ -2,11 +2,8 @@ package temporaljobs
 
 import (
 	"context"
-	"sync"
 	"testing"
 	"time"
-
-	"go.temporal.io/sdk/activity"
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/internal/jobtest"
@@ -14,49 +11,16 @@ import (
 	"github.com/dripfeed/dripfeed/queue/jobs"
 )
 
-// counted is a limiter, and what has come through it.
-type counted struct {
-	outbound.Limiter
-	mu       sync.Mutex
-	attempts int
-	most     int32 // attempts of one activity
-	waiting  int   // attempts that wait in a worker
-}
-
-// limits is the limiter of activities of the name "Call" alone.
-func (c *counted) limits(i activity.Info) (outbound.Limiter, outbound.Cost) {
-	if i.ActivityType.Name != "Call" {
-		return nil, outbound.Cost{}
-	}
-	return c, outbound.Cost{1}
-}
-
-func (c *counted) Unwrap() outbound.Limiter { return c.Limiter }
-
-func (c *counted) Acquire(ctx context.Context, cost outbound.Cost) (outbound.Permit, error) {
-	c.mu.Lock()
-	c.attempts++
-	c.most = max(c.most, activity.GetInfo(ctx).Attempt)
-	c.waiting++
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		c.waiting--
-		c.mu.Unlock()
-	}()
-	return c.Limiter.Acquire(ctx, cost)
-}
-
 // withScheduler has a Scheduler pace the activities of w, and returns the history of their calls.
-func withScheduler(w *world, limit outbound.Limit) (*counted, *outboundtest.History) {
-	c := &counted{Limiter: jobs.New(outbound.Must(outbound.NewBucket("api", limit)), jobs.Config{})}
+func withScheduler(w *world, limit outbound.Limit) *outboundtest.History {
+	w.inner = jobs.New(outbound.Must(outbound.NewBucket("api", limit)), jobs.Config{})
 	history := new(outboundtest.History)
-	w.bubble, w.tickets, w.limiter = true, &jobtest.Tickets{}, c.limits
+	w.bubble, w.tickets = true, &jobtest.Tickets{}
 	w.call = func(context.Context, int) error {
 		history.Add(time.Now(), 1)
 		return nil
 	}
-	return c, history
+	return history
 }
 
 // An activity costs two attempts, or one if its workflow has booked, and the rate is used.
@@ -74,7 +38,7 @@ func TestScheduler_TwoAttemptsAnActivity(t *testing.T) {
 	} {
 		inBoth(t, name, func(t *testing.T, w *world) {
 			limit := outbound.PerSecond(rate)
-			count, history := withScheduler(w, limit)
+			history := withScheduler(w, limit)
 			if c.noTickets {
 				w.tickets = nil
 			}
@@ -85,7 +49,7 @@ func TestScheduler_TwoAttemptsAnActivity(t *testing.T) {
 			if err != nil || w.runs != n || w.log.text() != "" {
 				t.Errorf("%v, %d runs of %d activities; logged:\n%s", err, w.runs, n, w.log.text())
 			}
-			attempts := float64(count.attempts) / n
+			attempts := float64(w.acquired) / n
 			if w.server != "" && attempts <= 3 {
 				return // its delays are no fault of the package's
 			}
@@ -105,7 +69,7 @@ func TestScheduler_Hold(t *testing.T) {
 	for _, await := range []bool{false, true} {
 		inSuite(func(t *testing.T, w *world) {
 			limit := outbound.PerSecond(10)
-			count, history := withScheduler(w, limit)
+			history := withScheduler(w, limit)
 			begin, refusal, call := time.Now(), &jobtest.Refusal{Nth: n / 2, Hold: hold}, w.call
 			w.call = func(ctx context.Context, run int) error {
 				if err := refusal.Call(ctx); err != nil {
@@ -115,8 +79,8 @@ func TestScheduler_Hold(t *testing.T) {
 			}
 			_, err := w.run(order{Activities: n, Await: await, Interval: time.Second})
 			refusal.Check(t, n+1)
-			if took := time.Since(begin); err != nil || count.attempts > 3*n || took > hold+n*time.Second/10+15*time.Second {
-				t.Errorf("%v after %v, %d attempts", err, took, count.attempts)
+			if took := time.Since(begin); err != nil || w.acquired > 3*n || took > hold+n*time.Second/10+15*time.Second {
+				t.Errorf("%v after %v, %d attempts", err, took, w.acquired)
 			}
 			if err := history.Check(limit.Capacity, limit.LeakRate, 1e-6); err != nil {
 				t.Error(err)
