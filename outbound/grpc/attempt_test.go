@@ -42,7 +42,7 @@ func (f server) serve() (options []grpc.DialOption, stop func()) {
 		if err := f(s, n); err != nil {
 			return err
 		}
-		return s.SendMsg(&grpc_health_v1.HealthCheckResponse{})
+		return s.SendMsg(&grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_SERVING})
 	}))
 	return serving(s.Serve), s.Stop
 }
@@ -56,6 +56,9 @@ func failing(attempts int64, err error) server {
 		return err
 	}
 }
+
+// works is a server whose calls succeed.
+var works = failing(0, nil)
 
 // everything is a service config that repeats all methods.
 var everything = grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 5, "initialBackoff": "1s",
@@ -127,7 +130,7 @@ func TestAttempt_EachIsPaced(t *testing.T) {
 	inTime(t, "An attempt that was admitted and not sent leaves its permit to the next one", func(t *testing.T, call func(context.Context, client) error) {
 		asked, broken := 0, false
 		b := bucket(outbound.Window(10, time.Hour), outbound.InFlight(1))
-		c := dialed(t, new(health), &pace.Pacer{Limiter: b}, everything, grpc.WithPerRPCCredentials(credentials(func() error {
+		c := dialed(t, works, &pace.Pacer{Limiter: b}, everything, grpc.WithPerRPCCredentials(credentials(func() error {
 			if asked++; broken || asked%3 != 0 {
 				return status.Error(codes.Unavailable, "no token")
 			}
@@ -152,7 +155,7 @@ func TestAttempt_EachIsPaced(t *testing.T) {
 	inTime(t, "A call that an interceptor inside fails, before gRPC has seen it, is in flight no more and no success: a second refusal in a row holds the bucket for 2 s", func(t *testing.T, call func(context.Context, client) error) {
 		b := bucket(outbound.Window(10, time.Hour), outbound.InFlight(1))
 		no := errors.New("no")
-		c := dialed(t, new(health), &pace.Pacer{Limiter: b},
+		c := dialed(t, works, &pace.Pacer{Limiter: b},
 			grpc.WithChainUnaryInterceptor(func(context.Context, string, any, any, *grpc.ClientConn, grpc.UnaryInvoker, ...grpc.CallOption) error {
 				return no
 			}), grpc.WithChainStreamInterceptor(func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, grpc.Streamer, ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -318,7 +321,7 @@ func TestAttempt_InterceptorsRetriesArePaced(t *testing.T) {
 			if outside {
 				options = append([]grpc.DialOption{again}, p.DialOptions()...)
 			}
-			c := dialed(t, new(health), &pace.Pacer{Limiter: outbound.Unlimited{}}, options...)
+			c := dialed(t, works, &pace.Pacer{Limiter: outbound.Unlimited{}}, options...)
 			require.NoError(t, check(t.Context(), c))
 			states := statesOf(t, b)
 			require.EqualValues(t, 7, states[0].Remaining)
@@ -330,7 +333,7 @@ func TestAttempt_InterceptorsRetriesArePaced(t *testing.T) {
 // A panic below the Pacer ends the call in flight.
 func TestAttempt_PanicEndsTheCall(t *testing.T) {
 	b := bucket(outbound.InFlight(1))
-	c := dialed(t, new(health), &pace.Pacer{Limiter: b}, grpc.WithDefaultCallOptions(grpc.ForceCodec(panics{})))
+	c := dialed(t, works, &pace.Pacer{Limiter: b}, grpc.WithDefaultCallOptions(grpc.ForceCodec(panics{})))
 	require.Panics(t, func() { _ = check(t.Context(), c) })
 	require.Zero(t, statesOf(t, b)[0].Level)
 }

@@ -91,7 +91,7 @@ func TestReadme_RepeatsWhatIsSafe(t *testing.T) {
 
 // A client that may make two calls an hour.
 func ExamplePacer() {
-	options, stop := new(health).serve()
+	options, stop := works.serve()
 	defer stop()
 	pacer := &pace.Pacer{Limiter: outbound.Must(outbound.NewBucket("api", outbound.Window(2, time.Hour)))}
 	conn, err := grpc.NewClient("passthrough:///api", append(pacer.DialOptions(), options...)...)

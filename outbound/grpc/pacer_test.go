@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,40 +22,6 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 	"github.com/dripfeed/dripfeed/queue"
 )
-
-// health is an API with a unary call and a stream of two answers. Both end with the error in end.
-type health struct {
-	grpc_health_v1.UnimplementedHealthServer
-	calls atomic.Int64
-	end   atomic.Value
-}
-
-func (h *health) ends() error {
-	h.calls.Add(1)
-	err, _ := h.end.Load().(error)
-	return err
-}
-
-func (h *health) Check(context.Context, *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
-	return &grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_SERVING}, h.ends()
-}
-
-func (h *health) Watch(_ *grpc_health_v1.HealthCheckRequest, s grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse]) error {
-	for range 2 {
-		if err := s.Send(&grpc_health_v1.HealthCheckResponse{}); err != nil {
-			return err
-		}
-	}
-	return h.ends()
-}
-
-// serve starts the API, and returns the options of its clients. Any other method is a stream of
-// the client's, which ends at once.
-func (h *health) serve() (options []grpc.DialOption, stop func()) {
-	s := grpc.NewServer(grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return h.ends() }))
-	grpc_health_v1.RegisterHealthServer(s, h)
-	return serving(s.Serve), s.Stop
-}
 
 // serving starts a server, and returns the options of its clients.
 func serving(serve func(net.Listener) error) []grpc.DialOption {
@@ -188,13 +153,13 @@ func TestPacer_RefusalHasTheStatusOfItsCause(t *testing.T) {
 	} {
 		for kind, call := range calls {
 			t.Run(name+", "+kind, func(t *testing.T) {
-				h := &health{}
+				sent := int64(0)
 				p := &pace.Pacer{Limiter: test.limiter, Cost: func(string, any) outbound.Cost { return outbound.Cost{test.cost} }}
-				err := call(test.ctx, dialed(t, h, p))
+				err := call(test.ctx, dialed(t, server(func(_ grpc.ServerStream, n int64) error { sent = n; return nil }), p))
 				require.ErrorIs(t, err, test.want)
 				s := status.Convert(err)
 				require.Equal(t, test.code, s.Code())
-				require.Zero(t, h.calls.Load())
+				require.Zero(t, sent)
 				if test.code == codes.ResourceExhausted {
 					full := throttled(t, err)
 					require.Greater(t, full.RetryAfter, 50*time.Minute)
@@ -209,10 +174,9 @@ func TestPacer_RefusalHasTheStatusOfItsCause(t *testing.T) {
 func TestPacer_CallWithoutAnswerIsNoSuccess(t *testing.T) {
 	for code, success := range map[codes.Code]bool{codes.Unavailable: false, codes.DeadlineExceeded: false, codes.Canceled: false, codes.NotFound: true} {
 		for kind, call := range calls {
-			h, b := &health{}, bucket(outbound.PerSecond(1e6))
-			c := dialed(t, h, &pace.Pacer{Limiter: b})
-			for _, end := range []codes.Code{code, codes.ResourceExhausted} {
-				h.end.Store(status.Error(end, "no"))
+			b, end := bucket(outbound.PerSecond(1e6)), codes.OK
+			c := dialed(t, server(func(grpc.ServerStream, int64) error { return status.Error(end, "no") }), &pace.Pacer{Limiter: b})
+			for _, end = range []codes.Code{code, codes.ResourceExhausted} {
 				require.Equal(t, end, status.Code(call(t.Context(), c)), kind)
 			}
 			require.Equal(t, success, statesOf(t, b)[0].Speed < 1, "%s, %v", kind, code)
@@ -226,7 +190,7 @@ func TestPacer_TooLargeMessageIsNoRefusal(t *testing.T) {
 		"trying to send message larger": grpc.MaxCallSendMsgSize(1), "received message larger": grpc.MaxCallRecvMsgSize(1),
 	} {
 		b := bucket(outbound.PerSecond(1e6), outbound.InFlight(1))
-		c := dialed(t, &health{}, &pace.Pacer{Limiter: b}, grpc.WithDefaultCallOptions(limit))
+		c := dialed(t, works, &pace.Pacer{Limiter: b}, grpc.WithDefaultCallOptions(limit))
 		_, err := c.Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: "name"})
 		require.ErrorContains(t, err, want)
 		require.Equal(t, codes.ResourceExhausted, status.Code(err))
@@ -239,7 +203,12 @@ func TestPacer_TooLargeMessageIsNoRefusal(t *testing.T) {
 // A stream is in flight until its end, or until that of its context.
 func TestPacer_StreamIsInFlightUntilItEnds(t *testing.T) {
 	b := bucket(outbound.InFlight(1))
-	c := dialed(t, &health{}, &pace.Pacer{Limiter: queue.New(b, queue.Config{})})
+	c := dialed(t, server(func(s grpc.ServerStream, n int64) error {
+		if n%2 == 1 { // each second call is unary
+			return s.SendMsg(&grpc_health_v1.HealthCheckResponse{})
+		}
+		return nil
+	}), &pace.Pacer{Limiter: queue.New(b, queue.Config{})})
 	for _, read := range []bool{true, false} {
 		ctx, cancel := context.WithCancel(t.Context())
 		s, err := c.Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
@@ -263,7 +232,7 @@ func TestPacer_StreamIsInFlightUntilItEnds(t *testing.T) {
 // The method and the request decide what a call costs, and who admits it.
 func TestPacer_CostAndLimiterByMethod(t *testing.T) {
 	b, other := bucket(outbound.Window(10, time.Hour)), bucket(outbound.PerHour(1))
-	c := dialed(t, &health{}, &pace.Pacer{
+	c := dialed(t, works, &pace.Pacer{
 		Limiter: b,
 		For: func(method string) outbound.Limiter {
 			if method == grpc_health_v1.Health_Watch_FullMethodName {
@@ -289,7 +258,7 @@ func TestPacer_CostAndLimiterByMethod(t *testing.T) {
 // The permit of a job pays for its first call.
 func TestPacer_JobPaysForItsFirstCall(t *testing.T) {
 	b := bucket(outbound.Window(2, time.Hour))
-	c := dialed(t, &health{}, &pace.Pacer{Limiter: b})
+	c := dialed(t, works, &pace.Pacer{Limiter: b})
 	require.NoError(t, outbound.Do(t.Context(), b, outbound.Cost{1}, func(ctx context.Context) error {
 		require.NoError(t, check(ctx, c))
 		return check(ctx, c)
