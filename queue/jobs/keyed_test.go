@@ -213,25 +213,16 @@ func TestKeyed_BookerOutlivesItsScheduler(t *testing.T) {
 // tenants is a simulation of a hundred tenants with a quota each. Of all but one a job comes now
 // and then, ten a second together. The hot one has all of its jobs at the start.
 type tenants struct {
-	system string
-	rate   float64 // of each tenant
-	hot    int
-	length time.Duration
-	insert bool // the hot tenant's reservations are booked when its jobs are enqueued
-}
-
-func (f tenants) String() string {
-	return fmt.Sprintf("%s, %v/s for each tenant, %d jobs of one", f.system, f.rate, f.hot)
+	System string
+	Rate   float64 // of each tenant
+	Hot    int
+	Length time.Duration
+	Insert bool // the hot tenant's reservations are booked when its jobs are enqueued
 }
 
 type tenantsOutcome struct {
-	runs, touched, hot, others, missing int
-	p95                                 time.Duration // of the others' waits
-}
-
-func (o tenantsOutcome) String() string {
-	return fmt.Sprintf("%d runs of %d jobs touched, %d hot and %d others done (%d others not), others wait %.2f s",
-		o.runs, o.touched, o.hot, o.others, o.missing, o.p95.Seconds())
+	Runs, Touched, Hot, Others, Missing int
+	P95                                 time.Duration // of the others' waits
 }
 
 func (f tenants) simulate(t *testing.T) (o tenantsOutcome) {
@@ -239,8 +230,8 @@ func (f tenants) simulate(t *testing.T) (o tenantsOutcome) {
 	synctest.Test(t, func(t *testing.T) {
 		const procs, poll = 5, time.Second
 		m := &remote{Store: store.NewMemory()}
-		limit := outbound.Limit{Capacity: 1, LeakRate: f.rate}
-		w := &world{system: f.system, rnd: rand.New(rand.NewPCG(3, 4)), procs: procs, workers: 10, poll: poll, work: 50 * time.Millisecond}
+		limit := outbound.Limit{Capacity: 1, LeakRate: f.Rate}
+		w := &world{system: f.System, rnd: rand.New(rand.NewPCG(3, 4)), procs: procs, workers: 10, poll: poll, work: 50 * time.Millisecond}
 		var schedulers [procs]*outbound.Keyed[string]
 		for i := range schedulers {
 			schedulers[i] = &outbound.Keyed[string]{New: func(tenant string) (outbound.Limiter, error) {
@@ -256,22 +247,22 @@ func (f tenants) simulate(t *testing.T) (o tenantsOutcome) {
 			return p, err
 		}
 		ctx, cancel := context.WithCancel(bg)
-		runs := make([]Run, f.hot)
-		if f.insert && f.hot > 0 {
-			runs = book(t, New(shared(m, "tenant0", limit), Config{PollInterval: poll}), f.hot)
+		runs := make([]Run, f.Hot)
+		if f.Insert && f.Hot > 0 {
+			runs = book(t, New(shared(m, "tenant0", limit), Config{PollInterval: poll}), f.Hot)
 		}
 		for _, r := range runs {
 			w.enqueue(0, r)
 		}
 		w.start(ctx)
 		rnd := rand.New(rand.NewPCG(5, 6))
-		for begin := time.Now(); time.Since(begin) < f.length; {
+		for begin := time.Now(); time.Since(begin) < f.Length; {
 			time.Sleep(time.Duration(rnd.ExpFloat64() * float64(100*time.Millisecond)))
 			w.enqueue(1+rnd.IntN(99), Run{})
 		}
 		cancel()
 		w.mu.Lock()
-		o.runs = w.runs
+		o.Runs = w.runs
 		done := w.done[:len(w.done):len(w.done)]
 		w.mu.Unlock()
 		time.Sleep(time.Minute)
@@ -279,21 +270,21 @@ func (f tenants) simulate(t *testing.T) (o tenantsOutcome) {
 		var waits []time.Duration // of the others
 		for _, j := range done {
 			if j.tenant == 0 {
-				o.hot++
+				o.Hot++
 			} else {
 				waits = append(waits, j.began.Sub(j.came))
 			}
 		}
 		for _, j := range w.jobs {
 			if j.runs > 0 {
-				o.touched++
+				o.Touched++
 			}
 			if j.tenant != 0 && j.began.IsZero() && time.Since(j.came) > time.Minute+10*time.Second {
-				o.missing++
+				o.Missing++
 			}
 		}
 		slices.Sort(waits)
-		o.others, o.p95 = len(waits), waits[len(waits)*95/100]
+		o.Others, o.P95 = len(waits), waits[len(waits)*95/100]
 		for i := range histories {
 			if err := histories[i].Check(limit.Capacity, limit.LeakRate, 0.05*limit.LeakRate); err != nil {
 				t.Errorf("tenant %d: %v", i, err)
@@ -310,25 +301,25 @@ func TestTenants_HotTenantDelaysNoOther(t *testing.T) {
 		t.Skip("a long simulation: others race what it runs")
 	}
 	for _, f := range []tenants{
-		{system: "asynq", rate: 1, hot: 2000, length: 320 * time.Second},
-		{system: "river", rate: 1, hot: 2000, length: 320 * time.Second},
-		{system: "asynq", rate: 20, hot: 20_000, length: 220 * time.Second},
-		{system: "river", rate: 20, hot: 20_000, length: 220 * time.Second, insert: true},
+		{System: "asynq", Rate: 1, Hot: 2000, Length: 320 * time.Second},
+		{System: "river", Rate: 1, Hot: 2000, Length: 320 * time.Second},
+		{System: "asynq", Rate: 20, Hot: 20_000, Length: 220 * time.Second},
+		{System: "river", Rate: 20, Hot: 20_000, Length: 220 * time.Second, Insert: true},
 	} {
-		if raced && f.rate > 1 {
+		if raced && f.Rate > 1 {
 			continue
 		}
 		hot, calm := f, f
-		calm.hot = 0
+		calm.Hot = 0
 		o, without := hot.simulate(t), calm.simulate(t)
 		slower := 200 * time.Millisecond
-		if f.rate > 1 { // those that wait in workers are as many of the hot tenant's jobs as leave in a Lead
+		if f.Rate > 1 { // those that wait in workers are as many of the hot tenant's jobs as leave in a Lead
 			slower = time.Second
 		}
-		quota := f.rate * f.length.Seconds()
-		if o.p95 > without.p95+slower || o.missing > 0 || float64(o.hot) < 0.98*quota || float64(o.runs) > 1.05*float64(o.touched+o.hot+o.others) {
-			t.Errorf("%v: %v\nwithout the hot one: %v", f, o, without)
+		quota := f.Rate * f.Length.Seconds()
+		if o.P95 > without.P95+slower || o.Missing > 0 || float64(o.Hot) < 0.98*quota || float64(o.Runs) > 1.05*float64(o.Touched+o.Hot+o.Others) {
+			t.Errorf("%+v: %+v\nwithout the hot one: %+v", f, o, without)
 		}
-		t.Logf("%v: %v\nwithout the hot one: %v", f, o, without)
+		t.Logf("%+v: %+v\nwithout the hot one: %+v", f, o, without)
 	}
 }

@@ -3,7 +3,6 @@ package jobs
 import (
 	"container/heap"
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -19,94 +18,81 @@ import (
 
 // fleet is a simulation of jobs for one API.
 type fleet struct {
-	system  string // asynq or river
-	procs   int
-	workers int
-	poll    time.Duration
-	jobs    int
-	rate    float64
-	insert  bool          // reservations are booked when the jobs are enqueued
-	hold    time.Duration // the API asks for that at 30 s
-	refuses time.Duration // the API refuses a call at 20, 45 and 70 s, and asks for that
-	kill    time.Duration // the first process is killed then
-	others  float64       // of the rate, taken by callers through a queue of their own
-}
-
-func (f fleet) String() string {
-	s := fmt.Sprintf("%d jobs at %v/s, %s, %d x %d workers, poll %v", f.jobs, f.rate, f.system, f.procs, f.workers, f.poll)
-	if f.insert {
-		s += ", booked before"
-	}
-	return s
+	System  string // asynq or river
+	Procs   int
+	Workers int
+	Poll    time.Duration
+	Jobs    int
+	Rate    float64
+	Insert  bool          // reservations are booked when the jobs are enqueued
+	Hold    time.Duration // the API asks for that at 30 s
+	Refuses time.Duration // the API refuses a call at 20, 45 and 70 s, and asks for that
+	Kill    time.Duration // the first process is killed then
+	Others  float64       // of the rate, taken by callers through a queue of their own
 }
 
 type outcome struct {
-	runs     float64 // for each job
-	most     int     // of one job
-	makespan time.Duration
-	p95      int     // displaced by so many
-	refused  int     // calls of others
-	trips    float64 // to the store, for each job
-	unseen   int     // jobs that become due, at most, while no process looks
-}
-
-func (o outcome) String() string {
-	return fmt.Sprintf("%.2f runs a job (most %d), %.1f s, displaced %d (%d due unseen), %d others refused, %.1f requests a job",
-		o.runs, o.most, o.makespan.Seconds(), o.p95, o.unseen, o.refused, o.trips)
+	Runs     float64 // for each job
+	Most     int     // of one job
+	Makespan time.Duration
+	P95      int     // displaced by so many
+	Refused  int     // calls of others
+	Trips    float64 // to the store, for each job
+	Unseen   int     // jobs that become due, at most, while no process looks
 }
 
 // ideal is how long the jobs take if nothing is lost.
 func (f *fleet) ideal() time.Duration {
-	free := f.rate * (1 - f.others)
-	return time.Duration(float64(f.jobs-1)/free*1e9) + f.hold + 3*f.refuses
+	free := f.Rate * (1 - f.Others)
+	return time.Duration(float64(f.Jobs-1)/free*1e9) + f.Hold + 3*f.Refuses
 }
 
 // simulate returns what became of the jobs. It checks the limit.
 func (f fleet) simulate(t *testing.T) (o outcome) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		limit := outbound.Limit{Capacity: 1, LeakRate: f.rate}
+		limit := outbound.Limit{Capacity: 1, LeakRate: f.Rate}
 		m := &remote{Store: store.NewMemory()}
-		w := &world{system: f.system, rnd: rand.New(rand.NewPCG(1, 2)), procs: f.procs, workers: f.workers, poll: f.poll, work: 50 * time.Millisecond, kill: f.kill,
-			full: make(chan struct{}), want: f.jobs}
+		w := &world{system: f.System, rnd: rand.New(rand.NewPCG(1, 2)), procs: f.Procs, workers: f.Workers, poll: f.Poll, work: 50 * time.Millisecond, kill: f.Kill,
+			full: make(chan struct{}), want: f.Jobs}
 		var schedulers []*Scheduler
-		for range f.procs {
-			schedulers = append(schedulers, New(shared(m, "api", limit), Config{PollInterval: f.poll}))
+		for range f.Procs {
+			schedulers = append(schedulers, New(shared(m, "api", limit), Config{PollInterval: f.Poll}))
 		}
 		w.acquire = func(ctx context.Context, proc int, _ *job) (outbound.Permit, error) {
 			return schedulers[proc].Acquire(ctx, one)
 		}
 		ctx, cancel := context.WithCancel(bg)
-		begin, runs := time.Now(), make([]Run, f.jobs)
-		if f.insert {
-			runs = book(t, schedulers[0], f.jobs)
+		begin, runs := time.Now(), make([]Run, f.Jobs)
+		if f.Insert {
+			runs = book(t, schedulers[0], f.Jobs)
 		}
 		for _, r := range runs {
 			w.enqueue(0, r)
 		}
 		w.start(ctx)
-		if f.hold > 0 {
+		if f.Hold > 0 {
 			time.AfterFunc(30*time.Second, func() {
-				noError(t, shared(m, "api", limit).Hold(bg, f.hold))
+				noError(t, shared(m, "api", limit).Hold(bg, f.Hold))
 			})
 		}
 		for _, at := range []time.Duration{20 * time.Second, 45 * time.Second, 70 * time.Second} {
-			if f.refuses > 0 {
+			if f.Refuses > 0 {
 				time.AfterFunc(at, func() {
 					p, err := queue.New(shared(m, "api", limit), queue.Config{}).Acquire(bg, one)
 					noError(t, err)
 					w.history.Add(time.Now(), 1)
-					p.Refused(f.refuses)
+					p.Refused(f.Refuses)
 					p.Done()
 				})
 			}
 		}
 		refused := 0
-		if f.others > 0 {
+		if f.Others > 0 {
 			q := queue.New(shared(m, "api", limit), queue.Config{MaxWait: 10 * time.Second})
 			go func() {
 				for ctx.Err() == nil {
-					time.Sleep(time.Duration(float64(time.Second) / f.rate / f.others))
+					time.Sleep(time.Duration(float64(time.Second) / f.Rate / f.Others))
 					if p, err := q.Acquire(ctx, one); err == nil {
 						w.history.Add(time.Now(), 1)
 						p.Done()
@@ -117,16 +103,16 @@ func (f fleet) simulate(t *testing.T) (o outcome) {
 			}()
 		}
 		<-w.full
-		o.makespan = time.Since(begin)
+		o.Makespan = time.Since(begin)
 		cancel()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		o.trips = float64(m.trips.Load()) / float64(f.jobs)
+		o.Trips = float64(m.trips.Load()) / float64(f.Jobs)
 		for _, j := range w.jobs {
-			o.most = max(o.most, j.runs)
+			o.Most = max(o.Most, j.runs)
 		}
-		o.runs, o.p95, o.refused = float64(w.runs)/float64(f.jobs), displaced(w.done), refused
-		o.unseen = int(w.unseen.Seconds() * f.rate)
+		o.Runs, o.P95, o.Refused = float64(w.runs)/float64(f.Jobs), displaced(w.done), refused
+		o.Unseen = int(w.unseen.Seconds() * f.Rate)
 		noError(t, w.history.Check(limit.Capacity, limit.LeakRate, 0.012*limit.LeakRate))
 	})
 	return o
@@ -138,12 +124,12 @@ func (f fleet) simulate(t *testing.T) (o outcome) {
 func judge(t *testing.T, all []fleet, bounds func(f *fleet) (runs float64, late time.Duration, displaced int)) {
 	t.Helper()
 	for _, f := range all {
-		for _, f.insert = range []bool{false, true} {
+		for _, f.Insert = range []bool{false, true} {
 			runs, late, displaced := bounds(&f)
 			o := f.simulate(t)
 			// Jobs that become due while no process looks come late, and others leave before them.
-			if t.Logf("%v: %v", f, o); o.runs > runs || o.makespan > f.ideal()+late || o.p95 > max(displaced, o.unseen) || o.refused > 0 {
-				t.Errorf("%v: %v; want %v runs, %v late, displaced %d", f, o, runs, late, displaced)
+			if t.Logf("%+v: %+v", f, o); o.Runs > runs || o.Makespan > f.ideal()+late || o.P95 > max(displaced, o.Unseen) || o.Refused > 0 {
+				t.Errorf("%+v: %+v; want %v runs, %v late, displaced %d", f, o, runs, late, displaced)
 			}
 		}
 	}
@@ -151,7 +137,7 @@ func judge(t *testing.T, all []fleet, bounds func(f *fleet) (runs float64, late 
 
 // either returns before for a fleet whose jobs have reservations before they come, else after.
 func (f *fleet) either(before, after float64) float64 {
-	if f.insert {
+	if f.Insert {
 		return before
 	}
 	return after
@@ -162,26 +148,26 @@ func (f *fleet) either(before, after float64) float64 {
 func TestSim_JobRunsTwiceOrOnceIfBookedBefore(t *testing.T) {
 	judge(t, everySystem(1, 5, 15), func(f *fleet) (float64, time.Duration, int) {
 		runs := 2.05
-		if f.system == "river" && f.workers == 10 {
+		if f.System == "river" && f.Workers == 10 {
 			runs = 2.1 // 2.07 in one of forty runs: the Go scheduler decides which job of an instant is first
 		}
-		return f.either(1.05, runs), f.poll + 1500*time.Millisecond, 40
+		return f.either(1.05, runs), f.Poll + 1500*time.Millisecond, 40
 	})
 	if long {
 		judge(t, everySystem(5), func(f *fleet) (float64, time.Duration, int) {
-			f.jobs = 100_000
-			return f.either(1.1, 3.2), time.Hour, f.jobs
+			f.Jobs = 100_000
+			return f.either(1.1, 3.2), time.Hour, f.Jobs
 		})
 	}
 }
 
 // Each job that was due in a hold runs once more, and no time is lost. So it is with a faster API.
 func TestSim_HoldCostsAJobOneRun(t *testing.T) {
-	fast := fleet{system: "asynq", procs: 5, workers: 400, poll: time.Second, jobs: 2000, rate: 100}
+	fast := fleet{System: "asynq", Procs: 5, Workers: 400, Poll: time.Second, Jobs: 2000, Rate: 100}
 	judge(t, append(everySystem(1, 5), fast), func(f *fleet) (float64, time.Duration, int) {
-		if f.hold = time.Minute; f.rate == 100 {
-			f.hold = 20 * time.Second
-			return 3, 3 * time.Second, f.jobs
+		if f.Hold = time.Minute; f.Rate == 100 {
+			f.Hold = 20 * time.Second
+			return 3, 3 * time.Second, f.Jobs
 		}
 		return f.either(2, 3), 3 * time.Second, 60
 	})
@@ -193,9 +179,9 @@ func TestSim_HoldCostsAJobOneRun(t *testing.T) {
 // jobs that found no capacity in time come back up to 15 s later than others, behind those.
 func TestSim_ThreeRefusalsCostAJobOneRun(t *testing.T) {
 	judge(t, everySystem(1, 5, 15), func(f *fleet) (float64, time.Duration, int) {
-		f.refuses = 10 * time.Second
+		f.Refuses = 10 * time.Second
 		displaced := 40
-		if f.poll == 15*time.Second {
+		if f.Poll == 15*time.Second {
 			displaced = 200
 		}
 		return f.either(2.4, 3.45), 35 * time.Second, displaced
@@ -206,16 +192,16 @@ func TestSim_ThreeRefusalsCostAJobOneRun(t *testing.T) {
 // is lost.
 func TestSim_KilledProcessLosesNoJob(t *testing.T) {
 	judge(t, everySystem(1, 5, 15), func(f *fleet) (float64, time.Duration, int) {
-		f.kill = 20 * time.Second
-		return 2.2, f.poll + 35*time.Second, f.jobs
+		f.Kill = 20 * time.Second
+		return 2.2, f.Poll + 35*time.Second, f.Jobs
 	})
 }
 
 // Callers that are no jobs take a tenth of the rate through a queue of their own. None is refused.
 func TestSim_JobsLeaveCapacityToOthers(t *testing.T) {
 	judge(t, everySystem(1, 5), func(f *fleet) (float64, time.Duration, int) {
-		f.others = 0.1
-		return 3.5, 3 * time.Second, f.jobs
+		f.Others = 0.1
+		return 3.5, 3 * time.Second, f.Jobs
 	})
 }
 
@@ -228,7 +214,7 @@ func everySystem(polls ...time.Duration) (all []fleet) {
 				if raced && (poll != 1 || (system == "river") != (workers == 400)) {
 					continue
 				}
-				all = append(all, fleet{system: system, procs: 5, workers: workers, poll: poll * time.Second, jobs: 1000, rate: 10})
+				all = append(all, fleet{System: system, Procs: 5, Workers: workers, Poll: poll * time.Second, Jobs: 1000, Rate: 10})
 			}
 		}
 	}
