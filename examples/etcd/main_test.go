@@ -117,3 +117,9 @@ func TestRows_ErrorsThatAWaitMayCure(t *testing.T) {
 		}
 	}
 }
+
+// A server that hangs is an outage until it goes on, and no call counts twice.
+func TestRows_ServerHangs(t *testing.T) {
+	endpoint, process := server(t)
+	exampletest.Outage(t, rowstore.New(rowsOf(t, endpoint), rowstore.Config{Timeout: 4 * time.Second}), process)
+}

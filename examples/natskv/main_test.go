@@ -87,3 +87,9 @@ func TestRows_ErrorsThatAWaitMayCure(t *testing.T) {
 		}
 	}
 }
+
+// A server that hangs is an outage until it goes on, and no call counts twice.
+func TestRows_ServerHangs(t *testing.T) {
+	url, process := server(t)
+	exampletest.Outage(t, rowstore.New(rowsOf(t, url), rowstore.Config{Timeout: 4 * time.Second}), process)
+}
