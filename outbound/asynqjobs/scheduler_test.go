@@ -77,17 +77,16 @@ func TestScheduler_ServersShareARate(t *testing.T) {
 
 // A 429 holds all tasks, and only the refused task has failed.
 func TestScheduler_RefusalHoldsAllTasks(t *testing.T) {
-	onRedis(t, "ten tasks", func(t *testing.T, w *world) {
-		const tasks = 10
-		refusal := &jobtest.Refusal{Nth: 1, Hold: 3 * time.Second, Grace: time.Second}
-		w.pace(schedulerOf(w.rdb, w.queue, 20, quick), func(ctx context.Context, _ *asynq.Task) error { return refusal.Call(ctx) })
-		for range tasks {
-			w.enqueue(asynq.MaxRetry(1))
-		}
-		w.done()
-		if b := w.stats(); b.FailedTotal != 1 || b.Archived != 0 || w.reported.Load() != 1 {
-			t.Errorf("%d failed, %d archived, %d reported", b.FailedTotal, b.Archived, w.reported.Load())
-		}
-		refusal.Check(t, tasks+1)
-	})
+	t.Parallel()
+	const tasks = 10
+	w, refusal := newWorld(t), &jobtest.Refusal{Nth: 1, Hold: 3 * time.Second, Grace: time.Second} // admitted tasks come within a second
+	w.pace(schedulerOf(w.rdb, w.queue, 20, quick), func(ctx context.Context, _ *asynq.Task) error { return refusal.Call(ctx) })
+	for range tasks {
+		w.enqueue(asynq.MaxRetry(1))
+	}
+	w.done()
+	if b := w.stats(); b.FailedTotal != 1 || b.Archived != 0 || w.reported.Load() != 1 {
+		t.Errorf("%d failed, %d archived, %d reported", b.FailedTotal, b.Archived, w.reported.Load())
+	}
+	refusal.Check(t, tasks+1)
 }
