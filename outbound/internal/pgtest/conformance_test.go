@@ -72,8 +72,8 @@ func openBare(addr string) store.Store {
 	return pgstore.New(db, pgstore.Config{Schema: schema})
 }
 
-// A Window holds, with a queue and without one: processes 0.2 to 100 ms away are stopped and killed,
-// and replies are lost.
+// Without a queue a Window holds, too: processes 0.2 to 100 ms away are stopped and killed, and
+// replies are lost.
 func TestBare_WindowHolds(t *testing.T) {
 	t.Parallel()
 	x := newTables(t, theServer(t))

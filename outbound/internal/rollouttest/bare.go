@@ -21,7 +21,6 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/store"
-	"github.com/dripfeed/dripfeed/queue"
 )
 
 // bareN calls may leave in any bareWindow.
@@ -31,7 +30,6 @@ const (
 	stopped    = 3 * time.Second // for so long processes are stopped
 
 	bareVariable = "DRIPFEED_BARE_PROCESS" // its value is the address of the store and the key
-	withQueue    = " with a queue"         // the end of a key
 )
 
 // BareProcess never returns in a process that [Bare] has started. Call it first in TestMain, with
@@ -43,10 +41,6 @@ func BareProcess(open func(addr string) store.Store) {
 	}
 	addr, key, _ := strings.Cut(text, "\n")
 	b := outbound.Must(outbound.NewSharedBucket(open(addr), key, outbound.Window(bareN, bareWindow)))
-	acquire := b.Acquire
-	if strings.HasSuffix(key, withQueue) {
-		acquire = queue.New(b, queue.Config{}).Acquire
-	}
 	var mu sync.Mutex
 	write := func(from, to time.Time) {
 		mu.Lock()
@@ -56,7 +50,7 @@ func BareProcess(open func(addr string) store.Store) {
 	for range 20 {
 		go func() {
 			for {
-				p, err := acquire(context.Background(), outbound.Cost{1})
+				p, err := b.Acquire(context.Background(), outbound.Cost{1})
 				now := time.Now()
 				if full, ok := errors.AsType[*outbound.ThrottledError](err); ok {
 					time.Sleep(full.RetryAfter)
@@ -82,7 +76,7 @@ func BareProcess(open func(addr string) store.Store) {
 	os.Exit(0)
 }
 
-// bare is processes that share a window in a store.
+// bare is processes that share a window in a store without a queue.
 type bare struct {
 	t    *testing.T
 	key  string
@@ -127,11 +121,10 @@ func (f *bare) start(addr string) (*os.Process, func()) {
 	}
 }
 
-// Bare lets processes call that share a [outbound.Window] in a store, without a queue and with one.
-// Line returns the address of the store so far away that a round trip takes as long. Meanwhile one
-// process after another is stopped or killed. The test fails if too many calls leave in any window.
-// A process that goes on must not make up for the calls that it missed. A stall of the machine may
-// move calls closer together, and one that stops a process keeps a call of it back.
+// Bare lets processes call that share a [outbound.Window] in a store without a queue. Line returns
+// the address of the store so far away that a round trip takes as long. Meanwhile one process after
+// another is stopped or killed. The test fails if too many calls leave in any window. A machine that
+// stalls may move calls closer together, and one that stops a process keeps a call of it back.
 func Bare(t *testing.T, line func(t *testing.T, trip time.Duration) (addr string)) {
 	const ms = time.Millisecond
 	for _, trips := range [][]time.Duration{{ms / 5, 20 * ms, 100 * ms}, {ms / 5, ms / 5, ms / 5}, {5 * ms, 5 * ms, 5 * ms}, {20 * ms, 20 * ms, 20 * ms}, {100 * ms, 100 * ms, 100 * ms}} {
@@ -141,18 +134,16 @@ func Bare(t *testing.T, line func(t *testing.T, trip time.Duration) (addr string
 		} else if trips[0] == trips[1] {
 			continue
 		}
-		for _, end := range []string{"", withQueue} {
-			t.Run(fmt.Sprint(trips, end), func(t *testing.T) {
-				t.Parallel()
-				f := &bare{t: t, key: crand.Text() + end}
-				var addrs []string
-				for _, trip := range trips {
-					addrs = append(addrs, line(t, trip))
-				}
-				f.run(addrs, length)
-				f.check()
-			})
-		}
+		t.Run(fmt.Sprint(trips), func(t *testing.T) {
+			t.Parallel()
+			f := &bare{t: t, key: crand.Text()}
+			var addrs []string
+			for _, trip := range trips {
+				addrs = append(addrs, line(t, trip))
+			}
+			f.run(addrs, length)
+			f.check()
+		})
 	}
 }
 

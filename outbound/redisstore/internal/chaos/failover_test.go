@@ -288,35 +288,3 @@ func failOver(t *testing.T, s *redistest.Sentinel) {
 		return slices.ContainsFunc(replicas, func(c *redis.Client) bool { is, _ := isMaster(t, c); return is })
 	})
 }
-
-// slots is how many calls may be in flight in these tests, and lease the shortest lease.
-const (
-	slots = 6
-	lease = store.MinLease
-)
-
-// processesOf are the stores of as many processes.
-func processesOf(n int, client func() redis.UniversalClient) (stores []store.Store) {
-	for range n {
-		stores = append(stores, redisstore.New(client(), redisstore.Config{}))
-	}
-	return stores
-}
-
-// Sentinels promote a replica. The grants that it lacks may be made once more. From when each
-// process has asked it there are never more calls than slots.
-func TestInFlight_SentinelsPromoteAReplica(t *testing.T) {
-	t.Parallel()
-	d := newDice(t)
-	s := redistest.StartSentinel(t)
-	f := rollouttest.StartCallers(t, slots, 3*lease, processesOf(3, func() redis.UniversalClient { return s.Client(t) }))
-	f.AllGoOn(t, 10)
-	time.Sleep(d.between(0, 200*time.Millisecond))
-	f.Split()
-	s.Servers[0].Kill(t)
-	promoted(t, s.Servers[1:]...)
-	f.AllAsk(t)
-	f.Split()
-	f.AllGoOn(t, 20)
-	f.Check(t, 0, slots)
-}

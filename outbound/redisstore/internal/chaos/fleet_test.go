@@ -52,19 +52,10 @@ var (
 	window = outbound.Window(20, 200*time.Millisecond)
 )
 
-// member is a worker of a fleet: a store, a queue, and goroutines that always want to call.
+// member is a worker of a fleet, with its calls.
 type member struct {
-	fleet  *fleet
-	store  *redisstore.Store
-	bucket *outbound.Bucket
-	bare   bool // there is no queue
-	ask    func(context.Context, outbound.Cost) (outbound.Permit, error)
-	calls  outboundtest.History
-
-	mu       sync.Mutex
-	failures int
-	failure  error // the latest failure
-	odd      error // a failure that no outage explains
+	*worker
+	calls outboundtest.History
 }
 
 func newFleet(t *testing.T, limits ...outbound.Limit) *fleet {
@@ -81,15 +72,25 @@ func newFleet(t *testing.T, limits ...outbound.Limit) *fleet {
 // add starts a worker.
 func (f *fleet) add(rdb redis.UniversalClient, r role) *member {
 	f.t.Helper()
-	m := &member{fleet: f, bare: r.bare, store: redisstore.New(rdb, redisstore.Config{Timeout: r.timeout, Observe: f.observe})}
-	var err error
-	m.bucket, err = outbound.NewSharedBucket(witness{m.store, f.key, f.record}, f.key, f.limits...)
-	require.NoError(f.t, err)
-	if m.ask = queue.New(m.bucket, queue.Config{Tolerance: f.tolerance}).Acquire; r.bare {
-		m.ask = m.bucket.Acquire
+	if r.limits == nil {
+		r.limits = f.limits
 	}
-	for range 3 {
-		f.wg.Go(func() { m.work(f.ctx) })
+	if r.callers == 0 {
+		r.callers = 3
+	}
+	if r.tolerance == 0 {
+		r.tolerance = f.tolerance
+	}
+	m := &member{}
+	w, err := newWorker(rdb, f.key, r, f.record, f.observe)
+	require.NoError(f.t, err)
+	m.worker = w
+	w.call = func() {
+		m.calls.Add(time.Now(), 1)
+		f.arrive()
+	}
+	for range r.callers {
+		f.wg.Go(func() { w.work(f.ctx) })
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -264,60 +265,94 @@ func (f *fleet) losses() cost {
 // tolerance of the queues and the lateness of the machine explain.
 func (f *fleet) checkCalls(h *outboundtest.History, p promise, slack float64) {
 	f.t.Helper()
+	checkCalls(f.t, h, p, slack, func(at time.Time) time.Duration { return f.tolerance + f.late.of(at) })
+}
+
+func checkCalls(t *testing.T, h *outboundtest.History, p promise, slack float64, early func(time.Time) time.Duration) {
+	t.Helper()
 	all := times(h)
 	var latest time.Duration
 	over := unexplained(all, p, func(at time.Time) time.Duration {
-		e := f.tolerance + f.late.of(at)
+		e := early(at)
 		latest = max(latest, e)
 		return e
 	})
-	f.t.Logf("calls: %d; %.3f above %v, %.3f of that unexplained by lateness of up to %v; %.3f allowed",
+	t.Logf("calls: %d; %.3f above %v, %.3f of that unexplained by lateness of up to %v; %.3f allowed",
 		len(all), p.excess(h), p, over, latest.Round(10*time.Microsecond), slack)
-	require.LessOrEqual(f.t, over, slack+rounding, "more calls than the limit allows: %v", p.check(h, slack))
+	require.LessOrEqual(t, over, slack+rounding, "more calls than the limit allows: %v", p.check(h, slack))
 }
 
 // role configures a worker. Its zero value works.
 type role struct {
-	timeout time.Duration // of the store
-	bare    bool          // no queue: callers ask again and again
+	limits    []outbound.Limit // nil: the fleet's
+	callers   int              // goroutines that call as often as they can; 0: 3
+	timeout   time.Duration    // timeout of the store
+	tolerance time.Duration    // tolerance of the queue
+	bare      bool             // no queue: callers ask again and again
+}
+
+// worker is one worker of a fleet: a store, a queue, and goroutines that always want to
+// call.
+type worker struct {
+	store  *redisstore.Store
+	bucket *outbound.Bucket
+	bare   bool // there is no queue
+	ask    func(context.Context, outbound.Cost) (outbound.Permit, error)
+	call   func() // calls the API
+
+	mu       sync.Mutex
+	failures int
+	failure  error // the latest failure
+	odd      error // a failure that no outage explains
+}
+
+// newWorker makes a worker. l records its grants, and observe gets the events of its
+// store.
+func newWorker(rdb redis.UniversalClient, key string, r role, l ledger, observe func(store.StoreEvent)) (*worker, error) {
+	w := &worker{bare: r.bare, store: redisstore.New(rdb, redisstore.Config{Timeout: r.timeout, Observe: observe})}
+	var err error
+	w.bucket, err = outbound.NewSharedBucket(witness{w.store, key, l}, key, r.limits...)
+	if w.ask = queue.New(w.bucket, queue.Config{Tolerance: r.tolerance}).Acquire; r.bare {
+		w.ask = w.bucket.Acquire
+	}
+	return w, err
 }
 
 // work calls until ctx is done.
-func (m *member) work(ctx context.Context) {
+func (w *worker) work(ctx context.Context) {
 	for ctx.Err() == nil {
-		p, err := m.ask(ctx, outbound.Cost{1})
+		p, err := w.ask(ctx, outbound.Cost{1})
 		if err != nil {
-			m.fail(ctx, err)
+			w.fail(ctx, err)
 			nap(ctx, 5*time.Millisecond)
 			continue
 		}
-		m.calls.Add(time.Now(), 1)
-		m.fleet.arrive()
+		w.call()
 		p.Done()
 	}
 }
 
-func (m *member) fail(ctx context.Context, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (w *worker) fail(ctx context.Context, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	var failed *outbound.StoreError
 	var full *outbound.ThrottledError
 	switch {
 	case errors.As(err, &failed):
-		m.failures++
-		m.failure = err
-	case m.bare && errors.As(err, &full):
+		w.failures++
+		w.failure = err
+	case w.bare && errors.As(err, &full):
 	case ctx.Err() == nil:
-		m.odd = fmt.Errorf("a call failed otherwise than by the store: %w", err)
+		w.odd = fmt.Errorf("a call failed otherwise than by the store: %w", err)
 	}
 }
 
 // failed returns the number of calls that have failed because of the store, and the
 // latest error.
-func (m *member) failed() (int, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.failures, m.failure
+func (w *worker) failed() (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.failures, w.failure
 }
 
 // nap sleeps unless ctx is done.

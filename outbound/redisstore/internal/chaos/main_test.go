@@ -25,6 +25,10 @@ import (
 
 func TestMain(m *testing.M) {
 	rollouttest.BareProcess(openBare)
+	if text, is := os.LookupEnv(ordersVariable); is {
+		obey(text)
+		return
+	}
 	redis.SetLogger(silence{})
 	code := m.Run()
 	if left := lingering(); left != "" {
@@ -39,7 +43,8 @@ type silence struct{}
 
 func (silence) Printf(context.Context, string, ...any) {}
 
-// lingering names the goroutines of the library that do not end, if there are any.
+// lingering names the goroutines of the library and the worker processes that do
+// not end, if there are any.
 func lingering() string {
 	var left string
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
@@ -53,6 +58,9 @@ func lingering() string {
 					break
 				}
 			}
+		}
+		if n := processes.Load(); n > 0 {
+			left += fmt.Sprintf("%d worker processes\n", n)
 		}
 		if left == "" {
 			return ""
@@ -92,8 +100,8 @@ func openBare(addr string) store.Store {
 	return redisstore.New(redis.NewClient(&redis.Options{Addr: addr}), redisstore.Config{})
 }
 
-// A Window holds, with a queue and without one: processes 0.2 to 100 ms away are stopped and killed,
-// and replies are lost.
+// Without a queue a Window holds, too: processes 0.2 to 100 ms away are stopped and killed, and
+// replies are lost.
 func TestBare_WindowHolds(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

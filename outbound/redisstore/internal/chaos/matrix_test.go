@@ -48,8 +48,8 @@ var matrix = []struct {
 			"TestStore_OperationEndsAtItsTimeout TestFallback_NoCallWaitsForAHungStore " +
 			"TestCluster_MasterHangsAndReplicaIsPromoted"},
 	{8, "a worker stands still, and goes on", "0",
-		"TestBare_WindowHolds TestTolerance_PauseOfTheProcessBunchesNoCalls " +
-			"TestFleet_PauseFarFromTheStoreBunchesNoCalls TestInFlight_LostAsksEndItsSlots"},
+		"TestPause_ProcessDoesNotCatchUp TestTolerance_PauseOfTheProcessBunchesNoCalls " +
+			"TestFleet_PauseFarFromTheStoreBunchesNoCalls TestInFlight_AProcessIsStopped"},
 	{9, "a worker's wall clock is set", "0",
 		"TestClock_OfTheProcessIsNotRead"},
 	{10, "the server's clock jumps ahead", "r*d for a step of d, at most C, and r*25 ms for each time, and of a window C; a step back of up to 1 s and forward again, once, and a window is as much shorter",

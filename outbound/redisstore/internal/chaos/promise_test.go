@@ -29,8 +29,10 @@ type grant struct {
 	at  time.Duration // the server's time of the reply
 	due time.Duration // the server's time at which the call may go
 
-	dial            time.Duration // the bucket time of the reply
-	asked, answered time.Time     // between these moments of this machine that was
+	// Not of a worker in a process of its own: the bucket time of the reply, and between
+	// which moments of this machine that was.
+	dial            time.Duration
+	asked, answered time.Time
 }
 
 // record holds the grants and returns of a test's workers.
@@ -45,6 +47,9 @@ func (r *record) grant(g grant) {
 	defer r.mu.Unlock()
 	r.grants = append(r.grants, g)
 }
+
+func (r *record) offer(spot) {}
+func (r *record) keep(spot)  {}
 
 func (r *record) giveBack(s spot) {
 	r.mu.Lock()
@@ -138,12 +143,20 @@ func (r *record) checkReservations(t *testing.T, p promise, slack float64) {
 	require.LessOrEqual(t, worst, slack+rounding, "the store has granted too much")
 }
 
+// ledger records what becomes of calls.
+type ledger interface {
+	grant(grant)
+	offer(spot) // a round trip begins that is to give the reservation back
+	giveBack(spot)
+	keep(spot) // the round trip has not given it back
+}
+
 // witness is a store around another one. It records what that store grants under one
 // key, and what callers give back.
 type witness struct {
 	store.Store
 	key    string
-	record *record
+	ledger ledger
 }
 
 func (w witness) Update(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
@@ -157,6 +170,9 @@ func (w witness) Update(ctx context.Context, key string, op *store.Op) (store.Re
 	if op.Move != nil {
 		offered = append(offered, spot{op.Move.Born, op.Move.Place})
 	}
+	for _, s := range offered {
+		w.ledger.offer(s)
+	}
 	asked := time.Now()
 	r, err := w.Store.Update(ctx, key, op)
 	answered := time.Now()
@@ -167,12 +183,16 @@ func (w witness) Update(ctx context.Context, key string, op *store.Op) (store.Re
 	if r.Stale && !r.Reported { // the store has done nothing
 		n = 0
 	}
-	for _, s := range offered[:min(n, len(offered))] {
-		w.record.giveBack(s)
+	for i, s := range offered {
+		if i < n {
+			w.ledger.giveBack(s)
+		} else {
+			w.ledger.keep(s)
+		}
 	}
 	for _, c := range r.Charges {
 		in, late := r.State.Due(c.Place)
-		w.record.grant(grant{spot{c.Born, c.Place}, r.State.At, r.State.At + in - late, r.State.Dial(), asked, answered})
+		w.ledger.grant(grant{spot{c.Born, c.Place}, r.State.At, r.State.At + in - late, r.State.Dial(), asked, answered})
 	}
 	return r, err
 }
@@ -279,6 +299,26 @@ func leaked(d time.Duration) cost { return func(p promise) float64 { return p.ra
 // delay is a time by which a timer was late.
 type delay struct{ from, to time.Time }
 
+// watch measures the lateness of this process until done is closed: how late a goroutine
+// runs that sleeps a millisecond at a time. It reports delays above 1 ms.
+func watch(done <-chan struct{}, report func(delay)) {
+	const nap = time.Millisecond
+	timer := time.NewTimer(nap)
+	defer timer.Stop()
+	for {
+		due := time.Now().Add(nap)
+		timer.Reset(nap)
+		select {
+		case <-timer.C:
+		case <-done:
+			return
+		}
+		if now := time.Now(); now.Sub(due) > time.Millisecond {
+			report(delay{due, now})
+		}
+	}
+}
+
 // lateness records when processes were late.
 type lateness struct {
 	mu      sync.Mutex
@@ -294,25 +334,13 @@ func (l *lateness) add(d delay) {
 	l.longest = max(l.longest, d.to.Sub(d.from))
 }
 
-// measure measures the lateness of this process until the test ends: how late a goroutine runs that
-// sleeps a millisecond at a time. It records delays above 1 ms.
+// measure watches this process until the test ends.
 func measure(t *testing.T) *lateness {
-	const nap = time.Millisecond
 	l := &lateness{}
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		for {
-			due := time.Now().Add(nap)
-			select {
-			case <-time.After(nap):
-			case <-done:
-				return
-			}
-			if now := time.Now(); now.Sub(due) > time.Millisecond {
-				l.add(delay{due, now})
-			}
-		}
+		watch(done, l.add)
 	}()
 	t.Cleanup(func() {
 		close(done)
@@ -338,7 +366,7 @@ func (l *lateness) of(at time.Time) time.Duration {
 		slices.SortFunc(l.all, func(a, b delay) int { return a.to.Compare(b.to) })
 		l.sorted = true
 	}
-	worst := time.Millisecond // no shorter delay is recorded
+	worst := time.Millisecond // watch reports no shorter delay
 	for {
 		// A worse delay widens the time in which to look for others.
 		from, again := at.Add(-max(nearby, hops*worst)), false
@@ -405,7 +433,7 @@ func TestLateness_ExplainsCallsThatComeTogether(t *testing.T) {
 	early := late.of
 	require.Equal(t, hops*100*time.Millisecond, late.of(at(1052)))
 	require.Equal(t, hops*time.Millisecond, late.of(at(2900)))
-	require.Equal(t, hops*time.Millisecond, late.of(at(3250)), "no delay of a millisecond is recorded")
+	require.Equal(t, hops*time.Millisecond, late.of(at(3250)), "no delay of a millisecond is reported")
 	late.add(delay{at(4000), at(4020)})
 	require.Equal(t, hops*20*time.Millisecond, late.of(at(4200)), "nearby")
 	require.Equal(t, hops*time.Millisecond, late.of(at(4300)))
