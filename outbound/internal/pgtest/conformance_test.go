@@ -62,6 +62,23 @@ func TestConformance(t *testing.T) {
 	}
 }
 
+// Old and new processes run next to each other, in long runs for a minute. Then three processes change
+// the limits of a key between each other's calls.
+func TestConformance_RolloutOfLimits(t *testing.T) {
+	t.Parallel()
+	x := newTables(t, theServer(t))
+	db := x.open(t, "", nil)
+	f := &rollouttest.Fleet{For: 2 * time.Second, Tenants: 100, Open: func(testing.TB) store.Store {
+		return x.over(db, func(c *pgstore.Config) { c.Timeout = time.Minute })
+	}}
+	histories := 100
+	if long {
+		f.For, f.Tenants, histories = time.Minute, 1_000, 3_000
+	}
+	f.Test(t)
+	f.PlayFor(t, histories)
+}
+
 // openBare opens the store at a schema and a URL.
 func openBare(addr string) store.Store {
 	schema, url, _ := strings.Cut(addr, " ")

@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -73,4 +74,35 @@ func TestCluster_SlotsMoveBothWays(t *testing.T) {
 	for i, tag := range tags {
 		require.Equal(t, from[1-i], c.Owner(t, tag))
 	}
+}
+
+// The replica of a killed master has its slots and data, and the restarted master is its replica.
+// This test breaks the shared cluster and mends it: a cluster of its own would take seconds.
+func TestCluster_ReplacesAKilledMaster(t *testing.T) {
+	c := SharedCluster(t)
+	client := c.Client(t)
+	key := rand.Text()
+	master := c.Owner(t, key)
+	replica := c.Replica(t, master)
+	require.NoError(t, client.Set(t.Context(), key, "v", 0).Err())
+	require.NoError(t, poll(func() error { return online(master, 1) }))
+
+	master.shared = false
+	defer func() { master.shared = true }()
+	master.Kill(t)
+	require.Equal(t, replica, c.Owner(t, key))
+	c.Ready(t)
+	require.Equal(t, "v", c.Client(t).Get(t.Context(), key).Val())
+
+	master.Restart(t)
+	require.NoError(t, poll(func() error {
+		me, err := master.self()
+		if err == nil && me.master {
+			err = errors.New("the old master is no replica")
+		}
+		return err
+	}))
+	c.Ready(t)
+	require.Equal(t, master, c.Replica(t, replica))
+	require.NoError(t, poll(func() error { return online(replica, 1) }))
 }

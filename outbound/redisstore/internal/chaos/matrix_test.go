@@ -35,7 +35,7 @@ var matrix = []struct {
 			"TestStore_ChargesOnceOnABadLine TestInFlight_SentinelsPromoteAReplica " +
 			"TestInFlight_CrashOfTheServer"},
 	{4, "workers are cut off from the store", "0; with a share s of its own, s*(C + r*W) in W without the store for a worker whom the others do not miss",
-		"TestStore_PassesTheConformanceTest TestStore_OutageForAllExceedsNothing TestStore_OutageForOneExceedsItsShare " +
+		"TestPartition_OneProcessFails TestStore_OutageForAllExceedsNothing TestStore_OutageForOneExceedsItsShare " +
 			"TestFallback_QueueUsesItsShareAndReturns TestStore_InFlightOfAProcessThatIsCutOff " +
 			"TestInFlight_ProcessThatIsCutOffLosesItsSlots"},
 	{5, "of a cluster there is only a minority", "0",

@@ -42,6 +42,38 @@ func TestHungServer_KeepsTheLimits(t *testing.T) {
 	f.check(nothing)
 }
 
+// blackHole is a network that accepts everything and delivers nothing.
+var blackHole = redistest.Faults{SwallowRequests: 1, SwallowReplies: 1, Handshakes: true}
+
+// One worker of four does not reach the store. Its calls fail, the others have the
+// whole rate, and no limit is exceeded.
+func TestPartition_OneProcessFails(t *testing.T) {
+	t.Parallel()
+	d := newDice(t)
+	server := redistest.Start(t)
+	way := redistest.NewProxy(t, server.Addr())
+	f := newFleet(t, leaky, window)
+	alone := f.add(server.Client(t, func(o *redis.Options) { o.Addr = way.Addr() }), role{timeout: 500 * time.Millisecond})
+	f.addSome(3, func() redis.UniversalClient { return server.Client(t) }, role{})
+	f.goesOn(20)
+	f.run(d.between(0, 300*time.Millisecond))
+
+	way.Set(blackHole)
+	failures, _ := alone.failed() // failures that a busy machine has caused before
+	eventually(t, "the worker finds its store away", func() bool { n, _ := alone.failed(); return n > failures })
+	before, others := alone.calls.Len(), f.api.Arrivals().Len()
+	f.run(d.between(500*time.Millisecond, time.Second))
+	require.Equal(t, before, alone.calls.Len(), "a call went without the store")
+	eventually(t, "the others go on", func() bool { return f.api.Arrivals().Len() > others })
+	_, err := alone.failed()
+	t.Log("the worker says:", err)
+
+	way.Set(redistest.Faults{})
+	way.Cut() // the client must not wait for swallowed replies
+	t.Logf("after the partition its first call went %v later", goesOn(t, &alone.calls, 1).Round(time.Millisecond))
+	f.check(nothing)
+}
+
 // A server loses its data while four processes use it: it restarts, or only drops the keys. Each
 // time the bucket starts empty.
 func TestDataLoss_CostsOneCapacity(t *testing.T) {
