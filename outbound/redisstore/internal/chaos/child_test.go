@@ -329,9 +329,15 @@ func (c *children) early() func(time.Time) time.Duration {
 	return func(at time.Time) time.Duration { return c.orders.Tolerance + l.of(at) }
 }
 
-// check checks the calls and reservations of children that have ended, by each of their limits.
-// It allows so many calls above a limit.
-func (c *children) check(slack float64) {
+// check ends all children and checks their calls and reservations, by each of their limits.
+func (c *children) check() {
+	c.t.Helper()
+	c.end()
+	c.checkAllowing(0)
+}
+
+// checkAllowing is check for children that have ended, and for so many calls above a limit.
+func (c *children) checkAllowing(slack float64) {
 	c.t.Helper()
 	early := c.early()
 	for _, l := range c.orders.Limits {
@@ -339,6 +345,54 @@ func (c *children) check(slack float64) {
 		c.checkReservations(c.t, p, 0)
 		checkCalls(c.t, &c.calls, p, slack, early)
 	}
+}
+
+// The test kills one of ten worker processes after the other, wherever it is, and
+// starts another one. Its bookings are lost, and leak away; the others have the rate.
+func TestKill_CostsOnlyReservations(t *testing.T) {
+	t.Parallel()
+	d := newDice(t)
+	server := redistest.Start(t)
+	limit := outbound.Limit{Capacity: 4, LeakRate: 200}
+	c := newChildren(t, orders{
+		Addr: server.Addr(), Key: "chaos " + crand.Text(), Callers: 2, Tolerance: 20 * time.Millisecond,
+		Limits: []outbound.Limit{limit, outbound.Window(36, 200*time.Millisecond)}, // calls go for 160 ms, and then wait
+	})
+	for range 10 {
+		c.add()
+	}
+	for _, one := range c.all {
+		goesOn(t, &one.calls, 3)
+	}
+	time.Sleep(d.between(0, 200*time.Millisecond))
+	goesOn(t, &c.calls, 100)
+	began := wall(time.Now())
+	var killed time.Time
+	var victims []*child
+	for range 12 {
+		victim := c.all[d.IntN(len(c.all))]
+		for slices.Contains(victims, victim) {
+			victim = c.all[d.IntN(len(c.all))]
+		}
+		victims = append(victims, victim)
+		killed = wall(time.Now())
+		victim.kill()
+		goesOn(t, &c.calls, 20)
+		c.add()
+		time.Sleep(d.between(100*time.Millisecond, 200*time.Millisecond))
+	}
+	// A machine that is too busy for the rate while none is killed judges no recovery, and one that stalls
+	// later delays it: the queue's test of a killed process says how much a kill costs, in fake time.
+	const window, near = 100 * time.Millisecond, 0.8
+	all := times(&c.calls)
+	before, _ := slices.BinarySearchFunc(all, began, time.Time.Compare)
+	if recovery(all[:before], all[0], window, near*limit.LeakRate) >= 0 {
+		eventually(t, "the rate is back after the last kill", func() bool {
+			return recovery(times(&c.calls), killed, window, near*limit.LeakRate) >= 0
+		})
+	}
+	goesOn(t, &c.calls, 50)
+	c.check()
 }
 
 // One of two workers is paused, as by a debugger or on a suspended machine, for half a
@@ -375,5 +429,5 @@ func TestPause_ProcessDoesNotCatchUp(t *testing.T) {
 		require.LessOrEqual(t, n, 5)
 		most = max(most, n)
 	}
-	c.check(float64(most)) // no two pauses end within a window
+	c.checkAllowing(float64(most)) // no two pauses end within a window
 }

@@ -286,9 +286,10 @@ func checkCalls(t *testing.T, h *outboundtest.History, p promise, slack float64,
 type role struct {
 	limits    []outbound.Limit // nil: the fleet's
 	callers   int              // goroutines that call as often as they can; 0: 3
-	timeout   time.Duration    // timeout of the store
-	tolerance time.Duration    // tolerance of the queue
-	bare      bool             // no queue: callers ask again and again
+	wrap      func(store.Store) store.Store
+	timeout   time.Duration // timeout of the store
+	tolerance time.Duration // tolerance of the queue
+	bare      bool          // no queue: callers ask again and again
 }
 
 // worker is one worker of a fleet: a store, a queue, and goroutines that always want to
@@ -310,8 +311,12 @@ type worker struct {
 // store.
 func newWorker(rdb redis.UniversalClient, key string, r role, l ledger, observe func(store.StoreEvent)) (*worker, error) {
 	w := &worker{bare: r.bare, store: redisstore.New(rdb, redisstore.Config{Timeout: r.timeout, Observe: observe})}
+	var s store.Store = witness{w.store, key, l}
+	if r.wrap != nil {
+		s = r.wrap(s)
+	}
 	var err error
-	w.bucket, err = outbound.NewSharedBucket(witness{w.store, key, l}, key, r.limits...)
+	w.bucket, err = outbound.NewSharedBucket(s, key, r.limits...)
 	if w.ask = queue.New(w.bucket, queue.Config{Tolerance: r.tolerance}).Acquire; r.bare {
 		w.ask = w.bucket.Acquire
 	}

@@ -27,7 +27,7 @@ var matrix = []struct {
 	tests          string // their names, with spaces between them
 }{
 	{1, "a worker is killed while it has places, or calls under way", "0",
-		"TestFleet_KilledProcessCostsItsReservationsOnly TestBare_WindowHolds TestStore_InFlightOfAProcessThatIsCutOff"},
+		"TestKill_CostsOnlyReservations TestStore_InFlightOfAProcessThatIsCutOff"},
 	{2, "the server restarts, and its data is lost", "C + r*25 ms for each time",
 		"TestDataLoss_CostsOneCapacity TestStore_InFlightAfterDataLoss TestStore_DataLossIsReportedOnce"},
 	{3, "a failover loses the last writes", "what was charged by them: at most C, and of a leaky limit what was booked ahead of it; and r*W if both masters write for W",
@@ -35,15 +35,17 @@ var matrix = []struct {
 			"TestStore_ChargesOnceOnABadLine TestInFlight_SentinelsPromoteAReplica " +
 			"TestInFlight_CrashOfTheServer"},
 	{4, "workers are cut off from the store", "0; with a share s of its own, s*(C + r*W) in W without the store for a worker whom the others do not miss",
-		"TestPartition_OneProcessFails TestStore_OutageForAllExceedsNothing TestStore_OutageForOneExceedsItsShare " +
+		"TestPartition_OneProcessFails TestPartition_OneProcessUsesItsShare " +
+			"TestStore_OutageForAllExceedsNothing TestStore_OutageForOneExceedsItsShare " +
 			"TestFallback_QueueUsesItsShareAndReturns TestStore_InFlightOfAProcessThatIsCutOff " +
 			"TestInFlight_ProcessThatIsCutOffLosesItsSlots"},
 	{5, "of a cluster there is only a minority", "0",
 		"TestCluster_GoesOnAfterFaults"},
 	{6, "the store is slow", "r*d, if replies to some are usually d late and to others are not",
-		"TestStore_OperationEndsAtItsTimeout TestFleet_DelayedReplyShiftsNoReservation"},
+		"TestSlowStore_DelaysCallsAndKeepsLimits TestStore_OperationEndsAtItsTimeout " +
+			"TestFleet_DelayedReplyShiftsNoReservation"},
 	{7, "the store hangs, and goes on", "0",
-		"TestHungServer_KeepsTheLimits TestStore_CarriesOutNoGhost " +
+		"TestHungServer_ChargesNoAbandonedCallLater TestStore_CarriesOutNoGhost " +
 			"TestStore_PassesTheConformanceTest TestStore_ChargesOnceOnABadLine " +
 			"TestStore_OperationEndsAtItsTimeout TestFallback_NoCallWaitsForAHungStore " +
 			"TestCluster_MasterHangsAndReplicaIsPromoted"},

@@ -18,32 +18,139 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/fallback"
 	"github.com/dripfeed/dripfeed/outbound/internal/redistest"
 	"github.com/dripfeed/dripfeed/outbound/redisstore"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// A server hangs again and again. The calls of a fleet fail and go on, and keep their limits: whatever the
-// server carries out late, no process counts on it.
-func TestHungServer_KeepsTheLimits(t *testing.T) {
+// counter and windowed are limits that count: almost nothing leaks from the one, and the other is
+// longer than any test. So their levels are the number of charged calls.
+var (
+	counter  = outbound.Limit{Capacity: 1e6, LeakRate: 1e-3}
+	windowed = outbound.Window(1e6, time.Hour)
+)
+
+// tally counts calls without a queue.
+type tally struct {
+	confirmed atomic.Int64
+	doubtful  atomic.Int64 // failed calls that may have been charged
+}
+
+// acquire asks for one call.
+func (n *tally) acquire(b *outbound.Bucket) error {
+	from := time.Now()
+	_, err := b.Acquire(context.Background(), outbound.Cost{1})
+	if err == nil {
+		n.confirmed.Add(1)
+	} else if time.Since(from) > 10*time.Millisecond { // else the store made no attempt
+		n.doubtful.Add(1)
+	}
+	return err
+}
+
+// A server hangs again and again. It charges every admitted call. Of the others it
+// charges at most the calls of the one request per worker that was under way: it does
+// not carry out later what the worker has given up. Meanwhile a fleet keeps its limits.
+func TestHungServer_ChargesNoAbandonedCallLater(t *testing.T) {
 	t.Parallel()
 	d := newDice(t)
 	server := redistest.Start(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
 	f := newFleet(t, leaky, window)
-	f.addSome(3, func() redis.UniversalClient { return server.Client(t) }, role{timeout: 400 * time.Millisecond})
-	for range 3 {
-		f.goesOn(20)
-		f.run(d.between(0, 100*time.Millisecond))
-		server.Stop(t)
-		f.run(d.between(200*time.Millisecond, 900*time.Millisecond))
-		server.Cont(t)
+	f.addSome(2, func() redis.UniversalClient { return server.Client(t) }, role{})
+	var n tally
+	var b *outbound.Bucket
+	for range 4 {
+		one, err := outbound.NewSharedBucket(redisstore.New(server.Client(t), redisstore.Config{Timeout: 400 * time.Millisecond}), "counter", counter, windowed)
+		require.NoError(t, err)
+		b = one
+		for range 4 {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					_ = n.acquire(one) // acquire counts the failures
+					nap(ctx, 2*time.Millisecond)
+				}
+			})
+		}
 	}
+	admitted := func(more int64) {
+		want := n.confirmed.Load() + more
+		eventually(t, "calls are admitted", func() bool { return n.confirmed.Load() >= want })
+	}
+	for range 3 {
+		admitted(100)
+		time.Sleep(d.between(0, 100*time.Millisecond))
+		server.Stop(t)
+		time.Sleep(d.between(200*time.Millisecond, 900*time.Millisecond))
+		server.Cont(t)
+		admitted(16)
+	}
+	cancel()
+	wg.Wait()
+	level := func() (n float64) {
+		eventually(t, "the level is known", func() bool { // a call may have failed a moment ago
+			states, err := b.States(context.Background())
+			if err == nil { // of calls that came too late the leaky limit returns what is safe, and the window all
+				require.GreaterOrEqual(t, states[0].Level+0.5, states[1].Level)
+				n = states[1].Level
+			}
+			return err == nil
+		})
+		return n
+	}
+	charged, confirmed, doubtful := level(), float64(n.confirmed.Load()), float64(n.doubtful.Load())
+	t.Logf("charged %.3f, admitted %v, in doubt %v", charged, confirmed, doubtful)
+	require.GreaterOrEqual(t, charged, confirmed-1, "calls were admitted that are not charged")
+	require.LessOrEqual(t, charged, confirmed+doubtful)
+	time.Sleep(200 * time.Millisecond)
+	require.InDelta(t, charged, level(), 0.1, "an abandoned call was charged later")
 	f.goesOn(20)
 	f.check(nothing)
 }
 
+// A store is slow, sometimes more and sometimes less. An operation waits for the reply
+// up to its timeout, and no longer. Meanwhile the queue's calls keep the limit.
+func TestSlowStore_DelaysCallsAndKeepsLimits(t *testing.T) {
+	t.Parallel()
+	d := newDice(t)
+	server := redistest.Start(t)
+	f := newFleet(t, outbound.Limit{Capacity: 10, LeakRate: 100})
+	ways := []*redistest.Proxy{redistest.NewProxy(t, server.Addr()), redistest.NewProxy(t, server.Addr())}
+	for _, w := range ways {
+		f.add(behind(t, server, w), role{})
+	}
+	f.add(server.Client(t), role{})
+	f.goesOn(20)
+	const far = 300 * time.Millisecond
+	for _, delay := range []time.Duration{far, 0, 2 * time.Second, 6 * time.Second, 0} {
+		for _, w := range ways {
+			w.Set(redistest.Faults{Delay: delay})
+		}
+		f.run(d.between(300*time.Millisecond, 700*time.Millisecond))
+	}
+	for _, m := range f.members {
+		goesOn(t, &m.calls, 1)
+	}
+	// A worker far from the store is always late by the length of the way, and a worker
+	// near it is not. So calls that are due at different times may come together.
+	f.checkBoth(nothing, leaked(far))
+}
+
 // blackHole is a network that accepts everything and delivers nothing.
 var blackHole = redistest.Faults{SwallowRequests: 1, SwallowReplies: 1, Handshakes: true}
+
+// busyTimeout is longer than a round trip on a busy machine. A worker that took a slow
+// store for away, while the others did not, would add its share to the rate.
+const busyTimeout = 5 * time.Second
+
+// behind returns a client that reaches a server through a proxy only.
+func behind(t *testing.T, s *redistest.Server, p *redistest.Proxy) *redis.Client {
+	return s.Client(t, func(o *redis.Options) { o.Addr = p.Addr() })
+}
 
 // One worker of four does not reach the store. Its calls fail, the others have the
 // whole rate, and no limit is exceeded.
@@ -53,7 +160,7 @@ func TestPartition_OneProcessFails(t *testing.T) {
 	server := redistest.Start(t)
 	way := redistest.NewProxy(t, server.Addr())
 	f := newFleet(t, leaky, window)
-	alone := f.add(server.Client(t, func(o *redis.Options) { o.Addr = way.Addr() }), role{timeout: 500 * time.Millisecond})
+	alone := f.add(behind(t, server, way), role{timeout: 500 * time.Millisecond})
 	f.addSome(3, func() redis.UniversalClient { return server.Client(t) }, role{})
 	f.goesOn(20)
 	f.run(d.between(0, 300*time.Millisecond))
@@ -72,6 +179,52 @@ func TestPartition_OneProcessFails(t *testing.T) {
 	way.Cut() // the client must not wait for swallowed replies
 	t.Logf("after the partition its first call went %v later", goesOn(t, &alone.calls, 1).Round(time.Millisecond))
 	f.check(nothing)
+}
+
+// The same worker with a share of its own. The others do not know of that, so its
+// share comes on top while they have the whole rate. When the store is back, the
+// worker charges what it has used.
+func TestPartition_OneProcessUsesItsShare(t *testing.T) {
+	t.Parallel()
+	const share = 0.25
+	server := redistest.Start(t)
+	way := redistest.NewProxy(t, server.Addr())
+	f := newFleet(t, outbound.Limit{Capacity: 8, LeakRate: 40})
+	var away atomic.Bool
+	var cut atomic.Pointer[time.Time] // read later, a stalled machine would have made calls before
+	alone := f.add(behind(t, server, way), role{timeout: busyTimeout, wrap: func(s store.Store) store.Store {
+		return &fallback.Store{Store: s, Share: share, OnSwitch: func(yes bool, _ error) {
+			if now := time.Now(); yes {
+				cut.Store(&now)
+			}
+			away.Store(yes)
+		}}
+	}})
+	f.addSome(3, func() redis.UniversalClient { return server.Client(t) }, role{})
+	f.goesOn(20)
+
+	way.Set(blackHole)
+	eventually(t, "the worker finds its store away", away.Load)
+	goesOn(t, &alone.calls, 5)
+	eventually(t, "an event reports that the store is away", func() bool { return f.count(store.EventDown) > 0 })
+	way.Set(redistest.Faults{})
+	way.Cut()
+	eventually(t, "the worker is back", func() bool { return !away.Load() })
+	apart := time.Since(*cut.Load())
+	goesOn(t, &alone.calls, 1)
+	f.run(300 * time.Millisecond)
+	// The answer that the worker is back by may be to a request of before it had found its store away.
+	eventually(t, "an event reports that the store is available", func() bool { return f.count(store.EventUp) > 0 })
+
+	n, err := alone.failed()
+	require.Zero(t, n, "with a share nothing fails: %v", err)
+	f.stop()
+	p := promiseOf(t, f.limits[0])
+	f.checkReservations(t, p, 0)
+	own := share * p.most(apart)
+	t.Logf("it was apart for %v, in which its share is %.1f calls", apart.Round(time.Millisecond), own)
+	// After the switch the worker may use the store's tickets for a while.
+	f.checkCalls(f.api.Arrivals(), p, own+leaked(replyUse)(p))
 }
 
 // A server loses its data while four processes use it: it restarts, or only drops the keys. Each
@@ -234,21 +387,21 @@ func TestMigration_ChargesEachCallOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	var made, late [4]atomic.Int64
+	var made [4]tally
+	var late [4]atomic.Int64
 	var buckets [4]*outbound.Bucket
 	for range 3 {
 		s := redisstore.New(c.Client(t), config)
 		for k, key := range keys {
-			// Almost nothing leaks, so that the level is the number of charged calls.
-			b, err := outbound.NewSharedBucket(returns{s, &late[k]}, key, outbound.Limit{Capacity: 1e6, LeakRate: 1e-3})
+			b, err := outbound.NewSharedBucket(returns{s, &late[k]}, key, counter)
 			require.NoError(t, err)
 			buckets[k] = b
 			for range 2 {
 				wg.Go(func() {
 					for ctx.Err() == nil {
-						if _, err := b.Acquire(context.Background(), outbound.Cost{1}); err == nil {
-							made[k].Add(1)
-						} else if !strings.Contains(err.Error(), "come too late") { // on a busy machine: then the call goes back
+						// On a busy machine an answer may come too late to be used: then the call
+						// goes back.
+						if err := made[k].acquire(b); err != nil && !strings.Contains(err.Error(), "come too late") {
 							t.Error(err)
 							return
 						}
@@ -259,8 +412,8 @@ func TestMigration_ChargesEachCallOnce(t *testing.T) {
 		}
 	}
 	goOn := func() {
-		want := made[0].Load() + 20
-		eventually(t, "calls are admitted", func() bool { return made[0].Load() >= want })
+		want := made[0].confirmed.Load() + 20
+		eventually(t, "calls are admitted", func() bool { return made[0].confirmed.Load() >= want })
 		f.goesOn(20)
 	}
 	for range 3 {
@@ -281,7 +434,7 @@ func TestMigration_ChargesEachCallOnce(t *testing.T) {
 	for k, key := range keys {
 		s, err := buckets[k].State(t.Context())
 		require.NoError(t, err)
-		n, back := float64(made[k].Load()), float64(late[k].Load())
+		n, back := float64(made[k].confirmed.Load()), float64(late[k].Load())
 		t.Logf("%s: admitted %v, charged %.3f, given back %v", key, n, s.Level, back)
 		require.GreaterOrEqual(t, s.Level, n-0.5)
 		require.LessOrEqual(t, s.Level, n+back+0.5)
