@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -226,4 +227,39 @@ func TestHistory_CheckWindow(t *testing.T) {
 		wantPanic(t, "must be Hour, Day, Month or Week", func() { _ = h.CheckCalendar(1, 5, time.UTC, 0) })
 		wantPanic(t, "a month in no zone", func() { _ = h.CheckCalendar(1, Month, nil, 0) })
 	})
+}
+
+// Each minute of a year is in the period of the latest date that the zone's clocks have shown.
+func TestHistory_CheckCalendarAgreesWithZones(t *testing.T) {
+	for name, year := range map[string]int{
+		"America/Sao_Paulo": 2018, "America/Havana": 2024, "America/St_Johns": 2008, "Pacific/Apia": 2011, "Asia/Beirut": 2022, "Africa/Cairo": 2023,
+	} {
+		z := zone(t, name)
+		var days, months History
+		date := func(at time.Time) []int {
+			y, m, d := at.In(z).Date()
+			return []int{y, int(m), d}
+		}
+		at := time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)
+		end := at.AddDate(1, 0, 0)
+		for latest := date(at); at.Before(end); at = at.Add(time.Minute) {
+			now := date(at)
+			if slices.Compare(now, latest) <= 0 {
+				continue
+			}
+			// One unit at both ends of each period.
+			if now[1] != latest[1] {
+				months.Add(at, 1)
+				months.Add(at.Add(-1), 1)
+			}
+			days.Add(at, 1)
+			days.Add(at.Add(-1), 1)
+			latest = now
+		}
+		for period, h := range map[Period]*History{Day: &days, Month: &months} {
+			errorIs(t, h.CheckCalendar(2, period, z, 0), nil, "%s", name)
+			n := h.Len()
+			errorIf(t, n < 22, "%s: %d ends of a %v in a year", name, n, period)
+		}
+	}
 }
