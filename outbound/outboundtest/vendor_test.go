@@ -90,7 +90,6 @@ type manner struct {
 	gap     time.Duration // between calls, for limits that no header tells; 0: as fast as the headers say
 	refused func(reply) bool
 	heed    func(*testing.T, reply) time.Duration // before the next call, from any reply
-	told    func(*testing.T, reply) time.Duration // before the next call, from a refusal
 }
 
 func (m manner) call(t *testing.T, api *API) reply {
@@ -105,8 +104,6 @@ func (m manner) call(t *testing.T, api *API) reply {
 func over(status int) func(reply) bool {
 	return func(r reply) bool { return r.status == status }
 }
-
-func retryAfter(t *testing.T, r reply) time.Duration { return r.seconds(t, "Retry-After") }
 
 // untilReset waits for the reset of a limit of which nothing remains.
 func untilReset(remaining string, reset func(*testing.T, reply) time.Duration) func(*testing.T, reply) time.Duration {
@@ -123,21 +120,15 @@ var manners = []manner{
 		name: "GitHub", new: func() *API { return GitHub() }, method: "GET", path: "/user", gap: 67 * time.Millisecond,
 		refused: over(403),
 		heed:    untilReset("X-RateLimit-Remaining", gitHubReset),
-		told: func(t *testing.T, r reply) time.Duration {
-			if r.Get("Retry-After") != "" { // of the secondary limit
-				return retryAfter(t, r)
-			}
-			return gitHubReset(t, r)
-		},
 	},
 	{
 		name: "GitHub search", new: func() *API { return GitHub() }, path: "/search/code",
 		refused: over(403),
-		heed:    untilReset("X-RateLimit-Remaining", gitHubReset), told: gitHubReset,
+		heed:    untilReset("X-RateLimit-Remaining", gitHubReset),
 	},
 	{
 		name: "ShopifyREST", new: func() *API { return ShopifyREST() }, path: "/admin/products.json",
-		refused: over(429), told: retryAfter,
+		refused: over(429),
 		heed: func(t *testing.T, r reply) time.Duration {
 			if r.Get("X-Shopify-Shop-Api-Call-Limit") == "40/40" {
 				return time.Second / 2 // no header tells the leak rate, but Shopify publishes it
@@ -148,20 +139,18 @@ var manners = []manner{
 	{
 		name: "ShopifyGraphQL", new: func() *API { return ShopifyGraphQL() }, path: "/graphql.json",
 		refused: func(r reply) bool { return strings.Contains(r.body, "THROTTLED") },
-		heed:    shopifyRoom, told: shopifyRoom,
+		heed:    shopifyRoom,
 	},
 	{
 		name: "Discord", new: func() *API { return Discord() }, path: "/api/v10/channels/1/messages", gap: 20 * time.Millisecond,
-		refused: over(429), told: retryAfter,
+		refused: over(429),
 		heed: untilReset("X-RateLimit-Remaining", func(t *testing.T, r reply) time.Duration {
 			return r.seconds(t, "X-RateLimit-Reset-After")
 		}),
 	},
 	{
 		name: "OpenAI", new: func() *API { return OpenAI() }, path: "/v1/responses", length: 4000,
-		refused: over(429), told: func(t *testing.T, r reply) time.Duration {
-			return time.Duration(r.number(t, "Retry-After-Ms")) * time.Millisecond
-		},
+		refused: over(429),
 		heed: func(t *testing.T, r reply) time.Duration {
 			if r.number(t, "X-RateLimit-Remaining-Requests") > 0 && r.number(t, "X-RateLimit-Remaining-Tokens") >= 1000 {
 				return 0
@@ -171,7 +160,7 @@ var manners = []manner{
 	},
 	{
 		name: "Anthropic", new: func() *API { return Anthropic() }, path: "/v1/messages", length: 400,
-		refused: over(429), told: retryAfter,
+		refused: over(429),
 		heed: untilReset("Anthropic-RateLimit-Requests-Remaining", func(t *testing.T, r reply) time.Duration {
 			reset, err := time.Parse(time.RFC3339, r.Get("Anthropic-RateLimit-Requests-Reset"))
 			must(t, err)
@@ -182,11 +171,10 @@ var manners = []manner{
 		name: "Stripe", new: func() *API { return Stripe() }, path: "/v1/charges", gap: 40 * time.Millisecond,
 		refused: over(429),
 		heed:    func(*testing.T, reply) time.Duration { return 0 },
-		told:    func(*testing.T, reply) time.Duration { return time.Second }, // nothing is told
 	},
 	{
 		name: "RateLimitFields", new: func() *API { return RateLimitFields() }, path: "/",
-		refused: over(429), told: retryAfter,
+		refused: over(429),
 		heed: func(t *testing.T, r reply) (wait time.Duration) {
 			for item := range strings.SplitSeq(r.Get("RateLimit"), ", ") {
 				var left, reset int
@@ -261,22 +249,6 @@ func TestVendor(t *testing.T) {
 				time.Sleep(max(wait, m.gap))
 			}
 			errorIf(t, !waited && m.name != "Stripe", "the limit was never reached, so nothing was tested")
-		})
-	})
-	t.Run("After the time in a vendor's refusal the call is admitted", func(t *testing.T) {
-		each(t, func(t *testing.T, m manner, api *API) {
-			refusals := 0
-			for i := 0; refusals < 8; i++ {
-				r := m.call(t, api)
-				if !m.refused(r) {
-					continue
-				}
-				refusals++
-				time.Sleep(m.told(t, r))
-				if r := m.call(t, api); m.refused(r) {
-					t.Fatalf("refusal %d: refused again after %v: %+v", refusals, m.told(t, r), r)
-				}
-			}
 		})
 	})
 	t.Run("A vendor without rules refuses nothing, and reports no limit", func(t *testing.T) {
