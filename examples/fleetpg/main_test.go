@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"io"
 	"os"
 	"regexp"
 	"strings"
@@ -46,19 +44,15 @@ func TestProgram_WorkersShareTheQuota(t *testing.T) {
 	}
 	defer end()
 	for i := range 4 { // a busy machine may miss it for a while
-		var out, stderr bytes.Buffer
-		status := example.Exec(t.Context(), []string{"-db", url, "-workers", "3", "-seconds", "4.4", "-rate", "2", "-kill", "1"}, &out, &stderr)
-		if status != 0 {
-			t.Fatalf("status %d, %s\n%s", status, &stderr, &out)
+		out := exampletest.Exec(t, &example, "-db "+url+" -workers 3 -seconds 4.4 -rate 2 -kill 1")
+		if regexp.MustCompile(`(?m)^.{61}`).MatchString(out) {
+			t.Errorf("more than 60 columns:\n%s", out)
 		}
-		if regexp.MustCompile(`(?m)^.{61}`).Match(out.Bytes()) {
-			t.Errorf("more than 60 columns:\n%s", &out)
-		}
-		if regexp.MustCompile(`(?m)^shared +([5-9]\d|10\d)\.\d +\d+ +0 `).Match(out.Bytes()) {
+		if regexp.MustCompile(`(?m)^shared +([5-9]\d|10\d)\.\d +\d+ +0 `).MatchString(out) {
 			return
 		}
 		if i == 3 {
-			t.Errorf("the quota is not used, or the API has refused a call:\n%s", &out)
+			t.Errorf("the quota is not used, or the API has refused a call:\n%s", out)
 		}
 	}
 }
@@ -71,8 +65,7 @@ func TestArguments_AreChecked(t *testing.T) {
 		"-db postgres://127.0.0.1:1/?sslmode=disable&password=secret": "-db: ",
 		"-db no:secret@url": "-db: ",
 	})
-	var help bytes.Buffer
-	if status := example.Exec(t.Context(), []string{"-h"}, io.Discard, &help); status != 0 || !strings.Contains(help.String(), "go run -C examples/fleetpg .") {
-		t.Errorf("-h: status %d: %s", status, &help)
+	if help := exampletest.Exec(t, &example, "-h"); !strings.Contains(help, "go run -C examples/fleetpg .") {
+		t.Errorf("-h: %s", help)
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"strings"
 	"testing"
@@ -40,11 +39,10 @@ What bounds it: the callers.
 		"-limit 10;in;any;1h -calls 11 -workers 1":           {"\nwaits      p50 0s, p95 1h0m0s, longest 1h0m0s\n"},
 		"-limit 9;in;any;1s -calls 9 -workers 2 -latency 0s": {"\nduration   0s, ", "\nWhat bounds it: nothing of these alone.\n"},
 	} {
-		var out, stderr bytes.Buffer
-		status := example.Exec(t.Context(), exampletest.Arguments(args), &out, &stderr)
+		out := exampletest.Exec(t, &example, args)
 		for _, want := range wants {
-			if status != 0 || !strings.Contains(out.String(), want) {
-				t.Errorf("%s: status %d, want%s\ngot\n%s%s", args, status, want, &out, &stderr)
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: want%s\ngot\n%s", args, want, out)
 			}
 		}
 	}
@@ -57,9 +55,8 @@ func TestPlan_DrawsTheHoursOfANight(t *testing.T) {
 		t.Skip("a long simulation: others race what it runs")
 	}
 	want := exampletest.Must(os.ReadFile("testdata/night.txt"))
-	var out, stderr bytes.Buffer
-	if status := example.Exec(t.Context(), exampletest.Arguments("-file limits.json -backlog backlog.json"), &out, &stderr); status != 0 || out.String() != string(want) {
-		t.Errorf("status %d, got\n%s%s\nwant\n%s", status, &out, &stderr, want)
+	if out := exampletest.Exec(t, &example, "-file limits.json -backlog backlog.json"); out != string(want) {
+		t.Errorf("got\n%s\nwant\n%s", out, want)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/examples/internal/exampletest"
 )
 
 // From the refusal on, and so behind a hold and in windows, each line names the end within 5 % of what
@@ -15,20 +17,13 @@ func TestProgress_EndIsRight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 600
 		var out stamped
-		if err := run(t.Context(), &out, false, n, false); err != nil {
-			t.Fatal(err)
-		}
+		exampletest.NoError(t, run(t.Context(), &out, false, n, false))
 		end := time.Now()
 		for i, line := range out.lines {
 			var done int
 			var said string
-			if _, err := fmt.Sscanf(line, "%d of 600, done at %s", &done, &said); err != nil {
-				t.Fatal(line, err)
-			}
-			at, err := time.Parse(time.TimeOnly, said)
-			if err != nil {
-				t.Fatal(err)
-			}
+			exampletest.Must(fmt.Sscanf(line, "%d of 600, done at %s", &done, &said))
+			at := exampletest.Must(time.Parse(time.TimeOnly, said))
 			y, m, d := out.at[i].Date()
 			at = time.Date(y, m, d, at.Hour(), at.Minute(), at.Second(), 0, time.Local)
 			off, within := at.Sub(end), end.Sub(out.at[i])/20+time.Second
@@ -57,15 +52,11 @@ func (s *stamped) Write(p []byte) (int, error) {
 func TestProgress_BarAndUnknownEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out, lines bytes.Buffer
-		if err := run(t.Context(), &out, true, 50, false); err != nil {
-			t.Fatal(err)
-		}
+		exampletest.NoError(t, run(t.Context(), &out, true, 50, false))
 		if s := out.String(); !strings.Contains(s, "done at ") || !strings.Contains(s, "(50/50)") || !strings.Contains(s, "█") {
 			t.Errorf("%q", s)
 		}
-		if err := run(t.Context(), &lines, false, 50, true); err != nil {
-			t.Fatal(err)
-		}
+		exampletest.NoError(t, run(t.Context(), &lines, false, 50, true))
 		if s := lines.String(); strings.Contains(s, "done at") || strings.Count(s, "end unknown\n") < 10 {
 			t.Error(s)
 		}

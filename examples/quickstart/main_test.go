@@ -77,10 +77,8 @@ func TestServer_OfTheUserIsCalledInBothWays(t *testing.T) {
 	api := strictAPI(500)
 	server := httptest.NewServer(api)
 	defer server.Close()
-	var out, stderr bytes.Buffer
-	status := example.Exec(t.Context(), []string{"-api", server.URL, "-rate", "500"}, &out, &stderr)
-	if status != 0 || stderr.Len() > 0 || strings.Contains(out.String(), "plain client") {
-		t.Errorf("status %d, %s\n%s", status, &stderr, &out)
+	if out := exampletest.Exec(t, &example, "-api "+server.URL+" -rate 500"); strings.Contains(out, "plain client") {
+		t.Error(out)
 	}
 	if n := api.Report().Arrivals; n <= requests || n > 2*requests {
 		t.Errorf("%d calls have arrived, want all of the queue and some of the bucket", n)

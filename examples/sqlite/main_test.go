@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dripfeed/dripfeed/examples/internal/exampletest"
 	"github.com/dripfeed/dripfeed/outbound"
 	"github.com/dripfeed/dripfeed/outbound/rowstore"
 	"github.com/dripfeed/dripfeed/outbound/rowstore/rowstest"
@@ -16,10 +17,7 @@ import (
 // rowsOf opens a file, as another process does.
 func rowsOf(t *testing.T, file string) *rows {
 	t.Helper()
-	rows, err := open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := exampletest.Must(open(file))
 	t.Cleanup(func() { _ = rows.db.Close() })
 	return rows
 }
@@ -81,7 +79,5 @@ func TestOpen_FileIsMadeByProcessesAtTheSameTime(t *testing.T) {
 
 // The program makes its calls.
 func TestProgram_SharesTheFile(t *testing.T) {
-	if err := run(filepath.Join(t.TempDir(), "buckets.db"), 2); err != nil {
-		t.Error(err)
-	}
+	exampletest.NoError(t, run(filepath.Join(t.TempDir(), "buckets.db"), 2))
 }

@@ -96,6 +96,17 @@ func Arguments(line string) []string {
 	return args
 }
 
+// Exec runs a program with a line of [Arguments], and returns what it prints. The status must be 0,
+// and only a program without other output may print errors.
+func Exec(t *testing.T, e *cli.Example, line string) (text string) {
+	t.Helper()
+	var out, stderr bytes.Buffer
+	if status := e.Exec(t.Context(), Arguments(line), &out, &stderr); status != 0 || out.Len() > 0 && stderr.Len() > 0 {
+		t.Fatalf("%s: status %d, %s\n%s", line, status, &stderr, &out)
+	}
+	return out.String() + stderr.String()
+}
+
 // RefusesArguments checks that a program ends with the status 2 and a text for each line of
 // [Arguments]. No text may show a "secret".
 func RefusesArguments(t *testing.T, e *cli.Example, says map[string]string) {
