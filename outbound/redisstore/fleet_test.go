@@ -51,20 +51,30 @@ func TestStore_InFlightAfterDataLoss(t *testing.T) {
 	fleet.Check(t)
 }
 
-// Old and new processes run next to each other, in long runs for a minute. Then three processes change
-// the limits of a key between each other's calls.
+// Old and new processes run next to each other, in long runs for a minute.
 func TestStore_RolloutOfLimits(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
-	f := &rollouttest.Fleet{For: 2 * time.Second, Tenants: 100, Open: func(testing.TB) store.Store {
-		return New(rdb, Config{Timeout: time.Minute})
+	server := redistest.Start(t)
+	f := &rollouttest.Fleet{For: 2 * time.Second, Tenants: 100, Open: func(t testing.TB) store.Store {
+		return open(t, server.Addr(), Config{Timeout: time.Minute})
 	}}
-	histories := 100
 	if os.Getenv("DRIPFEED_LONG") != "" {
-		f.For, f.Tenants, histories = time.Minute, 1_000, 3_000
+		f.For, f.Tenants = time.Minute, 1_000
 	}
 	f.Test(t)
-	f.PlayFor(t, histories)
+}
+
+// Three processes change the limits of a key between each other's calls.
+func TestStore_ChangesOfLimits(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	n := 100
+	if os.Getenv("DRIPFEED_LONG") != "" {
+		n = 3_000
+	}
+	rdb := server.Client(t)
+	f := &rollouttest.Fleet{Open: func(testing.TB) store.Store { return New(rdb, Config{Timeout: time.Minute}) }}
+	f.PlayFor(t, n)
 }
 
 // Reports from a process whose round trip takes 20 ms come through, one each 20 ms, next to eight
