@@ -337,9 +337,8 @@ func TestAnswerRemaining_CountsEachUnit(t *testing.T) {
 			p.Answered(Answer{Kind: AnswerRemaining, Remaining: c.left, Wait: time.Hour})
 			var full *ThrottledError
 			_, err := b.Acquire(ctx, Cost{1, 10})
-			if held := errors.As(err, &full) && full.Held; held != c.held || held && full.Reason != "exhausted" {
-				t.Errorf("%s, shared %v: %v", name, b.Shared(), err)
-			}
+			held := errors.As(err, &full) && full.Held
+			errorIf(t, held != c.held || held && full.Reason != "exhausted", "%s, shared %v: %v", name, b.Shared(), err)
 		}, limits...)
 	}
 }

@@ -3,13 +3,15 @@ package outbound
 import (
 	"context"
 	"errors"
-	"github.com/dripfeed/dripfeed/outbound/store"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 var ctx = context.Background()
@@ -28,9 +30,8 @@ func TestFillup_FillsUpToTheCapacity(t *testing.T) {
 		}{{1, 1, 1, false}, {1.7, 2, 2, false}, {2, 1, 2.55, false}, {2.3, 2, 3, true}, {6, 3, 3, true}} {
 			at(begin, time.Duration(c.at*float64(time.Second)))
 			s, err := b.Fillup(ctx, Cost{c.fill})
-			if err != nil || math.Abs(s.Level-c.level) > 1e-9 || s.Full != c.full {
-				t.Errorf("at %v s, filled by %v: level %v, full %v, %v; want %v, %v", c.at, c.fill, s.Level, s.Full, err, c.level, c.full)
-			}
+			errorIf(t, err != nil || math.Abs(s.Level-c.level) > 1e-9 || s.Full != c.full,
+				"at %v s, filled by %v: level %v, full %v, %v; want %v, %v", c.at, c.fill, s.Level, s.Full, err, c.level, c.full)
 		}
 	})
 }
@@ -118,9 +119,8 @@ func TestThrottledError_NamesTheCauseOfAHold(t *testing.T) {
 			permit := admit(t, b, 1)
 			c.hold(b, &permit)
 			_, err := b.Acquire(ctx, Cost{Free})
-			if want := `outbound: rate limited: "weather" is on hold` + c.want + ", retry in 1m0s"; err == nil || err.Error() != want {
-				t.Errorf("%v, want %s", err, want)
-			}
+			want := `outbound: rate limited: "weather" is on hold` + c.want + ", retry in 1m0s"
+			errorIf(t, err == nil || err.Error() != want, "%v, want %s", err, want)
 		})
 	}
 }
@@ -145,9 +145,7 @@ func TestBucket_ZeroValueIsAnError(t *testing.T) {
 		} {
 			errorIs(t, do(), ErrInvalid, "%s of %p", name, b)
 		}
-		if b.Key() != "" || b.Shared() || !b.Idle() {
-			t.Errorf("%q, shared %v, idle %v", b.Key(), b.Shared(), b.Idle())
-		}
+		errorIf(t, b.Key() != "" || b.Shared() || !b.Idle(), "%q, shared %v, idle %v", b.Key(), b.Shared(), b.Idle())
 		b.Waiting(func() {})()
 		b.Observe(func(Event) {})()
 	}
@@ -177,12 +175,165 @@ func TestThrottledError_NamesTheDeadline(t *testing.T) {
 					return nil
 				})
 			}
-			if e.Left() != c.left || e.Ran() != c.ran || e.Waited() != c.waited || !errors.Is(e, context.DeadlineExceeded) || !e.Timeout() {
-				t.Errorf("left %v, ran %v, waited %v: %+v", e.Left(), e.Ran(), e.Waited(), e)
-			}
+			errorIf(t, e.Left() != c.left || e.Ran() != c.ran || e.Waited() != c.waited || !errors.Is(e, context.DeadlineExceeded) || !e.Timeout(),
+				"left %v, ran %v, waited %v: %+v", e.Left(), e.Ran(), e.Waited(), e)
 			if want := `outbound: rate limited: "weather" is over the limit "10 per 1s"` + want + ": context deadline exceeded"; e.Error() != want {
 				t.Errorf("%v, want %s", e, want)
 			}
 		})
 	}
+}
+
+// lateStore returns a store whose replies are true after 10 ms, and arrive after takes.
+func lateStore(memory *FakeStore, takes time.Duration) StoreFunc {
+	const way = 10 * time.Millisecond
+	memory.Way = way
+	return func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+		r, err := memory.Update(ctx, key, op)
+		if err != nil {
+			return r, err
+		}
+		r.When, r.Received = time.Now(), time.Now().Add(way)
+		if err = sleep(ctx, takes-way); err != nil && len(r.Charges) > 0 { // a store returns charges that its caller does not learn of
+			_, _ = memory.Apply(key, &store.Op{Limits: op.Limits, Action: store.Book, Unused: r.Charges})
+		}
+		return r, err
+	}
+}
+
+// An Acquire with late replies ends with its ctx, or with its second reply or the first after a second, whichever is later,
+// and leaves nothing charged.
+func TestAcquire_EndsInTimeWithLateReplies(t *testing.T) {
+	for name, c := range map[string]struct {
+		takes, ctx time.Duration // 0: the ctx does not end
+		most       time.Duration
+		want       error
+		cancels    bool
+	}{
+		"no deadline":            {takes: 900 * time.Millisecond, most: 2700 * time.Millisecond},
+		"two in a second":        {takes: 500 * time.Millisecond, most: 1500 * time.Millisecond},
+		"three in a second":      {takes: 333 * time.Millisecond, most: time.Second},
+		"no time for another":    {takes: 990 * time.Millisecond, most: 2970 * time.Millisecond},
+		"less time for another":  {takes: 999 * time.Millisecond, most: 2997 * time.Millisecond},
+		"a store that is slower": {takes: 3 * time.Second, most: 9 * time.Second},
+		"asked for often":        {takes: 150 * time.Millisecond, most: 1050 * time.Millisecond},
+		"its ctx ends while it asks again": {
+			takes: 300 * time.Millisecond, ctx: 700 * time.Millisecond, most: 700 * time.Millisecond, want: context.DeadlineExceeded},
+		"its ctx ends while the charge returns": {
+			takes: 900 * time.Millisecond, ctx: 950 * time.Millisecond, most: 950 * time.Millisecond, want: context.DeadlineExceeded},
+		"its ctx ends before a second request arrives": {
+			takes: 200 * time.Millisecond, ctx: 205 * time.Millisecond, most: 205 * time.Millisecond, want: context.DeadlineExceeded},
+		"its ctx is cancelled": {
+			takes: 300 * time.Millisecond, ctx: 700 * time.Millisecond, most: 700 * time.Millisecond, want: context.Canceled, cancels: true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := new(FakeStore)
+			b := Must(NewSharedBucket(lateStore(s, c.takes), "k", Limit{Capacity: 10, LeakRate: 0.001}, InFlight(3)))
+			caller, cancel := context.WithCancel(ctx)
+			defer cancel()
+			switch {
+			case c.cancels:
+				time.AfterFunc(c.ctx, cancel)
+			case c.ctx > 0:
+				caller, cancel = context.WithTimeout(ctx, c.ctx)
+				defer cancel()
+			}
+			began := time.Now()
+			_, err := b.Acquire(caller, Cost{10})
+			took := time.Since(began)
+			var broken *StoreError
+			errorIf(t, c.want != nil && !errors.Is(err, c.want) || c.want == nil && (!errors.As(err, &broken) || !errors.Is(err, errLate)),
+				"%s: %v", name, err)
+			most := c.most
+			if c.ctx == 0 {
+				most += 3*c.takes + 10*time.Millisecond // each attempt asks for a slot first
+			}
+			errorIf(t, took > most, "%s: it took %v, want at most %v", name, took, most)
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			states := states(t, b)
+			for _, is := range states {
+				errorIf(t, is.Level > 0.01,
+					"%s: %v of %v are left after %d trips", name, is.Level, is.Limit, s.Requests.Load())
+			}
+		})
+	}
+}
+
+// A call whose ctx has ended before it comes, or ends while the store has not replied, gets the ctx's
+// own error, and counts as failed: there may be capacity.
+func TestBucket_AcquireAfterADeadline(t *testing.T) {
+	for name, of := range map[string]func() (*Bucket, error){
+		"one limit":  func() (*Bucket, error) { return NewBucket("k", PerSecond(1)) },
+		"two limits": func() (*Bucket, error) { return NewBucket("k", PerSecond(1), PerHour(100)) },
+		"shared":     func() (*Bucket, error) { return NewSharedBucket(store.NewMemory(), "k", PerSecond(1)) },
+		"slow":       func() (*Bucket, error) { return NewSharedBucket(&FakeStore{Way: time.Minute}, "k", PerSecond(1)) },
+		"slow slots": func() (*Bucket, error) { return NewSharedBucket(&FakeStore{Way: time.Minute}, "k", InFlight(1)) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := Must(of())
+			late, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			gone, end := context.WithCancel(t.Context())
+			time.AfterFunc(2*time.Second, end)
+			if !strings.HasPrefix(name, "slow") { // otherwise they end during the request
+				time.Sleep(3 * time.Second)
+			}
+			for ctx, want := range map[context.Context]error{late: context.DeadlineExceeded, gone: context.Canceled} {
+				kind := ""
+				l := Observe(b, "", func(_ context.Context, e Event) { kind = e.Kind })
+				_, err := l.Acquire(ctx, Cost{1})
+				errorIf(t, err != want || kind != EventFailed, "%s: %v, %s; want %v", name, err, kind, want)
+			}
+			time.Sleep(time.Hour) // requests go on
+		})
+	}
+}
+
+// A call through a store takes the bucket one object, which its permit keeps, however many limits there are.
+func TestAcquire_InAStoreAllocatesOneObject(t *testing.T) {
+	wide := Limit{Capacity: 1e9, LeakRate: 1e9}
+	b := Must(NewSharedBucket(store.NewMemory(), "k", wide, wide.Of(0, "second"), wide.Of(0, "third")))
+	n := testing.AllocsPerRun(1000, func() {
+		p, _ := b.Acquire(ctx, Cost{1})
+		p.Done()
+	})
+	errorIf(t, n > 1 && !raced, "%v objects", n)
+}
+
+// State returns the same as States, whatever has happened to the bucket, and allocates nothing for a
+// bucket with one leaky limit that nothing holds.
+func TestBucket_StateIsTheFirstOfStates(t *testing.T) {
+	for _, l := range []Limit{PerSecond(3), PerMinute(30).Burst(7).Of(2, "rows"), {Capacity: 0.5, LeakRate: 0.1}, {Capacity: 1e9, LeakRate: 1e6}} {
+		synctest.Test(t, func(t *testing.T) {
+			r, b := rand.New(rand.NewPCG(7, uint64(l.Capacity))), Must(NewBucket("key", l))
+			for range 300 {
+				var c Cost
+				c[l.Unit] = l.Capacity * r.Float64()
+				c[0] = max(c[0], 0.1)
+				p, err := b.Acquire(t.Context(), c)
+				switch r.IntN(30) {
+				case 0:
+					p.Refused(time.Duration(r.IntN(1e9)))
+				case 1:
+					p.Settle(Cost{})
+				case 2:
+					_ = b.Resume(t.Context())
+				case 3:
+					_ = b.Pause(t.Context(), 1+time.Duration(r.IntN(1e9)))
+				}
+				if err == nil {
+					p.Done()
+				}
+				time.Sleep(time.Duration(r.IntN(1e9)) * time.Duration(r.IntN(3)))
+				one, err := b.State(t.Context())
+				all, err2 := b.States(t.Context())
+				fatalIf(t, err != nil || err2 != nil || one != all[0], "%v %v\n%+v\n%+v", err, err2, one, all)
+			}
+		})
+	}
+	b := Must(NewBucket("key", PerSecond(10)))
+	mustAcquire(t, b).Done()
+	n := testing.AllocsPerRun(100, func() { _, _ = b.State(ctx) })
+	errorIf(t, n > 0, "%v allocations", n)
 }

@@ -61,9 +61,8 @@ func TestCalendar_StateHasTheReset(t *testing.T) {
 		for _, at := range []string{"2024-02-20T00:00:00Z", "2024-02-29T23:59:58.5Z"} {
 			until(t, at)
 			for _, b := range []*Bucket{mine, other} {
-				if s := states(t, b)[0]; s.EmptyIn != time.Until(reset) {
-					t.Errorf("%v: reset in %v, want %v", at, s.EmptyIn, time.Until(reset))
-				}
+				s := states(t, b)[0]
+				errorIf(t, s.EmptyIn != time.Until(reset), "%v: reset in %v, want %v", at, s.EmptyIn, time.Until(reset))
 				admit(t, b, 10)
 				if s := states(t, b)[0]; s.EmptyIn != time.Until(reset) || s.NextIn != 0 {
 					t.Errorf("%v, used: reset in %v, want %v; %+v", at, s.EmptyIn, time.Until(reset), s)
@@ -74,8 +73,7 @@ func TestCalendar_StateHasTheReset(t *testing.T) {
 		errorIf(t, err != nil || !s.Full || s.EmptyIn != 2500*time.Millisecond || s.NextIn < s.EmptyIn,
 			"%+v, %v", s, err)
 		time.Sleep(2500 * time.Millisecond)
-		if s := states(t, mine)[0]; s.EmptyIn != 31*24*time.Hour || s.Level != 0 {
-			t.Errorf("%+v", s)
-		}
+		s = states(t, mine)[0]
+		errorIf(t, s.EmptyIn != 31*24*time.Hour || s.Level != 0, "%+v", s)
 	})
 }

@@ -41,9 +41,8 @@ func TestCost_AboveCapacityByRoundingTakesAll(t *testing.T) {
 				for _, n := range []float64{capacity * (1 + 0.51e-9), 0.8} {
 					_, err := b.Acquire(ctx, Cost{n})
 					errorIf(t, !errors.Is(err, ErrTooLarge), "%v of %v: %v, want too large", n, capacity, err)
-					if ok, err := b.AbleToAccept(ctx, Cost{n}); ok || !errors.Is(err, ErrTooLarge) {
-						t.Errorf("%v of %v: able to accept %v, %v", n, capacity, ok, err)
-					}
+					ok, err := b.AbleToAccept(ctx, Cost{n})
+					errorIf(t, ok || !errors.Is(err, ErrTooLarge), "%v of %v: able to accept %v, %v", n, capacity, ok, err)
 				}
 			}, limits...)
 		})
@@ -73,9 +72,8 @@ func TestCostFree(t *testing.T) {
 			p.Refused(time.Minute)
 			full := refused(t, b, Cost{Free})
 			errorIf(t, !full.Held || full.RetryAfter != time.Minute, "%s: held: %v", name, full)
-			if able, err := b.AbleToAccept(ctx, Cost{Free}); able || err != nil {
-				t.Errorf("%s: held: %v, %v", name, able, err)
-			}
+			able, err = b.AbleToAccept(ctx, Cost{Free})
+			errorIf(t, able || err != nil, "%s: held: %v, %v", name, able, err)
 		}
 	})
 	bubble(t, "A free call counts in flight, and leaves slots to calls that are booked", func(t *testing.T) {
@@ -86,9 +84,8 @@ func TestCostFree(t *testing.T) {
 		} {
 			try := func(b *Bucket, what string, wait time.Duration, progress int) (p Permit) {
 				able, err := b.AbleToAccept(ctx, Cost{Free})
-				if want := wait == 0 && progress == 0; able != want || err != nil {
-					t.Errorf("%s, %s: able %v, %v; want %v", name, what, able, err, want)
-				}
+				want := wait == 0 && progress == 0
+				errorIf(t, able != want || err != nil, "%s, %s: able %v, %v; want %v", name, what, able, err, want)
 				p, err = b.Acquire(ctx, Cost{Free})
 				var full *ThrottledError
 				switch {

@@ -159,12 +159,10 @@ func TestEach(t *testing.T) {
 		for n, err := range Each(ctx, b, tokens, 1, slices.Values([]int{60, -1, 30, 20}), func(context.Context, int) error { return nil }) {
 			results[n] = err
 		}
-		if results[60] != nil || results[30] != nil || !errors.Is(results[-1], ErrInvalid) || !errors.Is(results[20], ErrThrottled) {
-			t.Errorf("results %v, want 60 and 30 run, -1 invalid, 20 refused", results)
-		}
-		if s, err := b.State(ctx); err != nil || math.Abs(s.Level-90) > 1e-3 {
-			t.Errorf("level %v, %v; want 90", s.Level, err)
-		}
+		errorIf(t, results[60] != nil || results[30] != nil || !errors.Is(results[-1], ErrInvalid) || !errors.Is(results[20], ErrThrottled),
+			"results %v, want 60 and 30 run, -1 invalid, 20 refused", results)
+		s, err := b.State(ctx)
+		errorIf(t, err != nil || math.Abs(s.Level-90) > 1e-3, "level %v, %v; want 90", s.Level, err)
 	})
 	bubble(t, "Receive ends with ctx, and leaves the rest in the channel", func(t *testing.T) {
 		for range 20 { // what is ready is chosen by lot

@@ -148,9 +148,8 @@ func TestForecast_EventBeforeAQuotaIsUsedUp(t *testing.T) {
 					all, used := replay(t, processes, s.times(calls, r), time.Duration(s.hours)*hour)
 					for _, f := range all {
 						errorIf(t, demand < 0.8 && len(f.at) > 0, "a false alarm at %v said %v", f.at, f.said)
-						if used >= 0 && s.steady(used-3*hour, used) && (len(f.at) == 0 || used-f.at[0] < hour/2) {
-							t.Errorf("used up at %v, events at %v", used, f.at)
-						}
+						errorIf(t, used >= 0 && s.steady(used-3*hour, used) && (len(f.at) == 0 || used-f.at[0] < hour/2),
+							"used up at %v, events at %v", used, f.at)
 						if len(f.at) == 0 {
 							continue
 						}
@@ -199,9 +198,8 @@ func TestForecast_EachKindOfQuota(t *testing.T) {
 						if demand < 1 {
 							want = 0
 						}
-						if got.UsedUpIn < want-want/20 || got.UsedUpIn > want+want/20 || math.Abs(got.Pace*each.Seconds()-1) > 0.05 {
-							t.Errorf("call %d: used up in %v at %v, want %v at %v", i, got.UsedUpIn, got.Pace, want, 1/each.Seconds())
-						}
+						errorIf(t, got.UsedUpIn < want-want/20 || got.UsedUpIn > want+want/20 || math.Abs(got.Pace*each.Seconds()-1) > 0.05,
+							"call %d: used up in %v at %v, want %v at %v", i, got.UsedUpIn, got.Pace, want, 1/each.Seconds())
 						o := e.States[1]
 						errorIf(t, o.Pace != 0 || o.UsedUpIn != 0, "a limit that is no quota: %+v", o)
 					}
@@ -229,9 +227,8 @@ func TestForecast_OfOneProcess(t *testing.T) {
 			e := explained(t, b, Cost{1})
 			return e.States[0]
 		}
-		if s := look(b); s.Pace != 0 || s.UsedUpIn != 0 {
-			t.Error("an unobserved bucket:", s.Pace, s.UsedUpIn)
-		}
+		s := look(b)
+		errorIf(t, s.Pace != 0 || s.UsedUpIn != 0, "%v %v %v", "an unobserved bucket:", s.Pace, s.UsedUpIn)
 		restarted := Must(NewSharedBucket(memory, "k", Daily(10_000, time.UTC)))
 		defer restarted.Observe(func(Event) {})()
 		if s := look(restarted); s.UsedUpIn < 395*time.Minute || s.UsedUpIn > 405*time.Minute {
@@ -249,9 +246,7 @@ func TestForecast_OfOneProcess(t *testing.T) {
 			time.Sleep(15 * time.Minute)
 		}
 		synctest.Wait()
-		if len(events) < 3 || len(events) > 4 {
-			t.Error(len(events), "events in 3.7 hours:", events)
-		}
+		errorIf(t, len(events) < 3 || len(events) > 4, "%v %v %v", len(events), "events in 3.7 hours:", events)
 		for _, e := range events {
 			errorIf(t, e.Limit != "100 in any 10m" || e.UsedUpIn <= 0 || e.UsedUpIn > time.Minute, "%v", e)
 		}

@@ -283,9 +283,8 @@ func TestInFlight_Alone(t *testing.T) {
 			p.Done()
 			p = admit(t, b[0], 1)
 		}
-		if d, n := time.Since(began), links[0].trips.Load()-was; d > 1001*time.Millisecond || n > 80 {
-			t.Errorf("1,000 calls of 1 ms in a slot took %v and made %d requests", d, n)
-		}
+		d, n := time.Since(began), links[0].trips.Load()-was
+		errorIf(t, d > 1001*time.Millisecond || n > 80, "1,000 calls of 1 ms in a slot took %v and made %d requests", d, n)
 	})
 	bubble(t, "A late reply from before a hold does not end the hold in this process", func(t *testing.T) {
 		var s FakeStore

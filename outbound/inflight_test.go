@@ -86,9 +86,8 @@ func TestInFlight_OfOneProcess(t *testing.T) {
 			second, err = b.Acquire(ctx, Cost{1})
 			return err == nil
 		})
-		if full := refused(t, b, Cost{1}); full.InProgress != 2 || full.Oldest > time.Since(since) {
-			t.Errorf("%v, want %v at most", full, time.Since(since))
-		}
+		full := refused(t, b, Cost{1})
+		errorIf(t, full.InProgress != 2 || full.Oldest > time.Since(since), "%v, want %v at most", full, time.Since(since))
 		kept.Done()
 		second.Done()
 		forget(t, b)
@@ -314,9 +313,8 @@ func TestInFlight_Adaptive(t *testing.T) {
 		}
 		check("successes with slots to spare", 3)
 		e, err := b.Explain(ctx, Cost{1})
-		if err != nil || !strings.Contains(e.String(), `limit "64 in flight, adaptive": 0 of 3 calls in progress`) {
-			t.Errorf("%v, %v", e, err)
-		}
+		errorIf(t, err != nil || !strings.Contains(e.String(), `limit "64 in flight, adaptive": 0 of 3 calls in progress`),
+			"%v, %v", e, err)
 	})
 	t.Run("Setting the same limit again keeps what it has learned, and another begins with its own number", func(t *testing.T) {
 		limit := InFlight(64).Adaptive()

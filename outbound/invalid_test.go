@@ -129,15 +129,13 @@ func TestBucket_OddNumbersAndKeys(t *testing.T) {
 			for _, d := range append([]time.Duration{0}, noSpans...) {
 				p.Hold(d)
 			}
-			if after := states(t, b); !reflect.DeepEqual(before, after) {
-				t.Errorf("the bucket %s has changed\n%+v to\n%+v", name, before, after)
-			}
+			after := states(t, b)
+			errorIf(t, !reflect.DeepEqual(before, after), "the bucket %s has changed\n%+v to\n%+v", name, before, after)
 			p.Settle(Cost{2, 1}) // none of those was the first Settle
 			equal(t, level(t, b, 0), before[0].Level+1, "%s: level", name)
 			p.Refused(math.MinInt64)
-			if s := states(t, b)[0]; s.HeldFor != time.Second {
-				t.Errorf("%s: refused without a duration, held for %v, want 1 s", name, s.HeldFor)
-			}
+			s := states(t, b)[0]
+			errorIf(t, s.HeldFor != time.Second, "%s: refused without a duration, held for %v, want 1 s", name, s.HeldFor)
 		}
 	})
 	bubble(t, "The longest durations overflow nothing", func(t *testing.T) {

@@ -99,9 +99,8 @@ func TestPermitFrom_IsThePermitOfTheJob(t *testing.T) {
 		PermitFrom(ctx).Settle(Cost{1})
 		return nil
 	})
-	if err != nil || !slices.Equal(outer.used, []Cost{{1}}) || !slices.Equal(inner.used, []Cost{{2}}) {
-		t.Errorf("%v, settled outside %v, inside %v", err, outer.used, inner.used)
-	}
+	errorIf(t, err != nil || !slices.Equal(outer.used, []Cost{{1}}) || !slices.Equal(inner.used, []Cost{{2}}),
+		"%v, settled outside %v, inside %v", err, outer.used, inner.used)
 	b := Must(NewBucket("settle", Limit{Capacity: 10, LeakRate: 1e-8}))
 	must(t, Do(ctx, b, Cost{8}, func(ctx context.Context) error { PermitFrom(ctx).Settle(Cost{3}); return nil }))
 	equal(t, math.Round(level(t, b, 0)), 3, "level after settling 8 to 3")

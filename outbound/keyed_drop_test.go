@@ -99,9 +99,8 @@ func TestKeyed_DropsOnlyIdleLimiters(t *testing.T) {
 		mustAcquire(t, k.For("s2")).Done()
 		time.Sleep(time.Second)
 		mustAcquire(t, k.For("own")).Done() // in the place of one of both
-		if k.Len() != 2 || all.keys.Load() != 1 || all.Idle() {
-			t.Errorf("%d limiters, %d around the bucket, idle %v", k.Len(), all.keys.Load(), all.Idle())
-		}
+		errorIf(t, k.Len() != 2 || all.keys.Load() != 1 || all.Idle(),
+			"%d limiters, %d around the bucket, idle %v", k.Len(), all.keys.Load(), all.Idle())
 		time.Sleep(10 * time.Minute)
 		noRoom(t, k.For("other"), "while both buckets are busy")
 		time.Sleep(time.Hour)

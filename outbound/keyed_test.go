@@ -72,9 +72,8 @@ func TestKeyed_Limiters(t *testing.T) {
 		defer mustAcquire(t, k.For("a")).Done()
 		defer mustAcquire(t, k.For("b")).Done()
 		full := refused(t, k.For("c"), Cost{1})
-		if !errors.Is(full, ErrFull) || full.RetryAfter != 0 || full.Error() != "outbound: rate limited: too many keys: 2 are in use" {
-			t.Errorf("without Overflow: %v", full)
-		}
+		errorIf(t, !errors.Is(full, ErrFull) || full.RetryAfter != 0 || full.Error() != "outbound: rate limited: too many keys: 2 are in use",
+			"without Overflow: %v", full)
 		k.Overflow = Must(NewBucket("overflow", PerHour(1)))
 		mustAcquire(t, k.For("c")).Done()
 		full = refused(t, k.For("d"), Cost{1})
@@ -246,9 +245,8 @@ func TestKeyed_Use(t *testing.T) {
 		must(t, k.Use("acme", func(l Limiter) error { return l.(*Bucket).Hold(ctx, time.Minute) }))
 		refused(t, k.For("acme"), Cost{Free})
 		none := func(l Limiter) error { t.Errorf("called with %v", l); return nil }
-		if err := k.Use("c", none); !errors.Is(err, ErrFull) {
-			t.Errorf("all limiters are in use: %v", err)
-		}
+		err := k.Use("c", none)
+		errorIf(t, !errors.Is(err, ErrFull), "all limiters are in use: %v", err)
 		time.Sleep(time.Hour)
 		mine := errors.New("mine")
 		if err := k.Use("yours", func(l Limiter) error {
@@ -420,14 +418,12 @@ func TestKeyedLabel_StandsInErrorsAndEvents(t *testing.T) {
 					for range 2 { // the first call takes all units
 						_, err = observed.Acquire(ctx, Cost{c.cost})
 					}
-					if !errors.Is(err, c.want) || !errors.Is(event, c.want) || errors.Is(err, errTenant) != wraps {
-						t.Fatalf("%v, in the event %v, not %v", err, event, c.want)
-					}
+					fatalIf(t, !errors.Is(err, c.want) || !errors.Is(event, c.want) || errors.Is(err, errTenant) != wraps,
+						"%v, in the event %v, not %v", err, event, c.want)
 					for _, text := range []string{err.Error(), event.Error(), fmt.Sprintf("%+v", err), fmt.Sprintf("%#v", err)} {
 						shown := strings.Contains(text, secret)
-						if shown != (label == nil) || !strings.HasPrefix(text, "&") && strings.Contains(text, tenant) == shown {
-							t.Error(text)
-						}
+						errorIf(t, shown != (label == nil) || !strings.HasPrefix(text, "&") && strings.Contains(text, tenant) == shown,
+							"%v", text)
 					}
 					if full, ok := errors.AsType[*ThrottledError](err); ok && label != nil {
 						equal(t, full.Key, tenant, "its key")
@@ -470,15 +466,13 @@ func TestKeyedLabel_InErrors(t *testing.T) {
 			_, got := failing(err, func(string) string { return "label" }).Acquire(ctx, "secret", Cost{1})
 			var throttled *ThrottledError
 			if errors.As(err, &throttled) { // else it is the limiter's own error
-				if strings.Contains(got.Error(), "secret") || !errors.As(got, &throttled) || throttled.Key != "label" {
-					t.Errorf("%s: %v, the refusal's key is %q", name, got, throttled.Key)
-				}
+				errorIf(t, strings.Contains(got.Error(), "secret") || !errors.As(got, &throttled) || throttled.Key != "label",
+					"%s: %v, the refusal's key is %q", name, got, throttled.Key)
 			}
 			var value embedding
 			var pointer *embedding
-			if errors.As(err, &value) != errors.As(got, &value) || errors.As(err, &pointer) != errors.As(got, &pointer) {
-				t.Errorf("%s: the program does not find its own error in %v", name, got)
-			}
+			errorIf(t, errors.As(err, &value) != errors.As(got, &value) || errors.As(err, &pointer) != errors.As(got, &pointer),
+				"%s: the program does not find its own error in %v", name, got)
 		}
 	})
 	t.Run("An error of what uses the limiter, such as that of a booking, has the label, too", func(t *testing.T) {
@@ -505,4 +499,46 @@ func failing(err error, label func(string) string) *Keyed[string] {
 type embedding struct {
 	*ThrottledError
 	hints []string
+}
+
+// As finds the outermost limiter of a type, as errors.As does, but not the limiters of a Keyed.
+func TestAs_FindsALimiterInOthers(t *testing.T) {
+	hear := func(context.Context, Event) {}
+	b := Must(NewBucket("b", PerSecond(1)))
+	inner := Observe(b, "inner", hear)
+	outer := Observe(inner, "outer", hear)
+	for _, l := range []Limiter{b, inner, outer} {
+		got, ok := As[*Bucket](l)
+		errorIf(t, !ok || got != b, "%T: %v, %v", l, got, ok)
+	}
+	got, ok := As[*observer](outer)
+	errorIf(t, !ok || got != outer, "it is not the outermost of its type")
+	_, ok = As[interface{ Explain() }](outer)
+	errorIf(t, ok, "found a type that is not there")
+	tenants := &Keyed[string]{New: func(string) (Limiter, error) { return b, nil }}
+	for _, l := range []Limiter{nil, limiterFunc(nil), Observe(nil, "", hear), tenants.For("acme")} {
+		got, ok := As[*Bucket](l)
+		errorIf(t, ok || got != nil, "in a %T: %v", l, got)
+	}
+}
+
+// The handle of a key gives access to its limiter only during a call of Use, because the limiter may be dropped.
+func TestKeyed_HandleUsesItsKeysLimiter(t *testing.T) {
+	made := 0
+	tenants := &Keyed[string]{New: func(key string) (Limiter, error) {
+		made++
+		return NewBucket(key, PerSecond(1))
+	}}
+	errorIf(t, tenants.For("acme") != tenants.For("acme") || tenants.For("acme") == tenants.For("bolt"),
+		"the handles of one key are not equal, or those of two are")
+	u, ok := As[interface {
+		Use(func(Limiter) error) error
+	}](Observe(tenants.For("acme"), "", func(context.Context, Event) {}))
+	fatalIf(t, !ok || made != 0, "found %v, made %d", ok, made)
+	if err := u.Use(func(l Limiter) error {
+		errorIf(t, l.(*Bucket).Key() != "acme", "another key's limiter")
+		return store.ErrUnavailable
+	}); err != store.ErrUnavailable {
+		t.Error(err)
+	}
 }

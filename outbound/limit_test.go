@@ -287,9 +287,8 @@ func TestState_LabelIsThatOfErrorsAndEvents(t *testing.T) {
 					t.Errorf("%s, %s: %v, event %q", label, name, full, event)
 				}
 				err := b.Book(ctx, &BookRequest{Costs: []Cost{{1, 1}}})
-				if full, ok := errors.AsType[*ThrottledError](err); !ok || full.Limit != label {
-					t.Errorf("%s, %s: booked: %v", label, name, err)
-				}
+				full, ok := errors.AsType[*ThrottledError](err)
+				errorIf(t, !ok || full.Limit != label, "%s, %s: booked: %v", label, name, err)
 				s, _ := b.State(ctx)
 				e, err := b.Explain(ctx, Cost{1, 1})
 				errorIf(t, err != nil || e.Limit != label || s.Label() != label,

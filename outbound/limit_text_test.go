@@ -61,9 +61,8 @@ func TestLimit_TextAndJSONKeepAllOfIt(t *testing.T) {
 		for _, l := range []Limit{Per(n, d), Per(n, d).Burst(1 + (n-1)*random.Float64()), Window(n, d), FixedWindow(n, d), {Capacity: n, LeakRate: n / d.Seconds()},
 			Hourly(n), Daily(n, time.UTC), InFlight(int(n) + 1)} {
 			again, err := ParseLimit(l.String())
-			if _, invalid := NewBucket("key", l); invalid == nil && (err != nil || again != l) {
-				t.Fatalf("%s is read as %+v, %v; want %+v", l, again, err, l)
-			}
+			_, invalid := NewBucket("key", l)
+			fatalIf(t, invalid == nil && (err != nil || again != l), "%s is read as %+v, %v; want %+v", l, again, err, l)
 		}
 	}
 }
@@ -144,9 +143,8 @@ func TestParseLimit_ReadsWhatPeopleWrite(t *testing.T) {
 	var l Limit
 	flags := flag.NewFlagSet("", flag.ContinueOnError)
 	flags.TextVar(&l, "limit", PerSecond(10), "how fast")
-	if err := flags.Parse([]string{"-limit", "5 in flight"}); err != nil || l != InFlight(5) || flags.Lookup("limit").DefValue != "10 per 1s" {
-		t.Errorf("as a flag: %v, %v", l, err)
-	}
+	err := flags.Parse([]string{"-limit", "5 in flight"})
+	errorIf(t, err != nil || l != InFlight(5) || flags.Lookup("limit").DefValue != "10 per 1s", "as a flag: %v, %v", l, err)
 }
 
 // A bucket reports the limit that it was given, also if that is its only one.
@@ -165,9 +163,8 @@ func TestState_LimitIsTheOneGiven(t *testing.T) {
 			}
 		}
 	}
-	if l := states(t, Must(NewBucket("k", PerMinute(100))))[0].Limit.Burst(5); l != PerMinute(100).Burst(5) {
-		t.Errorf("with a burst: %v", l)
-	}
+	l := states(t, Must(NewBucket("k", PerMinute(100))))[0].Limit.Burst(5)
+	errorIf(t, l != PerMinute(100).Burst(5), "with a burst: %v", l)
 }
 
 // What no bucket takes is an error that says in a few words what is wrong, and the limit that was read into stays.
@@ -208,9 +205,8 @@ func TestParseLimit_SaysWhatIsWrong(t *testing.T) {
 		errorIf(t, !errors.Is(err, ErrInvalid), "an invalid limit is written as %s, %v", data, err)
 	}
 	var zero, read Limit
-	if text, err := zero.MarshalText(); err != nil || len(text) > 0 {
-		t.Errorf("the zero Limit is written as %q, %v", text, err)
-	}
+	text, err := zero.MarshalText()
+	errorIf(t, err != nil || len(text) > 0, "the zero Limit is written as %q, %v", text, err)
 	for data, want := range map[string]Limit{`""`: {}, `null`: PerSecond(10)} {
 		read = PerSecond(10)
 		if err := json.Unmarshal([]byte(data), &read); err != nil || read != want || read.UnmarshalJSON([]byte(data)) != nil || read != want {

@@ -311,9 +311,8 @@ func TestSimulation_KeepsAndUsesTheLimits(t *testing.T) {
 			s.mu.Unlock()
 			wg.Wait()
 			s.lawful()
-			if s.calls < 1000*phases || s.held < 10*phases {
-				t.Errorf("only %d calls and %d holds, refusals and changes", s.calls, s.held)
-			}
+			errorIf(t, s.calls < 1000*phases || s.held < 10*phases,
+				"only %d calls and %d holds, refusals and changes", s.calls, s.held)
 			t.Logf("%.0f hours, %d calls, %d holds, refusals and changes", time.Since(begin).Hours(), s.calls, s.held)
 		})
 	}

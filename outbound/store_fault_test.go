@@ -70,9 +70,8 @@ func TestResend_AddedUnitsOutlastAnOutage(t *testing.T) {
 				}
 				for range 2 {
 					all, err := b.States(ctx)
-					if err != nil || math.Abs(all[0].Level-want[0]) > 0.1 || math.Abs(all[1].Level-want[1]) > 0.1 {
-						t.Errorf("levels %v and %v, %v; want %v", all[0].Level, all[1].Level, err, want)
-					}
+					errorIf(t, err != nil || math.Abs(all[0].Level-want[0]) > 0.1 || math.Abs(all[1].Level-want[1]) > 0.1,
+						"levels %v and %v, %v; want %v", all[0].Level, all[1].Level, err, want)
 				}
 			})
 		}
@@ -169,9 +168,8 @@ func TestStore_FailedWriteLeavesCharges(t *testing.T) {
 		errorIf(t, err == nil, "%s did not fail", name)
 		s.Fail(nil, false)
 		p.Settle(Cost{9})
-		if n := level(t, b, 0); math.Abs(n-10) > 0.01 {
-			t.Errorf("after %s that failed, a call of 4 is settled to 9: level %v, want 10", name, n)
-		}
+		n := level(t, b, 0)
+		errorIf(t, math.Abs(n-10) > 0.01, "after %s that failed, a call of 4 is settled to 9: level %v, want 10", name, n)
 	}
 }
 

@@ -92,9 +92,8 @@ func TestWindow_CountsAndReports(t *testing.T) {
 		check := func(when string, level, remaining float64, next, empty time.Duration) {
 			t.Helper()
 			s := states(t, b)[0]
-			if s.Level != level || s.Remaining != remaining || s.NextIn != next || s.EmptyIn != empty || s.Full {
-				t.Errorf("%s: %+v", when, s)
-			}
+			errorIf(t, s.Level != level || s.Remaining != remaining || s.NextIn != next || s.EmptyIn != empty || s.Full,
+				"%s: %+v", when, s)
 		}
 		check("with room for one", 9, 1, 0, time.Minute+jitter)
 		admit(t, b, 1)

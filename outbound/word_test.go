@@ -81,9 +81,8 @@ func TestWord_EmptyBucketReturnsToIt(t *testing.T) {
 					t.Errorf("%v allocations a call", n)
 				}
 				errorIs(t, errOf(b.Acquire(ctx, Cost{1})), ErrThrottled, "beyond the capacity")
-				if s, err := b.State(ctx); err != nil || s.Level != 10 || s.Speed != 1 || s.HeldFor != 0 {
-					t.Errorf("%+v, %v", s, err)
-				}
+				s, err := b.State(ctx)
+				errorIf(t, err != nil || s.Level != 10 || s.Speed != 1 || s.HeldFor != 0, "%+v, %v", s, err)
 				errorIf(t, !inWord(b), "State has moved the state out of the word")
 				time.Sleep(forLong)
 			}
@@ -225,9 +224,8 @@ func TestWord_HoldsAndLooks(t *testing.T) {
 		_, err := b.State(ctx)
 		fatalIf(t, err != nil || !inWord(b), "its state is not back in the word, %v", err)
 		must(t, b.Hold(ctx, time.Second))
-		if s, err := b.State(ctx); err != nil || s.Level != 9 {
-			t.Errorf("level %v (%v), want 9", s.Level, err)
-		}
+		s, err := b.State(ctx)
+		errorIf(t, err != nil || s.Level != 9, "level %v (%v), want 9", s.Level, err)
 	})
 	bubble(t, "Reading the state of a bucket changes nothing, and makes no slowPath", func(t *testing.T) {
 		limit := PerSecond(100).Burst(7).Of(1, "some")
@@ -242,9 +240,8 @@ func TestWord_HoldsAndLooks(t *testing.T) {
 				errorIf(t, err != nil || able != (states(t, b)[0].Remaining >= 5) || b.SetLimits(ctx, limit) != nil,
 					"able %v, %v", able, err)
 			}
-			if a, b := states(t, looked)[0], states(t, slow)[0]; a != b {
-				t.Errorf("%+v, with a slowPath %+v", a, b)
-			}
+			a, b := states(t, looked)[0], states(t, slow)[0]
+			errorIf(t, a != b, "%+v, with a slowPath %+v", a, b)
 			if looked.Idle() != slow.Idle() || wordOf(looked) != wordOf(left) || looked.word.Seen() != left.word.Seen() || looked.slow.Load() != nil {
 				t.Error("a look has changed the bucket")
 			}
@@ -510,9 +507,8 @@ func TestWord_RetryAfterIsEnough(t *testing.T) {
 			}
 			fatalIf(t, wait <= 0, "%v: a cost of %v leaves the word", l, n)
 			if early := tooEarly(wait, &l); early > 0 {
-				if _, ok, _ := b.word.Take((*reports.Numbers)(&c), now+int64(early), &p.fill); ok {
-					t.Fatalf("%v: a cost of %v, which is to wait %v, is admitted %v earlier", l, n, wait, wait-early)
-				}
+				_, ok, _ := b.word.Take((*reports.Numbers)(&c), now+int64(early), &p.fill)
+				fatalIf(t, ok, "%v: a cost of %v, which is to wait %v, is admitted %v earlier", l, n, wait, wait-early)
 			}
 			if now > 4e18 { // far from where an int64 ends
 				return

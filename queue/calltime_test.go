@@ -171,9 +171,8 @@ func TestCallTime_AnswersAsManyAsTheBestMaxWait(t *testing.T) {
 		if with := best.run(t); got.answered < with.answered*95/100 || got.answered < c.want {
 			t.Errorf("%s: %+v, and with the best MaxWait %+v; want %d answered", name, got, with, c.want)
 		}
-		if got.unanswered != uint64(got.died) && !c.endless {
-			t.Errorf("%s: Stats has %d unanswered, %d died", name, got.unanswered, got.died)
-		}
+		errorIf(t, got.unanswered != uint64(got.died) && !c.endless,
+			"%s: Stats has %d unanswered, %d died", name, got.unanswered, got.died)
 	}
 	leaveBy := usual
 	leaveBy.config.CallTime = -1
@@ -187,9 +186,8 @@ func TestCallTime_AnswersAsManyAsTheBestMaxWait(t *testing.T) {
 func TestCallTime_FollowsTheAPI(t *testing.T) {
 	l := load{perSecond: 70, seconds: 60, limits: []outbound.Limit{outbound.PerSecond(40)}, takes: changing,
 		budget: func(r *rand.Rand) time.Duration { return 500*ms + rand.N(2500*ms) }}
-	if got := l.run(t); got.answered < 2300 {
-		t.Errorf("%+v, want 2,300 answered", got)
-	}
+	got := l.run(t)
+	errorIf(t, got.answered < 2300, "%+v, want 2,300 answered", got)
 }
 
 // A limit at half load refuses nothing, even if the API and a store take most of each budget.
@@ -204,9 +202,8 @@ func TestCallTime_RefusesNothingAtHalfLoad(t *testing.T) {
 	} {
 		l := load{perSecond: 5, seconds: 60, budget: always(c.budget), takes: steady(300 * ms), limits: []outbound.Limit{outbound.PerSecond(10)},
 			processes: c.processes, way: c.way, config: Config{CallTime: c.callTime}}
-		if got := l.run(t); got != (fates{answered: 300}) {
-			t.Errorf("%+v: %+v", c, got)
-		}
+		got := l.run(t)
+		errorIf(t, got != (fates{answered: 300}), "%+v: %+v", c, got)
 	}
 }
 
@@ -228,14 +225,11 @@ func TestCallTime_IsThatOfAnswers(t *testing.T) {
 		refused := func(within time.Duration) bool {
 			t.Helper()
 			time.Sleep(time.Second)
-			if err := call(within, 0, (*outbound.Permit).Failed); err != nil {
-				t.Errorf("with capacity: %v", err)
-			}
+			err := call(within, 0, (*outbound.Permit).Failed)
+			errorIf(t, err != nil, "with capacity: %v", err)
 			return errors.Is(call(within, 0, (*outbound.Permit).Failed), outbound.ErrThrottled)
 		}
-		if refused(110 * ms) {
-			t.Error("refused before a call has ended")
-		}
+		errorIf(t, refused(110*ms), "refused before a call has ended")
 		for range 40 { // the first take no time, as from a cache
 			time.Sleep(time.Second)
 			must(t, call(time.Minute, 0, (*outbound.Permit).Done))
@@ -245,9 +239,7 @@ func TestCallTime_IsThatOfAnswers(t *testing.T) {
 			must(t, call(time.Minute, 300*ms, (*outbound.Permit).Done))
 		}
 		for range 3 {
-			if !refused(500*ms) || refused(900*ms) {
-				t.Error("300 ms were not learnt")
-			}
+			errorIf(t, !refused(500*ms) || refused(900*ms), "300 ms were not learnt")
 			for range 400 { // fast, and no answers
 				_ = call(time.Hour, 0, (*outbound.Permit).Failed)
 				_ = call(time.Hour, 0, func(p *outbound.Permit) { p.Answered(outbound.Answer{Kind: outbound.AnswerRefused}); p.Failed() })
@@ -262,9 +254,7 @@ func TestCallTime_IsThatOfAnswers(t *testing.T) {
 			must(t, call(time.Hour, 300*ms, (*outbound.Permit).Done))
 		}
 		time.Sleep(time.Minute + time.Second)
-		if refused(110 * ms) {
-			t.Error("refused after a minute without a call")
-		}
+		errorIf(t, refused(110*ms), "refused after a minute without a call")
 		if n := q.Stats().Unanswered; n > 0 { // the cancelled ones
 			t.Errorf("%d unanswered", n)
 		}

@@ -67,16 +67,14 @@ func TestCancel_ForgetsNoOtherCall(t *testing.T) {
 				})
 			}
 			pass(time.Minute)
-			if way > 0 && booked != went {
-				t.Errorf("seed %d: calls of %v units have left, by reservations of %v", seed, went, booked)
-			}
+			errorIf(t, way > 0 && booked != went,
+				"seed %d: calls of %v units have left, by reservations of %v", seed, went, booked)
 			s, err := b.State(bg)
 			if stats := q.Stats(); stats.Waiting != 0 || stats.Admitted+stats.Cancelled > 12 || s.Level != 0 || err != nil {
 				t.Errorf("seed %d: %+v, level %v, %v", seed, stats, s.Level, err)
 			}
-			if len(q.line.tickets)+len(q.line.unused) != 0 || q.line.unbooked != &q.line.end {
-				t.Errorf("seed %d: %d tickets, %d to return, rest %v", seed, len(q.line.tickets), len(q.line.unused), q.line.unbooked)
-			}
+			errorIf(t, len(q.line.tickets)+len(q.line.unused) != 0 || q.line.unbooked != &q.line.end,
+				"seed %d: %d tickets, %d to return, rest %v", seed, len(q.line.tickets), len(q.line.unused), q.line.unbooked)
 			q.Close() // a call that was forgotten would wait for ever
 		})
 	}
@@ -106,9 +104,8 @@ func TestCancel_AtTheInstantOfAdmission(t *testing.T) {
 			}
 		})
 	}
-	if outcomes[0] == 0 || outcomes[1] == 0 {
-		t.Errorf("%d admitted, %d cancelled: the test proves nothing", outcomes[0], outcomes[1])
-	}
+	errorIf(t, outcomes[0] == 0 || outcomes[1] == 0,
+		"%d admitted, %d cancelled: the test proves nothing", outcomes[0], outcomes[1])
 }
 
 // The first call cancels during a request, and its reservation is due before the request ends. A call
@@ -125,9 +122,8 @@ func TestCancel_DuringARequestGivesNoCheaperReservation(t *testing.T) {
 				cancel()
 				pass(time.Minute)
 				h := all.history(0)
-				if err := h.Check(limit.Capacity, limit.LeakRate, limit.LeakRate*0.05); err != nil || h.Len() < 2 {
-					t.Errorf("%v away, cancelled after %v: %d left, %v", way, at, h.Len(), err)
-				}
+				err := h.Check(limit.Capacity, limit.LeakRate, limit.LeakRate*0.05)
+				errorIf(t, err != nil || h.Len() < 2, "%v away, cancelled after %v: %d left, %v", way, at, h.Len(), err)
 			})
 		}
 	}
@@ -189,9 +185,8 @@ func TestCancel_RefusesNoLaterCall(t *testing.T) {
 			returns(&p, cancel)
 			synctest.Wait()
 			c := come(bg, q, 1)
-			if pass(time.Hour); !c.admitted() {
-				t.Errorf("%s: %v", name, c.ended().err)
-			}
+			pass(time.Hour)
+			errorIf(t, !c.admitted(), "%s: %v", name, c.ended().err)
 			cancel()
 		})
 	}
@@ -275,15 +270,12 @@ func TestCancel_DelaysNoOtherCall(t *testing.T) {
 			pass(10 * time.Hour)
 			cancelAll()
 			needless, most := needless(all, limits)
-			if sum += needless; most > 10*time.Microsecond {
-				t.Errorf("seed %d: %v of needless waits, up to %v", seed, needless, most)
-			}
+			sum += needless
+			errorIf(t, most > 10*time.Microsecond, "seed %d: %v of needless waits, up to %v", seed, needless, most)
 			cancelled += q.Stats().Cancelled
 			n += 1000
 		})
 	}
 	t.Logf("%v of needless waits, %d of %d calls cancelled", sum, cancelled, n)
-	if sum > 10*ms || cancelled < n*2/5 {
-		t.Errorf("%v of needless waits, %d of %d calls cancelled", sum, cancelled, n)
-	}
+	errorIf(t, sum > 10*ms || cancelled < n*2/5, "%v of needless waits, %d of %d calls cancelled", sum, cancelled, n)
 }

@@ -37,9 +37,8 @@ func TestDeadline_DiffersFromCancel(t *testing.T) {
 					defer cancel()
 					_, err := q.Acquire(ctx, one)
 					throttled, late := errors.Is(err, outbound.ErrThrottled), errors.Is(err, context.DeadlineExceeded)
-					if i%2 == 1 && !(throttled && late) {
-						t.Errorf("%s: after the deadline: %v, want a ThrottledError that is DeadlineExceeded", name, err)
-					}
+					errorIf(t, i%2 == 1 && !(throttled && late),
+						"%s: after the deadline: %v, want a ThrottledError that is DeadlineExceeded", name, err)
 					if i%2 == 0 && err != context.Canceled && !(throttled && late) { // a far reservation is refused early
 						t.Errorf("%s: after the cancel: %v, want context.Canceled", name, err)
 					}
@@ -83,14 +82,11 @@ func TestDeadline_PassedIsNoRefusalOfAnyLimiter(t *testing.T) {
 		for _, ctx := range []context.Context{past, cancelled} {
 			kind := ""
 			_, err := outbound.Observe(l, "", func(_ context.Context, e outbound.Event) { kind = e.Kind }).Acquire(ctx, one)
-			if err == nil || err != ctx.Err() || kind != outbound.EventFailed {
-				t.Errorf("%s: %v, %s", name, err, kind)
-			}
+			errorIf(t, err == nil || err != ctx.Err() || kind != outbound.EventFailed, "%s: %v, %s", name, err, kind)
 		}
 	}
-	if s := q.Stats(); s != (Stats{}) {
-		t.Errorf("%+v", s)
-	}
+	s := q.Stats()
+	errorIf(t, s != (Stats{}), "%+v", s)
 }
 
 // Calls whose deadline passes while the first request to a store is on its way get their ctx's own
@@ -107,9 +103,8 @@ func TestDeadline_PassedBeforeTheStoreReplies(t *testing.T) {
 		}
 		pass(10 * time.Second)
 		comeAll(20, bg, q, 1)
-		if pass(5 * time.Second); q.Len() < 2 {
-			t.Fatalf("%d wait", q.Len())
-		}
+		pass(5 * time.Second)
+		fatalIf(t, q.Len() < 2, "%d wait", q.Len())
 		c := comeIn(t, 50*ms, q, 1)
 		if pass(time.Second); !errors.Is(c.refused().Err, context.DeadlineExceeded) || c.refused().Left() != 50*ms {
 			t.Errorf("behind others: %v", c.ended().err)
@@ -156,9 +151,8 @@ func TestDeadline_RefusalOfTheBucketHasTheReason(t *testing.T) {
 		} {
 			q := New(b, Config{MaxWait: c.maxWait})
 			full := come(c.ctx, q, 1).refused()
-			if !errors.Is(full.Err, c.want) || full.RetryAfter < 47*time.Hour || q.Stats() != (Stats{Refused: 1}) {
-				t.Errorf("%+v, %+v, want %v", full, q.Stats(), c.want)
-			}
+			errorIf(t, !errors.Is(full.Err, c.want) || full.RetryAfter < 47*time.Hour || q.Stats() != (Stats{Refused: 1}),
+				"%+v, %+v, want %v", full, q.Stats(), c.want)
 		}
 	})
 }
@@ -176,13 +170,11 @@ func TestDeadline_WithoutOneACallWaitsForADayAtMost(t *testing.T) {
 		refused := comeAll(5, bg, q, 10)
 		time.Sleep(time.Second)
 		for i, c := range refused {
-			if !errors.Is(c.ended().err, ErrFar) || c.refused().RetryAfter < 29*day {
-				t.Errorf("call %d: %v", i, c.ended().err)
-			}
+			errorIf(t, !errors.Is(c.ended().err, ErrFar) || c.refused().RetryAfter < 29*day,
+				"call %d: %v", i, c.ended().err)
 		}
-		if s, err := b.State(bg); err != nil || s.Level > 10 || q.Len() != 0 {
-			t.Errorf("level %v (%v), %d wait", s.Level, err, q.Len())
-		}
+		s, err := b.State(bg)
+		errorIf(t, err != nil || s.Level > 10 || q.Len() != 0, "level %v (%v), %d wait", s.Level, err, q.Len())
 		within := come(bg, q, 0.3)
 		if pass(day); within.ended().err != nil || within.took() < day/2 {
 			t.Errorf("within a day: %v after %v", within.ended().err, within.took())
@@ -190,9 +182,8 @@ func TestDeadline_WithoutOneACallWaitsForADayAtMost(t *testing.T) {
 		patient := calls{come(bg, New(b, Config{MaxWait: math.MaxInt64}), 1), comeIn(t, 40*day, q, 1)} // the longest does not overflow
 		pass(40 * day)
 		for i, c := range patient {
-			if c.ended().err != nil || c.took() < 2*day {
-				t.Errorf("call %d with a limit of its own: %v after %v", i, c.ended().err, c.took())
-			}
+			errorIf(t, c.ended().err != nil || c.took() < 2*day,
+				"call %d with a limit of its own: %v after %v", i, c.ended().err, c.took())
 		}
 	})
 	// Calls behind others wait for a day at most, too.
@@ -223,15 +214,13 @@ func TestDeadline_RefusalBeyondADayIsOfThatCallAlone(t *testing.T) {
 		for i, c := range all {
 			if c.cost == one {
 				left++
-				if c.ended().err != nil || c.took() < left*99*ms || c.took() > left*130*ms {
-					t.Errorf("call %d: %v after %v, want it to leave as number %d", i, c.ended().err, c.took(), left)
-				}
+				errorIf(t, c.ended().err != nil || c.took() < left*99*ms || c.took() > left*130*ms,
+					"call %d: %v after %v, want it to leave as number %d", i, c.ended().err, c.took(), left)
 				continue
 			}
 			far, want := c.refused(), time.Duration(c.cost[1])*2*day
-			if !errors.Is(far, ErrFar) || far.RetryAfter > want || far.RetryAfter < want-time.Minute || seen[far] {
-				t.Errorf("call %d of %v: %v, want about %v and an error of its own", i, c.cost, c.ended().err, want)
-			}
+			errorIf(t, !errors.Is(far, ErrFar) || far.RetryAfter > want || far.RetryAfter < want-time.Minute || seen[far],
+				"call %d of %v: %v, want about %v and an error of its own", i, c.cost, c.ended().err, want)
 			seen[far] = true
 		}
 	})
@@ -272,9 +261,8 @@ func TestMaxWait_HoldsWhileTheQueueCatchesUp(t *testing.T) {
 				t.Errorf("call %d: %v after %v", i, c.ended().err, c.took())
 			}
 		}
-		if n, _ := all.admitted(); n != 4 {
-			t.Errorf("%d of 8 left, want 4", n)
-		}
+		n, _ := all.admitted()
+		errorIf(t, n != 4, "%d of 8 left, want 4", n)
 	})
 }
 
@@ -293,9 +281,8 @@ func TestMaxWait_HoldsForALostReservation(t *testing.T) {
 		if at := first.ended().left.Sub(begin); at > 1100*ms || first.refused().RetryAfter != 2*time.Second-at {
 			t.Errorf("the first: %v after %v", first.ended().err, at)
 		}
-		if at := second.ended().left.Sub(begin); second.ended().err != nil || at != 2*time.Second {
-			t.Errorf("the second: %v after %v", second.ended().err, at)
-		}
+		at := second.ended().left.Sub(begin)
+		errorIf(t, second.ended().err != nil || at != 2*time.Second, "the second: %v after %v", second.ended().err, at)
 	})
 }
 
@@ -309,8 +296,7 @@ func TestMaxWait_ShorterThanARequest(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		c := comeIn(t, 40*ms, q, 1)
-		if pass(time.Second); !errors.Is(c.ended().err, context.DeadlineExceeded) {
-			t.Error(c.ended().err)
-		}
+		pass(time.Second)
+		errorIf(t, !errors.Is(c.ended().err, context.DeadlineExceeded), "%v", c.ended().err)
 	})
 }

@@ -19,9 +19,8 @@ import (
 func reserve(t *testing.T, b *outbound.Bucket, n int) {
 	t.Helper()
 	k := outbound.BookRequest{Costs: slices.Repeat([]outbound.Cost{one}, n), Wait: time.Hour, Horizon: time.Hour}
-	if err := b.Book(bg, &k); err != nil || len(k.Tickets) != n {
-		t.Fatal(err, len(k.Tickets))
-	}
+	err := b.Book(bg, &k)
+	fatalIf(t, err != nil || len(k.Tickets) != n, "%v %v", err, len(k.Tickets))
 }
 
 // A call that cannot leave in time because of another process's reservations is refused immediately, and
@@ -81,15 +80,13 @@ func TestEarlyRefusal_AfterTheRequestOfAnUnknownCall(t *testing.T) {
 				reserve(t, shared(t, far.Store, limit), 5)
 			}
 			c := comeUnknown(q)
-			if pass(100 * ms); c.refused().RetryAfter <= 10*time.Second {
-				t.Errorf("the call has %v after 100 ms", c.ended().err)
-			}
+			pass(100 * ms)
+			errorIf(t, c.refused().RetryAfter <= 10*time.Second, "the call has %v after 100 ms", c.ended().err)
 			q.mu.Lock()
 			n, uncounted := q.line.n, q.line.uncounted
 			q.mu.Unlock()
-			if n != judged || uncounted != &q.line.end {
-				t.Errorf("%d wait, and %v is not counted, want %d", n, uncounted, judged)
-			}
+			errorIf(t, n != judged || uncounted != &q.line.end,
+				"%d wait, and %v is not counted, want %d", n, uncounted, judged)
 			pass(time.Minute)
 		})
 	}
@@ -106,15 +103,12 @@ func TestEarlyRefusal_IgnoresAReturnedReservation(t *testing.T) {
 		pass(200 * ms)
 		go p.Settle(outbound.Cost{9.9})
 		synctest.Wait()
-		if !q.pumping || q.current() {
-			t.Fatal("no request is in flight")
-		}
+		fatalIf(t, !q.pumping || q.current(), "no request is in flight")
 		cancel()
 		synctest.Wait()
 		c := comeIn(t, 5*time.Second, q, 1)
-		if pass(time.Minute); c.ended().err != nil {
-			t.Errorf("refused: %v", c.ended().err)
-		}
+		pass(time.Minute)
+		errorIf(t, c.ended().err != nil, "refused: %v", c.ended().err)
 	})
 }
 
@@ -131,9 +125,7 @@ func TestEarlyRefusal_NotByAStepWithoutARequest(t *testing.T) {
 		pass(in - 75*ms)
 		go used[0].Settle(outbound.Cost{4.999})
 		synctest.Wait()
-		if !q.pumping || q.current() {
-			t.Fatal("no request is in flight")
-		}
+		fatalIf(t, !q.pumping || q.current(), "no request is in flight")
 		invalid, valid := come(bg, q, -1), comeIn(t, 500*ms, q, 1)
 		pass(30 * ms)
 		go used[1].Settle(outbound.Cost{0.1})
@@ -155,9 +147,8 @@ func TestEarlyRefusal_CountingAgainAdmitsNoMoreCalls(t *testing.T) {
 				left := 40
 				for ; left > 0 && comeUnknown(q).ended().err == nil; left-- { // the first of them wait for the work to be worth it
 				}
-				if comeAll(5, bg, q, 1); left == 0 || q.Len() != waiting {
-					t.Fatalf("%d wait, want %d", q.Len(), waiting)
-				}
+				comeAll(5, bg, q, 1)
+				fatalIf(t, left == 0 || q.Len() != waiting, "%d wait, want %d", q.Len(), waiting)
 			}
 			_ = q.Close()
 		})
@@ -170,9 +161,8 @@ func TestEarlyRefusal_CountsTheLastReservation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.Limit{Capacity: 100, LeakRate: 100}, outbound.Limit{Capacity: 10, LeakRate: 1, Unit: 1}), Config{})
 		comeAll(2, bg, q, 1, 10)
-		if c := comeIn(t, time.Second, q, 1); c.refused().RetryAfter != 10*time.Second || c.took() != 0 {
-			t.Errorf("%v after %v", c.ended().err, c.took())
-		}
+		c := comeIn(t, time.Second, q, 1)
+		errorIf(t, c.refused().RetryAfter != 10*time.Second || c.took() != 0, "%v after %v", c.ended().err, c.took())
 		pass(time.Minute)
 	})
 }
@@ -216,9 +206,7 @@ func TestEarlyRefusal_NotForUnitsThatReturn(t *testing.T) {
 			cancel()
 			pass(5 * time.Second)
 			for i, c := range all {
-				if !c.admitted() {
-					t.Errorf("%s: call %d: %v", name, i, c.ended().err)
-				}
+				errorIf(t, !c.admitted(), "%s: call %d: %v", name, i, c.ended().err)
 			}
 		})
 	}
@@ -238,17 +226,14 @@ func TestEarlyRefusal_OfAWindowAboveItsCapacity(t *testing.T) {
 		all = append(all, comeIn(t, 100*time.Second, q, 1))
 		pass(61 * time.Second)
 		for i, c := range all {
-			if !c.admitted() {
-				t.Errorf("call %d of ten waits for more than 62s: %v", i, c.ended().err)
-			}
+			errorIf(t, !c.admitted(), "call %d of ten waits for more than 62s: %v", i, c.ended().err)
 		}
 		for range 10 {
 			comeIn(t, 2*time.Minute, q, 1)
 		}
 		c := comeIn(t, 30*time.Second, q, 1)
-		if pass(3 * time.Minute); c.ended().err == nil || c.took() > time.Second {
-			t.Errorf("without hope, after %v: %v", c.took(), c.ended().err)
-		}
+		pass(3 * time.Minute)
+		errorIf(t, c.ended().err == nil || c.took() > time.Second, "without hope, after %v: %v", c.took(), c.ended().err)
 	})
 }
 
@@ -334,9 +319,8 @@ func trial(t *testing.T, seed uint64, of func() *outbound.Bucket, rough bool, pa
 				switch {
 				case throttled:
 					said[i].retry = full.RetryAfter
-					if said[i].wait > within || !errors.Is(err, context.DeadlineExceeded) {
-						t.Errorf("seed %d, call %d: refused after %v of %v: %v", seed, i, said[i].wait, within, err)
-					}
+					errorIf(t, said[i].wait > within || !errors.Is(err, context.DeadlineExceeded),
+						"seed %d, call %d: refused after %v of %v: %v", seed, i, said[i].wait, within, err)
 				case err != nil:
 					returned()
 				default:
@@ -415,15 +399,13 @@ func TestEarlyRefusal_RefusesNoCallThatWouldLeaveInTime(t *testing.T) {
 			if (twin.wait - s.retry).Abs() <= 20*time.Microsecond {
 				exact[which]++
 			}
-			if twin.err == nil && s.retry > twin.wait+20*time.Microsecond {
-				t.Errorf("seed %d, %v, in a store %v, call %d at %v: refused for %v, would have waited %v", seed, kinds, inStore, i, s.came, s.retry, twin.wait)
-			}
+			errorIf(t, twin.err == nil && s.retry > twin.wait+20*time.Microsecond,
+				"seed %d, %v, in a store %v, call %d at %v: refused for %v, would have waited %v", seed, kinds, inStore, i, s.came, s.retry, twin.wait)
 		}
 	}
 	t.Logf("%d refused, %d of them late; of %d twins %d have the exact time", refused, late, twins, exact)
-	if late[0] > 0 || exact[0] < twins[0] || twins[0] < 50 || twins[1] < 50 {
-		t.Errorf("%d refused, %d of them late; of %d twins %d have the exact time", refused, late, twins, exact)
-	}
+	errorIf(t, late[0] > 0 || exact[0] < twins[0] || twins[0] < 50 || twins[1] < 50,
+		"%d refused, %d of them late; of %d twins %d have the exact time", refused, late, twins, exact)
 }
 
 // With one window, and calls that cost the same, most of those that cannot leave in time are refused
@@ -450,9 +432,7 @@ func TestEarlyRefusal_OfAWindow(t *testing.T) {
 				refused++
 			}
 		}
-		if refused < 100 || late > refused/2 {
-			t.Errorf("%d were refused immediately, and %d later", refused, late)
-		}
+		errorIf(t, refused < 100 || late > refused/2, "%d were refused immediately, and %d later", refused, late)
 	})
 }
 
@@ -466,16 +446,14 @@ func TestEarlyRefusal_WindowWithCapacityIsExact(t *testing.T) {
 			all := comeAll(12, bg, q, 1)
 			pass(50 * ms)
 			const wait = 12*101*ms - 50*ms // the first has left when it came
-			if e, err := q.Explain(bg, one); err != nil || (e.Wait-wait).Abs() > 25*ms {
-				t.Errorf("%v: %v, %v, want %v", slow, e, err, wait)
-			}
+			e, err := q.Explain(bg, one)
+			errorIf(t, err != nil || (e.Wait-wait).Abs() > 25*ms, "%v: %v, %v, want %v", slow, e, err, wait)
 			if c := comeIn(t, wait-100*ms, q, 1); (c.refused().RetryAfter-wait).Abs() > 25*ms || c.took() > 0 {
 				t.Errorf("%v: refused after %v: %v", slow, c.took(), c.ended().err)
 			}
 			pass(2 * time.Second)
-			if n, _ := all.admitted(); n != 12 {
-				t.Errorf("%v: %d calls left, want 12", slow, n)
-			}
+			n, _ := all.admitted()
+			errorIf(t, n != 12, "%v: %d calls left, want 12", slow, n)
 		})
 	}
 }

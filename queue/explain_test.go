@@ -25,18 +25,14 @@ func TestExplain_CountsWaitingCalls(t *testing.T) {
 		bothWays(t, []outbound.Limit{limit}, func(t *testing.T, b *outbound.Bucket) {
 			q := New(b, Config{})
 			e, err := q.Explain(bg, one)
-			if err != nil || e.Wait != 0 || e.Because != "" || e.Ahead != 0 {
-				t.Errorf("%v, %v", e, err)
-			}
+			errorIf(t, err != nil || e.Wait != 0 || e.Because != "" || e.Ahead != 0, "%v, %v", e, err)
 			comeAll(20, bg, q, 1)
 			e, err = q.Explain(bg, one)
-			if err != nil || e.Ahead != q.Len() || e.Ahead < 17 || e.Because != "booked" || !strings.Contains(e.String(), "ahead in") {
-				t.Errorf("%v, %v", e, err)
-			}
+			errorIf(t, err != nil || e.Ahead != q.Len() || e.Ahead < 17 || e.Because != "booked" || !strings.Contains(e.String(), "ahead in"),
+				"%v, %v", e, err)
 			alone, _ := b.Explain(bg, one)
-			if alone.Wait >= e.Wait || alone.Ahead != 0 {
-				t.Errorf("the bucket explains %v, and the queue %v", alone.Wait, e.Wait)
-			}
+			errorIf(t, alone.Wait >= e.Wait || alone.Ahead != 0,
+				"the bucket explains %v, and the queue %v", alone.Wait, e.Wait)
 			begin := time.Now()
 			admitted(t, q, 1)
 			if took := time.Since(begin); took < e.Wait || limit.Capacity < 3 && took > e.Wait+50*ms {
@@ -130,17 +126,15 @@ func TestExplain_SaysWhatItKnows(t *testing.T) {
 					pass(20 * time.Second)
 				}
 				e, err := q.ExplainLast(ctx, one, c.calls)
-				if err != nil || (e.Wait-c.wait).Abs() > c.wait/50 || !strings.Contains(e.String(), c.text) {
-					t.Errorf("%v, want %v and %q: %v", e.Wait, c.wait, c.text, cmp.Or(err, errors.New(e.String())))
-				}
+				errorIf(t, err != nil || (e.Wait-c.wait).Abs() > c.wait/50 || !strings.Contains(e.String(), c.text),
+					"%v, want %v and %q: %v", e.Wait, c.wait, c.text, cmp.Or(err, errors.New(e.String())))
 			})
 		})
 	}
 	q := New(bucket(t, outbound.Window(1, 1000*time.Hour)), Config{})
 	for _, n := range []int{-1, 0, 1e9 + 1, math.MaxInt} {
-		if _, err := q.ExplainLast(bg, one, n); !errors.Is(err, outbound.ErrInvalid) {
-			t.Errorf("%d calls: %v", n, err)
-		}
+		_, err := q.ExplainLast(bg, one, n)
+		errorIf(t, !errors.Is(err, outbound.ErrInvalid), "%d calls: %v", n, err)
 	}
 	if e, err := q.ExplainLast(bg, one, 1e9); err != nil || !e.AtLeast || e.Wait < 100*365*24*time.Hour { // no Duration is as long
 		t.Errorf("%v, at least %v: %v", e.Wait, e.AtLeast, err)
@@ -171,9 +165,8 @@ func TestExplain_BoundsRefuseEarly(t *testing.T) {
 			}
 			p.Refused(time.Second)
 			pass(2 * time.Second)
-			if c := comeIn(t, 15*time.Second, q, 1); c.end.Load() == nil || c.refused().RetryAfter < 20*time.Second {
-				t.Errorf("%s: with 15 s: %v", name, c.ended())
-			}
+			c := comeIn(t, 15*time.Second, q, 1)
+			errorIf(t, c.end.Load() == nil || c.refused().RetryAfter < 20*time.Second, "%s: with 15 s: %v", name, c.ended())
 		})
 	}
 }
@@ -196,9 +189,8 @@ func TestQueue_SaysWhatHasHappened(t *testing.T) {
 		}
 		pass(150 * ms)
 		c := comeIn(t, 400*ms, q, 1)
-		if s := q.Stats().String(); !strings.Contains(s, "1 waiting, the first for 0s (it leaves at an unknown time), 2 admitted") {
-			t.Error(s)
-		}
+		s := q.Stats().String()
+		errorIf(t, !strings.Contains(s, "1 waiting, the first for 0s (it leaves at an unknown time), 2 admitted"), "%v", s)
 		pass(500 * ms)
 		if err := c.ended().err; err == nil || !strings.Contains(err.Error(), "the call waited for 400ms and can no longer meet the deadline: context") {
 			t.Error(err)
@@ -208,15 +200,13 @@ func TestQueue_SaysWhatHasHappened(t *testing.T) {
 			t.Errorf("%v, %v", e, err)
 		}
 		pass(time.Minute)
-		if e, err := q.Explain(bg, one); err != nil || e.Unanswered != 0 {
-			t.Errorf("%v, %v", e, err)
-		}
+		e, err := q.Explain(bg, one)
+		errorIf(t, err != nil || e.Unanswered != 0, "%v, %v", e, err)
 		keyed := &outbound.Keyed[string]{Label: strings.ToUpper, New: func(string) (outbound.Limiter, error) { return q, nil }}
 		_ = q.Close()
 		for want, l := range map[string]outbound.Limiter{`queue: closed: "test"`: q, `queue: closed: "KEY"`: keyed.For("key")} {
-			if _, err := l.Acquire(bg, one); err == nil || err.Error() != want || !errors.Is(err, ErrClosed) {
-				t.Errorf("%v, want %s", err, want)
-			}
+			_, err := l.Acquire(bg, one)
+			errorIf(t, err == nil || err.Error() != want || !errors.Is(err, ErrClosed), "%v, want %s", err, want)
 		}
 	})
 }
@@ -459,9 +449,7 @@ func TestExplain_AgainstTheTruth(t *testing.T) {
 		})
 	}
 	t.Logf("%d times exact, %d at least", exact, bounds)
-	if exact < n/2 || bounds < n {
-		t.Errorf("%d times were exact, and %d at least", exact, bounds)
-	}
+	errorIf(t, exact < n/2 || bounds < n, "%d times were exact, and %d at least", exact, bounds)
 }
 
 // Calls that wait use a quota up as fast as the other limits let them, after a hold.

@@ -43,17 +43,33 @@ func pass(d time.Duration) {
 
 // must ends the test if there is an error.
 func must(t testing.TB, err error) {
-	t.Helper()
 	if err != nil {
+		t.Helper()
 		t.Fatal(err)
 	}
 }
 
 // noError fails the test if there is an error. Any goroutine may call it.
 func noError(t testing.TB, err error) {
-	t.Helper()
 	if err != nil {
+		t.Helper()
 		t.Error(err)
+	}
+}
+
+// errorIf reports a fault, and the test goes on.
+func errorIf(t testing.TB, fault bool, format string, args ...any) {
+	if fault {
+		t.Helper()
+		t.Errorf(format, args...)
+	}
+}
+
+// fatalIf reports a fault, and ends the test.
+func fatalIf(t testing.TB, fault bool, format string, args ...any) {
+	if fault {
+		t.Helper()
+		t.Fatalf(format, args...)
 	}
 }
 
@@ -76,9 +92,8 @@ func shared(t testing.TB, s store.Store, limits ...outbound.Limit) *outbound.Buc
 // wantLevel checks the level of the first limit of a bucket.
 func wantLevel(t testing.TB, b *outbound.Bucket, want float64) {
 	t.Helper()
-	if s, err := b.State(bg); err != nil || s.Level != want {
-		t.Errorf("level %v, %v; want %v", s.Level, err, want)
-	}
+	s, err := b.State(bg)
+	errorIf(t, err != nil || s.Level != want, "level %v, %v; want %v", s.Level, err, want)
 }
 
 // bothWays calls f in a bubble with a bucket in memory, and in another with one in a store.
@@ -166,9 +181,7 @@ func (c *call) took() time.Duration { return c.ended().left.Sub(c.came) }
 // wantWait checks that the call was admitted after a wait of so long.
 func (c *call) wantWait(t testing.TB, want time.Duration) {
 	t.Helper()
-	if !c.admitted() || c.took() != want {
-		t.Errorf("the call has waited for %v, want %v: %v", c.took(), want, c.ended().err)
-	}
+	errorIf(t, !c.admitted() || c.took() != want, "the call has waited for %v, want %v: %v", c.took(), want, c.ended().err)
 }
 
 // refused returns the call's ThrottledError, or an empty one.
@@ -227,9 +240,7 @@ func loop(t *testing.T, ctx context.Context, l outbound.Limiter, n int, use func
 			for ctx.Err() == nil {
 				p, err := l.Acquire(ctx, one)
 				if err != nil {
-					if ctx.Err() == nil {
-						t.Error(err)
-					}
+					errorIf(t, ctx.Err() == nil, "%v", err)
 					return
 				}
 				if left.Add(1); use != nil {

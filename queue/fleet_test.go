@@ -107,9 +107,8 @@ func (f fleet) run(t *testing.T) *outcome {
 		o.jain, o.use, o.trips = jain(left), sum/(f.limit.LeakRate*seconds), float64(requests)/sum
 		pass(5 * time.Minute) // the last replies
 	})
-	if err := o.sent.Check(f.limit.Capacity, f.limit.LeakRate, f.limit.LeakRate*(5*ms).Seconds()*1.05); err != nil {
-		t.Errorf("%v: %v", f, err)
-	}
+	err := o.sent.Check(f.limit.Capacity, f.limit.LeakRate, f.limit.LeakRate*(5*ms).Seconds()*1.05)
+	errorIf(t, err != nil, "%v: %v", f, err)
 	return o
 }
 
@@ -139,9 +138,8 @@ func TestFleet_KilledProcessCostsItsReservationsOnly(t *testing.T) {
 		usual := -sent.Len()
 		pass(5 * time.Second)
 		usual += sent.Len()
-		if full := 5 * most / window.Seconds(); float64(usual) < 0.94*full {
-			t.Errorf("%d calls in five seconds without a kill, of %v", usual, full)
-		}
+		full := 5 * most / window.Seconds()
+		errorIf(t, float64(usual) < 0.94*full, "%d calls in five seconds without a kill, of %v", usual, full)
 		for range 12 {
 			pass(time.Duration(dice.IntN(int(window))))
 			before := sent.Len()
@@ -215,9 +213,8 @@ func TestFleet_SharesABucketEqually(t *testing.T) {
 		t.Logf("%v: %v", f, o)
 		// A fleet with too few calls to use the rate has no shares to claim.
 		few := float64(f.processes*f.waiters) < 2*f.limit.LeakRate*slices.Max(f.trips).Seconds()
-		if !few && (o.jain < wantJain || o.use < 0.99 || o.trips > most) {
-			t.Errorf("%v: %v; want Jain %v, 0.99 of the rate, at most %v requests", f, o, wantJain, most)
-		}
+		errorIf(t, !few && (o.jain < wantJain || o.use < 0.99 || o.trips > most),
+			"%v: %v; want Jain %v, 0.99 of the rate, at most %v requests", f, o, wantJain, most)
 	}
 }
 
@@ -244,9 +241,7 @@ func TestFleet_ClaimsOnlyWithABacklog(t *testing.T) {
 			0, 0, // two, without a backlog
 			0, 0, inf, 3, 0, // of five: it goes on from what it had booked
 		}
-		if !slices.Equal(claims, want) {
-			t.Errorf("claims %v, want %v", claims, want)
-		}
+		errorIf(t, !slices.Equal(claims, want), "claims %v, want %v", claims, want)
 	})
 }
 
@@ -280,9 +275,8 @@ func TestFleet_FarStoreKeepsTheLimitAndUsesTheRate(t *testing.T) {
 			t.Logf("%v: %v", f, o)
 			// A process learns its distance from its first reply. An API may count the calls of any second.
 			most, second := uint64(f.processes+5+o.sent.Len()/200), o.sent.Worst(time.Second).Units
-			if o.use < c.use || o.jain < c.jain || o.late > most || second > f.limit.LeakRate*1.011 {
-				t.Errorf("%v: %v, %v calls in a second", f, o, second)
-			}
+			errorIf(t, o.use < c.use || o.jain < c.jain || o.late > most || second > f.limit.LeakRate*1.011,
+				"%v: %v, %v calls in a second", f, o, second)
 		}
 	}
 }
@@ -292,9 +286,8 @@ func TestFleet_SingleCallsToAFarStoreKeepTheLimit(t *testing.T) {
 	for _, trips := range [][]time.Duration{{ms}, {20 * ms}, {100 * ms}, {200 * ms}, {2 * ms, 200 * ms}} {
 		for _, processes := range []int{2, 10} {
 			f := fleet{trips: trips, processes: processes, limit: outbound.PerSecond(100), times: 3, work: 4 * time.Second}
-			if w := f.run(t).sent.Worst(time.Second); w.Units > 100 {
-				t.Errorf("%v: %v calls in a second", f, w.Units)
-			}
+			w := f.run(t).sent.Worst(time.Second)
+			errorIf(t, w.Units > 100, "%v: %v calls in a second", f, w.Units)
 		}
 	}
 }
@@ -344,12 +337,10 @@ func TestFleet_PauseFarFromTheStoreBunchesNoCalls(t *testing.T) {
 			}
 			pass(30 * time.Second)
 			h := all.history(0)
-			if err := h.Check(l.Capacity, l.LeakRate, l.LeakRate*(5*ms).Seconds()); err != nil || h.Len() != 4000 {
-				t.Errorf("%v away: %d left, %v", way, h.Len(), err)
-			}
-			if late := queues[0].Stats().Late; late < 10 {
-				t.Errorf("%v away: %d late in 10 pauses", way, late)
-			}
+			err := h.Check(l.Capacity, l.LeakRate, l.LeakRate*(5*ms).Seconds())
+			errorIf(t, err != nil || h.Len() != 4000, "%v away: %d left, %v", way, h.Len(), err)
+			late := queues[0].Stats().Late
+			errorIf(t, late < 10, "%v away: %d late in 10 pauses", way, late)
 		})
 	}
 }
@@ -434,9 +425,8 @@ func TestFleet_UndoneSlowDownBunchesNoCalls(t *testing.T) {
 			use := float64(after) / 1900
 			t.Logf("%v/s: undone in window %d at speed %.3f, then %.3f of the rate; %d reservations were late", rate, undone, slowest, use, late)
 			// A process may learn of it only after its next reservation has passed, and then loses that.
-			if undone == 0 || use < 0.93-processes/1900. {
-				t.Errorf("%v/s: undone in window %d, then %.3f of the rate", rate, undone, use)
-			}
+			errorIf(t, undone == 0 || use < 0.93-processes/1900.,
+				"%v/s: undone in window %d, then %.3f of the rate", rate, undone, use)
 			cancel()
 			pass(time.Minute)
 			noError(t, h.Check(1, rate, 5*ms.Seconds()*1.05*rate))
@@ -558,8 +548,7 @@ func TestMasses_SharesOneKey(t *testing.T) {
 		t.Logf("%v: Jain %.3f, %.3f of the rate, %.2f requests a call, the server works %.0f %% of the time", f, fair, use, requests, 100*load)
 		// Two calls of a process that is 20 ms away make at most 100 a second.
 		enough := f.limit.LeakRate/float64(f.processes) <= 20
-		if f.waiters > 1 && load < 0.7 && enough && (fair < 0.95 || use < 0.95 || requests > 1.5) {
-			t.Errorf("%v: Jain %.3f, %.3f of the rate, %.2f requests a call", f, fair, use, requests)
-		}
+		errorIf(t, f.waiters > 1 && load < 0.7 && enough && (fair < 0.95 || use < 0.95 || requests > 1.5),
+			"%v: Jain %.3f, %.3f of the rate, %.2f requests a call", f, fair, use, requests)
 	}
 }

@@ -119,9 +119,8 @@ func TestHeadroom_UsersBeforeBatch(t *testing.T) {
 				most := max(0, 2*way) + max(0, way)/4
 				for range 12 {
 					pass(5 * time.Second)
-					if w := d.user(t, users); w > most {
-						t.Errorf("%s, %v away: a user waits %v", name, way, w)
-					}
+					w := d.user(t, users)
+					errorIf(t, w > most, "%s, %v away: a user waits %v", name, way, w)
 				}
 				pass(2 * window) // the users' have left
 				var burst sync.WaitGroup
@@ -155,18 +154,15 @@ func TestHeadroom_KeepsSlotsFree(t *testing.T) {
 		batch, d := New(b, Config{Headroom: 0.3}), new(departures)
 		d.loops(ctx, batch, 50, func([]time.Time) int { return 1 }, time.Second)
 		pass(10500 * ms)
-		if d.batch < 7*10 || d.batch > 7*11 {
-			t.Errorf("%d calls of 1 s in 10.5 s, want 7 at a time", d.batch)
-		}
+		errorIf(t, d.batch < 7*10 || d.batch > 7*11, "%d calls of 1 s in 10.5 s, want 7 at a time", d.batch)
 		if e, err := batch.Explain(bg, one); err != nil || e.Because != "in flight" || !strings.Contains(e.String(), "7 of 10 calls in progress, 3 kept free for others") {
 			t.Errorf("%v %v", e, err)
 		}
 		users := New(other, Config{})
 		for range 20 {
 			for range 3 {
-				if c := comeAndUse(bg, users, func(p *outbound.Permit) { time.Sleep(300 * ms); p.Done() }, 1); c.ended().left != c.came {
-					t.Errorf("a user waits %v", c.ended().left.Sub(c.came))
-				}
+				c := comeAndUse(bg, users, func(p *outbound.Permit) { time.Sleep(300 * ms); p.Done() }, 1)
+				errorIf(t, c.ended().left != c.came, "a user waits %v", c.ended().left.Sub(c.came))
 			}
 			pass(370 * ms)
 		}
@@ -185,9 +181,8 @@ func TestHeadroom_KeepsSlotsFree(t *testing.T) {
 func TestHeadroom_ErrorsAndWords(t *testing.T) {
 	bothWays(t, []outbound.Limit{outbound.Window(10, time.Minute)}, func(t *testing.T, b *outbound.Bucket) {
 		for _, h := range []float64{1, -0.1, 2} {
-			if _, err := New(b, Config{Headroom: h}).Acquire(bg, one); !errors.Is(err, outbound.ErrInvalid) {
-				t.Errorf("Headroom %v: %v", h, err)
-			}
+			_, err := New(b, Config{Headroom: h}).Acquire(bg, one)
+			errorIf(t, !errors.Is(err, outbound.ErrInvalid), "Headroom %v: %v", h, err)
 		}
 		batch := New(b, Config{Headroom: 0.9, MaxWait: time.Second})
 		if _, err := batch.Acquire(bg, outbound.Cost{2}); !errors.Is(err, outbound.ErrTooLarge) || !strings.Contains(err.Error(), "less 9 kept free") {
@@ -202,9 +197,8 @@ func TestHeadroom_ErrorsAndWords(t *testing.T) {
 		if err != nil || e.Because != "limit" || e.Wait < 59*time.Second || !strings.Contains(e.String(), "level 1 of 10, 9 kept free for others, capacity for 1 in 1m") {
 			t.Errorf("%v %v", e, err)
 		}
-		if e, err := b.Explain(bg, one); err != nil || e.Wait != 0 {
-			t.Errorf("for others: %v %v", e, err)
-		}
+		e, err = b.Explain(bg, one)
+		errorIf(t, err != nil || e.Wait != 0, "for others: %v %v", e, err)
 	})
 }
 
@@ -257,14 +251,12 @@ func TestHeadroom_BesideWhatElseHappens(t *testing.T) {
 			}
 			users, before := New(b, Config{}), d.batch
 			for range 24 {
-				if w := d.user(t, users); w > 0 {
-					t.Errorf("%s: a user waits %v", name, w)
-				}
+				w := d.user(t, users)
+				errorIf(t, w > 0, "%s: a user waits %v", name, w)
 				pass(5 * time.Second)
 			}
-			if keeps := c.n * 6 / 10; d.least < keeps {
-				t.Errorf("%s: %d units were free after a call of the batch, want %d", name, d.least, keeps)
-			}
+			keeps := c.n * 6 / 10
+			errorIf(t, d.least < keeps, "%s: %d units were free after a call of the batch, want %d", name, d.least, keeps)
 			if want := max(1, c.n*4/10-12); d.batch-before < want { // users make 12 a minute
 				t.Errorf("%s: %d calls of the batch in 2 minutes, want %d", name, d.batch-before, want)
 			}
@@ -300,9 +292,8 @@ func TestInFlight_GrantWithoutCapacityAsksWithPauses(t *testing.T) {
 				pass(5 * time.Second) // the limit is full now
 				before := m.trips.Load()
 				pass(20 * time.Second)
-				if n := m.trips.Load() - before; n > 2*20*20 {
-					t.Errorf("%v, %+v: %d requests in 20 s", limit, c, n)
-				}
+				n := m.trips.Load() - before
+				errorIf(t, n > 2*20*20, "%v, %+v: %d requests in 20 s", limit, c, n)
 				cancel()
 				pass(2 * time.Second)
 			})

@@ -1,12 +1,15 @@
 package queue
 
 import (
+	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -53,9 +56,7 @@ func TestHold_PauseLetsTheLimitsLeak(t *testing.T) {
 		q := New(b, Config{})
 		defer q.Close()
 		defer b.Observe(func(e outbound.Event) {
-			if e.Kind == outbound.EventLate {
-				t.Errorf("%+v", e)
-			}
+			errorIf(t, e.Kind == outbound.EventLate, "%+v", e)
 		})()
 		begin, all := time.Now(), comeAll(8, bg, q, 1) // 3 have reservations in the pause
 		time.Sleep(ms)
@@ -68,9 +69,8 @@ func TestHold_PauseLetsTheLimitsLeak(t *testing.T) {
 				t.Errorf("call %d left after %v, %v, want %v", i, at, c.ended().err, want)
 			}
 		}
-		if _, sorted := all.admitted(); !sorted || q.Stats().Late > 0 {
-			t.Errorf("in order: %v; %+v", sorted, q.Stats())
-		}
+		_, sorted := all.admitted()
+		errorIf(t, !sorted || q.Stats().Late > 0, "in order: %v; %+v", sorted, q.Stats())
 	})
 }
 
@@ -108,9 +108,8 @@ func TestHold_ResumeDuringTheFirstRequestCounts(t *testing.T) {
 			return b.Resume(bg)
 		}
 		c := come(bg, New(b, Config{}), 1)
-		if pass(3 * time.Second); !c.admitted() {
-			t.Errorf("waits 3 s after the Resume: %v", c.ended().err)
-		}
+		pass(3 * time.Second)
+		errorIf(t, !c.admitted(), "waits 3 s after the Resume: %v", c.ended().err)
 	})
 }
 
@@ -122,21 +121,18 @@ func TestHold_ResumeBooksAgainInOrder(t *testing.T) {
 			all, others := comeAll(50, bg, New(b, Config{}), 1), calls(nil)
 			b.Hold(bg, time.Hour)
 			pass(10 * time.Second)
-			if n, _ := all.admitted(); n != 1 {
-				t.Errorf("%d left, want 1", n)
-			}
+			n, _ := all.admitted()
+			errorIf(t, n != 1, "%d left, want 1", n)
 			b.Resume(bg)
 			for range 100 { // which the void reservations do not keep from leaving
 				others = append(others, come(bg, b, 1))
 				time.Sleep(100 * time.Microsecond)
 			}
 			pass(time.Hour)
-			if n, sorted := all.admitted(); n != 50 || !sorted {
-				t.Errorf("%d left, in order: %v", n, sorted)
-			}
-			if err := append(all, others...).history(0).Check(1, rate, 0); err != nil {
-				t.Errorf("at %v/s: %v", rate, err)
-			}
+			n, sorted := all.admitted()
+			errorIf(t, n != 50 || !sorted, "%d left, in order: %v", n, sorted)
+			err := append(all, others...).history(0).Check(1, rate, 0)
+			errorIf(t, err != nil, "at %v/s: %v", rate, err)
 		})
 	}
 }
@@ -151,9 +147,152 @@ func TestHold_ResumeByAnotherProcess(t *testing.T) {
 		c := come(bg, New(shared(t, m, limit), Config{}), 1)
 		time.Sleep(time.Minute + time.Second)
 		must(t, other.Resume(bg))
-		if pass(newsCheck + time.Second); !c.admitted() {
-			t.Errorf("waits %v after the Resume: %v", newsCheck, c.ended().err)
-		}
+		pass(newsCheck + time.Second)
+		errorIf(t, !c.admitted(), "waits %v after the Resume: %v", newsCheck, c.ended().err)
 		pass(time.Hour)
 	})
+}
+
+// A waiting call above the capacity of new limits is refused immediately, and the others leave.
+func TestSetLimits_RefusesACostAboveTheCapacity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bucket(t, outbound.Limit{Capacity: 10, LeakRate: 1})
+		q := New(b, Config{})
+		admitted(t, q, 10)
+		all := calls{come(bg, q, 1), come(bg, q, 9), come(bg, q, 2)}
+		must(t, b.SetLimits(bg, outbound.Limit{Capacity: 5, LeakRate: 1}))
+		if synctest.Wait(); !errors.Is(all[1].ended().err, outbound.ErrTooLarge) || q.Len() != 2 {
+			t.Errorf("%d wait at the change, and the large call has %v", q.Len(), all[1].ended().err)
+		}
+		pass(time.Minute)
+		if n, _ := all.admitted(); n != 2 {
+			t.Errorf("%v, %v", all[0].ended().err, all[2].ended().err)
+		}
+	})
+}
+
+// A reservation far away that was booked under the old limits binds no call. Waiting calls leave by
+// the new limits, immediately if this process has set them, else within newsCheck.
+func TestSetLimits_RaisedLimitCountsForWaitingCalls(t *testing.T) {
+	for _, elsewhere := range []bool{false, true} {
+		bothWays(t, []outbound.Limit{outbound.PerHour(1)}, func(t *testing.T, b *outbound.Bucket) {
+			most := time.Second + 500*ms // reservations within the next second stay as they are
+			setter := b
+			if elsewhere {
+				m := store.NewMemory()
+				b, setter = shared(t, m, outbound.PerHour(1)), shared(t, m, outbound.PerHour(1))
+				most += newsCheck
+			}
+			all := comeAll(4, bg, New(b, Config{}), 1)
+			time.Sleep(10*time.Minute + 3*time.Second)
+			must(t, setter.SetLimits(bg, outbound.PerSecond(10)))
+			pass(most)
+			n, _ := all.admitted()
+			errorIf(t, n != 4, "elsewhere %v: %d left %v after the change", elsewhere, n, most)
+			noError(t, all.history(0).Check(1, 10, 0.05))
+			pass(3 * time.Hour)
+		})
+	}
+}
+
+// A program that reads its configuration each second sets the same limits each second. That delays no call.
+func TestSetLimits_ReloadEachSecondCostsNoCall(t *testing.T) {
+	limits := []outbound.Limit{outbound.PerSecond(10), outbound.PerHour(5_000).Burst(500).Of(0, "hour")}
+	for _, every := range []time.Duration{time.Hour, time.Second, 50 * ms} {
+		bothWays(t, limits, func(t *testing.T, b *outbound.Bucket) {
+			ctx, cancel := context.WithCancel(bg)
+			go func() {
+				for time.Sleep(every); ctx.Err() == nil; time.Sleep(every) {
+					noError(t, b.SetLimits(bg, limits...))
+				}
+			}()
+			all := comeAll(20, bg, New(b, Config{}), 1)
+			pass(2 * time.Second)
+			for i, c := range all {
+				if want := time.Duration(i)*101*ms + ms; !c.admitted() || c.took() > want {
+					t.Errorf("with a reload every %v call %d takes %v: %v", every, i, c.took(), c.ended().err)
+				}
+			}
+			cancel()
+			pass(every)
+		})
+	}
+}
+
+// A limit that is lowered leaves the reservations of the next second as they are.
+func TestSetLimits_LoweredLimitKeepsNearReservations(t *testing.T) {
+	bothWays(t, []outbound.Limit{{Capacity: 1, LeakRate: 2}}, func(t *testing.T, b *outbound.Bucket) {
+		all := comeAll(2, bg, New(b, Config{MaxWait: time.Second}), 1)
+		pass(100 * ms)
+		must(t, b.SetLimits(bg, outbound.Limit{Capacity: 1, LeakRate: 0.1}))
+		pass(time.Minute)
+		all[1].wantWait(t, 500*ms)
+	})
+}
+
+// Twelve callers acquire by an estimate and settle to 0.4 of it. They use all of the token
+// rate, whatever limit of calls stands next to it.
+func TestSettle_EstimatesUseTheTokenRate(t *testing.T) {
+	tokens := outbound.Limit{Capacity: 500, LeakRate: 1000, Unit: 1, Name: "tokens"}
+	for _, limits := range [][]outbound.Limit{
+		{tokens},
+		{tokens, {Capacity: 1, LeakRate: 20}},
+		{{Capacity: 2, LeakRate: 10}, tokens},
+		{{Capacity: 500, LeakRate: 50}, tokens},
+		{tokens, {Capacity: 1, LeakRate: 7}, {Capacity: 1000, LeakRate: 6, Name: "more calls"}},
+	} {
+		bothWays(t, limits, func(t *testing.T, b *outbound.Bucket) {
+			q := New(b, Config{})
+			var used outboundtest.History
+			begin, length := time.Now(), 2*time.Minute
+			for range 12 {
+				go func() {
+					for time.Since(begin) < length {
+						p, err := q.Acquire(bg, outbound.Cost{1, 500})
+						noError(t, err)
+						used.Add(time.Now(), 200)
+						time.Sleep(50 * ms)
+						p.Settle(outbound.Cost{1, 200})
+						p.Done()
+					}
+				}()
+			}
+			pass(length + time.Minute)
+			use, err := used.Use(tokens.Capacity, tokens.LeakRate), used.Check(tokens.Capacity, tokens.LeakRate, tokens.LeakRate*0.05)
+			t.Logf("%v: %.4f of the token rate used", limits, use)
+			errorIf(t, use < 0.99 || err != nil, "%v: %.4f of the token rate used, want 0.99; %v", limits, use, err)
+		})
+	}
+}
+
+// Units that a call settles above its cost do not delay a reservation.
+func TestSettle_AddedUnitsMoveNoReservation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(bucket(t, outbound.Limit{Capacity: 100, LeakRate: 10}), Config{MaxWait: 2 * time.Second})
+		p := admitted(t, q, 100)
+		c := come(bg, q, 10)
+		time.Sleep(100 * ms)
+		p.Settle(outbound.Cost{300})
+		pass(time.Minute)
+		c.wantWait(t, time.Second)
+	})
+}
+
+// A settle takes one request of its own at most. The queue whose request has carried it does not
+// take it for a change.
+func TestSettle_TakesAtMostOneRequest(t *testing.T) {
+	for _, rate := range []float64{5, 50, 1000} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &far{Store: store.NewMemory(), way: ms}
+			q := New(shared(t, s, outbound.Limit{Capacity: 10, LeakRate: rate}), Config{})
+			for range 2000 {
+				comeAndUse(bg, q, func(p *outbound.Permit) { p.Settle(outbound.Cost{0.9}); p.Done() }, 1)
+			}
+			pass(20 * time.Second)
+			trips := float64(s.trips.Load()) / float64(q.Stats().Admitted)
+			errorIf(t, trips > 2.1, "%v/s: %.2f requests a call", rate, trips)
+			q.Close()
+			pass(time.Second)
+		})
+	}
 }

@@ -22,9 +22,8 @@ func TestInFlight_CallsWaitForTheEndOfOthers(t *testing.T) {
 			all = append(all, comeAndUse(bg, q, func(p *outbound.Permit) { time.Sleep(3 * time.Second); p.Done() }, 1))
 		}
 		pass(2 * time.Second)
-		if s, _ := b.States(bg); s[1].Level != 2 || s[0].Level != 0 {
-			t.Errorf("levels %v in flight, %v units, want 2, 0", s[1].Level, s[0].Level)
-		}
+		s, _ := b.States(bg)
+		errorIf(t, s[1].Level != 2 || s[0].Level != 0, "levels %v in flight, %v units, want 2, 0", s[1].Level, s[0].Level)
 		pass(time.Minute)
 		for i, c := range all {
 			c.wantWait(t, time.Duration(i/2)*3*time.Second)
@@ -51,9 +50,8 @@ func TestInFlight_MaxWaitEndsTheWait(t *testing.T) {
 		p.Done()
 		p = admitted(t, q, 1)
 		p.Done()
-		if pass(time.Second); !q.Idle() {
-			t.Error("not idle")
-		}
+		pass(time.Second)
+		errorIf(t, !q.Idle(), "not idle")
 	})
 }
 
@@ -67,9 +65,8 @@ func TestInFlight_UnusedReservationIsReturned(t *testing.T) {
 		come(ctx, q, 1)
 		cancel()
 		pass(time.Second)
-		if s, _ := b.States(bg); s[0].Level != 0 {
-			t.Errorf("%v in flight, want 0", s[0].Level)
-		}
+		s, _ := b.States(bg)
+		errorIf(t, s[0].Level != 0, "%v in flight, want 0", s[0].Level)
 	})
 }
 
@@ -86,9 +83,7 @@ func TestInFlight_RefusalDuringARequestHasTheLimit(t *testing.T) {
 		}
 		pass(time.Minute)
 		for i, c := range all {
-			if c.refused().InProgress != 1 {
-				t.Errorf("call %d after %v: %v", i, c.took(), c.ended().err)
-			}
+			errorIf(t, c.refused().InProgress != 1, "call %d after %v: %v", i, c.took(), c.ended().err)
 		}
 	})
 }
@@ -136,12 +131,10 @@ func TestInFlight_DoneMakesNoEndlessRequests(t *testing.T) {
 		c := come(bg, q, 1)
 		p.Done()
 		pass(time.Second)
-		if n := changes.Load(); n > 3 {
-			t.Errorf("one Done has made %d changes", n)
-		}
-		if pass(2 * time.Second); !c.admitted() {
-			t.Error("the other call still waits")
-		}
+		n := changes.Load()
+		errorIf(t, n > 3, "one Done has made %d changes", n)
+		pass(2 * time.Second)
+		errorIf(t, !c.admitted(), "the other call still waits")
 	})
 }
 
@@ -169,9 +162,8 @@ func TestInFlight_BookingWithoutASlotGoesBack(t *testing.T) {
 		}
 		pass(time.Second)
 		states, err := b.States(bg)
-		if n, _ := calls.admitted(); n != 2 || err != nil || states[0].Level != 6 {
-			t.Errorf("%d of 2 calls have left: %v, %v", n, states, err)
-		}
+		n, _ := calls.admitted()
+		errorIf(t, n != 2 || err != nil || states[0].Level != 6, "%d of 2 calls have left: %v, %v", n, states, err)
 	})
 }
 
@@ -249,15 +241,12 @@ func TestInFlight_WaitingQueueLearnsOfAHold(t *testing.T) {
 		time.Sleep(time.Second)
 		before := trips.Load()
 		time.Sleep(10 * time.Second)
-		if n := trips.Load() - before; n > 11 {
-			t.Errorf("%d requests in 10 s to wait", n)
-		}
+		n := trips.Load() - before
+		errorIf(t, n > 11, "%d requests in 10 s to wait", n)
 		must(t, other.Pause(bg, time.Minute))
 		pass(1100 * ms)
 		for i, c := range all {
-			if c.refused().RetryAfter < 50*time.Second {
-				t.Errorf("call %d on hold: %v", i, c.ended().err)
-			}
+			errorIf(t, c.refused().RetryAfter < 50*time.Second, "call %d on hold: %v", i, c.ended().err)
 		}
 		p.Done()
 		time.Sleep(time.Minute)
@@ -300,23 +289,20 @@ func TestInFlight_KilledProcessLosesItsCalls(t *testing.T) {
 		}
 		watch := func(d time.Duration) {
 			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(7 * ms) {
-				if n := use(); n > slots {
-					t.Fatalf("%d calls in flight", n)
-				}
+				n := use()
+				fatalIf(t, n > slots, "%d calls in flight", n)
 			}
 		}
 		watch(20 * time.Second)
 		for i := range inFlight {
-			if n := inFlight[i].Load(); n < 12 || n > 21 {
-				t.Errorf("process %d has %d of %d calls in flight", i, n, slots)
-			}
+			n := inFlight[i].Load()
+			errorIf(t, n < 12 || n > 21, "process %d has %d of %d calls in flight", i, n, slots)
 		}
 		links[2].away.Store(true)
 		kill()
 		watch(30 * time.Second)
-		if n := use(); n < slots-4 {
-			t.Errorf("%d of %d calls are in flight a lease after the end of a process", n, slots)
-		}
+		n := use()
+		errorIf(t, n < slots-4, "%d of %d calls are in flight a lease after the end of a process", n, slots)
 		watch(10 * time.Second)
 		cancel()
 		time.Sleep(time.Minute)

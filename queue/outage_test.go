@@ -30,9 +30,7 @@ func (all calls) expect(t *testing.T, admitted, failed int) {
 			t.Errorf("call %d: %v", i, c.ended().err)
 		}
 	}
-	if a != admitted || f != failed {
-		t.Errorf("%d were admitted and %d failed, want %d and %d", a, f, admitted, failed)
-	}
+	errorIf(t, a != admitted || f != failed, "%d were admitted and %d failed, want %d and %d", a, f, admitted, failed)
 }
 
 // The first request to a store that is unavailable answers all calls.
@@ -57,9 +55,8 @@ func TestOutage_OneErrorAnswersCallsWithoutReservation(t *testing.T) {
 			}
 			all.expect(t, n, 10_000-n)
 			// The next reservation is due in 1/rate. The queue makes no request before.
-			if took, most := last.Sub(begin), time.Duration(float64(time.Second)/rate)+1100*ms; took > most {
-				t.Errorf("%v/s: the last call had its answer after %v, want at most %v", rate, took, most)
-			}
+			took, most := last.Sub(begin), time.Duration(float64(time.Second)/rate)+1100*ms
+			errorIf(t, took > most, "%v/s: the last call had its answer after %v, want at most %v", rate, took, most)
 			if n := s.trips.Load() - before; n > 3 {
 				t.Errorf("%v/s: %d requests to a store that is unavailable", rate, n)
 			}
@@ -128,9 +125,8 @@ func TestOutage_ErrorAnswersCallsOfTheSameRequest(t *testing.T) {
 		all := comeAll(100, bg, New(shared(t, s, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{}), 1)
 		pass(500 * ms)
 		all.expect(t, 0, 100)
-		if n := s.trips.Load(); n != 1 {
-			t.Errorf("%d requests, want one for all", n)
-		}
+		n := s.trips.Load()
+		errorIf(t, n != 1, "%d requests, want one for all", n)
 	})
 }
 
@@ -150,9 +146,8 @@ func TestOutage_StoreIsNotAskedWithoutPause(t *testing.T) {
 			pass(time.Second)
 			n, _ := all.admitted()
 			all.expect(t, n, 400-n)
-			if trips := s.trips.Load(); trips > 100 {
-				t.Errorf("%d left, %d requests", n, trips)
-			}
+			trips := s.trips.Load()
+			errorIf(t, trips > 100, "%d left, %d requests", n, trips)
 		})
 	}
 }
@@ -172,9 +167,8 @@ func TestOutage_UselessStoreIsAskedWithPauses(t *testing.T) {
 		if pass(11 * time.Second); !errors.Is(c.ended().err, outbound.ErrThrottled) || c.took() < 10*time.Second || c.took() > 11*time.Second {
 			t.Errorf("%v after %v", c.ended().err, c.took())
 		}
-		if n := s.trips.Load(); n > 100 || !q.Idle() {
-			t.Errorf("%d requests in 10 s, %d wait", n, q.Len())
-		}
+		n := s.trips.Load()
+		errorIf(t, n > 100 || !q.Idle(), "%d requests in 10 s, %d wait", n, q.Len())
 	})
 }
 
@@ -246,9 +240,8 @@ func TestLostReply_CallFailsIfItsReservationMayHaveMoved(t *testing.T) {
 				t.Errorf("%+v: %v after %d moves, want the store's error after one", c, all[0].ended().err, moves.Load())
 			}
 			noError(t, all.history(0).Check(limit.Capacity, limit.LeakRate, 0))
-			if s := q.Stats(); s.Admitted != 1 || s.Refused != 1 {
-				t.Errorf("%+v", s)
-			}
+			s := q.Stats()
+			errorIf(t, s.Admitted != 1 || s.Refused != 1, "%+v", s)
 			pass(time.Minute)
 			admitted(t, q, 1000)
 		})
@@ -279,9 +272,8 @@ func TestLostReply_MovedReservationIsNotInherited(t *testing.T) {
 				_ = q.Close()
 			}
 			pass(3 * time.Second)
-			if !errors.Is(a.ended().err, context.Canceled) && !errors.Is(a.ended().err, ErrClosed) || !errors.Is(b.ended().err, want) {
-				t.Errorf("%v, and %v, want %v", a.ended().err, b.ended().err, want)
-			}
+			errorIf(t, !errors.Is(a.ended().err, context.Canceled) && !errors.Is(a.ended().err, ErrClosed) || !errors.Is(b.ended().err, want),
+				"%v, and %v, want %v", a.ended().err, b.ended().err, want)
 			// The reservation counts from when the settle came, and nothing of it has returned.
 			s, err := shared(t, m.Store, limit).State(bg)
 			if want := 1000 - 200*time.Since(settled).Seconds(); err != nil || math.Abs(s.Level-want) > 0.01 {
@@ -315,17 +307,14 @@ func TestFallback_QueueRefusesByTheShare(t *testing.T) {
 			b, _ := fallen(t, c.limit)
 			q, began, all := New(b, Config{MaxWait: 5500 * ms}), time.Now(), calls(nil)
 			close := func(what string, d, want time.Duration) {
-				if t.Helper(); d > want+ms || d < want-c.slack-ms {
-					t.Errorf("%s: %s %v, want %v", name, what, d, want)
-				}
+				t.Helper()
+				errorIf(t, d > want+ms || d < want-c.slack-ms, "%s: %s %v, want %v", name, what, d, want)
 			}
 			is, err := b.State(bg)
 			must(t, err)
 			close("NextIn is", is.NextIn, c.a)
 			e, err := b.Explain(bg, one)
-			if err != nil || e.Because != "limit" || e.Limit == "" {
-				t.Errorf("%s: %v, %v", name, e, err)
-			}
+			errorIf(t, err != nil || e.Because != "limit" || e.Limit == "", "%s: %v, %v", name, e, err)
 			close("Explain has", e.Wait, c.a)
 			if c.tooLarge > 0 {
 				if e, err := b.Explain(bg, outbound.Cost{c.tooLarge}); err != nil || e.Wait >= 0 || e.Because != "limit" {
@@ -366,9 +355,8 @@ func TestFallback_CostAboveTheShareFailsAlone(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b, _ := fallen(t, outbound.Limit{Capacity: 8, LeakRate: 2})
 			q, all := New(b, Config{MaxWait: time.Minute, Headroom: headroom}), calls(nil)
-			if e, err := q.Explain(bg, outbound.Cost{large}); err != nil || e.Wait >= 0 || e.Because != "limit" {
-				t.Errorf("headroom %v: %v, %v", headroom, e, err)
-			}
+			e, err := q.Explain(bg, outbound.Cost{large})
+			errorIf(t, err != nil || e.Wait >= 0 || e.Because != "limit", "headroom %v: %v, %v", headroom, e, err)
 			for _, n := range []float64{1, large, 1, 1, 1, 1} {
 				all = append(all, come(bg, q, n))
 				pass(10 * ms)

@@ -39,9 +39,8 @@ func TestPlan_ToBook(t *testing.T) {
 				q.line.add(&waiter{cost: one, came: begin.Sub(start), ready: make(chan struct{}), deadline: begin.Add(farthest), err: ErrFar}, false)
 			}
 			k := outbound.BookRequest{Wait: time.Hour, Horizon: time.Hour, Costs: slices.Repeat([]outbound.Cost{one}, c.booked)}
-			if err := b.Book(bg, &k); err != nil || len(k.Tickets) != c.booked {
-				t.Fatalf("%s: %d reservations, %v", c.name, len(k.Tickets), err)
-			}
+			err := b.Book(bg, &k)
+			fatalIf(t, err != nil || len(k.Tickets) != c.booked, "%s: %d reservations, %v", c.name, len(k.Tickets), err)
 			q.clock = k.Clock
 			if c.wayBack > 0 {
 				q.requests.mean, q.requests.wayBack = 1, c.wayBack
@@ -52,9 +51,8 @@ func TestPlan_ToBook(t *testing.T) {
 			must(t, b.Book(bg, &now))
 			q.clock, q.requests.ended = now.Clock, time.Now()
 			first := q.toBook(time.Now())
-			if n := len(q.booking.Costs); n != c.books || (first == nil) != (n == 0) {
-				t.Errorf("%s: books %d, want %d", c.name, n, c.books)
-			}
+			n := len(q.booking.Costs)
+			errorIf(t, n != c.books || (first == nil) != (n == 0), "%s: books %d, want %d", c.name, n, c.books)
 		})
 	}
 }
@@ -78,13 +76,10 @@ func TestPlan_MeasuresRequests(t *testing.T) {
 		{"the latency of a reply is half the tolerance", requestTimes{mean: 8 * ms, wayBack: 4 * ms}, 8 * ms, 4 * ms, 8 * ms, requestTimes{mean: 8 * ms}},
 	} {
 		c.was.measure(c.took, c.wayBack, c.tolerance)
-		if c.was != c.want {
-			t.Errorf("%s: %+v, want %+v", c.name, c.was, c.want)
-		}
+		errorIf(t, c.was != c.want, "%s: %+v, want %+v", c.name, c.was, c.want)
 	}
-	if got := (&requestTimes{mean: 8 * ms, deviation: 2 * ms}).lowMark(); got != 21*ms {
-		t.Errorf("low mark %v", got)
-	}
+	got := (&requestTimes{mean: 8 * ms, deviation: 2 * ms}).lowMark()
+	errorIf(t, got != 21*ms, "low mark %v", got)
 }
 
 // If no call waits the sums are zero: no rounding error is left behind.
@@ -97,7 +92,6 @@ func TestPlan_EmptyQueueHasNoSum(t *testing.T) {
 	for _, i := range []int{1, 2, 0} {
 		q.line.remove(all[i])
 	}
-	if q.line.all != (outbound.Cost{}) || q.line.sure != (outbound.Cost{}) {
-		t.Errorf("%v and %v are left", q.line.all, q.line.sure)
-	}
+	errorIf(t, q.line.all != (outbound.Cost{}) || q.line.sure != (outbound.Cost{}),
+		"%v and %v are left", q.line.all, q.line.sure)
 }

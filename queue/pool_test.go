@@ -47,9 +47,8 @@ func TestPool_UsesAllMembers(t *testing.T) {
 			slices.SortFunc(all, func(a, b *call) int { return a.ended().left.Compare(b.ended().left) })
 			n, _ := all.admitted()
 			p99 := all[len(all)*99/100].took()
-			if t.Logf("held: %v: p99 %v", held, p99); n != len(all) || p99 > ideal*11/10 {
-				t.Errorf("held: %v: %d calls, p99 %v, want %v", held, n, p99, ideal)
-			}
+			t.Logf("held: %v: p99 %v", held, p99)
+			errorIf(t, n != len(all) || p99 > ideal*11/10, "held: %v: %d calls, p99 %v, want %v", held, n, p99, ideal)
 		})
 	}
 }
@@ -89,19 +88,15 @@ func TestPool_AsksTheNextMember(t *testing.T) {
 			}
 			permit.Done()
 		}
-		if slices.Sort(members); !slices.Equal(members, []int{0, 1, 2}) {
-			t.Errorf("members %v", members)
-		}
-		if c := come(bg, p, 1); c.refused().RetryAfter != 2*time.Second {
-			t.Errorf("%v, want to retry in 2 s", c.ended().err)
-		}
+		slices.Sort(members)
+		errorIf(t, !slices.Equal(members, []int{0, 1, 2}), "members %v", members)
+		c := come(bg, p, 1)
+		errorIf(t, c.refused().RetryAfter != 2*time.Second, "%v, want to retry in 2 s", c.ended().err)
 		var other outbound.Pool
-		if _, err := other.Acquire(bg, one); !errors.Is(err, outbound.ErrInvalid) || other.Member(nil) != -1 {
-			t.Error(err)
-		}
-		if _, err := p.Acquire(bg, outbound.Cost{2}); !errors.Is(err, outbound.ErrTooLarge) {
-			t.Error(err)
-		}
+		_, err := other.Acquire(bg, one)
+		errorIf(t, !errors.Is(err, outbound.ErrInvalid) || other.Member(nil) != -1, "%v", err)
+		_, err = p.Acquire(bg, outbound.Cost{2})
+		errorIf(t, !errors.Is(err, outbound.ErrTooLarge), "%v", err)
 	})
 }
 
@@ -112,13 +107,11 @@ func TestPool_CancelledCallIsNotCharged(t *testing.T) {
 		admitted(t, p, 1)
 		admitted(t, p, 1)
 		c := comeIn(t, 500*ms, p, 1)
-		if pass(2500 * ms); !errors.Is(c.ended().err, context.DeadlineExceeded) {
-			t.Error(c.ended().err)
-		}
+		pass(2500 * ms)
+		errorIf(t, !errors.Is(c.ended().err, context.DeadlineExceeded), "%v", c.ended().err)
 		for _, b := range buckets {
-			if is, err := b.State(bg); err != nil || is.Level > 0 || !p.Idle() {
-				t.Errorf("%v, %v", is, err)
-			}
+			is, err := b.State(bg)
+			errorIf(t, err != nil || is.Level > 0 || !p.Idle(), "%v, %v", is, err)
 		}
 	})
 }
@@ -180,9 +173,8 @@ func TestPool_DeadMemberOfJobs(t *testing.T) {
 				}
 				all.Wait()
 				late := probes[max(0, slices.IndexFunc(probes, func(d time.Duration) bool { return d > 2*time.Second })):]
-				if answered < 588 || len(late) > 15 {
-					t.Errorf("%s, member %d: %d answered, want 600; probes at %v", c.name, dead, answered, probes)
-				}
+				errorIf(t, answered < 588 || len(late) > 15,
+					"%s, member %d: %d answered, want 600; probes at %v", c.name, dead, answered, probes)
 				if len(back) == 0 || back[0] > 35*time.Second {
 					t.Errorf("%s: member %d is not back: %v", c.name, dead, back[:min(len(back), 1)])
 				}
@@ -213,9 +205,8 @@ func TestPool_SilentMember(t *testing.T) {
 			})
 			time.Sleep(50 * ms)
 		}
-		if n := asked.Load(); n > 25 {
-			t.Errorf("%d calls at the silent member", n)
-		}
+		n := asked.Load()
+		errorIf(t, n > 25, "%d calls at the silent member", n)
 		cancel()
 		all.Wait()
 	})

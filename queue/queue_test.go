@@ -31,13 +31,11 @@ func TestQueue_LeavesAtTheRateInOrder(t *testing.T) {
 				pass(10 * time.Second)
 				for i, c := range all {
 					want := time.Duration(float64(max(0, i-1)) / rate * 1e9)
-					if !c.admitted() || c.took() < want || c.took() > want+time.Microsecond {
-						t.Errorf("at %v/s: call %d left after %v, want %v; %v", rate, i, c.took(), want, c.ended().err)
-					}
+					errorIf(t, !c.admitted() || c.took() < want || c.took() > want+time.Microsecond,
+						"at %v/s: call %d left after %v, want %v; %v", rate, i, c.took(), want, c.ended().err)
 				}
-				if s := q.Stats(); s != (Stats{Admitted: 65, Waited: 63}) {
-					t.Errorf("at %v/s: %+v", rate, s)
-				}
+				s := q.Stats()
+				errorIf(t, s != (Stats{Admitted: 65, Waited: 63}), "at %v/s: %+v", rate, s)
 			})
 		}
 	}
@@ -54,9 +52,8 @@ func TestQueue_RefusesEarly(t *testing.T) {
 			t.Errorf("beyond MaxWait: %v", c.ended().err)
 		}
 		c = comeIn(t, 2*time.Second, q, 1)
-		if !errors.Is(c.ended().err, context.DeadlineExceeded) || !errors.Is(c.ended().err, outbound.ErrThrottled) || !c.refused().Timeout() {
-			t.Errorf("beyond the deadline: %v", c.ended().err)
-		}
+		errorIf(t, !errors.Is(c.ended().err, context.DeadlineExceeded) || !errors.Is(c.ended().err, outbound.ErrThrottled) || !c.refused().Timeout(),
+			"beyond the deadline: %v", c.ended().err)
 		pass(5 * time.Second)
 	})
 }
@@ -88,9 +85,8 @@ func TestQueue_SmallCallOvertakesNoLargeOne(t *testing.T) {
 			if s := q.Stats(); !sorted || n != 300-int(s.Cancelled) || s.Cancelled == 0 {
 				t.Errorf("seed %d: %d left, %d cancelled, in order: %v", seed, n, s.Cancelled, sorted)
 			}
-			if err := all.history(0).Check(limit.Capacity, limit.LeakRate, 0); err != nil {
-				t.Errorf("seed %d: %v", seed, err)
-			}
+			err := all.history(0).Check(limit.Capacity, limit.LeakRate, 0)
+			errorIf(t, err != nil, "seed %d: %v", seed, err)
 		})
 	}
 }
@@ -106,23 +102,20 @@ func TestQueue_QueuesOfOneBucketShareIt(t *testing.T) {
 		}
 		pass(6 * time.Second)
 		for k, all := range queues {
-			if n, _ := all.admitted(); n < 195 || n > 210 {
-				t.Errorf("%d of 600 calls left by queue %d, want a third", n, k)
-			}
+			n, _ := all.admitted()
+			errorIf(t, n < 195 || n > 210, "%d of 600 calls left by queue %d, want a third", n, k)
 		}
 		pass(6 * time.Second)
 		var all calls
 		for k, some := range queues {
-			if n, sorted := some.admitted(); !sorted || n != 400 {
-				t.Errorf("queue %d: %d left, in order: %v", k, n, sorted)
-			}
+			n, sorted := some.admitted()
+			errorIf(t, !sorted || n != 400, "queue %d: %d left, in order: %v", k, n, sorted)
 			all = append(all, some...)
 		}
 		h := all.history(0)
 		noError(t, h.Check(limit.Capacity, limit.LeakRate, 0))
-		if use := h.Use(limit.Capacity, limit.LeakRate); use < 0.998 {
-			t.Errorf("%v of the quota used", use)
-		}
+		use := h.Use(limit.Capacity, limit.LeakRate)
+		errorIf(t, use < 0.998, "%v of the quota used", use)
 	})
 }
 
@@ -174,9 +167,8 @@ func TestQueue_NewcomerOvertakesNoCallThatJoins(t *testing.T) {
 		})()
 		go call(0)
 		pass(time.Hour)
-		if !between.Load() || waited[0] != 0 || waited[1] < 999*time.Second {
-			t.Errorf("the first waited %v, the second %v, want 0s and 1000s; capacity came in between: %v", waited[0], waited[1], between.Load())
-		}
+		errorIf(t, !between.Load() || waited[0] != 0 || waited[1] < 999*time.Second,
+			"the first waited %v, the second %v, want 0s and 1000s; capacity came in between: %v", waited[0], waited[1], between.Load())
 	})
 }
 
@@ -196,13 +188,11 @@ func TestQueue_PermitIsTheSameAfterAWait(t *testing.T) {
 					t.Errorf("%v: call %d: %v after %v, want it after %v", limits, i, err, took, want)
 				}
 				p.Settle(outbound.Cost{4})
-				if p.Done(); p.Pending() {
-					t.Errorf("%v: call %d has something to free after Done", limits, i)
-				}
+				p.Done()
+				errorIf(t, p.Pending(), "%v: call %d has something to free after Done", limits, i)
 			}
-			if s := q.Stats(); s.Admitted != 3 || s.Waited != 2 {
-				t.Errorf("%v: %+v", limits, s)
-			}
+			s := q.Stats()
+			errorIf(t, s.Admitted != 3 || s.Waited != 2, "%v: %+v", limits, s)
 		})
 	}
 }
@@ -230,13 +220,11 @@ func TestQueue_CallCanGiveUpDuringItsRequest(t *testing.T) {
 				t.Errorf("%v after %v, want %v", c.ended().err, c.took(), want)
 			}
 			cancel()
-			if s, err := shared(t, m, limit).State(bg); err != nil || s.Level != 0 {
-				t.Errorf("level %v, %v: the reservation has not returned", s.Level, err)
-			}
+			s, err := shared(t, m, limit).State(bg)
+			errorIf(t, err != nil || s.Level != 0, "level %v, %v: the reservation has not returned", s.Level, err)
 		}
-		if s := q.Stats(); s.Cancelled != 1 || s.Refused != 2 || s.Admitted != 0 {
-			t.Errorf("%+v", s)
-		}
+		s := q.Stats()
+		errorIf(t, s.Cancelled != 1 || s.Refused != 2 || s.Admitted != 0, "%+v", s)
 	})
 }
 
@@ -258,12 +246,10 @@ func TestQueue_SingleCallTakesOneRequest(t *testing.T) {
 				}
 			}
 			c := come(bg, q, 1)
-			if pass(time.Second); c.refused().RetryAfter < 5*time.Second {
-				t.Error(c.ended().err)
-			}
-			if n := s.trips.Load(); n > 21+2*int64(first) {
-				t.Errorf("%v away: %d requests for 21 calls", way, n)
-			}
+			pass(time.Second)
+			errorIf(t, c.refused().RetryAfter < 5*time.Second, "%v", c.ended().err)
+			n := s.trips.Load()
+			errorIf(t, n > 21+2*int64(first), "%v away: %d requests for 21 calls", way, n)
 			if s := q.Stats(); s.Admitted != 20 || s.Waited > first || s.Refused != 1 {
 				t.Errorf("%v away: %+v", way, s)
 			}
@@ -330,9 +316,8 @@ func TestQueue_WaitingCallHasTheSmallestStack(t *testing.T) {
 	if !strings.Contains(os.Getenv("GODEBUG"), fixed) {
 		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
 		c.Env = append(os.Environ(), "GODEBUG="+fixed)
-		if out, err := c.CombinedOutput(); err != nil {
-			t.Errorf("%v: %s", err, out)
-		}
+		out, err := c.CombinedOutput()
+		errorIf(t, err != nil, "%v: %s", err, out)
 		return
 	}
 	const calls = 1000
@@ -351,9 +336,8 @@ func TestQueue_WaitingCallHasTheSmallestStack(t *testing.T) {
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
-	if each := float64(after.StackInuse-before.StackInuse) / calls; each > 2700 {
-		t.Errorf("%.0f bytes of stack each", each)
-	}
+	each := float64(after.StackInuse-before.StackInuse) / calls
+	errorIf(t, each > 2700, "%.0f bytes of stack each", each)
 	cancel()
 	all.Wait()
 }
@@ -371,9 +355,7 @@ func wantWaits(t *testing.T, when string, q *Queue, waiting int, oldest, nextIn 
 func TestStats_CountWaitingCalls(t *testing.T) {
 	bothWays(t, []outbound.Limit{{Capacity: 1, LeakRate: 1}}, func(t *testing.T, b *outbound.Bucket) {
 		q := New(b, Config{})
-		if q.Bucket() != b {
-			t.Error("another bucket")
-		}
+		errorIf(t, q.Bucket() != b, "another bucket")
 		wantWaits(t, "at first", q, 0, 0, 0)
 		come(bg, q, 1)
 		wantWaits(t, "after a call that left immediately", q, 0, 0, 0)
@@ -385,9 +367,8 @@ func TestStats_CountWaitingCalls(t *testing.T) {
 		pass(100 * ms)
 		come(bg, q, 1)
 		wantWaits(t, "three wait", q, 3, 400*ms, 600*ms)
-		if n := testing.AllocsPerRun(10, func() { q.Stats() }); n != 0 {
-			t.Errorf("%v allocations", n)
-		}
+		n := testing.AllocsPerRun(10, func() { q.Stats() })
+		errorIf(t, n != 0, "%v allocations", n)
 		cancel()
 		synctest.Wait()
 		wantWaits(t, "the first was cancelled", q, 2, 100*ms, 600*ms)
@@ -424,9 +405,8 @@ func TestStats_UnknownNextIn(t *testing.T) {
 		q := New(bucket(t, outbound.Hourly(1)), Config{})
 		comeAll(4, bg, q, 1)
 		for range 6 * 60 {
-			if s := q.Stats(); s.Waiting > 0 && (s.NextIn == 0 || s.NextIn > time.Hour+time.Minute) {
-				t.Errorf("%+v", s)
-			}
+			s := q.Stats()
+			errorIf(t, s.Waiting > 0 && (s.NextIn == 0 || s.NextIn > time.Hour+time.Minute), "%+v", s)
 			pass(time.Minute)
 		}
 		wantWaits(t, "six hours later", q, 0, 0, 0)
@@ -443,18 +423,16 @@ func TestShutdown_RefusesNewCallsAndDrains(t *testing.T) {
 		if err := q.Shutdown(ctx); err != context.DeadlineExceeded || time.Since(begin) != 2500*ms {
 			t.Errorf("with 2.5 s: %v after %v", err, time.Since(begin))
 		}
-		if _, err := q.Acquire(bg, one); !errors.Is(err, ErrClosed) || errors.Is(err, outbound.ErrThrottled) {
-			t.Errorf("a new call: %v", err)
-		}
+		_, err := q.Acquire(bg, one)
+		errorIf(t, !errors.Is(err, ErrClosed) || errors.Is(err, outbound.ErrThrottled), "a new call: %v", err)
 		for range 2 {
 			if err := q.Shutdown(bg); err != nil || time.Since(begin) != 4*time.Second {
 				t.Errorf("without a deadline: %v after %v, want nil after 4s", err, time.Since(begin))
 			}
 		}
 		synctest.Wait()
-		if n, _ := all.admitted(); n != 5 {
-			t.Errorf("%d left, want all 5", n)
-		}
+		n, _ := all.admitted()
+		errorIf(t, n != 5, "%d left, want all 5", n)
 	})
 }
 
@@ -469,9 +447,7 @@ func TestClose_RefusesAllAndReturnsReservations(t *testing.T) {
 		}
 		synctest.Wait()
 		for _, c := range append(all[1:], come(bg, q, 1)) {
-			if !errors.Is(c.ended().err, ErrClosed) {
-				t.Error(c.ended().err)
-			}
+			errorIf(t, !errors.Is(c.ended().err, ErrClosed), "%v", c.ended().err)
 		}
 		if s, _ := b.State(bg); q.Len() != 0 || s.Level != 1 {
 			t.Errorf("%d wait, level %v; want none, and the unit of the call that left", q.Len(), s.Level)
@@ -484,9 +460,8 @@ func TestConfig_MaxLenRefusesWithTheRetryTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1}), Config{MaxLen: 3})
 		comeAll(4, bg, q, 1)
-		if c := come(bg, q, 1); !errors.Is(c.ended().err, ErrFull) || c.refused().RetryAfter != 4*time.Second {
-			t.Errorf("%v", c.ended().err)
-		}
+		c := come(bg, q, 1)
+		errorIf(t, !errors.Is(c.ended().err, ErrFull) || c.refused().RetryAfter != 4*time.Second, "%v", c.ended().err)
 		pass(10 * time.Second)
 	})
 }

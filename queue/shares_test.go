@@ -92,9 +92,8 @@ func (s *sharing) run(t *testing.T) (left []departure, longest time.Duration, re
 		pass(5 * time.Minute) // the last replies
 	})
 	if s.sliding {
-		if err := sent.CheckWindow(s.n, s.window); err != nil {
-			t.Errorf("%v: %v", s, err)
-		}
+		err := sent.CheckWindow(s.n, s.window)
+		errorIf(t, err != nil, "%v: %v", s, err)
 	}
 	return left, longest, requests
 }
@@ -181,20 +180,15 @@ func (s *sharing) test(t *testing.T) {
 				rest := (s.n - w[0]) * s.weights[i%len(s.weights)] / others
 				wrong = i > 0 && (n < want-max(2, want/10) || math.Abs(n-rest) > max(3, rest/4))
 			}
-			if wrong {
-				t.Errorf("%v: in window %d queue %d has %v calls, want %.1f: %v", s, k+3, i, n, want, w)
-			}
+			errorIf(t, wrong, "%v: in window %d queue %d has %v calls, want %.1f: %v", s, k+3, i, n, want, w)
 		}
-		if used < s.n-1 {
-			t.Errorf("%v: %v calls in window %d", s, used, k+3)
-		}
+		errorIf(t, used < s.n-1, "%v: %v calls in window %d", s, used, k+3)
 	}
 	each := float64(requests) / float64(len(left))
 	t.Logf("%v: %d windows, %.3f requests a call, the few wait %v", s, len(all), each, longest)
 	// Without shares, 2, 3 and 10 queues around 100 calls a minute make 0.14, 0.21 and 0.63.
-	if len(all) < s.windows || longest > s.window+s.window/20 || s.window == time.Minute && each > 0.14+0.07*float64(s.queues) {
-		t.Errorf("%v: %d windows, %.3f requests a call, a call of the few waits %v", s, len(all), each, longest)
-	}
+	errorIf(t, len(all) < s.windows || longest > s.window+s.window/20 || s.window == time.Minute && each > 0.14+0.07*float64(s.queues),
+		"%v: %d windows, %.3f requests a call, a call of the few waits %v", s, len(all), each, longest)
 }
 
 // While calls wait in two queues of each process, the queues share the bucket by their weights, and
@@ -253,9 +247,8 @@ func TestWeight_QueuesShareABucket(t *testing.T) {
 				}
 				cancel()
 				count(time.Duration(600/min(f.rate, 100)) * time.Second) // reservations of the first pass
-				if u, b2 := count(10 * time.Second); u > 0 || b2 < f.rate*10*0.9 {
-					t.Errorf("%+v, weights %v, alone: %v and %v calls", f, weights, u, b2)
-				}
+				u, b2 = count(10 * time.Second)
+				errorIf(t, u > 0 || b2 < f.rate*10*0.9, "%+v, weights %v, alone: %v and %v calls", f, weights, u, b2)
 				stop()
 				pass(time.Second)
 			})
@@ -297,9 +290,8 @@ func TestWeight_BacklogOfATenantDelaysNoOther(t *testing.T) {
 		0.5: func(d time.Duration) time.Duration { return d + 60*ms },
 	} {
 		without, with := p95(0, load), p95(backlog, load)
-		if t.Logf("load %v: %v without, %v with", load, without, with); with > bound(without) {
-			t.Errorf("load %v: the others wait %v, and %v without the tenant", load, with, without)
-		}
+		t.Logf("load %v: %v without, %v with", load, without, with)
+		errorIf(t, with > bound(without), "load %v: the others wait %v, and %v without the tenant", load, with, without)
 	}
 }
 
@@ -322,9 +314,8 @@ func TestBehind_LeavesWhileNoUserWaits(t *testing.T) {
 			pass(time.Second)
 			n, _ := all.admitted()
 			behind := batch.Load()
-			if n != len(all) || all.p95() > 250*ms || behind < 100 {
-				t.Errorf("remote: %v: p95 %v, %d calls of users, %d of the batch", remote, all.p95(), n, behind)
-			}
+			errorIf(t, n != len(all) || all.p95() > 250*ms || behind < 100,
+				"remote: %v: p95 %v, %d calls of users, %d of the batch", remote, all.p95(), n, behind)
 			if pass(10 * time.Second); batch.Load()-behind < 97 {
 				t.Errorf("remote: %v: the batch alone made %d calls in 10 s", remote, batch.Load()-behind)
 			}
@@ -347,15 +338,13 @@ func TestBehind_WaitsForABacklog(t *testing.T) {
 		begin, late := time.Now(), comeIn(t, 5*time.Second, batch, 1)
 		left := loop(t, ctx, batch, 5, nil)
 		pass(10 * time.Second)
-		if left.Load() > 0 || batch.Len() != 5 || middle.Len() > 0 || !errors.Is(late.ended().err, outbound.ErrThrottled) {
-			t.Errorf("%d batch calls have left before the users, %d wait, %v", left.Load(), batch.Len(), late.ended().err)
-		}
+		errorIf(t, left.Load() > 0 || batch.Len() != 5 || middle.Len() > 0 || !errors.Is(late.ended().err, outbound.ErrThrottled),
+			"%d batch calls have left before the users, %d wait, %v", left.Load(), batch.Len(), late.ended().err)
 		for users.Len() > 0 {
 			pass(100 * ms)
 		}
-		if took := time.Since(begin); left.Load() > 1 || took < 99*time.Second {
-			t.Errorf("after %v %d batch calls have left", took, left.Load())
-		}
+		took := time.Since(begin)
+		errorIf(t, left.Load() > 1 || took < 99*time.Second, "after %v %d batch calls have left", took, left.Load())
 		pass(time.Second)
 		if n := left.Load(); n < 8 {
 			t.Errorf("%d batch calls have left in the second after the users", n)
@@ -366,9 +355,8 @@ func TestBehind_WaitsForABacklog(t *testing.T) {
 		n := left.Load()
 		stop()
 		pass(time.Second)
-		if n = left.Load() - n; n < 7 {
-			t.Errorf("%d batch calls have left in the second after the users gave up", n)
-		}
+		n = left.Load() - n
+		errorIf(t, n < 7, "%d batch calls have left in the second after the users gave up", n)
 		cancel()
 		pass(time.Second)
 	})
@@ -383,15 +371,12 @@ func TestBehind_RefusesEarlyWhileUsersWait(t *testing.T) {
 		batch := New(b, Config{Behind: users})
 		comeAll(100, ctx, users, 1)
 		comeAll(30, ctx, batch, 1)
-		if s := batch.Stats(); s.Waiting != 30 || s.NextIn != 0 {
-			t.Errorf("%+v", s)
-		}
-		if c := comeIn(t, 2*time.Second, batch, 1); c.end.Load() == nil || c.refused().RetryAfter < 2*time.Second {
-			t.Errorf("with 2 s behind 30 calls: %v", c.ended())
-		}
-		if c := comeIn(t, 4*time.Second, batch, 1); c.end.Load() != nil {
-			t.Errorf("with 4 s behind 30 calls, which the users may let go: %v", c.ended().err)
-		}
+		s := batch.Stats()
+		errorIf(t, s.Waiting != 30 || s.NextIn != 0, "%+v", s)
+		c := comeIn(t, 2*time.Second, batch, 1)
+		errorIf(t, c.end.Load() == nil || c.refused().RetryAfter < 2*time.Second, "with 2 s behind 30 calls: %v", c.ended())
+		c = comeIn(t, 4*time.Second, batch, 1)
+		errorIf(t, c.end.Load() != nil, "with 4 s behind 30 calls, which the users may let go: %v", c.ended().err)
 		cancel()
 		pass(time.Minute)
 	})
@@ -415,8 +400,7 @@ func TestBehind_DelaysNoRequestOfAJob(t *testing.T) {
 			}
 			return nil
 		})
-		if pass(time.Second); err != nil || users.Len() > 0 {
-			t.Errorf("%v, %d users wait", err, users.Len())
-		}
+		pass(time.Second)
+		errorIf(t, err != nil || users.Len() > 0, "%v, %d users wait", err, users.Len())
 	})
 }

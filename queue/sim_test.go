@@ -28,9 +28,7 @@ type simulation struct {
 func (s *simulation) call(ctx context.Context, l outbound.Limiter, c outbound.Cost, used outbound.Cost, hold time.Duration) {
 	p, err := l.Acquire(ctx, c)
 	if err != nil {
-		if !errors.Is(err, outbound.ErrThrottled) && !errors.Is(err, ctx.Err()) {
-			s.t.Error(err)
-		}
+		errorIf(s.t, !errors.Is(err, outbound.ErrThrottled) && !errors.Is(err, ctx.Err()), "%v", err)
 		return
 	}
 	now := time.Now()
@@ -122,9 +120,8 @@ func TestSimulation_KeepsTheLimits(t *testing.T) {
 			pass(10 * time.Hour)
 			late := 0.05 // the largest tolerance
 			for i, l := range limits {
-				if err := s.sent[i].Check(l.Capacity, l.LeakRate, late*l.LeakRate); err != nil {
-					t.Errorf("seed %d, %s: %v", seed, l.Name, err)
-				}
+				err := s.sent[i].Check(l.Capacity, l.LeakRate, late*l.LeakRate)
+				errorIf(t, err != nil, "seed %d, %s: %v", seed, l.Name, err)
 			}
 			for _, q := range s.queues {
 				if s, err := s.b.State(bg); q.Len() != 0 || s.Level != 0 || err != nil {

@@ -150,9 +150,8 @@ func TestStrictAPI_RefusesNoCallOfTheSameLimit(t *testing.T) {
 			for _, m.queued = range []bool{false, true} {
 				for _, m.pause = range []time.Duration{0, nineTenths} {
 					r, _ := m.run(t, windows*c.window)
-					if r.Refused > 0 || r.Admitted < n*int(windows)/2 {
-						t.Errorf("%v: %d of %d calls refused, and %d of %d admitted", m, r.Refused, r.Arrivals, r.Admitted, n*int(windows))
-					}
+					errorIf(t, r.Refused > 0 || r.Admitted < n*int(windows)/2,
+						"%v: %d of %d calls refused, and %d of %d admitted", m, r.Refused, r.Arrivals, r.Admitted, n*int(windows))
 				}
 			}
 		}
@@ -195,9 +194,7 @@ func TestBare_WindowHolds(t *testing.T) {
 				if len(b.ways) == 3 {
 					most = 10*way + 2*ms // it asks again if a call from farther away is booked before it
 				}
-				if !b.faults && longest > most {
-					t.Errorf("a call has waited %v, want %v", longest, most)
-				}
+				errorIf(t, !b.faults && longest > most, "a call has waited %v, want %v", longest, most)
 			})
 		}
 	}
@@ -222,8 +219,7 @@ func TestBare_EndedCtxReturnsTheCall(t *testing.T) {
 		}
 		pass(time.Second) // what was given back has arrived
 		states, err := k.States(bg)
-		if err != nil || states[0].Level != admitted || ended < 20 || admitted < 20 {
-			t.Errorf("%v are charged, %v were admitted, %d ended, %v", states, admitted, ended, err)
-		}
+		errorIf(t, err != nil || states[0].Level != admitted || ended < 20 || admitted < 20,
+			"%v are charged, %v were admitted, %d ended, %v", states, admitted, ended, err)
 	})
 }

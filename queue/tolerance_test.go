@@ -42,9 +42,7 @@ func TestTolerance_PauseOfTheProcessBunchesNoCalls(t *testing.T) {
 			all := comeAll(n, bg, q, 1)
 			time.Sleep(3003 * ms)
 			var event outbound.Event
-			if q.Stats().Late > 0 {
-				t.Errorf("%v: late before the pause", l)
-			}
+			errorIf(t, q.Stats().Late > 0, "%v: late before the pause", l)
 			defer q.bucket.Observe(func(e outbound.Event) { event = e })()
 			pause(q, 5*time.Second)
 			synctest.Wait()
@@ -53,9 +51,8 @@ func TestTolerance_PauseOfTheProcessBunchesNoCalls(t *testing.T) {
 			}
 			pass(40 * time.Second)
 			h := all.history(0)
-			if err := h.Check(l.Capacity, l.LeakRate, l.LeakRate*0.05); err != nil || h.Len() != n {
-				t.Errorf("%v: %d of %d left, %v", l, h.Len(), n, err)
-			}
+			err := h.Check(l.Capacity, l.LeakRate, l.LeakRate*0.05)
+			errorIf(t, err != nil || h.Len() != n, "%v: %d of %d left, %v", l, h.Len(), n, err)
 		})
 	}
 }
@@ -75,9 +72,8 @@ func TestTolerance_LatenessWithinItCostsNoThroughput(t *testing.T) {
 		if err := h.Check(l.Capacity, l.LeakRate, l.LeakRate*0.005); err != nil || h.Use(l.Capacity, l.LeakRate) < 0.998 {
 			t.Errorf("%v of the rate used, %v", h.Use(l.Capacity, l.LeakRate), err)
 		}
-		if late := q.Stats().Late; late != 0 {
-			t.Errorf("%d late, within the tolerance", late)
-		}
+		late := q.Stats().Late
+		errorIf(t, late != 0, "%d late, within the tolerance", late)
 	})
 }
 
@@ -97,9 +93,8 @@ func TestTolerance_IsAtMostThatOfTheConfig(t *testing.T) {
 				due := time.Duration(float64(time.Second) / c.rate)
 				time.Sleep(due - ms)
 				pause(q, ms+c.tolerance+over)
-				if synctest.Wait(); q.Stats().Late != uint64(over) {
-					t.Errorf("%v later than %v: %+v", over, c.tolerance, q.Stats())
-				}
+				synctest.Wait()
+				errorIf(t, q.Stats().Late != uint64(over), "%v later than %v: %+v", over, c.tolerance, q.Stats())
 				pass(time.Minute)
 			})
 		}
@@ -116,9 +111,8 @@ func TestTolerance_PerMinuteKeepsItsWindow(t *testing.T) {
 			time.Sleep(5990 * ms)
 			pause(q, 40*ms)
 		}
-		if w := all.history(0).Worst(time.Minute); w.Units > 10 {
-			t.Errorf("%v calls in a minute: %+v", w.Units, w)
-		}
+		w := all.history(0).Worst(time.Minute)
+		errorIf(t, w.Units > 10, "%v calls in a minute: %+v", w.Units, w)
 	})
 }
 
@@ -136,13 +130,11 @@ func TestTolerance_BreaksNoWindow(t *testing.T) {
 				}
 				pass(ms)
 			}
-			if w := all.history(0).Worst(time.Second); w.Units > 10 {
-				t.Errorf("%v: %v calls in a second: %+v", l, w.Units, w)
-			}
+			w := all.history(0).Worst(time.Second)
+			errorIf(t, w.Units > 10, "%v: %v calls in a second: %+v", l, w.Units, w)
 			// When a fixed window is over no call has a reservation to be late for.
-			if late := q.Stats().Late; (late == 0) != (l == outbound.FixedWindow(10, time.Second)) {
-				t.Errorf("%v: %d were late", l, late)
-			}
+			late := q.Stats().Late
+			errorIf(t, (late == 0) != (l == outbound.FixedWindow(10, time.Second)), "%v: %d were late", l, late)
 		})
 	}
 }
@@ -156,15 +148,13 @@ func TestTolerance_EventsCountWhatStatsCount(t *testing.T) {
 		time.Sleep(49 * ms)
 		events := 0
 		defer q.bucket.Observe(func(e outbound.Event) {
-			if events += e.Calls; e.Kind != outbound.EventLate || e.Late <= tolerance || e.Late > ms {
-				t.Errorf("%+v", e)
-			}
+			events += e.Calls
+			errorIf(t, e.Kind != outbound.EventLate || e.Late <= tolerance || e.Late > ms, "%+v", e)
 		})()
 		pause(q, 1500*time.Microsecond) // half a millisecond after the reservation
 		pass(time.Second)
-		if late := q.Stats().Late; late == 0 || uint64(events) != late {
-			t.Errorf("%d in events, %d in Stats", events, late)
-		}
+		late := q.Stats().Late
+		errorIf(t, late == 0 || uint64(events) != late, "%d in events, %d in Stats", events, late)
 	})
 }
 

@@ -26,9 +26,8 @@ func TestWindow_IsUsedWholly(t *testing.T) {
 		pass(windows*(window+slack) - 1)
 		use := float64(sent.Len()) / (n * windows)
 		cancel()
-		if err := sent.CheckWindow(n, window+slack); err != nil || use < 0.995 || use > 1 {
-			t.Errorf("%.4f of the quota is used, %v", use, err)
-		}
+		err := sent.CheckWindow(n, window+slack)
+		errorIf(t, err != nil || use < 0.995 || use > 1, "%.4f of the quota is used, %v", use, err)
 		synctest.Wait()
 	})
 }
@@ -55,9 +54,8 @@ func TestWindow_RandomArrivalsWaitBriefly(t *testing.T) {
 			mean += c.took() / time.Duration(arrivals)
 		}
 		t.Logf("%d calls wait %v on average", arrivals, mean)
-		if left, _ := all.admitted(); left != arrivals || mean > 150*ms {
-			t.Errorf("%d calls leave and wait %v on average", left, mean)
-		}
+		left, _ := all.admitted()
+		errorIf(t, left != arrivals || mean > 150*ms, "%d calls leave and wait %v on average", left, mean)
 		noError(t, all.history(0).CheckWindow(n, window+slack))
 	})
 }
@@ -115,9 +113,8 @@ func TestWindow_AllKindsTogetherKeepTheirLimits(t *testing.T) {
 				}
 			}
 			pass(2 * day)
-			if queues[0].Len()+queues[1].Len() > 0 || sent.Len() < calls*7/15 || most.Load() > inFlight {
-				t.Errorf("%d have left, %d wait, up to %d in flight", sent.Len(), queues[0].Len(), most.Load())
-			}
+			errorIf(t, queues[0].Len()+queues[1].Len() > 0 || sent.Len() < calls*7/15 || most.Load() > inFlight,
+				"%d have left, %d wait, up to %d in flight", sent.Len(), queues[0].Len(), most.Load())
 			late := 2 * queues[0].clock.Tolerance(0)
 			if err := errors.Join(sent.CheckWindow(30, time.Second+slack-late), sent.CheckWindow(200, 20*time.Second+slack-late),
 				sent.CheckCalendar(perDay, outboundtest.Day, time.UTC, time.Second)); err != nil { // the API's clock may be a second off
@@ -139,9 +136,8 @@ func TestFixedWindow_AllLeaveWhenItEnds(t *testing.T) {
 				time.Sleep(first)
 			}
 			all = append(all, comeAll(2*n+1, bg, q, 1)...)
-			if in := q.Stats().NextIn; in != window-time.Since(begin) {
-				t.Errorf("the first leaves in %v, want %v", in, window-time.Since(begin))
-			}
+			in := q.Stats().NextIn
+			errorIf(t, in != window-time.Since(begin), "the first leaves in %v, want %v", in, window-time.Since(begin))
 			pass(4 * window)
 			for i, c := range all[n:] {
 				want := time.Duration(1+i/n) * window

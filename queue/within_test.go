@@ -75,22 +75,17 @@ func TestWithin_TenantsShareATotal(t *testing.T) {
 			for tenant, n := range c.left {
 				sum += n
 				if refused && tenant == 7 {
-					if n > 70 {
-						t.Errorf("the refused tenant made %d calls", n)
-					}
+					errorIf(t, n > 70, "the refused tenant made %d calls", n)
 					continue
 				}
 				if fair := 2970.0 / 40; float64(n) < fair*0.97 || !refused && float64(n) > fair*1.03 {
 					t.Errorf("refused: %v: tenant %d made %d calls, want %.1f", refused, tenant, n, fair)
 				}
-				if longest := slices.Max(c.waits[tenant][1:]); refused && longest > 9*time.Second {
-					t.Errorf("tenant %d waited %v", tenant, longest)
-				}
+				longest := slices.Max(c.waits[tenant][1:])
+				errorIf(t, refused && longest > 9*time.Second, "tenant %d waited %v", tenant, longest)
 			}
 			t.Logf("refused: %v: %d calls in a minute, %d to %d a tenant", refused, sum, slices.Min(c.left[:]), slices.Max(c.left[:]))
-			if sum < 2940 {
-				t.Errorf("%d calls in a minute, want 98 %% of 3,000", sum)
-			}
+			errorIf(t, sum < 2940, "%d calls in a minute, want 98 %% of 3,000", sum)
 		})
 	}
 }
@@ -137,9 +132,7 @@ func TestWithin_BacklogDelaysNoOtherTenant(t *testing.T) {
 	for pause, more := range map[time.Duration]time.Duration{0: 800 * ms, 10 * time.Second: 20 * ms} {
 		without, with := p95(75, pause), p95(backlog, pause)
 		t.Logf("pauses of %v: p95 %v, and %v next to %d calls", pause, without, with, backlog)
-		if with > without+more {
-			t.Errorf("pauses of %v: p95 %v, and %v next to %d calls", pause, without, with, backlog)
-		}
+		errorIf(t, with > without+more, "pauses of %v: p95 %v, and %v next to %d calls", pause, without, with, backlog)
 	}
 }
 
@@ -156,9 +149,7 @@ func TestWithin_ChargesBothOrNone(t *testing.T) {
 		}
 		p.Done()
 		for _, c := range comeAll(5, bg, l, 1) {
-			if c.refused().RetryAfter != 10*time.Second {
-				t.Errorf("%v, want to retry in 10 s", c.ended().err)
-			}
+			errorIf(t, c.refused().RetryAfter != 10*time.Second, "%v, want to retry in 10 s", c.ended().err)
 		}
 		if is, err := own.State(bg); err != nil || is.Level > 1 {
 			t.Errorf("outer: %v, %v; want the one call", is, err)
@@ -166,13 +157,10 @@ func TestWithin_ChargesBothOrNone(t *testing.T) {
 		e, err := l.(interface {
 			Explain(context.Context, outbound.Cost) (outbound.Explanation, error)
 		}).Explain(bg, one)
-		if err != nil || e.Wait != 10*time.Second || len(e.States) != 3 {
-			t.Errorf("%v, %v", e, err)
-		}
+		errorIf(t, err != nil || e.Wait != 10*time.Second || len(e.States) != 3, "%v, %v", e, err)
 		must(t, own.Hold(bg, time.Minute))
-		if _, err := l.Acquire(bg, one); !errors.Is(err, outbound.ErrThrottled) {
-			t.Error(err)
-		}
+		_, err = l.Acquire(bg, one)
+		errorIf(t, !errors.Is(err, outbound.ErrThrottled), "%v", err)
 		// A call that waits inside and gives up.
 		own = bucket(t, outbound.Limit{Capacity: 1, LeakRate: 0.001}, outbound.InFlight(1))
 		l = outbound.Within(own, New(total, Config{}))
@@ -180,9 +168,8 @@ func TestWithin_ChargesBothOrNone(t *testing.T) {
 		c := come(ctx, l, 1)
 		time.Sleep(time.Second)
 		cancel()
-		if pass(10 * time.Second); !errors.Is(c.ended().err, context.Canceled) {
-			t.Error(c.ended().err)
-		}
+		pass(10 * time.Second)
+		errorIf(t, !errors.Is(c.ended().err, context.Canceled), "%v", c.ended().err)
 		p = admitted(t, l, 1)
 		p.Settle(outbound.Cost{})
 		p.Done()
@@ -205,13 +192,11 @@ func TestWithin_AnswersReachTheOuterLimiter(t *testing.T) {
 		p.Refused(time.Minute)
 		p.Done()
 		time.Sleep(time.Second)
-		if _, err := own.Acquire(bg, one); err == nil {
-			t.Error("the outer limiter is not held")
-		}
+		_, err := own.Acquire(bg, one)
+		errorIf(t, err == nil, "the outer limiter is not held")
 		admitted(t, total, 1)
-		if b, ok := outbound.As[*outbound.Bucket](outbound.Within(own, total)); !ok || b != own {
-			t.Error("As finds another bucket")
-		}
+		b, ok := outbound.As[*outbound.Bucket](outbound.Within(own, total))
+		errorIf(t, !ok || b != own, "As finds another bucket")
 	})
 }
 
@@ -256,9 +241,8 @@ func TestWithin_InFlightGoesAroundTheRate(t *testing.T) {
 			if alone == 0 {
 				alone = took
 			}
-			if h.Len() != 1000 || most.Load() > 20 || c.right != (worst <= 50) || took > alone+alone/50 {
-				t.Errorf("%s: %d of 1000 left, %v in a second, %d in flight, %v; in one bucket %v", c.name, h.Len(), worst, most.Load(), took, alone)
-			}
+			errorIf(t, h.Len() != 1000 || most.Load() > 20 || c.right != (worst <= 50) || took > alone+alone/50,
+				"%s: %d of 1000 left, %v in a second, %d in flight, %v; in one bucket %v", c.name, h.Len(), worst, most.Load(), took, alone)
 		})
 	}
 }
@@ -282,28 +266,23 @@ func TestKeyed_QueuesAroundABusyBucketMakeRoom(t *testing.T) {
 			p := admitted(t, tenants.For(tenant), 1)
 			p.Done()
 		}
-		if took := time.Since(begin); took < 11*time.Second || took > 12*time.Second {
-			t.Errorf("11,000 calls at 1,000 per second took %v", took)
-		}
-		if n := tenants.Len(); n > 10_000 {
-			t.Errorf("%d queues", n)
-		}
+		took := time.Since(begin)
+		errorIf(t, took < 11*time.Second || took > 12*time.Second, "11,000 calls at 1,000 per second took %v", took)
+		n := tenants.Len()
+		errorIf(t, n > 10_000, "%d queues", n)
 		must(t, b.Hold(bg, time.Hour))
 		c := come(bg, tenants.For(-1), 1)
 		for tenant := range 20_000 {
-			if err := tenants.Use(20_000+tenant, func(outbound.Limiter) error { return nil }); err != nil {
-				t.Fatalf("tenant %d: %v", tenant, err)
-			}
+			err := tenants.Use(20_000+tenant, func(outbound.Limiter) error { return nil })
+			fatalIf(t, err != nil, "tenant %d: %v", tenant, err)
 		}
 		_ = tenants.Use(-1, func(l outbound.Limiter) error {
-			if n := l.(*Queue).Len(); n != 1 || made[-1] != 1 {
-				t.Errorf("%d calls wait in the tenant's queue, which was made %d times", n, made[-1])
-			}
+			n := l.(*Queue).Len()
+			errorIf(t, n != 1 || made[-1] != 1, "%d calls wait in the tenant's queue, which was made %d times", n, made[-1])
 			return nil
 		})
-		if pass(2 * time.Hour); !c.admitted() {
-			t.Error(c.ended().err)
-		}
+		pass(2 * time.Hour)
+		errorIf(t, !c.admitted(), "%v", c.ended().err)
 	})
 }
 
@@ -322,9 +301,8 @@ func TestKeyed_QueueAroundItsOwnBucketStays(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		for range 10 {
 			for _, tenant := range []string{"c", "a", "b"} {
-				if _, err := tenants.Acquire(bg, tenant, one); err == nil {
-					t.Fatalf("%s: a call above the limit, or a third queue", tenant)
-				}
+				_, err := tenants.Acquire(bg, tenant, one)
+				fatalIf(t, err == nil, "%s: a call above the limit, or a third queue", tenant)
 			}
 		}
 		time.Sleep(2 * time.Hour)
