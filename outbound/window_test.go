@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -42,41 +41,6 @@ func TestWindow_AllLeaveImmediately(t *testing.T) {
 				next := went(t, b, 1)
 				equal(t, next[0].Sub(at[0]), window+jitter, "%v: the one after goes later", l)
 				time.Sleep(window + jitter)
-			}
-		})
-	}
-}
-
-// No window has more than n calls, also if calls are settled to less, and through holds.
-func TestWindow_KeepsItsNumber(t *testing.T) {
-	const n, window = 7, time.Second
-	for seed := range uint64(20) {
-		synctest.Test(t, func(t *testing.T) {
-			r := rand.New(rand.NewPCG(seed, 1))
-			b := Must(NewBucket("k", Window(n, window), Window(3*n, 10*window)))
-			var at []time.Time
-			for len(at) < 60*n {
-				p, err := b.Acquire(ctx, Cost{1})
-				switch {
-				case err != nil:
-					time.Sleep(refused(t, b, Cost{1}).RetryAfter)
-				case r.IntN(4) == 0: // it has not left after all
-					p.Settle(Cost{})
-				default:
-					at = append(at, time.Now())
-				}
-				if r.IntN(3) == 0 {
-					time.Sleep(time.Duration(r.Float64() * float64(window) / 3))
-				}
-				if r.IntN(100) == 0 {
-					must(t, b.Hold(ctx, time.Duration(1+r.IntN(int(2*window)))))
-				}
-			}
-			for n, window := range map[int]time.Duration{n: window, 3 * n: 10 * window} {
-				for i := range at[n:] {
-					d := at[i+n].Sub(at[i])
-					fatalIf(t, d < window+jitter, "calls %d to %d within %v", i, i+n, d)
-				}
 			}
 		})
 	}

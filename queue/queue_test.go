@@ -91,34 +91,6 @@ func TestQueue_SmallCallOvertakesNoLargeOne(t *testing.T) {
 	}
 }
 
-// Queues around one bucket have equal shares of it, and use all of it.
-func TestQueue_QueuesOfOneBucketShareIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		limit := outbound.Limit{Capacity: 2, LeakRate: 100}
-		b := bucket(t, limit)
-		var queues [3]calls
-		for k := range queues {
-			queues[k] = comeAll(400, bg, New(b, Config{}), 1)
-		}
-		pass(6 * time.Second)
-		for k, all := range queues {
-			n, _ := all.admitted()
-			errorIf(t, n < 195 || n > 210, "%d of 600 calls left by queue %d, want a third", n, k)
-		}
-		pass(6 * time.Second)
-		var all calls
-		for k, some := range queues {
-			n, sorted := some.admitted()
-			errorIf(t, !sorted || n != 400, "queue %d: %d left, in order: %v", k, n, sorted)
-			all = append(all, some...)
-		}
-		h := all.history(0)
-		noError(t, h.Check(limit.Capacity, limit.LeakRate, 0))
-		use := h.Use(limit.Capacity, limit.LeakRate)
-		errorIf(t, use < 0.998, "%v of the quota used", use)
-	})
-}
-
 // A call that is admitted immediately allocates nothing.
 func TestQueue_ImmediateCallAllocatesNothing(t *testing.T) {
 	if raced {

@@ -16,22 +16,6 @@ import (
 // slack is by how much a window of the law is longer than that of the API.
 const slack = 10 * ms
 
-// While calls wait they use all of a window.
-func TestWindow_IsUsedWholly(t *testing.T) {
-	const n, window, windows = 300, time.Minute, 20
-	bothWays(t, []outbound.Limit{outbound.Window(n, window)}, func(t *testing.T, b *outbound.Bucket) {
-		var sent outboundtest.History
-		ctx, cancel := context.WithCancel(bg)
-		loop(t, ctx, New(b, Config{}), 100, func(*outbound.Permit) { sent.Add(time.Now(), 1) })
-		pass(windows*(window+slack) - 1)
-		use := float64(sent.Len()) / (n * windows)
-		cancel()
-		err := sent.CheckWindow(n, window+slack)
-		errorIf(t, err != nil || use < 0.995 || use > 1, "%.4f of the quota is used, %v", use, err)
-		synctest.Wait()
-	})
-}
-
 // Calls that come at random, at 95 % of the limit, wait hardly longer than for a limit that
 // remembers each call.
 func TestWindow_RandomArrivalsWaitBriefly(t *testing.T) {
