@@ -123,6 +123,8 @@ func TestThrottledError_NamesTheCauseOfAHold(t *testing.T) {
 			errorIf(t, err == nil || err.Error() != want, "%v, want %s", err, want)
 		})
 	}
+	both := &ThrottledError{Key: "weather", Held: true, Limit: "10 per 1s"}
+	equal(t, both.Error(), `outbound: rate limited: "weather" is on hold and over the limit "10 per 1s"`, "of a hold and a limit")
 }
 
 // The methods of a nil Bucket and of the zero value return ErrInvalid.

@@ -70,8 +70,7 @@ func TestCalendar_StateHasTheReset(t *testing.T) {
 			}
 		}
 		s, err := mine.Fillup(ctx, Cost{100})
-		errorIf(t, err != nil || !s.Full || s.EmptyIn != 2500*time.Millisecond || s.NextIn < s.EmptyIn,
-			"%+v, %v", s, err)
+		errorIf(t, err != nil || !s.Full || s.EmptyIn != 2500*time.Millisecond || s.NextIn < s.EmptyIn, "%+v, %v", s, err)
 		time.Sleep(2500 * time.Millisecond)
 		s = states(t, mine)[0]
 		errorIf(t, s.EmptyIn != 31*24*time.Hour || s.Level != 0, "%+v", s)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -234,8 +235,9 @@ func TestEach_LeavingTheLoopWaitsForRunningJobs(t *testing.T) {
 	}
 }
 
-// A panic in a job, in the items or in a cost function reaches the goroutine that ranges, once all jobs have ended.
-func TestEach_PanicReachesTheLoop(t *testing.T) {
+// A panic in a job, in the items or in a cost function reaches the goroutine that ranges, once all jobs have ended. A
+// Goexit in a job or in the items ends that goroutine.
+func TestEach_PanicAndGoexitReachTheLoop(t *testing.T) {
 	var ended atomic.Int32
 	job := func(_ context.Context, i int) error {
 		if i == 1 {
@@ -254,52 +256,40 @@ func TestEach_PanicReachesTheLoop(t *testing.T) {
 		ended.Add(1)
 		return nil
 	}
+	exits := func(context.Context, int) error { runtime.Goexit(); return nil }
 	b := Must(NewBucket("tokens", PerHour(1)))
 	for what, c := range map[string]struct {
 		each        iter.Seq2[int, error]
 		least, most int32 // jobs that end
 	}{
-		"job":   {Each(ctx, Unlimited{}, Cost{1}, 4, count(1000), job), 1, 4},
-		"items": {Each(ctx, Unlimited{}, Cost{1}, 4, func(yield func(int) bool) { yield(0); panic("items") }, job), 1, 1},
-		"break": {Each(ctx, Unlimited{}, Cost{1}, 2, count(2), late), 1, 1},
-		"cost":  {Each(ctx, b, func(int) Cost { panic("cost") }, 2, count(2), job), 0, 0},
+		"job":               {Each(ctx, Unlimited{}, Cost{1}, 4, count(1000), job), 1, 4},
+		"items":             {Each(ctx, Unlimited{}, Cost{1}, 4, func(yield func(int) bool) { yield(0); panic("items") }, job), 1, 1},
+		"break":             {Each(ctx, Unlimited{}, Cost{1}, 2, count(2), late), 1, 1},
+		"cost":              {Each(ctx, b, func(int) Cost { panic("cost") }, 2, count(2), job), 0, 0},
+		"a job's Goexit":    {Each(ctx, Unlimited{}, Cost{1}, 2, count(10), exits), 0, 0},
+		"the items' Goexit": {Each(ctx, Unlimited{}, Cost{1}, 2, func(func(int) bool) { runtime.Goexit() }, job), 0, 0},
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, what, func(t *testing.T) {
 			ended.Store(0)
-			yielded := 0
-			defer func() {
-				if v, n := recover(), ended.Load(); v != what || n < c.least || n > c.most || yielded > 1 {
-					t.Errorf("recovered %v, want %s, after %d jobs and %d items", v, what, n, yielded)
+			yielded, over := 0, false
+			left := make(chan any, 1)
+			go func() {
+				defer func() { left <- recover() }()
+				for range c.each {
+					if yielded++; what == "break" {
+						break
+					}
 				}
+				over = true
 			}()
-			for range c.each {
-				if yielded++; what == "break" {
-					break
-				}
+			var want any // of a Goexit there is nothing to recover
+			if !strings.HasSuffix(what, "Goexit") {
+				want = what
 			}
+			v, n := <-left, ended.Load()
+			errorIf(t, v != want || over || n < c.least || n > c.most || yielded > 1,
+				"recovered %v, after %d jobs and %d items; the loop went on: %v", v, n, yielded, over)
 		})
 	}
 	equal(t, level(t, b, 0), 0, "the level after a panic in a cost function")
-}
-
-// A Goexit in a job or in the items ends the goroutine that ranges.
-func TestEach_GoexitEndsTheLoopsGoroutine(t *testing.T) {
-	exits := func(context.Context, int) error { runtime.Goexit(); return nil }
-	fine := func(context.Context, int) error { return nil }
-	for what, each := range map[string]iter.Seq2[int, error]{
-		"job":   Each(ctx, Unlimited{}, Cost{1}, 2, count(10), exits),
-		"items": Each(ctx, Unlimited{}, Cost{1}, 2, func(func(int) bool) { runtime.Goexit() }, fine),
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			exited := make(chan bool, 1)
-			go func() {
-				normal := false
-				defer func() { exited <- !normal && recover() == nil }()
-				for range each {
-				}
-				normal = true
-			}()
-			errorIf(t, !<-exited, "%s: the loop went on", what)
-		})
-	}
 }

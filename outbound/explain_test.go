@@ -254,8 +254,7 @@ func TestExplain_NamesTheCause(t *testing.T) {
 	t.Run("An explanation can be logged and written as JSON, whatever the key", func(t *testing.T) {
 		b := Must(NewBucket("key\n<img>", Window(2, time.Hour)))
 		e := explained(t, b, Cost{3})
-		errorIf(t, e.Because != "never" || !errors.Is(e.Err, ErrTooLarge) || e.Wait >= 0 || e.States[0].Wait >= 0,
-			"%+v", e)
+		errorIf(t, e.Because != "never" || !errors.Is(e.Err, ErrTooLarge) || e.Wait >= 0 || e.States[0].Wait >= 0, "%+v", e)
 		text, err := json.Marshal(e)
 		var back struct {
 			Text, Because, Err string

@@ -296,9 +296,7 @@ func TestInFlight_Alone(t *testing.T) {
 			return r, err
 		}), "k", aloneInFlight...))
 		p := admit(t, b, 1)
-		go func() {
-			_, _ = b.State(ctx)
-		}()
+		go func() { _, _ = b.State(ctx) }()
 		time.Sleep(10 * time.Millisecond)
 		p.Refused(time.Minute)
 		p.Done()
@@ -334,9 +332,7 @@ func TestInFlight_AloneHoldReachesAllProcesses(t *testing.T) {
 				p.Done()
 				p = admit(t, b[0], 1)
 			}
-			go func() {
-				errorIs(t, b[1].Pause(ctx, time.Minute), nil, "the error")
-			}()
+			go func() { errorIs(t, b[1].Pause(ctx, time.Minute), nil, "the error") }()
 			time.Sleep(time.Millisecond)
 			paused := time.Now()
 			for {

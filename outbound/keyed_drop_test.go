@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -203,50 +202,4 @@ func TestKeyed_NoTwoLimitersOfAKeyAreInUse(t *testing.T) {
 	}
 	all.Wait()
 	errorIf(t, k.Len() > 3, "%d limiters, want at most 3", k.Len())
-}
-
-// Each key's calls keep to its limit, whatever limiters are dropped and made again.
-func TestKeyed_KeysKeepTheirLimitsWhileOthersCome(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		limit := Limit{Capacity: 2, LeakRate: 4}
-		var made atomic.Int32
-		k := &Keyed[int]{Max: 8, New: func(key int) (Limiter, error) {
-			made.Add(1)
-			return NewBucket(strconv.Itoa(key), limit)
-		}}
-		const keys = 12
-		type history struct {
-			sync.Mutex
-			level float64
-			last  time.Time
-		}
-		var of [keys]history
-		var all sync.WaitGroup
-		for w := range 8 {
-			all.Go(func() {
-				r := rand.New(rand.NewPCG(1, uint64(w)))
-				for range 2000 {
-					i := r.IntN(keys)
-					if p, err := k.Acquire(ctx, i, Cost{1}); err == nil {
-						h := &of[i]
-						h.Lock()
-						h.level = max(0, h.level-limit.LeakRate*time.Since(h.last).Seconds()) + 1
-						errorIf(t, h.level > limit.Capacity+1e-9, "level %v of key %d", h.level, i)
-						h.last = time.Now()
-						h.Unlock()
-						if r.IntN(4) == 0 {
-							time.Sleep(time.Duration(r.IntN(2000)) * time.Millisecond)
-						}
-						p.Done()
-					}
-					if r.IntN(3) == 0 {
-						time.Sleep(time.Duration(r.IntN(3000)) * time.Millisecond)
-					}
-				}
-			})
-		}
-		all.Wait()
-		errorIf(t, made.Load() < 10*keys,
-			"only %d limiters were made for %d keys: nothing was tested", made.Load(), keys)
-	})
 }

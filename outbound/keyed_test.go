@@ -479,9 +479,7 @@ func TestKeyedLabel_InErrors(t *testing.T) {
 		k := &Keyed[string]{Label: func(string) string { return "label" }, New: func(key string) (Limiter, error) {
 			return NewBucket(key, Limit{Capacity: 1, LeakRate: 1})
 		}}
-		err := k.Use("secret", func(l Limiter) error {
-			return l.(*Bucket).Book(ctx, &BookRequest{Costs: []Cost{{2}}})
-		})
+		err := k.Use("secret", func(l Limiter) error { return l.(*Bucket).Book(ctx, &BookRequest{Costs: []Cost{{2}}}) })
 		bad, ok := errors.AsType[*CostError](err)
 		errorIf(t, !ok || bad.Key != "label" || strings.Contains(err.Error(), "secret"), "%v", err)
 		must(t, k.Use("secret", func(Limiter) error { return nil }))

@@ -269,9 +269,7 @@ func TestObserve_Functions(t *testing.T) {
 			EventSettled: func() { p.Settle(Cost{3}) }, EventHeld: func() { p.Hold(time.Second) }, EventEnded: p.Done,
 		} {
 			func() {
-				defer func() {
-					equal[any](t, recover(), want, "the panic")
-				}()
+				defer func() { equal[any](t, recover(), want, "the panic") }()
 				report()
 			}()
 		}

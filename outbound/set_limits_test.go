@@ -77,6 +77,7 @@ func TestBook_UnderOtherLimits(t *testing.T) {
 			t.Errorf("moved to %v", move.Clock.Due(move.Tickets[0]))
 		}
 		equal(t, time.Until(move.Clock.Due(k.Tickets[0])), 500*time.Millisecond, "the time until it is due")
+		errorIf(t, !move.Clock.Holds(k.Tickets[0]), "a reservation of the next second is void")
 	}, Limit{Capacity: 1, LeakRate: 2})
 	inBoth(t, "A move to a cost that is too large leaves the reservation", func(t *testing.T, b *Bucket) {
 		admit(t, b, 5)

@@ -131,8 +131,7 @@ func TestState_LooksDoNotStopASlowedClock(t *testing.T) {
 			}
 			s, err := b.State(ctx)
 			errorIf(t, err != nil || s.Speed > 0.95, "%+v, %v", s, err)
-			errorIf(t, name == "Acquire" == (s.Level == 0),
-				"%s every nanosecond: level %v after 1.2 µs", name, s.Level)
+			errorIf(t, name == "Acquire" == (s.Level == 0), "%s every nanosecond: level %v after 1.2 µs", name, s.Level)
 		})
 	}
 }

@@ -19,9 +19,7 @@ func gather(b *testing.B, q *Queue, ctx context.Context, n int) *sync.WaitGroup 
 	var wg sync.WaitGroup
 	before := q.Stats().Admitted
 	for range n {
-		wg.Go(func() {
-			_, _ = q.Acquire(ctx, outbound.Cost{1})
-		})
+		wg.Go(func() { _, _ = q.Acquire(ctx, outbound.Cost{1}) })
 	}
 	for s := q.Stats(); s.Waiting+int(s.Admitted-before) < n; s = q.Stats() {
 		time.Sleep(time.Millisecond)

@@ -99,9 +99,7 @@ func wantLevel(t testing.TB, b *outbound.Bucket, want float64) {
 // bothWays calls f in a bubble with a bucket in memory, and in another with one in a store.
 func bothWays(t *testing.T, limits []outbound.Limit, f func(t *testing.T, b *outbound.Bucket)) {
 	t.Helper()
-	t.Run("in memory", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { f(t, bucket(t, limits...)) })
-	})
+	t.Run("in memory", func(t *testing.T) { synctest.Test(t, func(t *testing.T) { f(t, bucket(t, limits...)) }) })
 	t.Run("shared", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { f(t, shared(t, store.NewMemory(), limits...)) })
 	})

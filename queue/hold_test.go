@@ -55,9 +55,7 @@ func TestHold_PauseLetsTheLimitsLeak(t *testing.T) {
 	bothWays(t, []outbound.Limit{{Capacity: 5, LeakRate: 5}}, func(t *testing.T, b *outbound.Bucket) {
 		q := New(b, Config{})
 		defer q.Close()
-		defer b.Observe(func(e outbound.Event) {
-			errorIf(t, e.Kind == outbound.EventLate, "%+v", e)
-		})()
+		defer b.Observe(func(e outbound.Event) { errorIf(t, e.Kind == outbound.EventLate, "%+v", e) })()
 		begin, all := time.Now(), comeAll(8, bg, q, 1) // 3 have reservations in the pause
 		time.Sleep(ms)
 		must(t, b.Pause(bg, 2*time.Second-ms))
