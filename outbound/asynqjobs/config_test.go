@@ -15,7 +15,7 @@ import (
 )
 
 // A task whose call was refused comes back after asynq's delay or the API's, whichever is longer. Its
-// error is the handler's.
+// error is the handler's. A task that succeeds although the API asks for a pause has none.
 func TestConfig_RetryDelayIsAtLeastTheHold(t *testing.T) {
 	for _, c := range []struct {
 		delay time.Duration // of the config
@@ -30,11 +30,18 @@ func TestConfig_RetryDelayIsAtLeastTheHold(t *testing.T) {
 		{0, func(p *outbound.Permit) { p.Refused(0) }, time.Second}, // by default
 		{time.Minute, func(p *outbound.Permit) { p.Refused(math.MaxInt64) }, 100 * 365 * 24 * time.Hour},
 	} {
-		p := &Pacer{Limiter: only(outbound.Must(outbound.NewBucket("b", outbound.PerSecond(100))))}
-		err := p.Middleware(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
-			c.reply(outbound.PermitFrom(ctx))
-			return errBad
-		})).ProcessTask(t.Context(), asynq.NewTask("mail", nil))
+		p := new(Pacer)
+		run := func(result error) error {
+			p.Limiter = only(outbound.Must(outbound.NewBucket("b", outbound.PerSecond(100))))
+			return p.Middleware(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+				c.reply(outbound.PermitFrom(ctx))
+				return result
+			})).ProcessTask(t.Context(), asynq.NewTask("mail", nil))
+		}
+		if err := run(nil); err != nil {
+			t.Errorf("a task that has succeeded: %v", err)
+		}
+		err := run(errBad)
 		if !errors.Is(err, errBad) || err.Error() != "bad" {
 			t.Errorf("%v", err)
 		}
