@@ -72,7 +72,7 @@ func TestBook_UnderOtherLimits(t *testing.T) {
 		admit(t, b, 1)
 		k := book(t, b, BookRequest{Costs: []Cost{{1}}, Wait: time.Minute})
 		must(t, b.SetLimits(ctx, Limit{Capacity: 1, LeakRate: 0.01}))
-		move := BookRequest{Move: k.Tickets[0], Costs: []Cost{{1}}, Wait: time.Hour}
+		move := BookRequest{Move: k.Tickets[0], Costs: []Cost{{1}}, Wait: time.Hour, Clock: k.Clock}
 		if must(t, b.Book(ctx, &move)); len(move.Tickets) != 0 {
 			t.Errorf("moved to %v", move.Clock.Due(move.Tickets[0]))
 		}
