@@ -150,8 +150,8 @@ func (b *Bucket) takeHere(c *Cost, permit *Permit) (done bool, err error) {
 	var k *call
 	p.Take(f, &n, &t, func(at time.Duration) *store.Charge {
 		k, permit.uses = revive()
-		k.core, k.cost[0], k.admitted = &b.core, reports.Numbers(*c), at
 		permit.call, permit.core, permit.fill.At = k, &b.core, int64(at) // now: a copy of what is just written stalls
+		k.core, k.cost[0], k.admitted = &b.core, reports.Numbers(*c), at
 		return &k.charge[0]
 	}, func(s *store.State) {
 		permit.fill.Word = k.charge[0].Epoch

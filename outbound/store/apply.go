@@ -161,7 +161,7 @@ type Taken struct {
 // once it knows that it books the call, so that a refusal needs none. It allocates memory only for
 // slots of a window. A refusal changes the key only if the store's clock steps back or a period
 // begins. The answer goes to t, which is empty: to return it would take a tenth of the time.
-func (s *Stored) Take(number int64, n *Units, periods []Period, most, now, unix time.Duration, t *Taken, charge func() *Charge) {
+func (s *Stored) Take(number int64, n *Units, periods []Period, most, now, unix time.Duration, t *Taken, charge func(now time.Duration) *Charge) {
 	if !s.trusted || number != s.Number {
 		return
 	}
@@ -174,7 +174,7 @@ func (s *Stored) Take(number int64, n *Units, periods []Period, most, now, unix 
 		w, t.Limit, t.Booked = s.State.Wait(s.Limits, n)
 		real := s.State.Real(w)
 		if t.Booked = t.Booked && real <= min(most, farthest); t.Booked {
-			c := charge()
+			c := charge(now)
 			s.State.fill(s.Limits, n, w, c)
 			c.Number = s.Number
 		}

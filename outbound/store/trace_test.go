@@ -304,7 +304,7 @@ func TestTake_DoesWhatApplyDoes(t *testing.T) {
 			var c Charge
 			before := s.Clone()
 			var got Taken
-			s.Take(next.Number, &next.Costs[0], next.Periods, next.Wait, tr.now, tr.unix(), &got, func() *Charge { return &c })
+			s.Take(next.Number, &next.Costs[0], next.Periods, next.Wait, tr.now, tr.unix(), &got, func(time.Duration) *Charge { return &c })
 			if !got.Done {
 				if stale++; next.Number == s.Number && !want.Untimely || !reflect.DeepEqual(s.tidy(), before.tidy()) {
 					t.Fatalf("seed %d, step %d: %+v does nothing, an Op %+v", seed, step, got, want)
@@ -351,7 +351,7 @@ func TestTake_AllocatesNothing(t *testing.T) {
 		take := func() {
 			now += 50 * time.Millisecond
 			var got Taken
-			if s.Take(s.Number, &n, periods, 0, now, now, &got, func() *Charge { return &c }); got.Booked {
+			if s.Take(s.Number, &n, periods, 0, now, now, &got, func(time.Duration) *Charge { return &c }); got.Booked {
 				booked++
 			}
 		}
