@@ -52,6 +52,7 @@ func recovery(v float64) time.Duration {
 // nanosecond is rounding, and counts as 0.
 func lasts(n, rate float64) time.Duration { return lasting(n / rate) }
 
+// lasting returns so many seconds, rounded as those of lasts.
 func lasting(sec float64) time.Duration {
 	if sec*1e9 < 1 {
 		return 0
