@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"runtime"
-	"sync"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/parallel"
 )
 
 // Each runs a job for each of items as by [Do], at most workers of them at the same time. It yields
@@ -60,14 +60,9 @@ func Each[T any, C Cost | func(T) Cost](ctx context.Context, l Limiter, c C, wor
 			yield(none, bad)
 			return
 		}
-		more, stop := context.WithCancel(ctx)
-		e := &each[T]{
-			ctx: ctx, more: more, limiter: l, cost: cost, items: items, job: job,
-			// Elements of no size: its length is the only cost.
-			taken:   make(chan struct{}, workers),
-			results: make(chan result[T]),
-		}
-		e.run(yield, stop)
+		parallel.Each(ctx, workers, items, func(item T) error {
+			return Do(ctx, l, cost(item), func(ctx context.Context) error { return job(ctx, item) })
+		})(yield)
 	}
 }
 
@@ -87,109 +82,4 @@ func Receive[T any](ctx context.Context, from <-chan T) iter.Seq[T] {
 			}
 		}
 	}
-}
-
-// each is one range over an Each. Jobs and items send their results to the
-// goroutine that ranges, which receives until all have come, whatever happens.
-type each[T any] struct {
-	ctx     context.Context
-	more    context.Context // ends with ctx, or earlier to take no more items
-	limiter Limiter
-	cost    func(T) Cost
-	items   iter.Seq[T]
-	job     func(context.Context, T) error
-
-	taken   chan struct{} // one for each item that was taken and has not been received
-	results chan result[T]
-}
-
-// result is how a function ended: that of an item, or items itself.
-type result[T any] struct {
-	item   T
-	isItem bool
-	err    error
-	panic  any  // its value, or nil
-	exited bool // by runtime.Goexit
-}
-
-// broken reports whether the function has not returned.
-func (r *result[T]) broken() bool { return r.panic != nil || r.exited }
-
-func (e *each[T]) run(yield func(T, error) bool, stop func()) {
-	go e.feed()
-	defer func() { // a panic or Goexit of the loop's body goes on when the jobs have ended
-		stop()
-		for range e.results {
-		}
-	}()
-	var first result[T] // the first that is broken
-	more := true
-	for r := range e.results {
-		if r.isItem {
-			<-e.taken
-		}
-		if r.broken() && !first.broken() {
-			first, more = r, false
-		}
-		if more && r.isItem {
-			more = yield(r.item, r.err)
-		}
-		if !more {
-			stop()
-		}
-	}
-	switch {
-	case first.panic != nil:
-		panic(first.panic)
-	case first.exited:
-		runtime.Goexit()
-	}
-}
-
-// feed begins a job for each item, and waits for all of them.
-func (e *each[T]) feed() {
-	var jobs sync.WaitGroup
-	defer func() {
-		jobs.Wait()
-		close(e.results)
-	}()
-	e.do(result[T]{}, func(*result[T]) {
-		if !e.next() {
-			return
-		}
-		for item := range e.items {
-			jobs.Go(func() { e.do(result[T]{item: item, isItem: true}, e.work) })
-			if !e.next() {
-				break
-			}
-		}
-	})
-}
-
-// next waits until one more item can be taken, and reports whether to take it.
-func (e *each[T]) next() bool {
-	select {
-	case e.taken <- struct{}{}:
-	case <-e.more.Done():
-	}
-	return e.ctx.Err() == nil && e.more.Err() == nil // select chooses by lot, and more ends after ctx
-}
-
-// work runs the job of an item.
-func (e *each[T]) work(r *result[T]) {
-	if r.err = e.ctx.Err(); r.err == nil {
-		r.err = Do(e.ctx, e.limiter, e.cost(r.item), func(ctx context.Context) error { return e.job(ctx, r.item) })
-	}
-}
-
-// do runs f, and sends how it has ended.
-func (e *each[T]) do(r result[T], f func(*result[T])) {
-	returned := false
-	defer func() {
-		r.panic = recover()
-		r.exited = !returned && r.panic == nil
-		e.results <- r
-	}()
-	f(&r)
-	returned = true
 }
