@@ -257,6 +257,10 @@ func TestEach_PanicAndGoexitReachTheLoop(t *testing.T) {
 		return nil
 	}
 	exits := func(context.Context, int) error { runtime.Goexit(); return nil }
+	two := func(_ context.Context, i int) error {
+		time.Sleep(time.Duration(i) * time.Second)
+		panic([]string{"the first of two", "second"}[i])
+	}
 	b := Must(NewBucket("tokens", PerHour(1)))
 	for what, c := range map[string]struct {
 		each        iter.Seq2[int, error]
@@ -266,6 +270,7 @@ func TestEach_PanicAndGoexitReachTheLoop(t *testing.T) {
 		"items":             {Each(ctx, Unlimited{}, Cost{1}, 4, func(yield func(int) bool) { yield(0); panic("items") }, job), 1, 1},
 		"break":             {Each(ctx, Unlimited{}, Cost{1}, 2, count(2), late), 1, 1},
 		"cost":              {Each(ctx, b, func(int) Cost { panic("cost") }, 2, count(2), job), 0, 0},
+		"the first of two":  {Each(ctx, Unlimited{}, Cost{1}, 2, count(2), two), 0, 0},
 		"a job's Goexit":    {Each(ctx, Unlimited{}, Cost{1}, 2, count(10), exits), 0, 0},
 		"the items' Goexit": {Each(ctx, Unlimited{}, Cost{1}, 2, func(func(int) bool) { runtime.Goexit() }, job), 0, 0},
 	} {
