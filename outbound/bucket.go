@@ -9,6 +9,7 @@ import (
 
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
+	"github.com/dripfeed/dripfeed/outbound/internal/spec"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -30,16 +31,13 @@ type Bucket struct{ core }
 // NewBucket returns a bucket in the memory of this process, or a [*LimitError]. The key names it in
 // errors and events; every call of NewBucket makes a bucket of its own, whatever the key.
 func NewBucket(key string, limits ...Limit) (*Bucket, error) {
-	if len(limits) != 1 {
-		var err error
-		if limits, err = checkLimits(key, limits, false); err != nil {
-			return nil, err
-		}
-	} else if flaw := limits[0].check(); flaw != "" { // without a copy to the heap
-		return nil, &LimitError{Key: key, Limit: limits[0], Reason: flaw}
+	var one [1]spec.Limit // most have one, which needs no slice on the heap
+	own, err := checkLimits(one[:0], key, limits, false)
+	if err != nil {
+		return nil, err
 	}
 	b := new(Bucket)
-	b.init(key, limits, nil, "")
+	b.init(key, own, nil, "")
 	return b, nil
 }
 
@@ -71,9 +69,9 @@ func NewBucket(key string, limits ...Limit) (*Bucket, error) {
 // s.
 func NewSharedBucket(s store.Store, key string, limits ...Limit) (*Bucket, error) {
 	if s == nil {
-		return nil, fmt.Errorf("%w: nil Store of %s", ErrInvalid, quote(key))
+		return nil, fmt.Errorf("%w: nil Store of %s", ErrInvalid, spec.Quote(key))
 	}
-	own, err := checkLimits(key, limits, true)
+	own, err := checkLimits(nil, key, limits, true)
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +212,7 @@ func (b *Bucket) stop(ctx context.Context, kind store.ReportKind, name string, d
 		return err
 	}
 	if d <= 0 {
-		return fmt.Errorf("%w: %s of %v for %s", ErrInvalid, name, d, quote(b.key))
+		return fmt.Errorf("%w: %s of %v for %s", ErrInvalid, name, d, spec.Quote(b.key))
 	}
 	told := [1]reports.Report{{Report: store.Report{Kind: kind, Wait: d}}}
 	return b.do(ctx, name, &step{Step: key.Step{Told: told[:]}}, new(reply))
@@ -255,27 +253,27 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 		return err
 	}
 	shared := b.Shared()
-	var own []Limit
+	var own []spec.Limit
 	if len(limits) > 0 || !shared {
 		var err error
-		if own, err = checkLimits(b.key, limits, shared); err != nil {
+		if own, err = checkLimits(nil, b.key, limits, shared); err != nil {
 			return err
 		}
 	}
 	if !shared && slices.Equal(own, b.given()) {
 		return nil
 	}
-	h, inFlight := b.slots().Holder(), inFlightOf(own)
+	h, inFlight := b.slots().Holder(), spec.Slots(own)
 	switch {
 	case !shared || h == nil && inFlight == nil:
 	case h == nil:
-		return &LimitError{Key: b.key, Limit: slotsLimit(inFlight), Reason: "a shared bucket that was made without an InFlight cannot have one"}
+		return &LimitError{Key: b.key, Limit: limitOf(spec.OfSlots(inFlight)), Reason: "a shared bucket that was made without an InFlight cannot have one"}
 	case len(own) == 0 || inFlight != nil:
 		if err := h.Set(ctx, inFlight); err != nil {
 			return err
 		}
 	}
-	law := lawOf(own)
+	law := spec.Law(own)
 	if len(own) > 0 {
 		law = key.NewLimits(law).Law
 	}
@@ -288,7 +286,7 @@ func (b *Bucket) Limits() []Limit {
 	if b.isZero() {
 		return nil
 	}
-	return b.given()
+	return limitsOf(b.given())
 }
 
 // State returns the state of the limit nearest its capacity, and changes nothing.

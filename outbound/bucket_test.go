@@ -60,7 +60,7 @@ func TestBucket_RetryAfterIsExact(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := Must(NewBucket("exact", limits...))
-			fixed := slices.ContainsFunc(limits, func(l Limit) bool { return l.kind == store.Fixed && len(limits) > 1 }) // its window may end sooner than is sure
+			fixed := slices.ContainsFunc(limits, func(l Limit) bool { return l.form.Kind == store.Fixed && len(limits) > 1 }) // its window may end sooner than is sure
 			for range 50 {
 				_, err := b.Acquire(ctx, Cost{1})
 				var full *ThrottledError

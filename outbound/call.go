@@ -8,6 +8,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/internal/slots"
+	"github.com/dripfeed/dripfeed/outbound/internal/spec"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -100,9 +101,9 @@ func (k *call) state(uses uint32) State {
 	}
 	s := State{Level: max(0, k.level), EmptyIn: k.emptyIn, NextIn: k.nextIn, HeldFor: k.heldFor, Reason: reasonOf(k.why), Speed: float64(k.speed) / 1e9}
 	if k.nearest >= 0 {
-		s.Limit = limitOf(&k.force.Law[k.nearest])
+		s.Limit = limitOf(spec.OfLaw(&k.force.Law[k.nearest]))
 	} else if f := k.core.slots().InForce(); f != nil {
-		s.Limit = slotsLimit(f)
+		s.Limit = limitOf(spec.OfSlots(f))
 	}
 	s.Remaining = max(0, s.Limit.Capacity-s.Level)
 	return s

@@ -10,6 +10,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/internal/forecast"
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/slots"
+	"github.com/dripfeed/dripfeed/outbound/internal/spec"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -60,8 +61,9 @@ func (a *watches) announce(r *reply) {
 	a.each(func(w *watch) { w.lookLocked(r) })
 	if law := r.Force.Law; len(r.State.Parts) == len(law) && len(r.Share) == 0 && !r.State.Corrupt {
 		for _, f := range a.quotas.Load().Note(now(), law, &r.State) {
-			l := limitOf(&law[f.Limit])
-			a.each(func(w *watch) { w.addLocked(Event{Kind: EventRunsOut, Limit: l.label(), UsedUpIn: f.In}) })
+			a.each(func(w *watch) {
+				w.addLocked(Event{Kind: EventRunsOut, Limit: spec.OfLaw(&law[f.Limit]).Label(), UsedUpIn: f.In})
+			})
 		}
 	}
 }
@@ -183,7 +185,7 @@ func (w *watch) lookLocked(r *reply) {
 		w.addLocked(Event{Kind: EventSlowed, Speed: s.Speed})
 	}
 	if known && (w.limits != limits || w.inFlight != r.inFlight) {
-		before, after := with(listOf(w.limits), w.inFlight), with(listOf(limits), r.inFlight)
+		before, after := spec.All(w.limits.Counts(), w.inFlight), spec.All(limits.Counts(), r.inFlight)
 		if !slices.Equal(before, after) {
 			w.addLocked(Event{Kind: EventLimits, Before: textOf(before), Limits: textOf(after)})
 		}
@@ -196,7 +198,7 @@ func (w *watch) lookLocked(r *reply) {
 }
 
 // textOf returns limits as text, each as its String.
-func textOf(limits []Limit) string {
+func textOf(limits []spec.Limit) string {
 	all := make([]string, len(limits))
 	for i := range limits {
 		all[i] = limits[i].String()

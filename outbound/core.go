@@ -11,6 +11,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/internal/slots"
+	"github.com/dripfeed/dripfeed/outbound/internal/spec"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -27,7 +28,7 @@ type core struct {
 // labelledLimit is a limit and its label. Most buckets have the limit of another bucket, and share
 // it.
 type labelledLimit struct {
-	limit Limit
+	limit spec.Limit
 	label string
 }
 
@@ -35,11 +36,11 @@ type labelledLimit struct {
 // have the same limit, and share its text.
 var lastLabelled atomic.Pointer[unique.Handle[labelledLimit]]
 
-func labelledOf(l *Limit) unique.Handle[labelledLimit] {
+func labelledOf(l *spec.Limit) unique.Handle[labelledLimit] {
 	if h := lastLabelled.Load(); h != nil && h.Value().limit == *l {
 		return *h
 	}
-	h := unique.Make(labelledLimit{*l, l.label()})
+	h := unique.Make(labelledLimit{*l, l.Label()})
 	lastLabelled.Store(&h)
 	return h
 }
@@ -69,12 +70,12 @@ type labels struct {
 
 // init sets the core up for these limits, in this process or in a store. There name is that of the
 // key, if it is not that of the bucket.
-func (b *core) init(bucket string, limits []Limit, in store.Store, name string) {
+func (b *core) init(bucket string, limits []spec.Limit, in store.Store, name string) {
 	first := &limits[0]
 	b.key, b.born = bucket, now()
 	b.word.Init(first.Unit, first.Capacity)
 	// The state of a window or a calendar is more than a word.
-	if len(limits) == 1 && in == nil && !first.inFlight && first.kind == store.Leaky && b.word.Begin(first.LeakRate, b.born) {
+	if len(limits) == 1 && in == nil && !first.InFlight && first.Kind == store.Leaky && b.word.Begin(first.LeakRate, b.born) {
 		b.labelled = labelledOf(first)
 		return
 	}
@@ -82,11 +83,11 @@ func (b *core) init(bucket string, limits []Limit, in store.Store, name string) 
 }
 
 // newSlowPath returns the slow path for these limits. name is that of the key in the store.
-func (b *core) newSlowPath(limits []Limit, in store.Store, name string) *slowPath {
+func (b *core) newSlowPath(limits []spec.Limit, in store.Store, name string) *slowPath {
 	p := &slowPath{store: in}
-	l := inFlightOf(limits)
+	l := spec.Slots(limits)
 	p.slots.Init(l)
-	law := key.NewLimits(lawOf(limits))
+	law := key.NewLimits(spec.Law(limits))
 	if in == nil {
 		p.Init(&b.word, b.born, law)
 		return p
@@ -101,14 +102,14 @@ func (b *core) newSlowPath(limits []Limit, in store.Store, name string) *slowPat
 }
 
 // first returns the limit of the word.
-func (b *core) first() Limit { return b.labelled.Value().limit }
+func (b *core) first() spec.Limit { return b.labelled.Value().limit }
 
 // slowPath returns what the core has beyond its word, and makes it if there is none yet.
 func (b *core) slowPath() *slowPath {
 	if p := b.slow.Load(); p != nil {
 		return p
 	}
-	b.slow.CompareAndSwap(nil, b.newSlowPath([]Limit{b.first()}, nil, ""))
+	b.slow.CompareAndSwap(nil, b.newSlowPath([]spec.Limit{b.first()}, nil, ""))
 	return b.slow.Load()
 }
 
@@ -139,8 +140,7 @@ func (b *core) inForce() *key.Force {
 
 // alone returns the limit of the word.
 func (b *core) alone() *key.Force {
-	first := b.first()
-	return key.One(first.law())
+	return key.One(b.first().Law())
 }
 
 // label returns the label of the limit i, as [State.Label] has it.
@@ -150,8 +150,7 @@ func (b *core) label(set *key.Limits, i int) string {
 	if l == nil || l.of != &set.Law[0] {
 		l = &labels{of: &set.Law[0]}
 		for j := range set.Law {
-			m := limitOf(&set.Law[j])
-			l.text = append(l.text, m.label())
+			l.text = append(l.text, spec.OfLaw(&set.Law[j]).Label())
 		}
 		p.labels.Store(l)
 	}
@@ -159,8 +158,8 @@ func (b *core) label(set *key.Limits, i int) string {
 }
 
 // given returns the limits in force as callers have given them, with an InFlight.
-func (b *core) given() []Limit {
-	return with(listOf(&b.inForce().Limits), b.slots().Limit())
+func (b *core) given() []spec.Limit {
+	return spec.All(b.inForce().Counts(), b.slots().Limit())
 }
 
 // each calls f with the unit, the capacity and the rate of each limit in force, as far as is
@@ -312,8 +311,7 @@ func (b *core) throttled(f *key.Force, wait, rem time.Duration, why uint8, limit
 // crowded adds the calls in progress, which have taken all slots, to the error.
 func (b *core) crowded(e *ThrottledError) {
 	if l := b.slots().Limit(); l != nil {
-		m := slotsLimit(l)
-		e.Limit = m.label()
+		e.Limit = spec.OfSlots(l).Label()
 	}
 	e.InProgress, e.Oldest = b.slots().Crowd()
 }

@@ -3,10 +3,11 @@ package outbound
 import (
 	"math"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/spec"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-const maxCapacity = 1e12 // units; above it a float64 loses small costs
+const maxCapacity = spec.MaxCapacity
 
 // Cost is what a call takes, a number for each of up to four units: Cost{1} is one call. A program
 // with several units indexes them with constants of its own,

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/spec"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -109,7 +110,7 @@ func (e *ThrottledError) Waited() time.Duration { return e.tardy().waited }
 func (e *ThrottledError) Error() string {
 	s := "outbound: rate limited"
 	if e.Key != "" || e.Limit != "" { // a full Keyed refuses without a bucket
-		s += ": " + quote(e.Key)
+		s += ": " + spec.Quote(e.Key)
 	}
 	switch {
 	case e.Held:
@@ -128,7 +129,7 @@ func (e *ThrottledError) Error() string {
 		s += " is"
 	}
 	if e.Limit != "" {
-		s += " over the limit " + quote(e.Limit)
+		s += " over the limit " + spec.Quote(e.Limit)
 	}
 	if e.RetryAfter > 0 {
 		s += ", retry in " + inMillis(e.RetryAfter)
@@ -203,19 +204,19 @@ type CostError struct {
 func (e *CostError) Error() string {
 	if e.Err != ErrTooLarge && e.Limit.Capacity > 0 {
 		return fmt.Sprintf("outbound: cost %v for %s lacks number %d (limit %s): write outbound.Free for none",
-			[units]float64(e.Cost), quote(e.Key), e.Limit.Unit, quote(e.Limit.label()))
+			[units]float64(e.Cost), spec.Quote(e.Key), e.Limit.Unit, spec.Quote(e.Limit.label()))
 	}
 	if e.Err != ErrTooLarge {
-		return fmt.Sprintf("outbound: invalid cost %v for %s", [units]float64(e.Cost), quote(e.Key))
+		return fmt.Sprintf("outbound: invalid cost %v for %s", [units]float64(e.Cost), spec.Quote(e.Key))
 	}
 	n, cure := e.Cost[e.Limit.Unit], "split the call"
-	if e.Limit.kind == store.Leaky && n <= e.Limit.n { // of Per
-		cure = "use Window or Burst(" + number(n) + ")"
+	if e.Limit.form.Kind == store.Leaky && n <= e.Limit.form.N { // of Per
+		cure = "use Window or Burst(" + spec.Number(n) + ")"
 	}
 	if e.Headroom > 0 {
-		return fmt.Sprintf("outbound: cost %s for %s exceeds limit %s less %s kept free: %s", number(n), quote(e.Key), e.Limit, number(e.Headroom), cure)
+		return fmt.Sprintf("outbound: cost %s for %s exceeds limit %s less %s kept free: %s", spec.Number(n), spec.Quote(e.Key), e.Limit, spec.Number(e.Headroom), cure)
 	}
-	return fmt.Sprintf("outbound: cost %s for %s exceeds limit %s: %s", number(n), quote(e.Key), e.Limit, cure)
+	return fmt.Sprintf("outbound: cost %s for %s exceeds limit %s: %s", spec.Number(n), spec.Quote(e.Key), e.Limit, cure)
 }
 
 // Unwrap returns Err.
@@ -238,7 +239,7 @@ func (e *LimitError) Error() string {
 	if e.Key == "" { // a text, and not a bucket's
 		return "outbound: invalid limit: " + e.Reason
 	}
-	return "outbound: invalid limit for " + quote(e.Key) + ": " + e.Reason
+	return "outbound: invalid limit for " + spec.Quote(e.Key) + ": " + e.Reason
 }
 
 // Unwrap returns [ErrInvalid].
@@ -261,7 +262,7 @@ type StoreError struct {
 }
 
 func (e *StoreError) Error() string {
-	return "outbound: " + e.Op + " " + quote(e.Key) + ": " + e.Err.Error()
+	return "outbound: " + e.Op + " " + spec.Quote(e.Key) + ": " + e.Err.Error()
 }
 
 // Unwrap returns Err.
@@ -278,7 +279,7 @@ type ClosedError struct {
 	Err error
 }
 
-func (e *ClosedError) Error() string { return e.Err.Error() + ": " + quote(e.Key) }
+func (e *ClosedError) Error() string { return e.Err.Error() + ": " + spec.Quote(e.Key) }
 
 // Unwrap returns Err.
 func (e *ClosedError) Unwrap() error { return e.Err }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/spec"
 )
 
 // Event is something that has happened to a call, as [Observe] reports it, or to a bucket, as
@@ -67,7 +69,7 @@ func (e Event) String() string {
 			between = ", "
 		}
 	}
-	add(e.Name != "", "", quote(e.Name))
+	add(e.Name != "", "", spec.Quote(e.Name))
 	add(e.Cost != (Cost{}), "cost ", [units]float64(e.Cost))
 	add(e.Wait != 0, "wait ", span(e.Wait))
 	add(e.Used != (Cost{}), "used ", [units]float64(e.Used))
@@ -75,9 +77,9 @@ func (e Event) String() string {
 	add(e.Rejected, "rejected", "")
 	add(e.Reason != "", "reason ", e.Reason)
 	if e.Budget != nil {
-		add(true, "budget ", fmt.Sprintf("%s of %s %s", number(e.Budget.Remaining), number(e.Budget.Limit), e.Budget.Policy))
+		add(true, "budget ", fmt.Sprintf("%s of %s %s", spec.Number(e.Budget.Remaining), spec.Number(e.Budget.Limit), e.Budget.Policy))
 	}
-	add(e.Limit != "", "limit ", quote(e.Limit))
+	add(e.Limit != "", "limit ", spec.Quote(e.Limit))
 	add(e.Took != 0, "took ", span(e.Took))
 	add(e.Succeeded, "succeeded", "")
 	add(e.Speed != 0, "speed ", math.Round(1000*e.Speed)/1000)

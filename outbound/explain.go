@@ -14,6 +14,7 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/internal/slots"
+	"github.com/dripfeed/dripfeed/outbound/internal/spec"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -109,10 +110,9 @@ func (b *Bucket) ExplainBeside(ctx context.Context, c Cost, headroom float64, wa
 		e.Wait, e.Because, e.Limit, e.Err = -1, "never", "", bad
 	case k.limits.Lacks((*reports.Numbers)(&c), headroom): // a share, and calls fail with the store's error
 		e.Wait, e.Because = -1, "limit"
-		e.Limit = e.States[slices.IndexFunc(e.States, func(l State) bool { return l.Wait < 0 && !l.Limit.inFlight })].Label()
+		e.Limit = e.States[slices.IndexFunc(e.States, func(l State) bool { return l.Wait < 0 && !l.Limit.form.InFlight })].Label()
 	case r.inFlight != nil && r.Used+slots.KeptFree(r.inFlight.Most, headroom) >= r.inFlight.Most:
-		l := slotsLimit(r.inFlight)
-		e.Wait, e.Because, e.Limit = -1, "in flight", l.label()
+		e.Wait, e.Because, e.Limit = -1, "in flight", spec.OfSlots(r.inFlight).Label()
 	case e.Wait <= 0:
 	case held >= e.Wait-held:
 		e.Because = "hold"
@@ -134,7 +134,7 @@ func (b *Bucket) explainLimits(e *Explanation, r *reply, k *Clock, waiting *Cost
 	e.States = r.states()
 	for i := range e.States {
 		l := &e.States[i]
-		if l.Limit.inFlight {
+		if l.Limit.form.InFlight {
 			l.InProgress, l.Oldest = b.slots().Crowd()
 			l.Processes, l.Largest = b.slots().Others()
 			l.Headroom = float64(slots.KeptFree(int(l.Limit.Capacity), k.headroom))
@@ -187,7 +187,7 @@ func (b *Bucket) foresee(r *reply, i int, waiting *Cost) (pace float64, in time.
 //	  limit "per hour": level 49.6667 of 50, capacity for 1 in 480ms
 func (e Explanation) String() string {
 	var s strings.Builder
-	s.WriteString(quote(e.Key) + ": " + e.answer())
+	s.WriteString(spec.Quote(e.Key) + ": " + e.answer())
 	clock := State{Speed: 1}
 	if len(e.States) > 0 {
 		clock = e.States[0] // the hold and the speed are the bucket's
@@ -211,7 +211,7 @@ func (e Explanation) String() string {
 		s.WriteString("\n  the store is unavailable: this process has its share of each limit")
 	}
 	if clock.Speed < 1 {
-		fmt.Fprintf(&s, "\n  slowed to %s %% after refusals", number(math.Round(1000*clock.Speed)/10))
+		fmt.Fprintf(&s, "\n  slowed to %s %% after refusals", spec.Number(math.Round(1000*clock.Speed)/10))
 	}
 	if e.Ahead > 0 && e.Because != "booked" {
 		fmt.Fprintf(&s, "\n  %d ahead in the queue", e.Ahead)
@@ -251,9 +251,9 @@ func (e *Explanation) answer() string {
 	switch e.Because {
 	case "limit":
 		if e.Wait < 0 {
-			return "is refused while the store is unavailable, for limit " + quote(e.Limit)
+			return "is refused while the store is unavailable, for limit " + spec.Quote(e.Limit)
 		}
-		return in + " for limit " + quote(e.Limit)
+		return in + " for limit " + spec.Quote(e.Limit)
 	case "hold":
 		return in + " for the hold to end"
 	case "booked":
@@ -267,7 +267,7 @@ func (e *Explanation) answer() string {
 		if e.Wait > 0 { // also for calls ahead
 			in += ", and"
 		}
-		return in + " until a call in progress ends, for limit " + quote(e.Limit)
+		return in + " until a call in progress ends, for limit " + spec.Quote(e.Limit)
 	case "never":
 		if e.Err == nil { // no bucket has explained it
 			return "can never be admitted"
@@ -279,9 +279,9 @@ func (e *Explanation) answer() string {
 
 // explain says on one line what the limit does to a call of this cost.
 func (l *State) explain(c *Cost) string {
-	s, units := "limit "+quote(l.Label())+": ", c[l.Limit.Unit]
-	if l.Limit.inFlight {
-		if s += number(l.Level) + " of " + number(l.Limit.Capacity) + " calls in progress" + l.kept(); l.Processes > 0 {
+	s, units := "limit "+spec.Quote(l.Label())+": ", c[l.Limit.Unit]
+	if l.Limit.form.InFlight {
+		if s += spec.Number(l.Level) + " of " + spec.Number(l.Limit.Capacity) + " calls in progress" + l.kept(); l.Processes > 0 {
 			s += " (" + l.Where() + ")"
 		}
 		if l.Oldest >= time.Second {
@@ -289,26 +289,26 @@ func (l *State) explain(c *Cost) string {
 		}
 		return s
 	}
-	if l.Limit.Capacity == 1 && l.Limit.kind == store.Leaky {
+	if l.Limit.Capacity == 1 && l.Limit.form.Kind == store.Leaky {
 		s += "1 each " + span(time.Duration(float64(time.Second)/(l.Limit.LeakRate*l.Speed)))
 	} else if l.Level > l.Limit.Capacity*(1+1e-9) { // a leaky level above it depends on when the last booked call leaves, not on how many are booked
-		s += "more than " + number(l.Limit.Capacity) + " of " + number(l.Limit.Capacity)
+		s += "more than " + spec.Number(l.Limit.Capacity) + " of " + spec.Number(l.Limit.Capacity)
 	} else {
-		s += "level " + number(l.Level) + " of " + number(l.Limit.Capacity)
+		s += "level " + spec.Number(l.Level) + " of " + spec.Number(l.Limit.Capacity)
 	}
 	s += l.kept()
 	switch {
 	case units == 0:
 		return s
 	case l.Wait < 0:
-		if law := l.Limit.law(); law.Takes(units) <= law.Capacity { // it is the share that lacks it
-			return s + ", no capacity for " + number(units) + " while the store is unavailable"
+		if law := l.Limit.spec().Law(); law.Takes(units) <= law.Capacity { // it is the share that lacks it
+			return s + ", no capacity for " + spec.Number(units) + " while the store is unavailable"
 		}
-		return s + ", never capacity for " + number(units)
+		return s + ", never capacity for " + spec.Number(units)
 	case l.Wait == 0:
-		return s + ", capacity for " + number(units) + " now"
+		return s + ", capacity for " + spec.Number(units) + " now"
 	}
-	return s + ", capacity for " + number(units) + " in " + span(l.Wait)
+	return s + ", capacity for " + spec.Number(units) + " in " + span(l.Wait)
 }
 
 // kept says how much a queue keeps free.
@@ -316,7 +316,7 @@ func (l *State) kept() string {
 	if l.Headroom <= 0 {
 		return ""
 	}
-	return ", " + number(l.Headroom) + " kept free for others"
+	return ", " + spec.Number(l.Headroom) + " kept free for others"
 }
 
 // span is a duration without needless digits.
@@ -328,7 +328,7 @@ func span(d time.Duration) string {
 	case d >= time.Millisecond:
 		unit = time.Millisecond
 	}
-	return short((d + unit/2) / unit * unit)
+	return spec.Short((d + unit/2) / unit * unit)
 }
 
 // LogValue returns the most important fields, and as text what String says, as a group for package

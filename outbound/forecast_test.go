@@ -176,10 +176,10 @@ func TestForecast_EachKindOfQuota(t *testing.T) {
 					if s != nil {
 						b = Must(NewSharedBucket(s, "k", limit, PerSecond(1e6)))
 					}
-					if time.Sleep(24*time.Hour + 2*time.Second); limit.kind == store.Weekly {
+					if time.Sleep(24*time.Hour + 2*time.Second); limit.form.Kind == store.Weekly {
 						time.Sleep(24 * time.Hour)
 					}
-					if limit.kind == store.Monthly {
+					if limit.form.Kind == store.Monthly {
 						time.Sleep(30 * 24 * time.Hour)
 					}
 					defer b.Observe(func(Event) {})()

@@ -20,7 +20,7 @@ import (
 func inProgress(t *testing.T, b *Bucket) float64 {
 	t.Helper()
 	for _, s := range states(t, b) {
-		if s.Limit.inFlight {
+		if s.Limit.form.InFlight {
 			return s.Level
 		}
 	}
@@ -239,7 +239,7 @@ func TestBucket_IdleIsFalseWithCallsOrSetLimits(t *testing.T) {
 			idle("new", true)
 			p := admit(t, b, 1)
 			time.Sleep(time.Hour) // nothing is left of it but the call
-			idle("with a call", len(c.limits) == 1 && !c.limits[0].inFlight)
+			idle("with a call", len(c.limits) == 1 && !c.limits[0].form.InFlight)
 			p.Done()
 			must(t, b.SetLimits(ctx, c.same...))
 			idle("with its own limits set", true)

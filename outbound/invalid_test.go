@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/spec"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -235,7 +236,7 @@ func TestLimit_InvalidIsRefusedEverywhere(t *testing.T) {
 		errorIs(t, errOf(NewSharedBucket(store.NewMemory(), "key", l)), ErrInvalid, "NewSharedBucket with %s", name)
 		refuses(t, "SetLimits with "+name, ErrInvalid, func(b *Bucket) error { return b.SetLimits(ctx, l) })
 	}
-	nine := make([]Limit, maxLimits+1)
+	nine := make([]Limit, spec.MaxLimits+1)
 	for i := range nine {
 		nine[i] = good.Of(0, fmt.Sprint(i))
 	}

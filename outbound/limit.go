@@ -1,23 +1,13 @@
 package outbound
 
 import (
-	"fmt"
-	"math"
-	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
 
-	"github.com/dripfeed/dripfeed/outbound/internal/calendar"
+	"github.com/dripfeed/dripfeed/outbound/internal/spec"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-const (
-	maxLimits   = 8
-	maxLeakRate = 1e12                     // units per second
-	maxDrain    = 100 * 365.25 * 24 * 3600 // seconds: capacity / leak rate, and every wait, stays inside time.Duration
-	jitter      = 10 * time.Millisecond    // what the network may take off the distance of two calls
-)
+const jitter = spec.Jitter // what the network may take off the distance of two calls
 
 // Limit is one limit of a bucket: a leaky bucket, unless [Window], [FixedWindow], [Hourly],
 // [Daily], [Weekly], [Monthly] or [InFlight] has made it. In any interval of length W at most
@@ -52,13 +42,7 @@ type Limit struct {
 	// of a set is the highest of its limits, at most 2,147,483,647. If it is zero, there is none.
 	Version int
 
-	n        float64       // Per: so many; InFlight: the most of an Adaptive
-	window   time.Duration // in any window of this length
-	zone     string        // the name of a calendar's time zone
-	flaw     string        // what a method found wrong; NewBucket reports it
-	made     [2]float64    // the Capacity and the LeakRate that a function has set; zero in a literal
-	kind     store.Kind
-	inFlight bool
+	form spec.Form // what a function or a method has made of it
 }
 
 // Per returns a limit that spaces calls evenly, so that the API sees at most n of them in any
@@ -72,14 +56,7 @@ type Limit struct {
 //
 // n is above 0. For a suspended tenant refuse calls before you ask, or use [Bucket.Pause].
 func Per(n float64, window time.Duration) Limit {
-	l := Limit{Capacity: 1, LeakRate: n / (window + jitter).Seconds(), n: n, window: window}
-	switch {
-	case !(n > 0) || math.IsInf(n, 0):
-		l.flaw = number(n) + " per " + short(window) + ": the number has to be finite and above 0"
-	case window <= 0 || window > maxWait-jitter:
-		l.flaw = fmt.Sprintf("Per needs a window above 0 and below 292 years, not %v", window)
-	}
-	return l.intact()
+	return limitOf(spec.Per(n, window))
 }
 
 // PerSecond is [Per] with a window of one second.
@@ -105,24 +82,7 @@ func PerHour(n float64) Limit { return Per(n, time.Hour) }
 // Burst is for limits of [Per], [PerSecond], [PerMinute] and [PerHour], with 1 <= b <= n. A b of 1
 // changes nothing, whatever n is. Any other limit or b makes the limit invalid.
 func (l Limit) Burst(b float64) Limit {
-	switch {
-	case l.flaw != "":
-	case l.kind != store.Leaky:
-		l.flaw = "Burst is for limits that space calls evenly: all of " + digits(l.Capacity) + l.shape() + " may leave in one burst without it"
-	case l.window == 0:
-		l.flaw = "Burst is for Per, PerSecond, PerMinute and PerHour: set Capacity instead"
-	case b != 1 && !(b > 1 && b <= l.n):
-		l.flaw = fmt.Sprintf("Burst needs a number from 1 to %s, not %s", number(max(1, l.n)), number(b))
-		if b > l.n && b <= maxCapacity {
-			l.flaw += fmt.Sprintf("; if an API admits %s in one burst and %s per second later, write Limit{Capacity: %[1]s, LeakRate: %[2]s}",
-				number(b), number(l.n/l.window.Seconds()))
-		}
-	default:
-		l.Capacity = b
-		l.LeakRate = (l.n - (b - 1)) / (l.window + jitter).Seconds() // exactly that of Per for a b of 1
-		l = l.intact()
-	}
-	return l
+	return limitOf(l.spec().Burst(b))
 }
 
 // Of returns the limit as one that counts this unit of a [Cost], under this name:
@@ -158,7 +118,7 @@ func (l Limit) Of(unit int, name string) Limit {
 // may be minutes later. The [ThrottledError] has the number of calls in progress, and the age of
 // the oldest.
 func InFlight(n int) Limit {
-	return Limit{Capacity: float64(n), inFlight: true}.intact()
+	return limitOf(spec.InFlight(float64(n)))
 }
 
 // Lease returns the limit of [InFlight] with another lease than 30 s. A process of a shared bucket
@@ -166,20 +126,7 @@ func InFlight(n int) Limit {
 // process has no use for it. On any other limit, and with any other lease, it makes the limit
 // invalid.
 func (l Limit) Lease(d time.Duration) Limit {
-	switch {
-	case l.flaw != "":
-	case !l.inFlight:
-		l.flaw = "Lease is for InFlight"
-	case l.n != 0:
-		l.flaw = adaptiveHere
-	case d < store.MinLease || d > store.MaxLease:
-		l.flaw = fmt.Sprintf("a lease is 3 s to 1 h, not %v", d)
-	case d == store.DefaultLease:
-		l.window = 0
-	default:
-		l.window = d
-	}
-	return l
+	return limitOf(l.spec().Lease(d))
 }
 
 // Adaptive returns the limit of [InFlight] as one that finds out how many calls in flight an API
@@ -192,19 +139,8 @@ func (l Limit) Lease(d time.Duration) Limit {
 // A refusal holds the bucket, too. Adaptive is for a bucket in this process. In a shared one, with
 // Lease, and on any other limit it is invalid.
 func (l Limit) Adaptive() Limit {
-	switch {
-	case l.flaw != "":
-	case !l.inFlight:
-		l.flaw = "Adaptive is for InFlight"
-	case l.window != 0:
-		l.flaw = adaptiveHere
-	default:
-		l.n = l.Capacity
-	}
-	return l
+	return limitOf(l.spec().Adaptive())
 }
-
-const adaptiveHere = "Adaptive is for a bucket in this process, without a Lease"
 
 // Window returns a limit of n units in any window of this length, wherever the window begins. Up to
 // n leave in one burst, and each is free again when the window has passed since it left. It keeps
@@ -226,7 +162,7 @@ const adaptiveHere = "Adaptive is for a bucket in this process, without a Lease"
 //
 // n is above 0 and at most 1e12, and the window is 1 ms to 100 years.
 func Window(n float64, window time.Duration) Limit {
-	return windowOf(store.Window, "Window", n, window)
+	return limitOf(spec.Window(store.Window, "Window", n, window))
 }
 
 // FixedWindow returns a limit of n units in a window that begins with the first call after the
@@ -247,26 +183,7 @@ func Window(n float64, window time.Duration) Limit {
 //
 // n and window are as with Window.
 func FixedWindow(n float64, window time.Duration) Limit {
-	return windowOf(store.Fixed, "FixedWindow", n, window)
-}
-
-const (
-	minWindow = time.Millisecond
-	maxWindow = time.Duration(maxDrain * 1e9)
-)
-
-func windowOf(kind store.Kind, name string, n float64, window time.Duration) Limit {
-	l := Limit{Capacity: n, window: window, kind: kind}
-	if l.flaw = flawOfNumber(name, n); l.flaw == "" && (window < minWindow || window > maxWindow) {
-		l.flaw = fmt.Sprintf("%s needs a window of 1 ms to 100 years, not %v", name, window)
-	}
-	if l.flaw == "" {
-		l.LeakRate = n / (window + jitter).Seconds()
-		if law := l.law(); !law.Sound() {
-			l.flaw = fmt.Sprintf("%s cannot count %s in %v: that is above 1e12 per second, or next to nothing", name, number(n), window)
-		}
-	}
-	return l.intact()
+	return limitOf(spec.Window(store.Fixed, "FixedWindow", n, window))
 }
 
 // Hourly returns a limit of n units in each hour of UTC. The rules of [Daily] apply.
@@ -303,244 +220,117 @@ func Monthly(n float64, zone *time.Location) Limit {
 // weeks of [Weekly] begin on day 1, Monday, to 7, Sunday. Any other limit or day makes the limit
 // invalid.
 func (l Limit) From(day int) Limit {
-	if l.flaw == "" {
-		l.zone, l.flaw = calendar.Anchor(l.kind, l.zone, day)
-	}
-	return l
-}
-
-func calendarOf(kind store.Kind, name string, n float64, zone *time.Location) Limit {
-	l := Limit{Capacity: n, kind: kind}
-	if l.flaw = flawOfNumber(name, n); l.flaw == "" && kind != store.Hourly {
-		if l.zone, l.flaw = calendar.Name(zone); l.flaw != "" {
-			l.flaw = name + ": " + l.flaw
-		}
-	}
-	return l.intact()
-}
-
-// flawOfNumber returns what is wrong with the number of units of a window or a period, or "".
-func flawOfNumber(name string, n float64) string {
-	if !(n > 0 && n <= maxCapacity) {
-		return name + " needs a number above 0 and at most 1e12, not " + number(n)
-	}
-	return ""
+	return limitOf(l.spec().From(day))
 }
 
 // Each returns n and the window of a limit of [Per], [PerSecond], [PerMinute], [PerHour], [Window]
 // or [FixedWindow]. Both are 0 for other limits.
 func (l Limit) Each() (n float64, window time.Duration) {
-	switch {
-	case l.kind == store.Window || l.kind == store.Fixed:
-		return l.Capacity, l.window
-	case l.inFlight:
-		return 0, 0
-	}
-	return l.n, l.window
+	return l.spec().Each()
 }
 
 // String returns the limit in the words that [ParseLimit] reads: "tokens (unit 1): 30000 per 1m,
 // 3000 burst".
 func (l Limit) String() string {
-	name := l.Name
-	if strconv.Quote(name) != `"`+name+`"` || strings.TrimSpace(name) != name || strings.Contains(name, "(unit ") {
-		name = strconv.Quote(name)
-	}
-	if l.Unit != 0 {
-		name = strings.TrimLeft(fmt.Sprintf("%s (unit %d)", name, l.Unit), " ")
-	}
-	if name != "" {
-		name += ": "
-	}
-	if l.Version != 0 {
-		return fmt.Sprintf("%s%s, version %d", name, l.spec(), l.Version)
-	}
-	return name + l.spec()
+	return l.spec().String()
 }
 
-// spec is String without the name, the unit and the version.
-func (l *Limit) spec() string {
-	n := digits(l.Capacity)
-	switch {
-	case l.inFlight && l.n != 0:
-		return digits(l.n) + " in flight, adaptive"
-	case l.inFlight && l.window != 0:
-		return n + " in flight, " + short(l.window) + " lease"
-	case l.inFlight:
-		return n + " in flight"
-	case l.kind != store.Leaky:
-		return n + l.shape()
-	case l.window == 0:
-		return n + " burst, " + leakRate(l.LeakRate)
-	case l.Capacity == 1:
-		return digits(l.n) + l.shape()
+// ParseLimit reads a limit as people write it, and as [Limit.String] prints it:
+//
+//	10 per 1s                     Per(10, time.Second); also "10 per second", minute or hour
+//	60 per 1m, 5 burst            Per(60, time.Minute).Burst(5); also "5 burst, 60 per 1m"
+//	40 burst, 2/s                 Limit{Capacity: 40, LeakRate: 2}; also "/m" and "/h"
+//	100 in any 1m                 Window(100, time.Minute)
+//	30 in 1m from the first       FixedWindow(30, time.Minute)
+//	10000 per day Europe/Berlin   Daily; also "per hour UTC", "per week UTC", "per month UTC"
+//	900 per month UTC from day 15 Monthly(900, time.UTC).From(15); also "per week"
+//	5 in flight                   InFlight(5)
+//	5 in flight, 1m lease         InFlight(5).Lease(time.Minute)
+//	64 in flight, adaptive        InFlight(64).Adaptive()
+//	10 per 1s, version 2          one of these, with a Version
+//
+// A burst above n, as in "40 burst, 2 per 1s", can only be the bucket that an API publishes, and is
+// read as "40 burst, 2/s". A name and a unit come first: "tokens (unit 1): 30000 per 1m". A name
+// may be in double quotes, as in Go. The error is a [*LimitError].
+func ParseLimit(s string) (Limit, error) {
+	l, flaw := spec.Parse(s)
+	if flaw != "" {
+		return Limit{}, &LimitError{Limit: limitOf(l), Reason: spec.Quote(s) + ": " + flaw}
 	}
-	return digits(l.n) + l.shape() + ", " + n + " burst"
+	return limitOf(l), nil
 }
 
-// period names the period of a calendar: " per day Europe/Berlin".
-func (l *Limit) period() string {
-	switch l.kind {
-	case store.Hourly:
-		return " per hour UTC"
-	case store.Daily:
-		return " per day " + l.zone
-	case store.Weekly:
-		return " per week " + l.zone
+// MarshalText writes what String prints, as JSON does. The zero Limit is the empty text, and so is
+// one that has only a name or a unit. The error of an invalid limit is a [*LimitError].
+func (l Limit) MarshalText() ([]byte, error) {
+	if l.Of(0, "") == (Limit{}) {
+		return nil, nil
 	}
-	return " per month " + l.zone
+	if flaw := l.spec().Check(); flaw != "" {
+		return nil, &LimitError{Limit: l, Reason: flaw}
+	}
+	return []byte(l.String()), nil
 }
 
-// timeUnit is a unit of time that has names in the text of a limit.
-type timeUnit struct {
-	short, long string
-	time.Duration
+// UnmarshalText is [ParseLimit], and reads the empty text as the zero Limit. After an error the
+// limit is as it was.
+func (l *Limit) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*l = Limit{}
+		return nil
+	}
+	parsed, err := ParseLimit(string(text))
+	if err == nil {
+		*l = parsed
+	}
+	return err
 }
 
-var timeUnits = [...]timeUnit{{"/s", "second", time.Second}, {"/m", "minute", time.Minute}, {"/h", "hour", time.Hour}}
-
-// leakRate writes a rate in units per second so that the text gives the same number: by the minute
-// or the hour if its text by the second is long.
-func leakRate(perSecond float64) string {
-	best := digits(perSecond) + "/s"
-	for _, u := range timeUnits[1:] {
-		if len(best) <= 8 {
-			break
-		}
-		n, _ := strconv.ParseFloat(strconv.FormatFloat(perSecond*u.Seconds(), 'g', 15, 64), 64)
-		if s := digits(n) + u.short; len(s) < len(best) && n/u.Seconds() == perSecond {
-			best = s
-		}
+// UnmarshalJSON reads a string as UnmarshalText does, or an object, with each duration a string:
+//
+//	{"n":30000,"per":"1m","burst":3000,"unit":1,"name":"tokens"}
+//	{"n":100,"window":"1m","version":2}, or "fixed_window"
+//	{"n":10000,"per":"day","zone":"Europe/Berlin"}, or "week", "month", or "hour" with "UTC"
+//	{"n":900,"per":"month","zone":"UTC","from_day":15}
+//	{"capacity":40,"leak_rate":2}
+//	{"in_flight":5}
+//
+// A null changes nothing. The error is a [*LimitError], and the limit is then as it was.
+func (l *Limit) UnmarshalJSON(data []byte) error {
+	if string(data) == "null" {
+		return nil
 	}
-	return best
+	text, flaw := spec.ParseJSON(data)
+	if flaw != "" {
+		return &LimitError{Reason: flaw}
+	}
+	return l.UnmarshalText([]byte(text))
 }
 
-// check returns what is wrong with the limit, or "".
-func (l *Limit) check() string {
-	switch {
-	case l.flaw != "":
-		return l.flaw
-	case !(l.Capacity > 0 && l.Capacity <= maxCapacity):
-		return "capacity " + number(l.Capacity) + " is not above 0 and at most 1e12"
-	case !utf8.ValidString(l.Name):
-		return "its name " + quote(l.Name) + " is not valid UTF-8"
-	case l.Unit < 0 || l.Unit >= units:
-		return fmt.Sprintf("unit %d is not one of 0 to %d", l.Unit, units-1)
-	case l.kind == store.Leaky && !l.inFlight && !(l.LeakRate > 0 && l.LeakRate <= maxLeakRate):
-		return "leak rate " + number(l.LeakRate) + " is not above 0 and at most 1e12 units per second"
-	case l.Version < 0 || l.Version > math.MaxInt32:
-		return fmt.Sprintf("version %d is not one of 0 to %d", l.Version, math.MaxInt32)
-	case l.made != [2]float64{} && l.made != l.intact().made:
-		return "the Capacity or the LeakRate of " + l.spec() + " was changed: make the limit again"
-	case l.inFlight || l.kind == store.Hourly:
-		return ""
-	case l.kind.Calendar():
-		_, _, flaw := calendar.Parse(l.kind, l.zone)
-		return flaw
-	case l.kind == store.Leaky && l.Capacity/l.LeakRate > maxDrain:
-		return "it drains in more than 100 years"
-	case l.kind == store.Leaky && l.Capacity/l.LeakRate < 1e-9:
-		return "it drains in less than a nanosecond, which no clock can measure"
-	}
-	return ""
+func calendarOf(kind store.Kind, name string, n float64, zone *time.Location) Limit {
+	return limitOf(spec.Calendar(kind, name, n, zone))
 }
 
-// intact notes the numbers with which the limit was made.
-func (l Limit) intact() Limit {
-	l.made = [2]float64{l.Capacity, l.LeakRate}
-	return l
-}
-
-// law returns the limit as a store has it.
-func (l *Limit) law() store.Limit {
-	m := store.Limit{Name: l.Name, Unit: int8(l.Unit), Kind: l.kind, Capacity: l.Capacity, Rate: l.LeakRate, Window: l.window, Zone: l.zone, Version: int32(l.Version)}
-	if l.Name == "" {
-		m.Name, m.Unnamed = l.shape(), true
-	}
-	switch {
-	case l.window <= 0:
-	case l.kind != store.Leaky:
-		m.Window += jitter
-	default:
-		m.N = l.n
-	}
-	return m
-}
-
-// limitOf is the inverse of law.
-func limitOf(l *store.Limit) Limit {
-	m := Limit{Capacity: l.Capacity, LeakRate: l.Rate, Unit: int(l.Unit), Name: l.Name, Version: int(l.Version), window: l.Window, zone: l.Zone, kind: l.Kind}
-	if l.Unnamed {
-		m.Name = ""
-	}
-	switch {
-	case l.Window <= 0:
-	case l.Kind != store.Leaky:
-		m.window -= jitter
-	case l.Window > maxWait-jitter || l.N == 0:
-		m.window = 0
-	default:
-		m.n = l.N
-	}
-	if m.window != 0 || m.kind != store.Leaky {
-		m = m.intact()
-	}
-	return m
+// spec returns the limit as package spec has it.
+func (l *Limit) spec() spec.Limit {
+	return spec.Limit{Capacity: l.Capacity, LeakRate: l.LeakRate, Unit: l.Unit, Name: l.Name, Version: l.Version, Form: l.form}
 }
 
 // label names the limit in words: its name, or what it says, such as "10 per 1s".
 func (l *Limit) label() string {
-	switch {
-	case l.Name != "":
-		return l.Name
-	case l.kind == store.Leaky && l.window != 0 && !l.inFlight:
-		return digits(l.n) + l.shape()
-	}
-	return l.spec()
+	return l.spec().Label()
 }
 
-// shape is the label without its number. It identifies a limit without a name.
-func (l *Limit) shape() string {
-	switch {
-	case l.kind.Calendar():
-		return l.period()
-	case l.kind == store.Window:
-		return " in any " + short(l.window)
-	case l.kind == store.Fixed:
-		return " in " + short(l.window) + " from the first"
-	case l.window == 0 || l.inFlight:
-		return ""
-	}
-	return " per " + short(l.window)
+// limitOf is the inverse of spec.
+func limitOf(l spec.Limit) Limit {
+	return Limit{l.Capacity, l.LeakRate, l.Unit, l.Name, l.Version, l.Form}
 }
 
-// short is a duration without the zeros at its end: "1h".
-func short(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
+// limitsOf returns limits as callers know them.
+func limitsOf(all []spec.Limit) []Limit {
+	list := make([]Limit, len(all))
+	for i := range all {
+		list[i] = limitOf(all[i])
 	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
-}
-
-// digits writes a number so that it is read as the same.
-func digits(f float64) string {
-	if math.Abs(f) < 1e-6 {
-		return strconv.FormatFloat(f, 'g', -1, 64)
-	}
-	return strconv.FormatFloat(f, 'f', -1, 64)
-}
-
-func number(f float64) string { return strconv.FormatFloat(f, 'g', 6, 64) }
-
-// quote makes a key of any bytes fit for one line of a log, as its first 64 bytes.
-func quote(key string) string {
-	const most = 64
-	if len(key) > most {
-		return strconv.Quote(key[:most]) + "…"
-	}
-	return strconv.Quote(key)
+	return list
 }

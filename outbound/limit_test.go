@@ -130,11 +130,11 @@ func TestBucket_RetryAfterIsEnoughForAllKinds(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 7))
 			var limits []Limit
 			for range 1 + r.IntN(4) {
-				if l := all[r.IntN(len(all))]; !slices.ContainsFunc(limits, l.same) {
+				if l := all[r.IntN(len(all))]; !slices.Contains(limits, l) {
 					limits = append(limits, l)
 				}
 			}
-			if _, err := checkLimits("", limits, false); err != nil {
+			if _, err := checkLimits(nil, "", limits, false); err != nil {
 				return
 			}
 			time.Sleep(time.Duration(r.Int64N(int64(100 * 24 * time.Hour))))
@@ -243,7 +243,7 @@ func TestLimit_Label(t *testing.T) {
 		if s := states(t, Must(NewBucket("k", limits...)))[1]; s.Label() != label || s.Limit.Name != l.Name {
 			t.Errorf("%v is named %q and labelled %q, want %q", l, s.Limit.Name, s.Label(), label)
 		}
-		if _, err := NewBucket("k", l, l); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), `"`+label+`"`) && !l.inFlight {
+		if _, err := NewBucket("k", l, l); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), `"`+label+`"`) && !l.form.InFlight {
 			t.Errorf("%v, twice: %v", l, err)
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/spec"
 )
 
 // someLimits are of each kind, at the edges of what is valid.
@@ -16,7 +18,7 @@ var someLimits = []Limit{
 	{Capacity: 40, LeakRate: 2}, {Capacity: 1e12, LeakRate: 1e12, Unit: 3, Name: "input tokens"}, {Capacity: 1e-300, LeakRate: 1e-305},
 	{Capacity: math.Nextafter(1, 2), LeakRate: 1. / 3, Name: "\u2028\"\\\x00é\U0010ffff"}, PerSecond(10), PerMinute(30_000).Burst(3_000).Of(1, "tokens"),
 	Per(1e-9, time.Second), Per(3, 1), Per(1e9, time.Second), InFlight(1), InFlight(1e9).Of(2, "at once"),
-	Window(100, 10*time.Second), Window(5_000, time.Hour).Of(1, "tokens"), Window(1./3, time.Millisecond), Window(1e12, maxWindow), FixedWindow(30, 7*time.Second),
+	Window(100, 10*time.Second), Window(5_000, time.Hour).Of(1, "tokens"), Window(1./3, time.Millisecond), Window(1e12, spec.MaxWindow), FixedWindow(30, 7*time.Second),
 	InFlight(50).Lease(90*time.Second).Of(0, "calls"), InFlight(64).Adaptive().Of(1, "calls"),
 	{Capacity: 1, LeakRate: 1, Version: 1}, {Capacity: 4, LeakRate: 4, Name: "x, version 3", Version: math.MaxInt32},
 	Hourly(1e12), Daily(10_000, time.UTC), Daily(10_000, pacific).Of(2, "units"), Monthly(1e-9, pacific),
@@ -151,7 +153,7 @@ func TestParseLimit_ReadsWhatPeopleWrite(t *testing.T) {
 func TestState_LimitIsTheOneGiven(t *testing.T) {
 	for _, l := range someLimits {
 		given := [][]Limit{{l}}
-		if !l.inFlight {
+		if !l.form.InFlight {
 			given = append(given, []Limit{l, {Capacity: 1, LeakRate: 1, Name: "other"}})
 		}
 		for _, limits := range given {

@@ -1,6 +1,7 @@
 package outbound
 
 import (
+	"github.com/dripfeed/dripfeed/outbound/internal/spec"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -26,7 +27,7 @@ func (b *Bucket) Reservations() *Bucket {
 			return old.bucket.(*Bucket)
 		}
 		next := new(Bucket)
-		next.init(b.key, listOf(&f.Limits), p.store, p.NameOfReservations(f.Law))
+		next.init(b.key, spec.All(f.Counts(), nil), p.store, p.NameOfReservations(f.Law))
 		if p.reserved.CompareAndSwap(old, &reserved{f, next}) {
 			return next
 		}

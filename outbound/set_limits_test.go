@@ -290,7 +290,7 @@ func TestSetLimits_LimitWithoutNameKeepsItsLevel(t *testing.T) {
 	}
 }
 
-func limitsOf(b *Bucket) string {
+func limitsText(b *Bucket) string {
 	s := ""
 	for _, l := range b.Limits() {
 		s += l.String() + ";"
@@ -331,7 +331,7 @@ func TestBucket_Releases(t *testing.T) {
 			p := admit(t, b, 1, 1)
 			p.Done()
 			time.Sleep(time.Second)
-			got := limitsOf(b)
+			got := limitsText(b)
 			errorIf(t, got != want, "by %s, want %s", got, want)
 		}
 		ten, five, window := PerSecond(10), PerSecond(5), Window(100, time.Minute).Of(1, "")
@@ -377,7 +377,7 @@ func TestBucket_Releases(t *testing.T) {
 				}
 			}
 			for _, b := range all {
-				got := limitsOf(b)
+				got := limitsText(b)
 				errorIf(t, n != want || got != by, "%d calls in 20 s by %s, want %d by %s", n, got, want, by)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
+	"github.com/dripfeed/dripfeed/outbound/internal/spec"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -69,7 +70,7 @@ func (l *State) Label() string { return l.Limit.label() }
 // Where returns words for how the calls of an [InFlight] are spread over processes, such as "5 in
 // this process, 7 in 3 more, at most 4 in one". It is empty if no other process has calls.
 func (l *State) Where() string {
-	n := number(max(0, l.Level-float64(l.InProgress)))
+	n := spec.Number(max(0, l.Level-float64(l.InProgress)))
 	switch l.Processes {
 	case 0:
 		return ""
@@ -83,7 +84,7 @@ func (l *State) Where() string {
 func (b *core) ofWord(word int64, t time.Duration) State {
 	first, level := b.first(), b.word.Level(word, t)
 	l := store.Limit{Capacity: first.Capacity, Rate: first.LeakRate}
-	s := State{Limit: first, Level: level, Remaining: l.Capacity - level, EmptyIn: l.Above(level, 0), Speed: 1}
+	s := State{Limit: limitOf(first), Level: level, Remaining: l.Capacity - level, EmptyIn: l.Above(level, 0), Speed: 1}
 	if one := min(1, l.Capacity); !l.Fits(level + one) {
 		s.NextIn = l.Above(level+l.Takes(one), l.Capacity)
 	}
@@ -97,13 +98,13 @@ func (r *reply) states() []State {
 	for i := range r.Force.Counts() {
 		l := &r.Force.Law[i]
 		level := r.State.Level[i]
-		one := State{Limit: limitOf(l), Level: level, Full: r.Full[i], Remaining: max(0, l.Capacity-level)}
+		one := State{Limit: limitOf(spec.OfLaw(l)), Level: level, Full: r.Full[i], Remaining: max(0, l.Capacity-level)}
 		one.EmptyIn, one.NextIn = comeBack(set, s, i)
 		all = append(all, one)
 	}
 	if a := r.inFlight; a != nil {
 		used := float64(r.Used)
-		all = append(all, State{Limit: slotsLimit(a), Level: used, Remaining: max(0, float64(a.Most)-used)})
+		all = append(all, State{Limit: limitOf(spec.OfSlots(a)), Level: used, Remaining: max(0, float64(a.Most)-used)})
 	}
 	held, reason := max(0, r.State.Rem), ""
 	if held > 0 {

@@ -340,7 +340,7 @@ func (w *twin) level() {
 func (w *twin) change(l Limit) {
 	w.advance()
 	w.changed = true
-	next := []store.Limit{l.law()}
+	next := []store.Limit{l.spec().Law()}
 	if !store.Equal(w.limits, next) {
 		w.number++
 		w.state.Change(w.limits, next, w.number)
@@ -367,7 +367,7 @@ func TestWord_DecidesAsTheLawDoes(t *testing.T) {
 			// With a rounded rate a refused call is not always known as the last one, which decides how the hold treats it.
 			unit := 1e9 / l.LeakRate
 			exact := unit == math.Trunc(unit)
-			w := &twin{T: t, b: Must(NewBucket(fmt.Sprint("round ", round), l)), limits: []store.Limit{l.law()}, state: store.New(now(), 1), number: 1}
+			w := &twin{T: t, b: Must(NewBucket(fmt.Sprint("round ", round), l)), limits: []store.Limit{l.spec().Law()}, state: store.New(now(), 1), number: 1}
 			w.base = w.state.Epoch
 			events := r.IntN(4) // in most rounds the word is left rarely
 			for range 300 {
@@ -443,7 +443,7 @@ func everyShape(t *testing.T, random int, f func(l Limit, r *rand.Rand)) {
 	r := rand.New(rand.NewPCG(3, 3))
 	shapes := 0
 	try := func(capacity, rate float64) {
-		if l := (Limit{Capacity: capacity, LeakRate: rate}); l.check() == "" {
+		if l := (Limit{Capacity: capacity, LeakRate: rate}); l.spec().Check() == "" {
 			shapes++
 			f(l, r)
 		}
@@ -526,7 +526,7 @@ func TestWord_RetryAfterIsEnough(t *testing.T) {
 func TestWord_WholeCostsFillTheCapacity(t *testing.T) {
 	everyShape(t, 500, func(l Limit, r *rand.Rand) {
 		l.Capacity = math.Ceil(l.Capacity)
-		if l.Capacity > 1000 || l.check() != "" {
+		if l.Capacity > 1000 || l.spec().Check() != "" {
 			return
 		}
 		b := Must(NewBucket("k", l))

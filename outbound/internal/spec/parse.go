@@ -1,4 +1,4 @@
-package outbound
+package spec
 
 import (
 	"bytes"
@@ -13,50 +13,30 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// ParseLimit reads a limit as people write it, and as [Limit.String] prints it:
-//
-//	10 per 1s                     Per(10, time.Second); also "10 per second", minute or hour
-//	60 per 1m, 5 burst            Per(60, time.Minute).Burst(5); also "5 burst, 60 per 1m"
-//	40 burst, 2/s                 Limit{Capacity: 40, LeakRate: 2}; also "/m" and "/h"
-//	100 in any 1m                 Window(100, time.Minute)
-//	30 in 1m from the first       FixedWindow(30, time.Minute)
-//	10000 per day Europe/Berlin   Daily; also "per hour UTC", "per week UTC", "per month UTC"
-//	900 per month UTC from day 15 Monthly(900, time.UTC).From(15); also "per week"
-//	5 in flight                   InFlight(5)
-//	5 in flight, 1m lease         InFlight(5).Lease(time.Minute)
-//	64 in flight, adaptive        InFlight(64).Adaptive()
-//	10 per 1s, version 2          one of these, with a Version
-//
-// A burst above n, as in "40 burst, 2 per 1s", can only be the bucket that an API publishes, and is
-// read as "40 burst, 2/s". A name and a unit come first: "tokens (unit 1): 30000 per 1m". A name
-// may be in double quotes, as in Go. The error is a [*LimitError].
-func ParseLimit(s string) (Limit, error) {
-	l, flaw := parseLimit(s)
-	if flaw == "" {
-		flaw = l.check()
+// Parse returns the limit of a text, as String prints it, and what is wrong with it, or "".
+func Parse(s string) (l Limit, flaw string) {
+	if l, flaw = parse(s); flaw == "" {
+		flaw = l.Check()
 	}
-	if flaw != "" {
-		return Limit{}, &LimitError{Limit: l, Reason: quote(s) + ": " + flaw}
-	}
-	return l, nil
+	return l, flaw
 }
 
-// parseLimit returns the limit of a text, and what is wrong with the text, or "".
-func parseLimit(s string) (l Limit, flaw string) {
+// parse returns the limit of a text, and what is wrong with the text, or "".
+func parse(s string) (l Limit, flaw string) {
 	name, unit, s, flaw := cutName(s)
 	if flaw != "" {
 		return l, flaw
 	}
 	if i := strings.LastIndex(s, ", version "); i >= 0 {
-		if l, flaw = parseLimit(s[:i]); flaw == "" {
+		if l, flaw = parse(s[:i]); flaw == "" {
 			if l.Version, _ = strconv.Atoi(s[i+len(", version "):]); l.Version < 1 {
-				flaw = quote(s[i+2:]) + ` is not like "version 1"`
+				flaw = Quote(s[i+2:]) + ` is not like "version 1"`
 			}
 		}
 		return l.Of(unit, name), flaw
 	}
 	if front, ok := strings.CutSuffix(s, ", adaptive"); ok {
-		l, flaw := parseLimit(front)
+		l, flaw := parse(front)
 		return l.Adaptive().Of(unit, name), flaw
 	}
 	rate, option, more := strings.Cut(s, ",")
@@ -67,7 +47,7 @@ func parseLimit(s string) (l Limit, flaw string) {
 	burst, lease := 0.0, time.Duration(0)
 	if of, ok := strings.CutSuffix(option, " burst"); ok {
 		if burst, flaw = parseNumber(of); flaw == "" && !(burst > 0) {
-			flaw = "a burst of " + number(burst) + " is not above 0"
+			flaw = "a burst of " + Number(burst) + " is not above 0"
 		}
 	} else if of, ok := strings.CutSuffix(option, " lease"); ok {
 		lease, flaw = parseTime(strings.TrimSpace(of))
@@ -88,7 +68,7 @@ func parseLimit(s string) (l Limit, flaw string) {
 	}
 	n, flaw := parseNumber(words[0])
 	if flaw == "" {
-		l, flaw = limitOfWords(n, words[1:], burst)
+		l, flaw = ofWords(n, words[1:], burst)
 	}
 	if lease != 0 {
 		l = l.Lease(lease)
@@ -119,7 +99,7 @@ func cutName(s string) (name string, unit int, rest, flaw string) {
 		if j := strings.LastIndex(of, "(unit "); j >= 0 {
 			var err error
 			if unit, err = strconv.Atoi(of[j+len("(unit "):]); err != nil {
-				return "", 0, "", quote(head[j:]) + ` is not like "(unit 1)"`
+				return "", 0, "", Quote(head[j:]) + ` is not like "(unit 1)"`
 			}
 			head = strings.TrimSpace(head[:j])
 		}
@@ -128,7 +108,7 @@ func cutName(s string) (name string, unit int, rest, flaw string) {
 	case quoted == "":
 		name = head
 	case head != "":
-		flaw = quote(head) + " follows its name"
+		flaw = Quote(head) + " follows its name"
 	}
 	return name, unit, rest, flaw
 }
@@ -137,7 +117,7 @@ func cutName(s string) (name string, unit int, rest, flaw string) {
 func parseNumber(s string) (n float64, flaw string) {
 	n, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
 	if err != nil || strings.ContainsAny(s, "xX") { // a hexadecimal number is a slip
-		return 0, quote(s) + " is not a number that a limit can have"
+		return 0, Quote(s) + " is not a number that a limit can have"
 	}
 	return n, ""
 }
@@ -152,33 +132,33 @@ func parseTime(s string) (d time.Duration, flaw string) {
 	if d, err := time.ParseDuration(s); err == nil && d > 0 {
 		return d, ""
 	}
-	return 0, quote(s) + ` is not a duration above 0, such as "1m30s"`
+	return 0, Quote(s) + ` is not a duration above 0, such as "1m30s"`
 }
 
-// limitOfWords returns the limit of what follows a number, and what is wrong with that, or "".
+// ofWords returns the limit of what follows a number, and what is wrong with that, or "".
 // If burst is zero, there is none.
-func limitOfWords(n float64, words []string, burst float64) (l Limit, flaw string) {
+func ofWords(n float64, words []string, burst float64) (l Limit, flaw string) {
 	is := func(like ...string) bool { // a word that may be any is ""
 		return slices.EqualFunc(words, like, func(a, b string) bool { return a == b || b == "" })
 	}
 	var d time.Duration
 	switch {
 	case is("in", "flight"):
-		if l = (Limit{Capacity: n, inFlight: true}.intact()); n > 0 && n != math.Trunc(n) {
-			flaw = "a number of calls in flight is whole, not " + number(n)
+		if l = InFlight(n); n > 0 && n != math.Trunc(n) {
+			flaw = "a number of calls in flight is whole, not " + Number(n)
 		}
 	case is("in", "any", ""):
 		if d, flaw = parseTime(words[2]); flaw == "" {
-			l = Window(n, d)
+			l = Window(store.Window, "Window", n, d)
 		}
 	case is("in", "", "from", "the", "first"):
 		if d, flaw = parseTime(words[1]); flaw == "" {
-			l = FixedWindow(n, d)
+			l = Window(store.Fixed, "FixedWindow", n, d)
 		}
 	case is("per", "hour", "UTC"):
-		l = Hourly(n)
+		l = Calendar(store.Hourly, "Hourly", n, time.UTC)
 	case len(words) > 2 && words[0] == "per" && calendarUnits[words[1]] != 0:
-		l = Limit{Capacity: n, kind: calendarUnits[words[1]], zone: words[2]}.intact()
+		l = Limit{Capacity: n, Form: Form{Kind: calendarUnits[words[1]], zone: words[2]}}.intact()
 		if is("per", "", "", "from", "day", "") {
 			day, _ := strconv.Atoi(words[5])
 			l = l.From(day)
@@ -212,8 +192,8 @@ func limitOfWords(n float64, words []string, burst float64) (l Limit, flaw strin
 // calendarUnits has the calendars that need a time zone, by the name of their period.
 var calendarUnits = map[string]store.Kind{"day": store.Daily, "week": store.Weekly, "month": store.Monthly}
 
-// limitObject is a limit as a JSON object.
-type limitObject struct {
+// object is a limit as a JSON object.
+type object struct {
 	N           float64 `json:"n"`
 	Per         string  `json:"per"`
 	Zone        string  `json:"zone"`
@@ -231,8 +211,8 @@ type limitObject struct {
 	Version     int     `json:"version"`
 }
 
-// text returns the limit as ParseLimit reads it, and what is wrong with the object, or "".
-func (o *limitObject) text() (text, flaw string) {
+// text returns the limit as Parse reads it, and what is wrong with the object, or "".
+func (o *object) text() (text, flaw string) {
 	counts, forms := o.N != 0, 0
 	add := func(set, counted bool, format string, args ...any) {
 		if set {
@@ -264,62 +244,20 @@ func (o *limitObject) text() (text, flaw string) {
 	return fmt.Sprintf("%q (unit %d): %s", o.Name, o.Unit, text), ""
 }
 
-// MarshalText writes what String prints, as JSON does. The zero Limit is the empty text, and so is
-// one that has only a name or a unit. The error of an invalid limit is a [*LimitError].
-func (l Limit) MarshalText() ([]byte, error) {
-	if l.Of(0, "") == (Limit{}) {
-		return nil, nil
-	}
-	if flaw := l.check(); flaw != "" {
-		return nil, &LimitError{Limit: l, Reason: flaw}
-	}
-	return []byte(l.String()), nil
-}
-
-// UnmarshalText is [ParseLimit], and reads the empty text as the zero Limit. After an error the
-// limit is as it was.
-func (l *Limit) UnmarshalText(text []byte) error {
-	if len(text) == 0 {
-		*l = Limit{}
-		return nil
-	}
-	parsed, err := ParseLimit(string(text))
-	if err == nil {
-		*l = parsed
-	}
-	return err
-}
-
-// UnmarshalJSON reads a string as UnmarshalText does, or an object, with each duration a string:
-//
-//	{"n":30000,"per":"1m","burst":3000,"unit":1,"name":"tokens"}
-//	{"n":100,"window":"1m","version":2}, or "fixed_window"
-//	{"n":10000,"per":"day","zone":"Europe/Berlin"}, or "week", "month", or "hour" with "UTC"
-//	{"n":900,"per":"month","zone":"UTC","from_day":15}
-//	{"capacity":40,"leak_rate":2}
-//	{"in_flight":5}
-//
-// A null changes nothing. The error is a [*LimitError], and the limit is then as it was.
-func (l *Limit) UnmarshalJSON(data []byte) error {
-	if string(data) == "null" {
-		return nil
-	}
+// ParseJSON returns the text of a limit that is a JSON object or a string, as Parse reads it, and
+// what is wrong with it, or "".
+func ParseJSON(data []byte) (text, flaw string) {
 	if bytes.HasPrefix(data, []byte(`"`)) {
-		var text string
 		if err := json.Unmarshal(data, &text); err != nil {
-			return &LimitError{Reason: err.Error()}
+			return "", err.Error()
 		}
-		return l.UnmarshalText([]byte(text))
+		return text, ""
 	}
-	var o limitObject
+	var o object
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&o); err != nil {
-		return &LimitError{Reason: err.Error()}
+		return "", err.Error()
 	}
-	text, flaw := o.text()
-	if flaw != "" {
-		return &LimitError{Reason: flaw}
-	}
-	return l.UnmarshalText([]byte(text))
+	return o.text()
 }
