@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/clock"
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -52,7 +53,7 @@ func (b *Bucket) acquireStep(ctx context.Context, c Cost) (*call, error) {
 			k.charge[0] = r.Charges[0]
 			k.note(r)
 			k.takeSlot(r)
-			if inTime = r.inTime(asked); b.opens() {
+			if inTime = clock.InTime(&r.Reply, asked); b.opens() {
 				inTime, ahead = b.punctual(ctx, k, r, asked, ahead)
 			}
 			inTime = inTime && (k.slot == nil || b.slots().Holds())
@@ -114,13 +115,13 @@ func (b *Bucket) ahead() time.Duration {
 // punctual waits until the time of a call that was booked so far ahead, and reports whether it is
 // not past. If it is, next is how far ahead to book another: not much further for one late reply.
 func (b *Bucket) punctual(ctx context.Context, k *call, r *reply, asked time.Time, ahead time.Duration) (ok bool, next time.Duration) {
-	c := b.clock(r, asked, new(Clock))
-	most, back := c.Tolerance(0), c.back
+	c := clock.Of(&r.Reply, asked, time.Now().Add(-r.Slept), true, new(clock.Clock))
+	most, back := c.Tolerance(0), c.Back
 	if back <= most/2 {
 		back = 0 // the call leaves when the reply is here
 	}
 	b.slow.Load().latency.Store(int64(back))
-	due := c.Due(Ticket{k})
+	due := c.Due(k.charge[0].Place)
 	if in := time.Until(due); in > 0 {
 		timer := time.NewTimer(in)
 		defer timer.Stop()
@@ -131,7 +132,7 @@ func (b *Bucket) punctual(ctx context.Context, k *call, r *reply, asked time.Tim
 		}
 	}
 	now := time.Now()
-	return now.Sub(due) <= most, max(back, min(now.Sub(c.at), 2*ahead+jitter))
+	return now.Sub(due) <= most, max(back, min(now.Sub(c.At), 2*ahead+jitter))
 }
 
 // takeHere charges a call to the key in this process directly, if it has no other work. It
@@ -144,7 +145,7 @@ func (b *Bucket) takeHere(c *Cost, permit *Permit) (done bool, err error) {
 	f := p.Force()
 	var n store.Units
 	var t store.Taken
-	if !c.valid() || !f.Fit((*reports.Numbers)(c), &n) {
+	if !c.valid() || !f.Fit(c.numbers(), &n) {
 		return false, nil
 	}
 	var k *call
@@ -220,18 +221,3 @@ func (b *Bucket) acquireNothing(ctx context.Context, c *Cost) (*call, error) {
 const patience = store.MaxReplyAge
 
 var errLate = errors.New("replies of the store come too late to be used")
-
-// inTime reports whether the reply that admits the call comes in time. A shared store may
-// have repeated the reply, or the network delayed it. By then other calls may have left after
-// the call's time, and together with them it would be one too many.
-func (r *reply) inTime(asked time.Time) bool {
-	if r.When.IsZero() {
-		return true
-	}
-	now := time.Now()
-	if now.Sub(asked) <= store.BookingGrace {
-		return true
-	}
-	_, late := r.State.Due(r.Charges[0].Place)
-	return late+now.Sub(clamp(r.Received, asked, now)) <= store.BookingGrace
-}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/clock"
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -147,7 +148,7 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 	replied := r.State.Speed > 0
 	if replied {
 		k.Clock = b.clock(&r, sent, &k.Clock)
-		k.Clock.headroom = k.Headroom
+		k.Clock.said.Headroom = k.Headroom
 		if k.Clock.lates != lates {
 			k.Clock.lates, k.Clock.early = lates, k.booked
 		}
@@ -198,7 +199,7 @@ func (b *Bucket) tickets(k *BookRequest, r *reply) {
 		c.note(r)
 		c.takeSlot(r)
 		k.booked++
-		c.order, c.sure = k.booked, r.State.Dial()+store.MaxReplyAge
+		c.order, c.sure = k.booked, clock.Sure(&r.State)
 		k.Tickets = append(k.Tickets, Ticket{c})
 	}
 }

@@ -133,7 +133,7 @@ func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (decided bool, 
 	if b.word.Used() && c.positive() {
 		// The clock comes first, so that little time is left between looking at the bucket and
 		// changing it, in which another processor could take its cache line.
-		wait, ok, known := b.word.Take((*reports.Numbers)(c), int64(now()), &p.fill)
+		wait, ok, known := b.word.Take(c.numbers(), int64(now()), &p.fill)
 		if ok {
 			if p.core = &b.core; known {
 				p.flags = flagKnown

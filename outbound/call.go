@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/clock"
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/internal/slots"
@@ -61,7 +62,7 @@ func (k *call) noteState(f *key.Force, whole *store.State, a *slots.Limit, used 
 	case law[k.nearest].Kind == store.Leaky && whole.Speed == 1 && set == &f.Limits && f.Calendar == nil: // else the time of day counts
 		k.emptyIn = unasked
 	default:
-		k.emptyIn, k.nextIn = comeBack(set, s, int(k.nearest))
+		k.emptyIn, k.nextIn = clock.ComeBack(set, s, int(k.nearest))
 	}
 	k.speed = int32(math.Round(whole.Speed * 1e9))
 	if k.heldFor = max(0, whole.Rem); k.heldFor > 0 {
@@ -97,7 +98,7 @@ func (k *call) state(uses uint32) State {
 	if k.emptyIn == unasked {
 		was := store.State{Speed: 1, Rem: k.heldFor}
 		was.Level[k.nearest] = k.level
-		k.emptyIn, k.nextIn = comeBack(&k.force.Limits, &was, int(k.nearest))
+		k.emptyIn, k.nextIn = clock.ComeBack(&k.force.Limits, &was, int(k.nearest))
 	}
 	s := State{Level: max(0, k.level), EmptyIn: k.emptyIn, NextIn: k.nextIn, HeldFor: k.heldFor, Reason: reasonOf(k.why), Speed: float64(k.speed) / 1e9}
 	if k.nearest >= 0 {

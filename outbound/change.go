@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/clock"
 	"github.com/dripfeed/dripfeed/outbound/internal/forecast"
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/slots"
@@ -124,9 +125,6 @@ type watch struct {
 	collected    int
 }
 
-// moved is by how much the end of a hold may seem to move, because stores round times.
-const moved = time.Millisecond
-
 // outdated is how much older than another a reply may be that has come after it. A
 // store's time that goes back for longer has been set.
 const outdated = 10 * time.Second
@@ -177,7 +175,7 @@ func (w *watch) lookLocked(r *reply) {
 	case held && !w.held:
 		w.begun, w.until = s.At, until
 		w.addLocked(Event{Kind: EventHeld, Hold: s.Rem, Reason: reasonOf(s.Why)})
-	case held && until > later(w.until, moved):
+	case held && until > later(w.until, clock.Rounded):
 		w.until = until
 		w.addLocked(Event{Kind: EventExtended, Hold: s.Rem, Reason: reasonOf(s.Why)})
 	}

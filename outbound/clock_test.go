@@ -284,7 +284,7 @@ func TestClock_EarliestAndSurelyAreBounds(t *testing.T) {
 			if !at.After(least.Add(time.Microsecond)) {
 				exact++
 			}
-			if clock.Surely(&last, &sum, len(costs)-1, alike, at.Add(at.Sub(clock.at)/4+time.Second)) {
+			if clock.Surely(&last, &sum, len(costs)-1, alike, at.Add(at.Sub(clock.said.At)/4+time.Second)) {
 				sure++
 			}
 		})

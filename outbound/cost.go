@@ -3,6 +3,7 @@ package outbound
 import (
 	"math"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/internal/spec"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
@@ -41,6 +42,9 @@ var _ [units]float64 = Cost{}
 // Free is the number in a [Cost] of a call that costs nothing in that unit, because a 0 would look
 // forgotten. It counts as 0.
 const Free = -1e-300 // no number that a program computes by mistake, and next to 0 where it is added up
+
+// numbers returns the cost as the packages below have it.
+func (c *Cost) numbers() *reports.Numbers { return (*reports.Numbers)(c) }
 
 // charged returns the cost with 0 for Free.
 func (c Cost) charged() Cost {

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/clock"
 	"github.com/dripfeed/dripfeed/outbound/internal/forecast"
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
-	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/internal/slots"
 	"github.com/dripfeed/dripfeed/outbound/internal/spec"
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -91,24 +91,23 @@ func (b *Bucket) ExplainBeside(ctx context.Context, c Cost, headroom float64, wa
 		return e, k, err
 	}
 	k = b.clock(&r, sent, new(Clock))
-	k.headroom = headroom
-	s := &k.state
-	e = Explanation{Key: b.key, Cost: c, Refusals: max(0, s.Fails+1), Corrupt: s.Corrupt, Share: len(r.Share) > 0, AsOf: k.at}
+	k.said.Headroom = headroom
+	s := &k.said.State
+	e = Explanation{Key: b.key, Cost: c, Refusals: max(0, s.Fails+1), Corrupt: s.Corrupt, Share: len(r.Share) > 0, AsOf: k.said.At}
 	held := max(0, s.Rem)
 	if s.Last > time.Microsecond { // in a hold the time of what has left before it
 		e.Booked = s.Real(s.Last)
 	}
-	longest, units := b.explainLimits(&e, &r, &k, &waiting), k.limits.Units((*reports.Numbers)(&c))
-	units = (&store.Op{Headroom: headroom}).Needs(k.limits.Law, &units)
-	w, _, _ := s.Wait(k.limits.Law, &units)
+	longest, needs := b.explainLimits(&e, &r, &k.said, &waiting), k.said.Needs(c.numbers())
+	w, _, _ := s.Wait(k.said.Limits.Law, &needs)
 	e.Wait = s.Real(w)
 	if c.charged() == (Cost{}) && r.inFlight == nil {
 		e.Wait = held // it has no reservation behind other calls
 	}
-	switch bad := check(k.whole, b.key, &c, headroom); {
+	switch bad := check(k.said.Whole, b.key, &c, headroom); {
 	case bad != nil:
 		e.Wait, e.Because, e.Limit, e.Err = -1, "never", "", bad
-	case k.limits.Lacks((*reports.Numbers)(&c), headroom): // a share, and calls fail with the store's error
+	case k.said.Lacks(c.numbers()): // a share, and calls fail with the store's error
 		e.Wait, e.Because = -1, "limit"
 		e.Limit = e.States[slices.IndexFunc(e.States, func(l State) bool { return l.Wait < 0 && !l.Limit.form.InFlight })].Label()
 	case r.inFlight != nil && r.Used+slots.KeptFree(r.inFlight.Most, headroom) >= r.inFlight.Most:
@@ -126,9 +125,9 @@ func (b *Bucket) ExplainBeside(ctx context.Context, c Cost, headroom float64, wa
 
 // explainLimits adds the state of each limit, and names the one that makes the call wait longest.
 // It returns the longest wait that one of them alone makes.
-func (b *Bucket) explainLimits(e *Explanation, r *reply, k *Clock, waiting *Cost) (longest time.Duration) {
-	s, units, at, most := &k.state, r.Force.Units((*reports.Numbers)(&e.Cost)), 0, time.Duration(0)
-	needs := (&store.Op{Headroom: k.headroom}).Needs(k.limits.Law, &units)
+func (b *Bucket) explainLimits(e *Explanation, r *reply, k *clock.Clock, waiting *Cost) (longest time.Duration) {
+	s, units, needs := &k.State, r.Force.Units(e.Cost.numbers()), k.Needs(e.Cost.numbers())
+	at, most := 0, time.Duration(0)
 	defer func(rem time.Duration) { s.Rem = rem }(s.Rem)
 	s.Rem = 0
 	e.States = r.states()
@@ -137,16 +136,16 @@ func (b *Bucket) explainLimits(e *Explanation, r *reply, k *Clock, waiting *Cost
 		if l.Limit.form.InFlight {
 			l.InProgress, l.Oldest = b.slots().Crowd()
 			l.Processes, l.Largest = b.slots().Others()
-			l.Headroom = float64(slots.KeptFree(int(l.Limit.Capacity), k.headroom))
+			l.Headroom = float64(slots.KeptFree(int(l.Limit.Capacity), k.Headroom))
 			if float64(r.Used)+l.Headroom >= l.Limit.Capacity {
 				l.Wait = -1
 			}
 			continue
 		}
-		law, n := &k.limits.Law[at], needs[at]
+		law, n := &k.Limits.Law[at], needs[at]
 		l.Pace, l.UsedUpIn = b.foresee(r, at, waiting)
 		l.Headroom = n - units[at]
-		l.Wait = s.Alone(k.limits.Law, at, n)
+		l.Wait = s.Alone(k.Limits.Law, at, n)
 		longest = max(longest, l.Wait)
 		own := l.Wait
 		if e.Booked > 0 && !law.Parted() && s.Level[at] > law.Capacity { // a call that is booked because of another limit fills this one until it leaves

@@ -2,7 +2,6 @@ package outbound
 
 import (
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
-	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/internal/spec"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
@@ -28,7 +27,7 @@ func check(set *key.Limits, bucket string, c *Cost, headroom float64) error {
 	if !c.valid() {
 		return costError(bucket, nil, c, ErrInvalid)
 	}
-	bad, lacks := set.Misfit((*reports.Numbers)(c), headroom)
+	bad, lacks := set.Misfit(c.numbers(), headroom)
 	switch {
 	case bad == nil:
 		return nil

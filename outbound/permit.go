@@ -1,7 +1,6 @@
 package outbound
 
 import (
-	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -375,20 +374,4 @@ func read[T any](g *guarded, f func(*Permit) T) T {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return f(&g.permit)
-}
-
-// Ticket is the handle of a reservation that [Bucket.Book] has made, for packages that wait for
-// their callers. The tickets of package queue/jobs are its String. Callers get a [Reservation]
-// instead.
-type Ticket struct{ call *call }
-
-// Permit makes the ticket the permit of a call, when the call leaves.
-func (t Ticket) Permit() Permit { return Permit{call: t.call} }
-
-// Cost returns what the ticket was booked for.
-func (t Ticket) Cost() Cost { return t.call.cost[0] }
-
-// compare orders tickets as they were booked.
-func (t Ticket) compare(u Ticket) int {
-	return cmp.Or(cmp.Compare(t.call.charge[0].Place, u.call.charge[0].Place), cmp.Compare(t.call.order, u.call.order))
 }

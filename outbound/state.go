@@ -5,7 +5,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/internal/key"
+	"github.com/dripfeed/dripfeed/outbound/internal/clock"
 	"github.com/dripfeed/dripfeed/outbound/internal/spec"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
@@ -99,7 +99,7 @@ func (r *reply) states() []State {
 		l := &r.Force.Law[i]
 		level := r.State.Level[i]
 		one := State{Limit: limitOf(spec.OfLaw(l)), Level: level, Full: r.Full[i], Remaining: max(0, l.Capacity-level)}
-		one.EmptyIn, one.NextIn = comeBack(set, s, i)
+		one.EmptyIn, one.NextIn = clock.ComeBack(set, s, i)
 		all = append(all, one)
 	}
 	if a := r.inFlight; a != nil {
@@ -114,29 +114,6 @@ func (r *reply) states() []State {
 		all[i].HeldFor, all[i].Reason, all[i].Speed = held, reason, r.State.Speed
 	}
 	return all
-}
-
-// comeBack returns State.EmptyIn and State.NextIn of the limit i. The reply to an admission from a
-// store has no Parts, so for a window these are upper bounds.
-func comeBack(set *key.Limits, s *store.State, i int) (all, next time.Duration) {
-	l := &set.Law[i]
-	known := !l.Parted() || s.Parts != nil
-	end, ok := set.Period(i, s.Unix)
-	switch {
-	case ok:
-		all = end
-	case known:
-		all = s.Empty(set.Law, i)
-	default: // nothing counts for longer
-		all = s.Real(l.Window)
-	}
-	switch one := l.Takes(min(1, l.Capacity)); {
-	case l.Fits(s.Level[i]+one) && !(known && ok):
-		return all, s.Real(0)
-	case known:
-		return all, s.Alone(set.Law, i, one)
-	}
-	return all, all
 }
 
 // nearest returns the state of the limit nearest its capacity.
