@@ -139,7 +139,7 @@ func (b *Bucket) punctual(ctx context.Context, k *call, r *reply, asked time.Tim
 // reports whether it has decided.
 func (b *Bucket) takeHere(c *Cost, permit *Permit) (done bool, err error) {
 	p := b.slow.Load()
-	if p == nil || p.slots.Most() > 0 || p.watches.Load() != nil || !p.Direct() {
+	if p == nil || p.slots.Most() > 0 || p.observers.Any() || !p.Direct() {
 		return false, nil
 	}
 	f := p.Force()

@@ -128,7 +128,7 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 			s.Calls = s.Calls[:min(1, len(s.Calls))]
 		}
 	}
-	m.watches.announceLate(k.Lost, k.Late)
+	m.observers.AnnounceLate(k.Lost, k.Late)
 	changes, lates := m.Reports.Changes(), m.Reports.Lates()
 	sent := time.Now()
 	var r reply

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/changes"
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/internal/spec"
@@ -295,7 +296,7 @@ func (b *Bucket) State(ctx context.Context) (State, error) {
 		return State{}, err
 	}
 	if word, here := b.word.Load(); here {
-		if p := b.slow.Load(); p == nil || p.watches.Load() == nil { // an observer must learn of it
+		if p := b.slow.Load(); p == nil || !p.observers.Any() { // an observer must learn of it
 			return b.ofWord(word, now()), nil
 		}
 	}
@@ -343,7 +344,9 @@ func (b *Bucket) Observe(f func(Event)) (stop func()) {
 		return func() {}
 	}
 	p := b.slowPath()
-	return p.watches.add(f, p.slots.Collected())
+	return p.observers.Add(func(c changes.Change) {
+		f(Event{Kind: c.Kind, Hold: c.Hold, Reason: reasonOf(c.Why), Speed: c.Speed, Calls: c.Calls, Late: c.Late, Limit: c.Limit, UsedUpIn: c.UsedUpIn, Before: c.Before, Limits: c.Limits})
+	}, p.slots.Collected())
 }
 
 // InJob reports whether ctx is that of a further request of a job that is in flight in this bucket:

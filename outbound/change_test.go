@@ -10,14 +10,14 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-// changes collects a bucket's events.
-type changes struct {
+// changeLog collects a bucket's events.
+type changeLog struct {
 	mu    sync.Mutex
 	all   []Event
 	texts []string // of changes of limits, as of the last expect
 }
 
-func (c *changes) add(x Event) {
+func (c *changeLog) add(x Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.all = append(c.all, x)
@@ -25,7 +25,7 @@ func (c *changes) add(x Event) {
 
 // expect compares the events since the last time. It asks for the state first, which reports the end of a hold and the
 // changes of another process.
-func (c *changes) expect(t *testing.T, b *Bucket, what string, want ...Event) {
+func (c *changeLog) expect(t *testing.T, b *Bucket, what string, want ...Event) {
 	t.Helper()
 	states(t, b)
 	synctest.Wait()
@@ -60,8 +60,8 @@ func eachBucket(t *testing.T, f func(t *testing.T, mine, other *Bucket)) {
 
 // An observer learns once of each change, and of nothing else.
 func TestBucketObserve_Reports(t *testing.T) {
-	for name, does := range map[string]func(t *testing.T, mine, other *Bucket, c *changes){
-		"a hold, a longer one, and the end by time or by a Resume": func(t *testing.T, mine, other *Bucket, c *changes) {
+	for name, does := range map[string]func(t *testing.T, mine, other *Bucket, c *changeLog){
+		"a hold, a longer one, and the end by time or by a Resume": func(t *testing.T, mine, other *Bucket, c *changeLog) {
 			c.expect(t, mine, "nothing has happened")
 			hold := func(d time.Duration) { must(t, other.Hold(ctx, d)) }
 			hold(time.Minute)
@@ -85,7 +85,7 @@ func TestBucketObserve_Reports(t *testing.T) {
 			time.Sleep(3 * time.Hour)
 			c.expect(t, mine, "idle for long")
 		},
-		"a refusal is a hold with its reason and a lower speed, and what is forgotten is no event": func(t *testing.T, mine, other *Bucket, c *changes) {
+		"a refusal is a hold with its reason and a lower speed, and what is forgotten is no event": func(t *testing.T, mine, other *Bucket, c *changeLog) {
 			p := mustAcquire(t, other)
 			p.Done()
 			p = mustAcquire(t, other)
@@ -101,7 +101,7 @@ func TestBucketObserve_Reports(t *testing.T) {
 			time.Sleep(time.Minute)
 			c.expect(t, mine, "as new")
 		},
-		"an exhausted quota is a hold with that reason": func(t *testing.T, mine, other *Bucket, c *changes) {
+		"an exhausted quota is a hold with that reason": func(t *testing.T, mine, other *Bucket, c *changeLog) {
 			p := mustAcquire(t, other)
 			p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{9, 9, 0, 0}, Wait: time.Minute}) // the zeros are of units that no limit counts
 			c.expect(t, mine, "enough remains")
@@ -111,7 +111,7 @@ func TestBucketObserve_Reports(t *testing.T) {
 			p.Answered(Answer{Kind: AnswerRemaining, Remaining: Cost{3, 3, -1, -1}, Wait: time.Minute})
 			c.expect(t, mine, "as much as has left since", Event{Kind: EventHeld, Hold: time.Minute, Reason: "exhausted"})
 		},
-		"each change of limits, and none for the same limits": func(t *testing.T, mine, other *Bucket, c *changes) {
+		"each change of limits, and none for the same limits": func(t *testing.T, mine, other *Bucket, c *changeLog) {
 			c.expect(t, mine, "nothing")
 			set := func(limits ...Limit) { must(t, other.SetLimits(ctx, limits...)) }
 			set(Limit{Capacity: 10, LeakRate: 2})
@@ -124,7 +124,7 @@ func TestBucketObserve_Reports(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachBucket(t, func(t *testing.T, mine, other *Bucket) {
-				var c changes
+				var c changeLog
 				defer mine.Observe(c.add)()
 				does(t, mine, other, &c)
 			})
@@ -139,7 +139,7 @@ func TestBucketObserve_ReportsWhatIsInForce(t *testing.T) {
 		p.Done()
 		p = mustAcquire(t, other)
 		p.Refused(time.Minute)
-		var early, late changes
+		var early, late changeLog
 		defer mine.Observe(early.add)()
 		stop := mine.Observe(late.add)
 		early.expect(t, mine, "in force", Event{Kind: EventHeld, Hold: time.Minute, Reason: "rate"}, Event{Kind: EventSlowed, Speed: 0.9})
@@ -156,7 +156,7 @@ func TestBucketObserve_Functions(t *testing.T) {
 	bubble(t, "A key that the store has lost reports no Resume", func(t *testing.T) {
 		s := new(FakeStore)
 		mine, other := Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 1})), Must(NewSharedBucket(s, "k", Limit{Capacity: 10, LeakRate: 1}))
-		var c changes
+		var c changeLog
 		defer mine.Observe(c.add)()
 		c.expect(t, mine, "nothing has happened")
 		time.Sleep(time.Second)
@@ -166,7 +166,7 @@ func TestBucketObserve_Functions(t *testing.T) {
 	})
 	bubble(t, "A slow function delays no call, and may use the bucket", func(t *testing.T) {
 		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
-		var c changes
+		var c changeLog
 		defer b.Observe(func(x Event) {
 			c.add(x)
 			time.Sleep(time.Second)
@@ -187,7 +187,7 @@ func TestBucketObserve_Functions(t *testing.T) {
 		b.Observe(nil)()
 		errorIf(t, b.slow.Load() != nil, "a nil function has made a slowPath")
 		b.Observe(func(Event) {})()
-		errorIf(t, b.slow.Load().watches.Load() != nil, "what was stopped is kept")
+		errorIf(t, b.slow.Load().observers.Any(), "what was stopped is kept")
 	})
 	t.Run("A permit that is dropped without Done is an event, once", func(t *testing.T) {
 		b := Must(NewBucket("k", InFlight(2)))

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unique"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/changes"
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/internal/slots"
@@ -48,12 +49,12 @@ func labelledOf(l *spec.Limit) unique.Handle[labelledLimit] {
 // slowPath is what a core needs beyond its word.
 type slowPath struct {
 	key.Key
-	slots    slots.Slots
-	watches  watches
-	labels   atomic.Pointer[labels]   // of the limits of the last refusal
-	latency  atomic.Int64             // how long a reply normally takes to be here, as the last one to a lone call said
-	store    store.Store              // that the state is in, or nil
-	reserved atomic.Pointer[reserved] // what Reservations has made last, or nil
+	slots     slots.Slots
+	observers changes.Observers
+	labels    atomic.Pointer[labels]   // of the limits of the last refusal
+	latency   atomic.Int64             // how long a reply normally takes to be here, as the last one to a lone call said
+	store     store.Store              // that the state is in, or nil
+	reserved  atomic.Pointer[reserved] // what Reservations has made last, or nil
 }
 
 // reserved is the bucket of Reservations under some limits.
@@ -182,7 +183,7 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 	s.InFlight = &p.slots
 	all, book := s.Calls, s.slots()
 	s.Calls = all[:p.slots.Reserve(&book)]
-	s.Slots = s.Slots || p.watches.due(p.Force().Law)
+	s.Slots = s.Slots || p.observers.Due(p.Force().Law)
 	err := p.Do(ctx, &s.Step, &r.Reply)
 	r.inFlight, _ = r.InFlight.(*slots.Limit)
 	r.Seated = p.slots.Seat(ctx, &book, len(r.Charges), r.Refused)
@@ -198,7 +199,7 @@ func (b *core) do(ctx context.Context, name string, s *step, r *reply) error {
 	default:
 		return b.failed(name, err)
 	}
-	p.watches.announce(r)
+	p.observers.Announce(&r.Reply, r.Collected)
 	if p.Reports.Recovered() { // during an outage retries mostly fail
 		go b.report()
 	}

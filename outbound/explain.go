@@ -162,7 +162,7 @@ func (b *Bucket) explainLimits(e *Explanation, r *reply, k *clock.Clock, waiting
 // foresee returns State.Pace and State.UsedUpIn of the limit i, behind calls that wait.
 func (b *Bucket) foresee(r *reply, i int, waiting *Cost) (pace float64, in time.Duration) {
 	p := b.slow.Load()
-	if p == nil || p.watches.Load() == nil || len(r.Share) > 0 || r.State.Corrupt {
+	if p == nil || !p.observers.Any() || len(r.Share) > 0 || r.State.Corrupt {
 		return 0, 0
 	}
 	law, rate := r.Force.Law, math.Inf(1) // at which they leave by the other limits
@@ -172,7 +172,7 @@ func (b *Bucket) foresee(r *reply, i int, waiting *Cost) (pace float64, in time.
 			rate = min(rate, law[j].Rate*r.State.Speed*units/n)
 		}
 	}
-	pace, in = p.watches.quotas.Load().Foresee(law, &r.State, i, units, rate)
+	pace, in = p.observers.Quotas().Foresee(law, &r.State, i, units, rate)
 	if in == forecast.Never {
 		in = 0
 	}

@@ -114,7 +114,7 @@ func TestObserve_ReportsWhatBecomesOfACall(t *testing.T) {
 func TestObserve_LeavesWhatRemainsToTheBucket(t *testing.T) {
 	eachBucket(t, func(t *testing.T, b, _ *Bucket) {
 		var h heard
-		var c changes
+		var c changeLog
 		defer b.Observe(c.add)()
 		p := mustAcquire(t, Observe(b, "api", h.hear))
 		h.events = nil
