@@ -1,7 +1,6 @@
 package outbound
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -11,7 +10,10 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/members"
 )
 
 // Pool is a [Limiter] that admits each call by one of several members, as the limiters of several
@@ -69,39 +71,32 @@ type Pool struct {
 	// the time that it takes. If Repeats is nil, each failure costs a call.
 	Repeats func(context.Context) bool
 
-	once    sync.Once
-	mu      sync.Mutex // protects what follows
-	began   time.Time  // the zero of its clock
-	members []memberState
-	calls   int // admitted
+	once sync.Once
+	set  *members.Set // of Members
 }
 
-const (
-	poolLate  = 20 * time.Millisecond // a call that is as much later than expected chooses again
-	poolGuess = time.Second           // what counts as a wait whose length is unknown
-)
-
-var errChoose = errors.New("outbound: the call chooses another member")
+// poolGuess is what counts as a wait whose length is unknown.
+const poolGuess = time.Second
 
 // Acquire admits the call by the member that can admit it soonest.
 func (p *Pool) Acquire(ctx context.Context, c Cost) (Permit, error) {
-	if err := p.check(); err != nil {
+	k, err := p.call(ctx, c)
+	if err != nil {
 		return Permit{}, err
 	}
-	k := &pooled{pool: p, ctx: ctx, index: -1, repeats: p.Repeats != nil && p.Repeats(ctx)}
+	k.call.Repeats = p.Repeats != nil && p.Repeats(ctx)
 	var refused error
 	least := time.Duration(math.MaxInt64)
-	for left, within := p.order(ctx); ; {
-		i, wait := p.choose(ctx, left, within, &c, -1, k)
-		if i < 0 {
-			return Permit{}, refused
-		}
-		err := p.ask(ctx, left, within, &c, k, wait)
+	for {
+		err := k.call.Ask(func(in context.Context, i int) (err error) {
+			k.permit, err = p.Members[i].Acquire(in, c)
+			return err
+		})
 		switch full, throttled := errors.AsType[*ThrottledError](err); {
 		case err == nil:
 			return NewPermit(k), nil
-		case err == errChoose:
-			continue
+		case err == members.ErrNone:
+			return Permit{}, refused
 		case ctx.Err() != nil:
 			return Permit{}, err
 		case refused == nil || throttled && full.RetryAfter > 0 && full.RetryAfter < least:
@@ -109,20 +104,18 @@ func (p *Pool) Acquire(ctx context.Context, c Cost) (Permit, error) {
 				least = full.RetryAfter
 			}
 		}
-		left = slices.DeleteFunc(slices.Clone(left), func(j int) bool { return j == i }) // ask may still use the other
 	}
 }
 
 // Explain returns the Explanation of the member that a call would go to.
 func (p *Pool) Explain(ctx context.Context, c Cost) (Explanation, error) {
-	if err := p.check(); err != nil {
+	k, err := p.call(ctx, c)
+	if err != nil {
 		return Explanation{}, err
 	}
-	left, within := p.order(ctx)
-	i, wait := p.choose(ctx, left, within, &c, -1, nil)
+	i, wait := k.call.Best()
 	var e Explanation
 	if x, ok := As[explainer](p.Members[i]); ok {
-		var err error
 		if e, err = x.Explain(ctx, c); err != nil {
 			return Explanation{}, err
 		}
@@ -131,211 +124,70 @@ func (p *Pool) Explain(ctx context.Context, c Cost) (Explanation, error) {
 	return e, nil
 }
 
-// check returns the error of a Pool that cannot work.
-func (p *Pool) check() error {
+// call returns a call that has not chosen a member, or the error of a Pool that cannot work.
+func (p *Pool) call(ctx context.Context, c Cost) (*pooled, error) {
 	if p == nil || len(p.Members) == 0 || slices.Contains(p.Members, nil) {
-		return fmt.Errorf("%w: Pool without a member, or with a nil one", ErrInvalid)
+		return nil, fmt.Errorf("%w: Pool without a member, or with a nil one", ErrInvalid)
 	}
-	return nil
-}
-
-// order returns the indexes of the members, in the order of the call's key if it has one, and the
-// longest wait at the first of them.
-func (p *Pool) order(ctx context.Context) (order []int, within time.Duration) {
-	p.once.Do(func() { p.members, p.began = make([]memberState, len(p.Members)), time.Now() })
-	key := ""
-	if p.Stick != nil {
-		key = p.Stick(ctx)
+	p.once.Do(func() { p.set = members.New(len(p.Members)) })
+	k := &pooled{pool: p, cost: c}
+	k.call = members.Call{Set: p.set, Ctx: ctx, Look: k.look, Left: make([]int, len(p.Members))}
+	for i := range k.call.Left {
+		k.call.Left[i] = i
 	}
-	order = make([]int, len(p.Members))
-	for i := range order {
-		order[i] = i
+	if p.Stick == nil {
+		return k, nil
 	}
-	if key == "" {
-		return order, 0
-	}
-	rank := func(i int) []byte {
-		h := sha256.Sum256([]byte(strconv.Itoa(i) + " " + key))
-		return h[:]
-	}
-	slices.SortFunc(order, func(i, j int) int { return bytes.Compare(rank(i), rank(j)) })
-	return order, cmp.Or(p.Slack, time.Second)
-}
-
-// look is how long a call would wait at a member.
-type look struct {
-	member           int
-	wait, held, each time.Duration // each is what one more call adds
-	ahead            int           // calls that wait there
-}
-
-// look asks a member.
-func (p *Pool) look(ctx context.Context, i int, c *Cost) look {
-	l := look{member: i, each: poolGuess}
-	x, ok := As[explainer](p.Members[i])
-	if !ok {
-		return l
-	}
-	e, err := x.Explain(ctx, *c)
-	if err != nil { // Acquire says it
-		return l
-	}
-	each := time.Duration(0)
-	for k := range e.States {
-		l.held = max(l.held, e.States[k].HeldFor)
-		if s := &e.States[k].Limit; s.LeakRate > 0 {
-			each = max(each, time.Duration(min(3600, c.charged()[s.Unit]/s.LeakRate)*float64(time.Second)))
+	if key := p.Stick(ctx); key != "" {
+		rank := func(i int) string {
+			h := sha256.Sum256([]byte(strconv.Itoa(i) + " " + key))
+			return string(h[:])
 		}
+		slices.SortFunc(k.call.Left, func(i, j int) int { return cmp.Compare(rank(i), rank(j)) })
+		k.call.Within = cmp.Or(p.Slack, time.Second)
 	}
-	// While a queue asks its bucket, its answer is a lower bound. A negative one is unknown.
-	l.ahead, l.wait = e.Ahead, max(e.Wait, l.held+each*time.Duration(e.Ahead))
-	if l.each = cmp.Or(each, min(time.Hour, l.wait/time.Duration(e.Ahead+1)), poolGuess); e.Wait < 0 {
-		l.wait = max(l.wait, l.each*time.Duration(e.Ahead+1))
-	}
-	return l
-}
-
-// choose returns the first member of left that admits the call within a time, or else the one that
-// admits it soonest, and how long that takes. If k is not nil, the call then counts there. If the
-// call waits at a member already, choose returns another one if that is clearly sooner. The member
-// is -1 if none of left may be asked.
-func (p *Pool) choose(ctx context.Context, left []int, within time.Duration, c *Cost, at int, k *pooled) (best int, wait time.Duration) {
-	var few [8]int
-	p.mu.Lock()
-	among := p.candidates(few[:0], left, within > 0, at)
-	p.mu.Unlock()
-	if len(among) == 0 {
-		return -1, 0
-	}
-	looks := make([]look, 0, len(among))
-	for {
-		looks = append(looks, p.look(ctx, among[len(looks)], c))
-		p.mu.Lock()
-		best = -1
-		for _, l := range looks { // all, because other calls have chosen meanwhile
-			// Calls that have chosen the member and are not in its line yet come before this one.
-			w := l.wait + l.each*time.Duration(max(0, len(p.members[l.member].line)-l.ahead))
-			if l.member == at {
-				w = max(0, l.held-poolLate, (w-l.each)/2-poolLate)
-			}
-			if best < 0 || w < wait {
-				best, wait = l.member, w
-			}
-			if wait <= within {
-				break
-			}
-		}
-		done := wait <= within || len(looks) == len(among)
-		again := done && k != nil && !p.enter(k, best) // another call probes the member now
-		p.mu.Unlock()
-		switch {
-		case again:
-			return p.choose(ctx, left, within, c, at, k)
-		case done:
-			return best, wait
-		}
-	}
-}
-
-// ask has the call's member admit it. If that takes longer than wait, and another member is better,
-// or if the member begins to rest, ask returns errChoose.
-func (p *Pool) ask(ctx context.Context, left []int, within time.Duration, c *Cost, k *pooled, wait time.Duration) error {
-	in, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	i := k.index
-	p.mu.Lock()
-	if k.cancel = cancel; len(p.Members) > 1 {
-		k.again = time.AfterFunc(wait+wait/8+poolLate, func() { p.reconsider(in, left, within, c, k, i) })
-	}
-	if k.probes == 0 {
-		p.move(k) // it may have begun to rest
-	}
-	p.mu.Unlock()
-	permit, err := p.Members[i].Acquire(in, *c)
-	if err != nil && context.Cause(in) == errChoose && ctx.Err() == nil {
-		err = errChoose
-	}
-	k.permit = permit
-	p.leave(k, err == nil)
-	return err
-}
-
-// leave has the call leave the line of its member: it is admitted or not.
-func (p *Pool) leave(k *pooled, admitted bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	m := &p.members[k.index]
-	if k.again != nil {
-		k.again.Stop()
-	}
-	if delete(m.line, k); !admitted {
-		p.release(k)
-		return
-	}
-	p.calls++
-	k.sent = p.now()
-	if m.asked++; m.asked == 3 {
-		m.quiet = k.sent
-	}
-}
-
-// move ends the wait of a call at a member that rests.
-func (p *Pool) move(k *pooled) {
-	if p.rests(&p.members[k.index]) && k.cancel != nil {
-		k.cancel(errChoose)
-	}
-}
-
-// reconsider ends the wait of a call at a member if another one is better, or looks again later.
-func (p *Pool) reconsider(in context.Context, left []int, within time.Duration, c *Cost, k *pooled, at int) {
-	if in.Err() != nil {
-		return
-	}
-	best, next := p.choose(in, left, within, c, at, nil)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case in.Err() != nil:
-	case best != at:
-		k.cancel(errChoose)
-	default:
-		k.again.Reset(next + next/8 + poolLate)
-	}
+	return k, nil
 }
 
 // pooled is a call of a Pool, and the permit of the member that admits it.
 type pooled struct {
 	guarded
-	pool    *Pool
-	ctx     context.Context
-	repeats bool
-
-	// The Pool's mu protects what follows.
-	index  int // of the member, or -1
-	cancel context.CancelCauseFunc
-	again  *time.Timer   // while the call waits: when it chooses again
-	probes time.Duration // rests of the member, as long as the call probes it
-	sent   time.Duration // when it was admitted
-	unsent bool
-	end    int
-	bad    int // what the member's bad is at least if this call fails
+	pool   *Pool
+	cost   Cost
+	call   members.Call
+	unsent atomic.Bool
 }
 
-// How a call has ended.
-const (
-	ended = iota + 1
-	succeeded
-)
-
-// chooseAgain has the call choose again if it waits.
-func (k *pooled) chooseAgain() bool { return k.again != nil && k.again.Reset(0) }
+// look asks a member how long the call would wait.
+func (k *pooled) look(ctx context.Context, i int) members.Look {
+	l := members.Look{Each: poolGuess}
+	x, ok := As[explainer](k.pool.Members[i])
+	if !ok {
+		return l
+	}
+	e, err := x.Explain(ctx, k.cost)
+	if err != nil { // Acquire says it
+		return l
+	}
+	each := time.Duration(0)
+	for n := range e.States {
+		l.Held = max(l.Held, e.States[n].HeldFor)
+		if s := &e.States[n].Limit; s.LeakRate > 0 {
+			each = max(each, time.Duration(min(3600, k.cost.charged()[s.Unit]/s.LeakRate)*float64(time.Second)))
+		}
+	}
+	// While a queue asks its bucket, its answer is a lower bound. A negative one is unknown.
+	l.Ahead, l.Wait = e.Ahead, max(e.Wait, l.Held+each*time.Duration(e.Ahead))
+	if l.Each = cmp.Or(each, min(time.Hour, l.Wait/time.Duration(e.Ahead+1)), poolGuess); e.Wait < 0 {
+		l.Wait = max(l.Wait, l.Each*time.Duration(e.Ahead+1))
+	}
+	return l
+}
 
 // Settle notes a call that was never sent. Its end is no success of the member.
 func (k *pooled) Settle(used Cost) {
 	if used == (Cost{}) {
-		k.pool.mu.Lock()
-		k.unsent = true
-		k.pool.mu.Unlock()
+		k.unsent.Store(true)
 	}
 	k.guarded.Settle(used)
 }
@@ -343,76 +195,29 @@ func (k *pooled) Settle(used Cost) {
 // Answered notes an answer that is no success.
 func (k *pooled) Answered(a Answer) {
 	if a.fails() {
-		k.fails(a.Kind == AnswerRefused && !k.guarded.TakesAnswers())
+		k.fails(a.Kind == AnswerRefused && !k.TakesAnswers())
 	}
 	k.guarded.Answered(a)
 }
 
 // fails notes that the call has no success. If bad, that is the member's failure.
-func (k *pooled) fails(bad bool) {
-	p := k.pool
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if k.end == ended {
-		return
-	}
-	m, t, before := &p.members[k.index], p.now(), k.end
-	k.finish(ended)
-	switch {
-	case before == 0 && late(t-k.sent, p.usual()):
-		p.fail(k, resting, !k.repeats, t)
-	case bad:
-		p.fail(k, failure, !k.repeats || before == succeeded, t)
-	case k.ctx.Err() != nil:
-		p.release(k)
-	case p.other(k.index, 1):
-		p.fail(k, odd, true, t)
-	default: // the calls fail at all members
-		m.bad, m.failed = max(m.bad, odd), t
-		p.release(k)
-	}
-}
-
-// finish notes the end of the call.
-func (k *pooled) finish(end int) {
-	if k.end == 0 {
-		m := &k.pool.members[k.index]
-		m.asked = max(0, m.asked-1)
-	}
-	k.end = end
-}
+func (k *pooled) fails(bad bool) { k.call.Fail(bad) }
 
 // Done notes a success, unless the call has had none.
 func (k *pooled) Done() {
 	k.guarded.Done()
-	p := k.pool
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case k.end != 0:
-	case k.unsent:
-		k.finish(ended)
-		p.release(k)
-	default:
-		p.succeed(k, p.now())
-	}
+	k.call.Done(!k.unsent.Load())
 }
 
-func (k *pooled) pending() bool {
-	k.pool.mu.Lock()
-	defer k.pool.mu.Unlock()
-	return k.end == 0 || k.guarded.pending()
-}
+func (k *pooled) pending() bool { return !k.call.Ended() || k.guarded.pending() }
 
 // Member returns the index of the member that has admitted the call of this permit, even in a job
 // of [Do], [Wrap] or [Each]. It is -1 if no member of p has.
-func (p *Pool) Member(permit *Permit) int {
-	return permit.member(p)
-}
+func (p *Pool) Member(permit *Permit) int { return permit.member(p) }
 
 func (k *pooled) member(pool any) int {
 	if pool == any(k.pool) {
-		return k.index
+		return k.call.Member()
 	}
 	return k.guarded.member(pool)
 }

@@ -35,6 +35,7 @@ var parts = []part{
 	{"outbound/internal/slots", []string{"outbound/internal/slots"}, nil, 480},
 	{"outbound/internal/reports", []string{"outbound/internal/reports"}, nil, 220},
 	{"outbound/internal/forecast", []string{"outbound/internal/forecast"}, nil, 250},
+	{"outbound/internal/members", []string{"outbound/internal/members"}, nil, 350},
 	{"outbound/internal/parallel", []string{"outbound/internal/parallel"}, nil, 110},
 	{"outbound/store", []string{"outbound/store"}, nil, 2_050},
 	{"outbound/internal/engine", []string{"outbound/internal/engine"}, nil, 1_500},
