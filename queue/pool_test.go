@@ -212,6 +212,51 @@ func TestPool_SilentMember(t *testing.T) {
 	})
 }
 
+// When a member's rest ends, one of the calls that wait elsewhere probes it, and the others keep their
+// order. A probe that was never sent is no success: the member rests no longer for it, and the next call
+// that would wait probes it.
+func TestPool_OneCallProbesAMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := poolOf(t, 2, outbound.PerMinute(60))
+		dead, fine := admitted(t, p, 1), admitted(t, p, 1)
+		fine.Done()
+		pass(1100 * ms)
+		dead.Failed()
+		var mu sync.Mutex
+		var waited, probes []int
+		calls := func(from, to int) {
+			for i := range to - from {
+				comeAndUse(bg, p, func(permit *outbound.Permit) {
+					mu.Lock()
+					defer mu.Unlock()
+					if p.Member(permit) == 1 {
+						waited = append(waited, i+from)
+					} else if probes = append(probes, i+from); len(probes) == 1 {
+						permit.Failed()
+					} else {
+						permit.Settle(outbound.Cost{})
+					}
+					permit.Done()
+				}, 1)
+			}
+		}
+		want := func(n int) {
+			t.Helper()
+			mu.Lock()
+			defer mu.Unlock()
+			errorIf(t, !slices.IsSorted(waited) || len(probes) != n, "%v were admitted in turn, and %v as probes, want %d", waited, probes, n)
+		}
+		calls(0, 9)
+		pass(2500 * ms) // a second later one has probed the member, which rests for two more
+		want(1)
+		pass(600 * ms)
+		want(2)
+		calls(9, 10)
+		want(3)
+		pass(time.Minute)
+	})
+}
+
 // looked is a member of a pool that says how long a call would wait, and admits it when it may.
 type looked struct {
 	wait  time.Duration
