@@ -39,14 +39,11 @@ func TestAtEnd_HasTheLastBytes(t *testing.T) {
 		for _, most := range []int{1, 2, 7, 499, 500, 501, 1 << 20} {
 			resp, tails := atEnd(io.NopCloser(reader(strings.NewReader(text))), most)
 			got, err := io.ReadAll(resp.Body)
-			if err != nil || string(got) != text {
-				t.Fatalf("%s, %d: read %d bytes, %v", name, most, len(got), err)
-			}
+			fatalIf(t, err != nil || string(got) != text, "%s, %d: read %d bytes, %v", name, most, len(got), err)
 			_ = resp.Body.Close()
 			_, _ = resp.Body.Read(make([]byte, 1)) // EOF once more
-			if want := text[max(0, len(text)-most):]; !slices.Equal(*tails, []string{want}) {
-				t.Errorf("%s, %d: %q", name, most, *tails)
-			}
+			want := text[max(0, len(text)-most):]
+			errorIf(t, !slices.Equal(*tails, []string{want}), "%s, %d: %q", name, most, *tails)
 		}
 	}
 }
@@ -57,9 +54,7 @@ func TestAtEnd_KeepsTheTailOnly(t *testing.T) {
 	n := 0
 	transport.AtEnd(resp, 100, func(tail []byte) { n = cap(tail) })
 	must(io.CopyBuffer(struct{ io.Writer }{io.Discard}, resp.Body, make([]byte, 1<<20)))
-	if n == 0 || n > 1024 {
-		t.Errorf("keeps %d bytes for a tail of 100", n)
-	}
+	errorIf(t, n == 0 || n > 1024, "keeps %d bytes for a tail of 100", n)
 }
 
 // reader is a body that is a function.
@@ -86,13 +81,10 @@ func TestAtEnd_IsNotCalledWithoutAnEnd(t *testing.T) {
 		body := &counted{Reader: c.body}
 		resp, tails := atEnd(body, c.most)
 		_, err := io.CopyN(io.Discard, resp.Body, c.read)
-		if name == "broken" && err == nil {
-			t.Error("the error is lost")
-		}
+		errorIf(t, name == "broken" && err == nil, "the error is lost")
 		_ = resp.Body.Close()
-		if len(*tails) > 0 || body.closed.Load() != 1 {
-			t.Errorf("%s: called with %q, closed %d times", name, *tails, body.closed.Load())
-		}
+		errorIf(t, len(*tails) > 0 || body.closed.Load() != 1,
+			"%s: called with %q, closed %d times", name, *tails, body.closed.Load())
 	}
 	transport.AtEnd(&http.Response{StatusCode: 204}, 10, func([]byte) {}) // fakes leave the body out
 }
@@ -112,9 +104,7 @@ func TestAtEnd_CallsAfterDecodedJSON(t *testing.T) {
 		bubble(t, name, func(t *testing.T) {
 			decoded := make(chan struct{})
 			s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-				if (req.ProtoMajor == 2) != c.http2 {
-					t.Errorf("the protocol is %s", req.Proto)
-				}
+				errorIf(t, (req.ProtoMajor == 2) != c.http2, "the protocol is %s", req.Proto)
 				_, _ = io.WriteString(w, text)
 				if c.apart {
 					_ = http.NewResponseController(w).Flush()
@@ -140,9 +130,8 @@ func TestAtEnd_CallsAfterDecodedJSON(t *testing.T) {
 				}
 				check(t, resp.Body.Close())
 			}
-			if want := strings.Repeat(text, 20); strings.Join(tails, "") != want {
-				t.Errorf("called for %d ends of 20: %q", len(tails), tails)
-			}
+			want := strings.Repeat(text, 20)
+			errorIf(t, strings.Join(tails, "") != want, "called for %d ends of 20: %q", len(tails), tails)
 		})
 	}
 }
@@ -179,9 +168,8 @@ func TestAtEnd_CloseReadsForATenthOfASecond(t *testing.T) {
 		resp, tails := atEnd(r, 10)
 		var reader sync.WaitGroup
 		reader.Go(func() {
-			if _, err := io.ReadAll(resp.Body); err != io.ErrClosedPipe {
-				t.Error(err)
-			}
+			_, err := io.ReadAll(resp.Body)
+			errorIf(t, err != io.ErrClosedPipe, "%v", err)
 		})
 		synctest.Wait()
 		begin := time.Now()
@@ -201,9 +189,8 @@ func TestAtEnd_TailHasWhatCloseReads(t *testing.T) {
 		_, _ = resp.Body.Read(make([]byte, 9))
 		_ = resp.Body.Close()
 		_ = resp.Body.Close()
-		if want := text[len(text)-10:]; !slices.Equal(*tails, []string{want}) {
-			t.Errorf("%d bytes more: %q, want %q", more, *tails, want)
-		}
+		want := text[len(text)-10:]
+		errorIf(t, !slices.Equal(*tails, []string{want}), "%d bytes more: %q, want %q", more, *tails, want)
 	}
 }
 

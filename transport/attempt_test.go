@@ -25,9 +25,8 @@ import (
 func TestCall_EndsWithBody(t *testing.T) {
 	broken := errors.New("connection reset")
 	readAll := func(b io.ReadCloser) {
-		if text, err := io.ReadAll(b); string(text) != "text" || err != nil {
-			t.Errorf("read %q, %v", text, err)
-		}
+		text, err := io.ReadAll(b)
+		errorIf(t, string(text) != "text" || err != nil, "read %q, %v", text, err)
 	}
 	for name, c := range map[string]struct {
 		body io.ReadCloser
@@ -36,9 +35,8 @@ func TestCall_EndsWithBody(t *testing.T) {
 		"read to the end":   {newBody("text"), readAll},
 		"data and EOF once": {io.NopCloser(iotest.DataErrReader(strings.NewReader("text"))), readAll},
 		"an error": {io.NopCloser(iotest.ErrReader(broken)), func(b io.ReadCloser) {
-			if _, err := io.ReadAll(b); err != broken {
-				t.Errorf("read %v", err)
-			}
+			_, err := io.ReadAll(b)
+			errorIf(t, err != broken, "read %v", err)
 		}},
 		"closed unread": {newBody("text"), func(b io.ReadCloser) { b.Close() }},
 		"Close panics":  {struct{ io.ReadCloser }{}, func(b io.ReadCloser) { panics(func() { b.Close() }) }},
@@ -47,17 +45,12 @@ func TestCall_EndsWithBody(t *testing.T) {
 	} {
 		b := slots(1)
 		resp := open(t, t.Context(), &transport.Transport{Base: answer(200, c.body), Limiter: b})
-		if !full(t, b) {
-			t.Errorf("%s: the call ended with its headers", name)
-		}
+		errorIf(t, !full(t, b), "%s: the call ended with its headers", name)
 		c.end(resp.Body)
-		if full(t, b) {
-			t.Errorf("%s: the call has not ended", name)
-		}
+		errorIf(t, full(t, b), "%s: the call has not ended", name)
 		open(t, t.Context(), &transport.Transport{Base: answer(200, newBody("x")), Limiter: b})
-		if panics(func() { resp.Body.Close() }); !full(t, b) {
-			t.Errorf("%s: the second Close has ended another call", name)
-		}
+		panics(func() { resp.Body.Close() })
+		errorIf(t, !full(t, b), "%s: the second Close has ended another call", name)
 	}
 }
 
@@ -66,9 +59,7 @@ func TestCall_EndsWithoutBody(t *testing.T) {
 	for _, body := range []io.ReadCloser{nil, http.NoBody} {
 		b := slots(1)
 		resp := open(t, t.Context(), &transport.Transport{Base: answer(200, body), Limiter: b})
-		if full(t, b) || resp.Body != body {
-			t.Errorf("body %v: full %v, body %v", body, full(t, b), resp.Body)
-		}
+		errorIf(t, full(t, b) || resp.Body != body, "body %v: full %v, body %v", body, full(t, b), resp.Body)
 	}
 	for name, http2 := range map[string]bool{"HTTP/1": false, "HTTP/2": true} {
 		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -118,9 +109,7 @@ func TestCall_WrapsBodyOnlyIfNeeded(t *testing.T) {
 		body := newBody("x")
 		c.rt.Base = answer(200, body)
 		resp := open(t, t.Context(), &c.rt)
-		if wrapped := resp.Body != io.ReadCloser(body); wrapped != c.wrapped {
-			t.Errorf("%s: wrapped %v, want %v", name, wrapped, c.wrapped)
-		}
+		equal(t, resp.Body != io.ReadCloser(body), c.wrapped, "%s: wrapped", name)
 	}
 }
 
@@ -139,9 +128,8 @@ func TestCall_ReadCloseAndSettleMayRace(t *testing.T) {
 			all.Go(func() { permit.Settle(outbound.Cost{3}) })
 			all.Wait()
 		}
-		if got := r.take(); got != "acquire 1, settle 3, done" && got != "acquire 1, done, settle 3" {
-			t.Fatalf("recorded %q", got)
-		}
+		got := r.take()
+		fatalIf(t, got != "acquire 1, settle 3, done" && got != "acquire 1, done, settle 3", "recorded %q", got)
 	}
 }
 
@@ -174,9 +162,7 @@ func TestOnResponse_SeesUnpacedResponse(t *testing.T) {
 		p.Settle(outbound.Cost{1})
 		p.Refused(0)
 	}})
-	if !seen {
-		t.Error("OnResponse was not called, or without a body or a permit")
-	}
+	errorIf(t, !seen, "OnResponse was not called, or without a body or a permit")
 }
 
 // duplex is the body of a 101 response.
@@ -208,24 +194,18 @@ func TestUpgrade_EndsCallWhenClosed(t *testing.T) {
 			})
 			ctx, cancel := context.WithCancel(t.Context())
 			conn, ok := open(t, ctx, rt).Body.(io.ReadWriteCloser)
-			if !ok {
-				t.Fatalf("%s: the body cannot be written to", name)
-			}
-			if text, err := io.ReadAll(conn); string(text) != "hello" || err != nil {
-				t.Errorf("%s: read %q, %v", name, text, err)
-			}
-			if _, err := io.WriteString(conn, "more"); err != nil || d.String() != "more" {
-				t.Errorf("%s: wrote %q, %v", name, d.String(), err)
-			}
+			fatalIf(t, !ok, "%s: the body cannot be written to", name)
+			text, err := io.ReadAll(conn)
+			errorIf(t, string(text) != "hello" || err != nil, "%s: read %q, %v", name, text, err)
+			_, err = io.WriteString(conn, "more")
+			errorIf(t, err != nil || d.String() != "more", "%s: wrote %q, %v", name, d.String(), err)
 			time.Sleep(time.Hour)
 			if err := conn.(interface{ CloseWrite() error }).CloseWrite(); err != nil || !d.half || sent.Err() != nil {
 				t.Errorf("%s: CloseWrite: %v, and the context ended with %v", name, err, sent.Err())
 			}
 			cancel() // as libraries do when they have the connection
 			synctest.Wait()
-			if !full(t, b) {
-				t.Errorf("%s: the call has ended before the connection", name)
-			}
+			errorIf(t, !full(t, b), "%s: the call has ended before the connection", name)
 			if err := conn.Close(); err != nil || full(t, b) || d.closed.Load() != 1 {
 				t.Errorf("%s: Close: %v, full %v, closed %d times", name, err, full(t, b), d.closed.Load())
 			}
@@ -242,9 +222,8 @@ func TestUpgrade_FailureEndsCall(t *testing.T) {
 	if _, err := resp.Body.Read(make([]byte, 1)); err == nil || full(t, b) {
 		t.Errorf("read: %v, full %v", err, full(t, b))
 	}
-	if err := resp.Body.(interface{ CloseWrite() error }).CloseWrite(); !errors.Is(err, http.ErrNotSupported) {
-		t.Errorf("CloseWrite of a body that has none: %v", err)
-	}
+	err := resp.Body.(interface{ CloseWrite() error }).CloseWrite()
+	errorIf(t, !errors.Is(err, http.ErrNotSupported), "CloseWrite of a body that has none: %v", err)
 }
 
 // text returns a transport whose responses have a body.
@@ -274,21 +253,16 @@ func TestForgottenBody_EndsWithContext(t *testing.T) {
 			rt.Timeout = c.timeout
 			resp := open(t, ctx, rt)
 			time.Sleep(59 * time.Second)
-			if !full(t, b) {
-				t.Errorf("%s: the call has ended before", name)
-			}
+			errorIf(t, !full(t, b), "%s: the call has ended before", name)
 			if c.cancel {
 				cancel()
 			}
 			time.Sleep(time.Second)
 			synctest.Wait()
-			if full(t, b) {
-				t.Errorf("%s: the call has not ended", name)
-			}
+			errorIf(t, full(t, b), "%s: the call has not ended", name)
 			open(t, t.Context(), text(b))
-			if resp.Body.Close(); !full(t, b) {
-				t.Errorf("%s: the late Close has ended another call", name)
-			}
+			resp.Body.Close()
+			errorIf(t, !full(t, b), "%s: the late Close has ended another call", name)
 		})
 	}
 }
@@ -315,15 +289,12 @@ func (c *counting) AfterFunc(func()) func() bool {
 func TestCall_LeavesNothingWithItsContext(t *testing.T) {
 	ctx := newCounting()
 	resp := open(t, ctx, text(slots(9)))
-	if n := ctx.waiting.Load(); n != 1 {
-		t.Fatalf("%d wait for the context of a call in progress, want 1", n)
-	}
+	n := ctx.waiting.Load()
+	fatalIf(t, n != 1, "%d wait for the context of a call in progress, want 1", n)
 	resp.Body.Close()
 	resp.Body.Close()
 	open(t, ctx, &transport.Transport{Base: answer(200, newBody("text")), OnResponse: ignore})
-	if n := ctx.waiting.Load(); n != 0 {
-		t.Errorf("%d wait for the context of a call that has ended, or frees nothing", n)
-	}
+	equal(t, ctx.waiting.Load(), 0, "wait for the context of a call that has ended, or frees nothing")
 }
 
 // A forgotten body ends its call when the garbage collector finds it, although its context goes on,
@@ -350,9 +321,7 @@ func TestForgottenBody_IsCollected(t *testing.T) {
 			b := slots(1)
 			ctx := send(t, text(b))
 			for i := 0; full(t, b) || counted.waiting.Load() > 0; i++ {
-				if i == 2000 {
-					t.Fatalf("not after %d collections", i)
-				}
+				fatalIf(t, i == 2000, "not after %d collections", i)
 				runtime.GC()
 				<-time.After(time.Millisecond)
 			}

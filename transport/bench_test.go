@@ -51,9 +51,8 @@ func BenchmarkRoundTrip(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				resp.Body = endless{}
-				if _, err := c.rt.RoundTrip(req); err != nil {
-					b.Fatal(err)
-				}
+				_, err := c.rt.RoundTrip(req)
+				fatalIf(b, err != nil, "%v", err)
 			}
 		})
 	}

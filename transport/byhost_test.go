@@ -45,16 +45,12 @@ func TestByHost_SpellingsOfAHostAreOne(t *testing.T) {
 		{"https://api。example。com:8443/", "api.example.com:8443"},
 	} {
 		u := must(url.Parse(c.url))
-		if got := hostKey(u); got != c.want {
-			t.Errorf("%s: %q, want %q", c.url, got, c.want)
-		}
+		equal(t, hostKey(u), c.want, "%s", c.url)
 	}
 	for _, u := range []*url.URL{nil, {}, {Host: ":"}, {Host: "."}, {Host: "a b\r\nHost: c"}, {Host: "ü\r\nx"}, {Host: "[::1"}, {Host: "\xff"}} {
 		hostKey(u) // it must not panic
 	}
-	if got := hostKey(&url.URL{Scheme: "http", Host: "x:70000"}); got != "x:70000" {
-		t.Errorf("a port beyond all ports: %q", got)
-	}
+	equal(t, hostKey(&url.URL{Scheme: "http", Host: "x:70000"}), "x:70000", "a port beyond all ports")
 }
 
 // ByHeader has a key of 32 hexadecimal digits for each token and host, and the empty key without the
@@ -74,9 +70,8 @@ func TestByHeader_SeparatesTokens(t *testing.T) {
 	}
 	const host = "https://api.example.com/"
 	same := keys("authorization", with(host, "Bearer canary"), with("https://API.example.com.:443/x", "Bearer canary"))
-	if same[0] != same[1] || !regexp.MustCompile(`^[0-9a-f]{32}$`).MatchString(same[0]) {
-		t.Errorf("the keys of one token are %q, want 32 hexadecimal digits twice", same)
-	}
+	errorIf(t, same[0] != same[1] || !regexp.MustCompile(`^[0-9a-f]{32}$`).MatchString(same[0]),
+		"the keys of one token are %q, want 32 hexadecimal digits twice", same)
 	other := with(host)
 	other.Header.Set("X-Api-Key", "Bearer canary")
 	seen := map[string]int{}
@@ -90,17 +85,14 @@ func TestByHeader_SeparatesTokens(t *testing.T) {
 		with("https://api.example.com:8443/", "Bearer canary"),
 		with("https://evil.example.com/", "Bearer canary"),
 	)...) {
-		if j, ok := seen[key]; ok || key == "" {
-			t.Errorf("requests %d and %d have one key, %q", j, i, key)
-		}
+		j, ok := seen[key]
+		errorIf(t, ok || key == "", "requests %d and %d have one key, %q", j, i, key)
 		seen[key] = i
 	}
 	bare := with(host)
 	bare.Header = nil
 	for i, key := range keys("Authorization", bare, with(host), with("https://other.example.com/", "")) {
-		if key != "" {
-			t.Errorf("request %d has the key %q", i, key)
-		}
+		errorIf(t, key != "", "request %d has the key %q", i, key)
 	}
 }
 
@@ -108,18 +100,14 @@ func TestByHeader_SeparatesTokens(t *testing.T) {
 func TestByHost_NilFunctionRefusesAll(t *testing.T) {
 	for name, f := range map[string]func(*http.Request) outbound.Limiter{"ByHost": transport.ByHost(nil), "ByHeader": transport.ByHeader("X", nil)} {
 		rt := &transport.Transport{Base: answer(200, nil), For: f}
-		if _, err := rt.RoundTrip(newRequest(t, nil)); !errors.Is(err, outbound.ErrInvalid) {
-			t.Errorf("%s: %v, want ErrInvalid", name, err)
-		}
+		_, err := rt.RoundTrip(newRequest(t, nil))
+		errorIf(t, !errors.Is(err, outbound.ErrInvalid), "%s: %v, want ErrInvalid", name, err)
 	}
 }
 
 // Upper and lower case of a host have one key, and no URL makes ByRoute panic.
 func FuzzHostsAndRoutes(f *testing.F) {
-	byRoute, err := transport.ByRoute(map[string]outbound.Limiter{"GET api.example.com/search/": nil, "/{a}/{b...}": outbound.Unlimited{}})
-	if err != nil {
-		f.Fatal(err)
-	}
+	byRoute := must(transport.ByRoute(map[string]outbound.Limiter{"GET api.example.com/search/": nil, "/{a}/{b...}": outbound.Unlimited{}}))
 	for _, s := range []string{"https://api.example.com:443/search/x", "http://[::1%25eth0]:080/a//b/..", "https://bücher.example/%2e%2e/", "mailto:a@b", "//x"} {
 		f.Add(s, "GET", "")
 	}
@@ -130,9 +118,8 @@ func FuzzHostsAndRoutes(f *testing.F) {
 		}
 		ascii := strings.IndexFunc(u.Host, func(r rune) bool { return r >= 0x80 }) < 0
 		key := hostKey(u)
-		if again := hostKey(&url.URL{Scheme: u.Scheme, Host: strings.ToUpper(u.Host)}); ascii && again != key {
-			t.Errorf("%q has the keys %q and %q", u.Host, key, again)
-		}
+		again := hostKey(&url.URL{Scheme: u.Scheme, Host: strings.ToUpper(u.Host)})
+		errorIf(t, ascii && again != key, "%q has the keys %q and %q", u.Host, key, again)
 		u.Opaque = opaque
 		byRoute(&http.Request{Method: method, URL: u}) // it must not panic
 	})

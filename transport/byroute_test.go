@@ -87,12 +87,8 @@ func TestByRoute_ChoosesMostSpecificPattern(t *testing.T) {
 		u := must(url.Parse(rawURL))
 		req := &http.Request{Method: method, URL: u}
 		before := *req.URL
-		if got := route(req); got != want {
-			t.Errorf("%s: %q, want %q", asked, got, want)
-		}
-		if *req.URL != before {
-			t.Errorf("%s: the URL was changed", asked)
-		}
+		equal(t, route(req), want, "%s", asked)
+		errorIf(t, *req.URL != before, "%s: the URL was changed", asked)
 	}
 }
 
@@ -115,9 +111,7 @@ func TestByRoute_MatchesThePathThatIsSent(t *testing.T) {
 		{"Opaque with a host only", &url.URL{Host: "api.example.com", Opaque: "//api.example.com"}, any},
 		{"nil", nil, ""},
 	} {
-		if got := route(&http.Request{URL: c.url, Host: "ignored.example.com"}); got != c.want {
-			t.Errorf("%s: %q, want %q", c.name, got, c.want)
-		}
+		equal(t, route(&http.Request{URL: c.url, Host: "ignored.example.com"}), c.want, "%s", c.name)
 	}
 }
 
@@ -127,9 +121,7 @@ func TestByRoute_NilLimiterIsTheTransports(t *testing.T) {
 		own := new(recorder)
 		byRoute := must(transport.ByRoute(m))
 		trip(t, &transport.Transport{Base: answer(200, nil), Limiter: own, For: byRoute})
-		if got := own.take(); got != "acquire 1, done" {
-			t.Errorf("%v: Limiter recorded %q", m, got)
-		}
+		equal(t, own.take(), "acquire 1, done", "%v: Limiter recorded", m)
 	}
 }
 

@@ -99,17 +99,14 @@ func TestCalm_IsARefusalWithoutATime(t *testing.T) {
 			}
 			req := must(http.NewRequestWithContext(t.Context(), http.MethodPost, resetting(t, c.goAway, c.body, c.code, c.last), nil))
 			resp, err := rt.RoundTrip(req)
-			if (err == nil) != c.body {
-				t.Fatalf("%s: %v", name, err)
-			}
+			fatalIf(t, (err == nil) != c.body, "%s: %v", name, err)
 			if c.body {
 				_, err = io.Copy(io.Discard, resp.Body)
 				_ = resp.Body.Close()
 			}
 			got := strings.Contains(limiter.take(), "refused 0s")
-			if got != c.refuses || errors.Is(err, transport.ErrCalm) != c.refuses || err == nil {
-				t.Errorf("%s: refused %v, %v", name, got, err)
-			}
+			errorIf(t, got != c.refuses || errors.Is(err, transport.ErrCalm) != c.refuses || err == nil,
+				"%s: refused %v, %v", name, got, err)
 		}
 	}
 }
@@ -128,8 +125,7 @@ func TestCalm_Texts(t *testing.T) {
 	} {
 		limiter := &recorder{}
 		_, err := getURL(t.Context(), &transport.Transport{Limiter: limiter, Base: failing(errors.New(text))}, "http://h/")
-		if got := strings.Contains(limiter.take(), "refused"); got != want || errors.Is(err, transport.ErrCalm) != want {
-			t.Errorf("%s: refused %v, %v", text, got, err)
-		}
+		got := strings.Contains(limiter.take(), "refused")
+		errorIf(t, got != want || errors.Is(err, transport.ErrCalm) != want, "%s: refused %v, %v", text, got, err)
 	}
 }

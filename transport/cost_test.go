@@ -25,9 +25,7 @@ func TestWithCost_SettlesReturnedCall(t *testing.T) {
 		rt := &transport.Transport{Base: answer(200, newBody("text")), Limiter: b, Cost: func(*http.Request) outbound.Cost { return outbound.Cost{99} }}
 		ctx, permit := transport.WithCost(t.Context(), outbound.Cost{10})
 		finish(open(t, ctx, rt))
-		if !full(t, b) {
-			t.Errorf("%s: the cost was not charged", name)
-		}
+		errorIf(t, !full(t, b), "%s: the cost was not charged", name)
 		permit.Settle(outbound.Cost{4})
 		permit.Settle(outbound.Cost{}) // the first settle counts
 		wantCharged(t, b, 4)
@@ -48,25 +46,19 @@ func TestWithCost_IsTheLastAttempts(t *testing.T) {
 	}
 	use()
 	refused := &transport.Transport{Base: answer(200, newBody("x")), Limiter: refusing(io.EOF)}
-	if _, err := refused.RoundTrip(newRequest(t, nil).WithContext(ctx)); err != io.EOF {
-		t.Errorf("refused: %v", err)
-	}
+	_, err := refused.RoundTrip(newRequest(t, nil).WithContext(ctx))
+	errorIf(t, err != io.EOF, "refused: %v", err)
 	use()
 	for _, l := range []outbound.Limiter{first, second} {
 		finish(open(t, ctx, &transport.Transport{Base: answer(429, newBody("x")), Limiter: l}))
 	}
 	use()
-	if got := first.take(); got != "acquire 3, refused 0s, done" {
-		t.Errorf("the first attempt recorded %q", got)
-	}
-	if got := second.take(); got != "acquire 3, refused 0s, done, settle 1, refused 24h0m0s, hold 24h0m0s" {
-		t.Errorf("the second attempt recorded %q", got)
-	}
+	equal(t, first.take(), "acquire 3, refused 0s, done", "the first attempt recorded")
+	equal(t, second.take(), "acquire 3, refused 0s, done, settle 1, refused 24h0m0s, hold 24h0m0s",
+		"the second attempt recorded")
 	finish(open(t, ctx, &transport.Transport{Base: answer(200, newBody("x"))}))
 	use()
-	if got := second.take(); got != "" {
-		t.Errorf("an attempt before the last recorded %q", got)
-	}
+	equal(t, second.take(), "", "an attempt before the last recorded")
 }
 
 // Done of the permit of WithCost leaves the call in flight until its body ends.
@@ -74,12 +66,10 @@ func TestWithCost_DoneLeavesCallInFlight(t *testing.T) {
 	b := slots(1)
 	ctx, permit := transport.WithCost(t.Context(), outbound.Cost{1})
 	resp := open(t, ctx, &transport.Transport{Base: answer(200, newBody("x")), Limiter: b})
-	if permit.Done(); !full(t, b) {
-		t.Error("the call has ended while its body is open")
-	}
-	if err := resp.Body.Close(); err != nil || full(t, b) {
-		t.Errorf("Close: %v, full %v", err, full(t, b))
-	}
+	permit.Done()
+	errorIf(t, !full(t, b), "the call has ended while its body is open")
+	err := resp.Body.Close()
+	errorIf(t, err != nil || full(t, b), "Close: %v, full %v", err, full(t, b))
 }
 
 // Requests that share a context, as hedged ones do, and a program that settles too early do not race.
@@ -94,9 +84,7 @@ func TestWithCost_ConcurrentRequestsMayShareIt(t *testing.T) {
 	all.Wait()
 	r.take()
 	permit.Hold(time.Second)
-	if got := r.take(); got != "hold 1s" {
-		t.Errorf("recorded %q", got)
-	}
+	equal(t, r.take(), "hold 1s", "recorded")
 }
 
 // The permit of WithCost passes on the reason of a hold and what remains.
@@ -165,9 +153,8 @@ func TestTooLarge_HoldsNoOtherCall(t *testing.T) {
 						Header: http.Header{"Content-Type": {"application/json"}, "Retry-After": {c.after}}}, nil
 				})})
 			states, err := b.States(t.Context())
-			if err != nil || len(states) != 2 || states[0].Level != 1 || states[1].Level != 0 || states[0].HeldFor != 0 || states[0].Speed != 1 {
-				t.Errorf("%s: %+v, %v, want a request charged and no hold", name, states, err)
-			}
+			errorIf(t, err != nil || len(states) != 2 || states[0].Level != 1 || states[1].Level != 0 || states[0].HeldFor != 0 || states[0].Speed != 1,
+				"%s: %+v, %v, want a request charged and no hold", name, states, err)
 		})
 	}
 }

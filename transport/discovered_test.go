@@ -42,9 +42,8 @@ func wantFull(t *testing.T, rt http.RoundTripper, path, key string, held bool) {
 	t.Helper()
 	err := fetch(t, rt, "https://api.test/"+path)
 	full, ok := errors.AsType[*outbound.ThrottledError](err)
-	if key == "" && err != nil || key != "" && (!ok || full.Key != key || full.Held != held) {
-		t.Errorf("%q: %v, want no capacity in %q, held: %v", path, err, key, held)
-	}
+	errorIf(t, key == "" && err != nil || key != "" && (!ok || full.Key != key || full.Held != held),
+		"%q: %v, want no capacity in %q, held: %v", path, err, key, held)
 }
 
 // A request is admitted by its route's limiter and by that of the bucket that the API names.
@@ -67,9 +66,8 @@ func TestDiscovered_EachBucketHasALimiter(t *testing.T) {
 			wantFull(t, rt, c.path, c.full, false)
 		}
 		want := []string{"api.test a", "api.test b", "api.test c", "api.test d", "api.test long", "api.test other", "api.test=ab", "api.test=c"}
-		if got := slices.Sorted(maps.Keys(made)); !slices.Equal(got, want) {
-			t.Errorf("limiters %q, want %q", got, want)
-		}
+		got := slices.Sorted(maps.Keys(made))
+		errorIf(t, !slices.Equal(got, want), "limiters %q, want %q", got, want)
 	})
 	bubble(t, "A request that the name's limiter refuses costs the route's limiter nothing", func(t *testing.T) {
 		_, rt, made := discover(hourly, answer(200, nil, "X-Bucket", "ab"))
@@ -120,9 +118,8 @@ func TestDiscovered_EachBucketHasALimiter(t *testing.T) {
 		wantFull(t, rt, "a", "", false)
 		_ = fetch(t, rt, "https://evil.test/a") // its own name is known, and now refused
 		err := fetch(t, rt, "https://evil.test/a")
-		if full, ok := errors.AsType[*outbound.ThrottledError](err); !ok || !full.Held || full.Key != "evil.test a" {
-			t.Errorf("the host that refused: %v", err)
-		}
+		full, ok := errors.AsType[*outbound.ThrottledError](err)
+		errorIf(t, !ok || !full.Held || full.Key != "evil.test a", "the host that refused: %v", err)
 	})
 	t.Run("A call that has ended can be settled, and is charged to no further name", func(t *testing.T) {
 		_, rt, made := discover(slow, answer(200, nil, "X-Bucket", "ab"))
@@ -130,9 +127,8 @@ func TestDiscovered_EachBucketHasALimiter(t *testing.T) {
 		must(getURL(ctx, rt, "https://api.test/a"))
 		permit.Settle(outbound.Cost{5})
 		wantCharged(t, made["api.test a"], 5)
-		if permit.Hold(time.Second); made["api.test=ab"] != nil {
-			t.Error("a call that has ended was charged to the name of its response")
-		}
+		permit.Hold(time.Second)
+		errorIf(t, made["api.test=ab"] != nil, "a call that has ended was charged to the name of its response")
 	})
 }
 
@@ -149,9 +145,8 @@ func TestDiscovered_NoNameMakesARouteFaster(t *testing.T) {
 				_ = fetch(t, rt, "https://api.test/a")
 				time.Sleep(20 * time.Second)
 			}
-			if err := sent.Check(2, 2./3600, 0); err != nil || sent.Len() < 10 {
-				t.Errorf("%s: %d sent, %v", name, sent.Len(), err)
-			}
+			err := sent.Check(2, 2./3600, 0)
+			errorIf(t, err != nil || sent.Len() < 10, "%s: %d sent, %v", name, sent.Len(), err)
 		})
 	}
 }
@@ -218,9 +213,7 @@ func TestDiscovered_RefusalUnderAnotherNameHoldsRoute(t *testing.T) {
 				_ = fetch(t, rt, "https://api.test/a")
 				time.Sleep(time.Second)
 			}
-			if n != 4 {
-				t.Errorf("%s: %d were sent, want 4", second, n)
-			}
+			errorIf(t, n != 4, "%s: %d were sent, want 4", second, n)
 		})
 	}
 }
@@ -244,14 +237,11 @@ func TestDiscovered_RemembersMaxRoutes(t *testing.T) {
 	}
 	wg.Wait()
 	for route := range 20 {
-		if _, err := ask(route, fmt.Sprint("changed", route)).Acquire(t.Context(), outbound.Cost{1}); err != nil {
-			t.Error(err)
-		}
+		_, err := ask(route, fmt.Sprint("changed", route)).Acquire(t.Context(), outbound.Cost{1})
+		check(t, err)
 	}
 	maps.DeleteFunc(made, func(key string, _ *outbound.Bucket) bool { return !strings.Contains(key, "=changed") })
-	if len(made) != 3 {
-		t.Errorf("the names of %d routes are remembered, want 3", len(made))
-	}
+	errorIf(t, len(made) != 3, "the names of %d routes are remembered, want 3", len(made))
 	d.Learn(&http.Response{Header: http.Header{"X-Bucket": {"x"}}}, nil) // fakes leave the Request out
 }
 
@@ -271,9 +261,8 @@ func TestDiscovered_FullLeavesTheHostsLimiter(t *testing.T) {
 		for i := range 20 {
 			_ = fetch(t, rt, fmt.Sprintf("https://evil.test/%d", i))
 		}
-		if n := d.Limiters.Len(); n != 10 {
-			t.Fatalf("%d limiters, want all 10 to be taken", n)
-		}
+		n := d.Limiters.Len()
+		fatalIf(t, n != 10, "%d limiters, want all 10 to be taken", n)
 		name = "ab"
 		wantFull(t, rt, "old", "", false) // this route has a limiter of its own, and now a name that has none
 		wantFull(t, rt, "new", "", false)
@@ -338,9 +327,8 @@ func TestDiscovered_FullKeepsToTheNamesLimiter(t *testing.T) {
 				wantFull(t, rt, "b", "api.test=ab", held)
 			}
 			wantCharged(t, made["api.test"], 2) // what ab refuses costs nothing
-			if s := stateOf(t, made["api.test"]); s.HeldFor > 0 {
-				t.Errorf("the host is held for %v", s.HeldFor)
-			}
+			s := stateOf(t, made["api.test"])
+			errorIf(t, s.HeldFor > 0, "the host is held for %v", s.HeldFor)
 		})
 	}
 }
@@ -366,9 +354,8 @@ func TestDiscovered_FailureIsNoSuccess(t *testing.T) {
 					time.Sleep(time.Minute)
 				}
 				delete(made, "api.test=cd")
-				if len(made) != 1 && names[0] == "" || len(made) != 2 && names[0] != "" {
-					t.Errorf("%s: limiters %v", way, made)
-				}
+				errorIf(t, len(made) != 1 && names[0] == "" || len(made) != 2 && names[0] != "",
+					"%s: limiters %v", way, made)
 				for key, b := range made {
 					if s := stateOf(t, b); (s.Speed < 1) != c.slowed {
 						t.Errorf("%s, %s: %q has speed %v, slowed: want %v", way, end, key, s.Speed, c.slowed)
@@ -392,9 +379,8 @@ func TestOnlyScope_EachTransportAppliesItsOwn(t *testing.T) {
 				OnSignal: transport.OnlyScope(func(s string) bool { return !is(s) }),
 				Base:     answer(429, nil, "Retry-After", "1000", "X-RateLimit-Scope", scope)}})
 		for b, held := range map[*outbound.Bucket]bool{global: want.global, route: want.route} {
-			if s := stateOf(t, b); (s.HeldFor > 0) != held {
-				t.Errorf("scope %q: held for %v, want a hold: %v", scope, s.HeldFor, held)
-			}
+			s := stateOf(t, b)
+			errorIf(t, (s.HeldFor > 0) != held, "scope %q: held for %v, want a hold: %v", scope, s.HeldFor, held)
 		}
 	}
 }

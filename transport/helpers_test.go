@@ -72,6 +72,30 @@ func check(t *testing.T, err error) {
 	}
 }
 
+// errorIf reports a fault, and the test goes on.
+func errorIf(t testing.TB, fault bool, format string, args ...any) {
+	if fault {
+		t.Helper()
+		t.Errorf(format, args...)
+	}
+}
+
+// fatalIf reports a fault, and ends the test.
+func fatalIf(t testing.TB, fault bool, format string, args ...any) {
+	if fault {
+		t.Helper()
+		t.Fatalf(format, args...)
+	}
+}
+
+// equal reports the value that the words name if it is another than want.
+func equal[T comparable](t testing.TB, got, want T, words string, args ...any) {
+	if got != want {
+		t.Helper()
+		t.Errorf("%s: %v, want %v", fmt.Sprintf(words, args...), got, want)
+	}
+}
+
 // between is a round tripper of the program's own around a transport or a pool.
 type between struct {
 	inside http.RoundTripper
@@ -179,16 +203,10 @@ func slots(n int) *outbound.Bucket { return bucket(outbound.InFlight(n)) }
 
 // full reports whether the bucket has no capacity for a call.
 func full(t *testing.T, b *outbound.Bucket) bool {
-	t.Helper()
-	ok := must(b.AbleToAccept(t.Context(), outbound.Cost{1}))
-	return !ok
+	return !must(b.AbleToAccept(t.Context(), outbound.Cost{1}))
 }
 
-func stateOf(t *testing.T, b *outbound.Bucket) outbound.State {
-	t.Helper()
-	s := must(b.State(t.Context()))
-	return s
-}
+func stateOf(t *testing.T, b *outbound.Bucket) outbound.State { return must(b.State(t.Context())) }
 
 // wantCharged expects that the bucket's limits have been charged this much.
 func wantCharged(t *testing.T, b *outbound.Bucket, want ...float64) {
@@ -202,16 +220,12 @@ func wantCharged(t *testing.T, b *outbound.Bucket, want ...float64) {
 }
 
 func newRequest(t *testing.T, body io.Reader) *http.Request {
-	t.Helper()
-	req := must(http.NewRequestWithContext(t.Context(), http.MethodPost, "https://api.example.com/search", body))
-	return req
+	return must(http.NewRequestWithContext(t.Context(), http.MethodPost, "https://api.example.com/search", body))
 }
 
 // open sends a request with ctx, and returns the response with its body open.
 func open(t *testing.T, ctx context.Context, rt http.RoundTripper) *http.Response {
-	t.Helper()
-	resp := must(rt.RoundTrip(newRequest(t, nil).WithContext(ctx)))
-	return resp
+	return must(rt.RoundTrip(newRequest(t, nil).WithContext(ctx)))
 }
 
 // finish reads a response to its end and closes it.

@@ -25,9 +25,7 @@ func each(t *testing.T, l outbound.Limiter, cost outbound.Cost, n int, job func(
 	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 	defer cancel()
 	for _, err := range outbound.Each(ctx, l, cost, 8, slices.Values(make([]int, n)), func(ctx context.Context, _ int) error { return job(ctx) }) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatalIf(t, err != nil, "%v", err)
 	}
 }
 
@@ -69,9 +67,8 @@ func TestJobPermit_PaysWhateverIsAroundTheBucket(t *testing.T) {
 				err := outbound.Do(t.Context(), job, outbound.Cost{1}, func(ctx context.Context) error {
 					return get(ctx, &transport.Transport{Base: answer(200, nil), Limiter: client})
 				})
-				if wantCharged(t, b, float64(n+1)); err != nil {
-					t.Error(err)
-				}
+				wantCharged(t, b, float64(n+1))
+				check(t, err)
 			}
 		})
 	}
@@ -110,12 +107,9 @@ func TestEachOverAPacedClient_InFlightNeverDeadlocks(t *testing.T) {
 						}
 						return errors.Join(errs...)
 					})
-					if n := api.Report().Arrivals; n != items*requests {
-						t.Errorf("%d requests, want %d", n, items*requests)
-					}
-					if most > 5 {
-						t.Errorf("%d jobs at the same time, want 5 at most", most)
-					}
+					n := api.Report().Arrivals
+					errorIf(t, n != items*requests, "%d requests, want %d", n, items*requests)
+					errorIf(t, most > 5, "%d jobs at the same time, want 5 at most", most)
 					ideal := time.Duration(0)
 					if len(limits) > 1 {
 						ideal = time.Duration(items*requests-1) * 50500 * time.Microsecond
@@ -124,9 +118,8 @@ func TestEachOverAPacedClient_InFlightNeverDeadlocks(t *testing.T) {
 						t.Errorf("took %v, want %v and little more", took, ideal)
 					}
 					time.Sleep(time.Second) // what is forgotten with a bucket includes its last call
-					if s := q.Stats(); !q.Idle() || s.Waiting != 0 {
-						t.Errorf("the queue is not idle: %+v", s)
-					}
+					s := q.Stats()
+					errorIf(t, !q.Idle() || s.Waiting != 0, "the queue is not idle: %+v", s)
 				})
 			}
 		}
@@ -286,9 +279,8 @@ func TestJobPermit_RefusesWhatCanNeverBeAdmitted(t *testing.T) {
 		if c.l != nil {
 			rt.Limiter = c.l
 		}
-		if err := outbound.Do(t.Context(), b, outbound.Cost{1}, func(ctx context.Context) error { return get(ctx, rt) }); !errors.Is(err, c.want) {
-			t.Errorf("cost %v: %v, want %v", c.cost, err, c.want)
-		}
+		err := outbound.Do(t.Context(), b, outbound.Cost{1}, func(ctx context.Context) error { return get(ctx, rt) })
+		errorIf(t, !errors.Is(err, c.want), "cost %v: %v, want %v", c.cost, err, c.want)
 		wantCharged(t, b, 1)
 	}
 }
@@ -301,9 +293,8 @@ func TestJobPermit_ListensToTheRequest(t *testing.T) {
 		var got listener
 		_ = outbound.Do(t.Context(), b, outbound.Cost{1}, func(ctx context.Context) error {
 			outbound.PermitFrom(ctx).Listen(&got)
-			if outbound.PermitFrom(ctx).Pending() {
-				t.Error("a permit of a bucket without InFlight has something to free")
-			}
+			errorIf(t, outbound.PermitFrom(ctx).Pending(),
+				"a permit of a bucket without InFlight has something to free")
 			return get(ctx, rt)
 		})
 		if s := stateOf(t, b); s.HeldFor != 7*time.Second || len(got) != 1 || got[0].Kind != outbound.AnswerRefused {
@@ -350,7 +341,6 @@ func TestTransport_AllocatesNothing(t *testing.T) {
 		return testing.AllocsPerRun(100, func() { _, _ = rt.RoundTrip(req) })
 	}
 	wide := bucket(outbound.Limit{Capacity: 1e9, LeakRate: 1e9})
-	if plain, paced := count(base), count(&transport.Transport{Base: base, Limiter: wide}); paced > plain {
-		t.Errorf("%v allocations, and %v without a Transport", paced, plain)
-	}
+	plain, paced := count(base), count(&transport.Transport{Base: base, Limiter: wide})
+	errorIf(t, paced > plain, "%v allocations, and %v without a Transport", paced, plain)
 }

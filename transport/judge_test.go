@@ -76,18 +76,15 @@ func TestNested_OneJudges(t *testing.T) {
 		if c.outer.Base = c.between(&c.inner); c.outer.Base == nil {
 			c.outer.Base = api
 		}
-		if err := get(t.Context(), &c.outer); err == nil {
-			t.Fatal("no refusal")
-		}
+		err := get(t.Context(), &c.outer)
+		fatalIf(t, err == nil, "no refusal")
 		held := ""
 		for _, b := range []*outbound.Bucket{outer, inner} {
 			if stateOf(t, b).HeldFor > 0 {
 				held += " " + b.Key()
 			}
 		}
-		if held != c.want && held != " "+c.want {
-			t.Errorf("%s: held:%s, want %s", name, held, c.want)
-		}
+		errorIf(t, held != c.want && held != " "+c.want, "%s: held:%s, want %s", name, held, c.want)
 	}
 }
 
@@ -158,9 +155,8 @@ func TestNested_RedirectToAnotherHost(t *testing.T) {
 		}),
 	}})
 	for b, held := range map[*outbound.Bucket]bool{total: false, hosts["api.test"]: false, hosts["other.test"]: true} {
-		if s := stateOf(t, b); (s.HeldFor > 0) != held {
-			t.Errorf("held for %v, want a hold: %v", s.HeldFor, held)
-		}
+		s := stateOf(t, b)
+		errorIf(t, (s.HeldFor > 0) != held, "held for %v, want a hold: %v", s.HeldFor, held)
 	}
 }
 
@@ -221,9 +217,8 @@ func TestNested_RefusalInsideReturnsPermitsAround(t *testing.T) {
 			}
 			b := bucket(slow) // the outermost, whose permit ends with the headers
 			err := get(t.Context(), &transport.Transport{Limiter: b, Base: &transport.Transport{Limiter: outer, Base: inside}})
-			if c.free == 0 && !errors.Is(err, outbound.ErrThrottled) || sent != c.free {
-				t.Errorf("%d sent: %v", sent, err)
-			}
+			errorIf(t, c.free == 0 && !errors.Is(err, outbound.ErrThrottled) || sent != c.free,
+				"%d sent: %v", sent, err)
 			wantCharged(t, outer, c.charged, 0)
 			wantCharged(t, b, c.charged)
 		})
@@ -233,9 +228,8 @@ func TestNested_RefusalInsideReturnsPermitsAround(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
 		err := get(ctx, &transport.Transport{Limiter: outer, Base: &transport.Transport{Limiter: waiting(time.Minute)}})
-		if wantCharged(t, outer, 0, 0); !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		wantCharged(t, outer, 0, 0)
+		errorIf(t, !errors.Is(err, context.Canceled), "%v", err)
 	})
 }
 
@@ -257,9 +251,8 @@ func TestReport_JudgesAsRoundTripDoes(t *testing.T) {
 				return outbound.Cost{3}, r.StatusCode == 101
 			}}).Report(c.resp, &permit)
 			states := must(b.States(t.Context()))
-			if states[0].HeldFor != c.held || states[0].Level != c.used || states[1].Level != 0 {
-				t.Errorf("held for %v, level %v, in flight %v", states[0].HeldFor, states[0].Level, states[1].Level)
-			}
+			errorIf(t, states[0].HeldFor != c.held || states[0].Level != c.used || states[1].Level != 0,
+				"held for %v, level %v, in flight %v", states[0].HeldFor, states[0].Level, states[1].Level)
 		})
 	}
 }
@@ -351,7 +344,6 @@ func TestRedirect_KeepsTheEndOfWhatBaseFollows(t *testing.T) {
 	rt := &transport.Transport{Base: roundTripper(func(req *http.Request) (*http.Response, error) { return client.Do(req) }), Limiter: bucket(slow)}
 	resp := open(t, t.Context(), rt)
 	finish(resp)
-	if got := resp.Request.URL.Path; got != "/end" {
-		t.Errorf("the response is of %q, want /end", got)
-	}
+	got := resp.Request.URL.Path
+	errorIf(t, got != "/end", "the response is of %q, want /end", got)
 }

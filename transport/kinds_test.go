@@ -7,35 +7,24 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound"
+	"github.com/dripfeed/dripfeed/outbound/outboundtest"
 	"github.com/dripfeed/dripfeed/queue"
 	"github.com/dripfeed/dripfeed/transport"
 	"github.com/dripfeed/dripfeed/transport/profile"
 )
 
-// leakyAPI is an API with a leaky bucket, whose reset is when all of it is free again.
-type leakyAPI struct {
-	size, rate, level float64
-	at                time.Time
-	answered, refused int
-}
-
-func (a *leakyAPI) RoundTrip(*http.Request) (*http.Response, error) {
-	now := time.Now()
-	a.level = max(0, a.level-now.Sub(a.at).Seconds()*a.rate)
-	a.at = now
-	status := 429
-	if a.level+1 <= a.size {
-		status = 200
-		a.level++
-		a.answered++
-	} else {
-		a.refused++
+// untilAllIsFree answers as an API whose reset is when all of its bucket is free again. Its refusals
+// report the same, and no Retry-After.
+func untilAllIsFree(w http.ResponseWriter, r *http.Request, d *outboundtest.Decision, next http.Handler) {
+	c, h := d.Counts[0], w.Header()
+	h.Set("RateLimit-Limit", fmt.Sprint(c.Limit))
+	h.Set("RateLimit-Remaining", fmt.Sprint(int(c.Remaining)))
+	h.Set("RateLimit-Reset", fmt.Sprint(d.At.Add(c.Reset).Unix()))
+	if d.Refused {
+		w.WriteHeader(http.StatusTooManyRequests)
+		return
 	}
-	reset := now.Add(time.Duration(a.level / a.rate * float64(time.Second)))
-	return &http.Response{StatusCode: status, Body: http.NoBody, Header: http.Header{
-		"Date": {now.UTC().Format(http.TimeFormat)}, "Ratelimit-Limit": {fmt.Sprint(a.size)},
-		"Ratelimit-Remaining": {fmt.Sprint(int(a.size - a.level))}, "Ratelimit-Reset": {fmt.Sprint(reset.Unix())},
-	}}, nil
+	next.ServeHTTP(w, r)
 }
 
 // A bucket whose reset is when all is free again is used to the full, although another program has
@@ -58,7 +47,10 @@ func TestKinds_ResetOfAllHoldsForOneUnit(t *testing.T) {
 	} {
 		bubble(t, name, func(t *testing.T) {
 			time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)))
-			api := &leakyAPI{size: c.size, rate: c.rate, level: c.used, at: time.Now()}
+			api := &outboundtest.API{Rules: []outboundtest.Rule{outboundtest.LeakyBucket(c.size, c.rate)}, Vendor: untilAllIsFree}
+			for range int(c.used) { // by another program
+				trip(t, api)
+			}
 			limit := outbound.Limit{Capacity: c.size, LeakRate: c.rate}
 			q := queue.New(outbound.Must(outbound.NewBucket("bucket", limit)), queue.Config{})
 			client := &http.Client{Transport: &transport.Transport{Limiter: q, Base: api, Profile: c.profile}}
@@ -67,9 +59,9 @@ func TestKinds_ResetOfAllHoldsForOneUnit(t *testing.T) {
 					resp.Body.Close()
 				}
 			}
-			if api.answered < c.want*95/100 || api.refused > 60 {
-				t.Errorf("%d answered, %d refused, want %d", api.answered, api.refused, c.want)
-			}
+			r := api.Report()
+			answered := r.Admitted - int(c.used)
+			errorIf(t, answered < c.want*95/100 || r.Refused > 60, "%d answered, %d refused, want %d", answered, r.Refused, c.want)
 		})
 	}
 }
@@ -103,9 +95,7 @@ func TestKinds_WindowStaysAWindow(t *testing.T) {
 				resp.Body.Close()
 				remaining, reset, after = c.remaining, c.reset, c.after
 			}
-			if kind != c.want {
-				t.Errorf("kind %v, want %v", kind, c.want)
-			}
+			errorIf(t, kind != c.want, "kind %v, want %v", kind, c.want)
 		})
 	}
 }

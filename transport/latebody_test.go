@@ -101,9 +101,7 @@ func TestLateBody_HeadersHoldTheBucket(t *testing.T) {
 				done := make(chan *http.Response, 1)
 				go func() {
 					resp, err := rt.RoundTrip(newRequest(t, nil))
-					if err != nil {
-						t.Error(err)
-					}
+					check(t, err)
 					done <- resp
 				}()
 				time.Sleep(soon)
@@ -112,9 +110,8 @@ func TestLateBody_HeadersHoldTheBucket(t *testing.T) {
 					t.Errorf("%v after the headers held for %v, want %v", soon, s.HeldFor, c.held)
 				}
 				resp := <-done
-				if took := time.Since(begin); took != max(c.took, soon) {
-					t.Errorf("handed on after %v, want %v", took, c.took)
-				}
+				took := time.Since(begin)
+				errorIf(t, took != max(c.took, soon), "handed on after %v, want %v", took, c.took)
 				then := c.then
 				if c.took <= soon { // the transport judged the body after the headers
 					then = max(0, then-soon)
@@ -122,21 +119,17 @@ func TestLateBody_HeadersHoldTheBucket(t *testing.T) {
 				if s := stateOf(t, b); s.HeldFor != then || math.Abs(s.Speed-c.speed) > 0.005 || s.HeldFor > 0 && s.Reason != c.reason {
 					t.Errorf("then held for %v by %q at speed %v, want %v by %q at %v", s.HeldFor, s.Reason, s.Speed, then, c.reason, c.speed)
 				}
-				if signals != c.signals {
-					t.Errorf("%d signals, want %d", signals, c.signals)
-				}
+				errorIf(t, signals != c.signals, "%d signals, want %d", signals, c.signals)
 				if !c.stalls {
 					want := ""
 					for _, p := range c.parts {
 						want += p.text
 					}
-					if got, err := io.ReadAll(resp.Body); string(got) != want || err != nil {
-						t.Errorf("the body has become %q, %v", got, err)
-					}
+					got, err := io.ReadAll(resp.Body)
+					errorIf(t, string(got) != want || err != nil, "the body has become %q, %v", got, err)
 				}
-				if resp.Body.Close(); body.closed.Load() != 1 {
-					t.Errorf("closed %d times", body.closed.Load())
-				}
+				resp.Body.Close()
+				errorIf(t, body.closed.Load() != 1, "closed %d times", body.closed.Load())
 			})
 		}
 	}

@@ -100,9 +100,8 @@ func perKey(n int) *outboundtest.API {
 
 func wantNoneRefused(t *testing.T, api *outboundtest.API) {
 	t.Helper()
-	if r := api.Report(); r.Refused > 0 {
-		t.Errorf("%d of %d refused", r.Refused, r.Arrivals)
-	}
+	r := api.Report()
+	errorIf(t, r.Refused > 0, "%d of %d refused", r.Refused, r.Arrivals)
 }
 
 // Which member of a pool sends a request.
@@ -117,9 +116,8 @@ func TestPool_ChoosesTheMember(t *testing.T) {
 		five, _ := keys(5, api, nil)
 		all := sent(t, &transport.Pool{Members: five}, 5*300)
 		t.Logf("300 by one key in %v, 1,500 by five in %v", alone[299], all[5*300-1])
-		if all[5*300-1] > alone[299]+time.Second+10*time.Millisecond {
-			t.Errorf("1,500 requests took %v; one key takes %v for 300", all[len(all)-1], alone[299])
-		}
+		errorIf(t, all[5*300-1] > alone[299]+time.Second+10*time.Millisecond,
+			"1,500 requests took %v; one key takes %v for 300", all[len(all)-1], alone[299])
 		wantNoneRefused(t, api)
 	})
 	bubble(t, "All requests with one key go to one member, in each process, while it can send them within Slack. Further ones go to a second one", func(t *testing.T) {
@@ -135,17 +133,14 @@ func TestPool_ChoosesTheMember(t *testing.T) {
 				for _, path := range []string{"/a", "/b", "/c", "/d", "/e", "/f", "/g", "/h"} {
 					_ = fetch(t, p, "http://api.test"+path)
 					key := api.take()[0]
-					if home := homes[path]; home != "" && home != key {
-						t.Fatalf("%s went by %s and by %s", path, home, key)
-					}
+					home := homes[path]
+					fatalIf(t, home != "" && home != key, "%s went by %s and by %s", path, home, key)
 					homes[path], distinct[key] = key, true
 				}
 				time.Sleep(8 * time.Second)
 			}
 		}
-		if len(distinct) < 3 {
-			t.Errorf("8 keys use %d of 5 members", len(distinct))
-		}
+		errorIf(t, len(distinct) < 3, "8 keys use %d of 5 members", len(distinct))
 		p, home := pool(), homes["/a"]
 		var wg sync.WaitGroup
 		for range 12 {
@@ -158,9 +153,7 @@ func TestPool_ChoosesTheMember(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		_ = fetch(t, p, "http://api.test/a")
-		if key := api.take()[0]; key != home {
-			t.Errorf("after the burst the key is at %s", key)
-		}
+		equal(t, api.take()[0], home, "after the burst the key is at")
 	})
 	bubble(t, "A status from 400 on that all members answer to the same requests, and a caller who hangs up, rest no member", func(t *testing.T) {
 		api := &keyLog{takes: 20 * time.Millisecond}
@@ -180,9 +173,8 @@ func TestPool_ChoosesTheMember(t *testing.T) {
 		}
 		api.take()
 		sent(t, pool, 30)
-		if times := api.count(); len(times) != 3 { // a member that rests gets none
-			t.Errorf("after callers that hang up: %v", times)
-		}
+		times := api.count()
+		errorIf(t, len(times) != 3, "after callers that hang up: %v", times) // a member that rests gets none
 	})
 	bubble(t, "A request that a limiter inside of a member's Base refuses goes to another member, and arrives whole", func(t *testing.T) {
 		// If its body cannot be read again, it stays, and its refusal comes back.
@@ -229,9 +221,8 @@ func TestPool_ChoosesTheMember(t *testing.T) {
 			trip(t, around)
 		}
 		for i, b := range append(buckets, all) {
-			if s := stateOf(t, b); (s.HeldFor > 0) != (i == 0) {
-				t.Errorf("bucket %d is held for %v", i, s.HeldFor)
-			}
+			s := stateOf(t, b)
+			errorIf(t, (s.HeldFor > 0) != (i == 0), "bucket %d is held for %v", i, s.HeldFor)
 		}
 	})
 }
@@ -262,9 +253,8 @@ func TestPool_WaitersOfAHeldMemberMove(t *testing.T) {
 			}
 			slices.Sort(all)
 			// Four members send 4 a second until the hold is over at 60.5 s, and five send 5.
-			if ideal := 71 * time.Second; all[297] > ideal*11/10 {
-				t.Errorf("p99 %v, ideal %v", all[297], ideal)
-			}
+			ideal := 71 * time.Second
+			errorIf(t, all[297] > ideal*11/10, "p99 %v, ideal %v", all[297], ideal)
 			wantNoneRefused(t, api)
 			time.Sleep(time.Second) // the last requests to the store end
 		})
@@ -296,9 +286,8 @@ func TestPool_UnauthorizedRestsAMember(t *testing.T) {
 			api.take()
 			time.Sleep(10 * time.Second)
 			sent(t, pool, 3)
-			if times := api.count(); len(times) != 3 {
-				t.Errorf("%d: all rest: %v", code, times)
-			}
+			times := api.count()
+			errorIf(t, len(times) != 3, "%d: all rest: %v", code, times)
 		})
 	}
 }
@@ -319,19 +308,15 @@ func TestPool_NoMemberSends(t *testing.T) {
 		req := newRequest(t, body)
 		_, err := pool.RoundTrip(req)
 		full, ok := errors.AsType[*outbound.ThrottledError](err)
-		if !ok || full.Key != "1" || full.RetryAfter > 1100*time.Millisecond || full.RetryAfter < 900*time.Millisecond {
-			t.Errorf("%v", err)
-		}
-		if body.closed.Load() != 1 || len(api.take()) != 3 {
-			t.Error("the body is not closed, or the request was sent")
-		}
+		errorIf(t, !ok || full.Key != "1" || full.RetryAfter > 1100*time.Millisecond || full.RetryAfter < 900*time.Millisecond,
+			"%v", err)
+		errorIf(t, body.closed.Load() != 1 || len(api.take()) != 3,
+			"the body is not closed, or the request was sent")
 		pool.Members[1].OnRefusal = transport.TooManyRequests
-		if resp := open(t, t.Context(), pool); resp.StatusCode != 429 {
-			t.Errorf("OnRefusal: %d", resp.StatusCode)
-		}
-		if _, err := new(transport.Pool).RoundTrip(req); !errors.Is(err, outbound.ErrInvalid) {
-			t.Errorf("no members: %v", err)
-		}
+		resp := open(t, t.Context(), pool)
+		errorIf(t, resp.StatusCode != 429, "OnRefusal: %d", resp.StatusCode)
+		_, err = new(transport.Pool).RoundTrip(req)
+		errorIf(t, !errors.Is(err, outbound.ErrInvalid), "no members: %v", err)
 	})
 	bubble(t, "A request whose context ends before any member can send it is refused immediately, and one whose context is cancelled while it waits gets the context's error", func(t *testing.T) {
 		members, _ := keys(2, &keyLog{}, nil)

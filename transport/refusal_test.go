@@ -32,9 +32,8 @@ func TestTooManyRequests_IsA429(t *testing.T) {
 			req := newRequest(t, nil)
 			resp := must(transport.TooManyRequests(req, errors.Join(errors.New("outer"), reason)))
 			text, err := io.ReadAll(resp.Body)
-			if err != nil || int64(len(text)) != resp.ContentLength {
-				t.Errorf("body %q, %v, of a length of %d", text, err, resp.ContentLength)
-			}
+			errorIf(t, err != nil || int64(len(text)) != resp.ContentLength,
+				"body %q, %v, of a length of %d", text, err, resp.ContentLength)
 			// SDKs look for the text in one of two places, and Discord's for the time in a third.
 			var body struct {
 				Message string
@@ -47,9 +46,8 @@ func TestTooManyRequests_IsA429(t *testing.T) {
 			if got := resp.Header.Get("Retry-After"); got != want || resp.StatusCode != 429 || resp.Request != req || resp.Header.Get("Content-Type") != "application/json" {
 				t.Errorf("%v: status %d, Retry-After %q, want %q", wait, resp.StatusCode, got, want)
 			}
-			if _, err := httputil.DumpResponse(resp, false); err != nil {
-				t.Error(err)
-			}
+			_, err = httputil.DumpResponse(resp, false)
+			check(t, err)
 		}
 		head := newRequest(t, nil)
 		head.Method = http.MethodHead
@@ -57,9 +55,8 @@ func TestTooManyRequests_IsA429(t *testing.T) {
 			t.Errorf("HEAD: %v, %v", resp, err)
 		}
 		for _, reason := range []error{outbound.ErrTooLarge, io.EOF, &outbound.StoreError{Err: io.EOF}, nil} {
-			if resp, err := transport.TooManyRequests(newRequest(t, nil), reason); resp != nil || err != reason {
-				t.Errorf("%v: %v, %v", reason, resp, err)
-			}
+			resp, err := transport.TooManyRequests(newRequest(t, nil), reason)
+			errorIf(t, resp != nil || err != reason, "%v: %v, %v", reason, resp, err)
 		}
 	})
 	bubble(t, "If the context ends before the time to retry, the response rules a retry out: else SDKs sleep until the context ends, and report that instead of the 429", func(t *testing.T) {
@@ -69,15 +66,13 @@ func TestTooManyRequests_IsA429(t *testing.T) {
 		req := newRequest(t, nil).WithContext(ctx)
 		for wait, want := range map[time.Duration]string{0: "", time.Minute: "", time.Minute + 1: "false"} {
 			resp, err := transport.TooManyRequests(req, &outbound.ThrottledError{RetryAfter: wait})
-			if err != nil || resp.Header.Get("X-Should-Retry") != want {
-				t.Errorf("%v: %v, %v, want X-Should-Retry %q", wait, resp, err, want)
-			}
+			errorIf(t, err != nil || resp.Header.Get("X-Should-Retry") != want,
+				"%v: %v, %v, want X-Should-Retry %q", wait, resp, err, want)
 		}
 		<-ctx.Done()
 		over := &outbound.ThrottledError{RetryAfter: time.Second}
-		if resp, err := transport.TooManyRequests(req, over); resp != nil || err != error(over) {
-			t.Errorf("after the context: %v, %v", resp, err)
-		}
+		resp, err := transport.TooManyRequests(req, over)
+		errorIf(t, resp != nil || err != error(over), "after the context: %v, %v", resp, err)
 	})
 }
 
@@ -104,11 +99,7 @@ func TestOnRefusal_DecidesTheResult(t *testing.T) {
 			OnResponse: func(*http.Response, *outbound.Permit) { t.Errorf("%s: OnResponse was called", name) },
 		}
 		resp, err := rt.RoundTrip(newRequest(t, nil))
-		if resp != c.resp || err != c.err {
-			t.Errorf("%s: %v, %v", name, resp, err)
-		}
-		if closed := body.closed.Load() == 1; closed != (name == "both") {
-			t.Errorf("%s: the response's body closed: %v", name, closed)
-		}
+		errorIf(t, resp != c.resp || err != c.err, "%s: %v, %v", name, resp, err)
+		equal(t, body.closed.Load() == 1, name == "both", "%s: the response's body closed", name)
 	}
 }

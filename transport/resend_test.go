@@ -85,9 +85,8 @@ func TestResend_IsPaid(t *testing.T) {
 			_, err := getURL(t.Context(), rt, url)
 			got := server.requests.Load() - before
 			// A connection whose writer has not run for 50 ms is not idle, so the number may be smaller.
-			if (err == nil) != up || got < 2 {
-				t.Errorf("the API has counted %d requests of one call, want several; %v", got, err)
-			}
+			errorIf(t, (err == nil) != up || got < 2,
+				"the API has counted %d requests of one call, want several; %v", got, err)
 			if s := stateOf(t, b); s.Level < float64(before+got)-0.5 {
 				t.Errorf("the API has counted %d requests, and the level is %v", before+got, s.Level)
 			}
@@ -116,13 +115,11 @@ func TestResend_WaitsForTheLimiter(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
 			_, err := getURL(ctx, &transport.Transport{Base: base, Limiter: limiter}, "http://h/")
-			if sent < 90 || sent > 112 || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("queued %v: sent %d times in 10 s at 10 per second: %v", queued, sent, err)
-			}
+			errorIf(t, sent < 90 || sent > 112 || !errors.Is(err, context.DeadlineExceeded),
+				"queued %v: sent %d times in 10 s at 10 per second: %v", queued, sent, err)
 			time.Sleep(time.Second)
-			if _, err := b.Acquire(t.Context(), outbound.Cost{1}); err != nil {
-				t.Errorf("queued %v: the request is still in flight: %v", queued, err)
-			}
+			_, err = b.Acquire(t.Context(), outbound.Cost{1})
+			errorIf(t, err != nil, "queued %v: the request is still in flight: %v", queued, err)
 		})
 	}
 }
@@ -137,9 +134,7 @@ func TestResend_ExceedsNoInFlight(t *testing.T) {
 			limiter := limiterFunc(func(ctx context.Context, cost outbound.Cost) (outbound.Permit, error) {
 				if asked++; asked == 2 && takes > 0 {
 					other, err := b.Acquire(ctx, outbound.Cost{outbound.Free})
-					if err != nil {
-						t.Error(err)
-					}
+					check(t, err)
 					time.AfterFunc(takes, other.Done)
 				}
 				return b.Acquire(ctx, cost)
@@ -149,13 +144,11 @@ func TestResend_ExceedsNoInFlight(t *testing.T) {
 				trace.GetConn("h:443")
 				trace.WroteHeaders()
 				trace.GetConn("h:443")
-				if d := time.Since(began); d < takes || d > takes+time.Second {
-					t.Errorf("sent again after %v", d)
-				}
+				d := time.Since(began)
+				errorIf(t, d < takes || d > takes+time.Second, "sent again after %v", d)
 				var full *outbound.ThrottledError
-				if _, err := b.Acquire(t.Context(), outbound.Cost{outbound.Free}); !errors.As(err, &full) || full.InProgress != 1 {
-					t.Errorf("beside the request: %v", err)
-				}
+				_, err := b.Acquire(t.Context(), outbound.Cost{outbound.Free})
+				errorIf(t, !errors.As(err, &full) || full.InProgress != 1, "beside the request: %v", err)
 				return &http.Response{StatusCode: 204, Body: http.NoBody, Request: req}, nil
 			}}
 			check(t, fetch(t, &transport.Transport{Base: base, Limiter: limiter}, "http://h/"))
@@ -242,9 +235,8 @@ func TestResend_AsksNestedLimitersInOrder(t *testing.T) {
 			return outbound.Cost{1}
 		}}
 		check(t, fetch(t, rt, "http://h/"))
-		if got := strings.Join(log, ", "); got != c.want || costs != 2 {
-			t.Errorf("%s: got %s, want %s; %d costs", name, got, c.want, costs)
-		}
+		got := strings.Join(log, ", ")
+		errorIf(t, got != c.want || costs != 2, "%s: got %s, want %s; %d costs", name, got, c.want, costs)
 	}
 }
 

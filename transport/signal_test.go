@@ -117,17 +117,15 @@ func TestSignal_HoldsAndSlowsTheBucket(t *testing.T) {
 				b := succeeded(t)
 				rt.Limiter = b
 				resp := open(t, t.Context(), rt)
-				if text, _ := io.ReadAll(resp.Body); string(text) != c.body {
-					t.Errorf("%s: the body has become %q", name, text)
-				}
+				text, _ := io.ReadAll(resp.Body)
+				errorIf(t, string(text) != c.body, "%s: the body has become %q", name, text)
 				resp.Body.Close()
 				if s := stateOf(t, b); s.HeldFor != c.held || s.Reason != c.reason || s.Speed != c.speed {
 					t.Errorf("%s (followed: %v): held for %v by %q at speed %v, want %v, %q, %v",
 						name, rt.OnResponse != nil, s.HeldFor, s.Reason, s.Speed, c.held, c.reason, c.speed)
 				}
-				if slices.Equal(c.header, []string{"Retry-After", "7200"}) && wait != 2*time.Hour {
-					t.Errorf("%s: OnSignal has seen %v", name, wait)
-				}
+				errorIf(t, slices.Equal(c.header, []string{"Retry-After", "7200"}) && wait != 2*time.Hour,
+					"%s: OnSignal has seen %v", name, wait)
 			})
 		}
 	}
@@ -287,9 +285,7 @@ func TestSignal_HoldsDoubleUpToMaxHold(t *testing.T) {
 				_ = fetch(t, &rt, "https://api.test/")
 				time.Sleep(250 * time.Millisecond)
 			}
-			if got := fmt.Sprint(calls); got != c.want {
-				t.Errorf("%s: calls at %v, want %v", name, got, c.want)
-			}
+			equal(t, fmt.Sprint(calls), c.want, "%s: calls at", name)
 		})
 	}
 }
@@ -315,9 +311,8 @@ func TestSignal_CountsCallsThatHaveLeftSince(t *testing.T) {
 			})})
 			s := stateOf(t, b)
 			synctest.Wait()
-			if s.HeldFor != time.Minute || !slices.Equal(held, []time.Duration{time.Minute}) {
-				t.Errorf("%v: 20 of 20 have left since, held for %v, events with %v; want a minute", limits, s.HeldFor, held)
-			}
+			errorIf(t, s.HeldFor != time.Minute || !slices.Equal(held, []time.Duration{time.Minute}),
+				"%v: 20 of 20 have left since, held for %v, events with %v; want a minute", limits, s.HeldFor, held)
 		})
 	}
 }
@@ -336,13 +331,12 @@ func TestUsed_SettlesWhatOnResponseHasJudged(t *testing.T) {
 				req.Response = &http.Response{Request: newRequest(t, nil)}
 				req.Response.Request.URL.Host = "elsewhere.test"
 			}
-			if _, err := (&transport.Transport{
+			_, err := (&transport.Transport{
 				Base: answer(429, nil), Limiter: r,
 				OnResponse: func(_ *http.Response, p *outbound.Permit) { judge(p) },
 				Used:       func(*http.Response) (outbound.Cost, bool) { return outbound.Cost{50}, true },
-			}).RoundTrip(req); err != nil {
-				t.Fatal(err)
-			}
+			}).RoundTrip(req)
+			fatalIf(t, err != nil, "%v", err)
 			if got := r.take(); strings.Contains(got, "settle 50") == redirected {
 				t.Errorf("%s (redirected: %v): recorded %q", name, redirected, got)
 			}

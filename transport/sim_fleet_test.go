@@ -210,9 +210,8 @@ func TestFleet_FindsLimitByRefusalsWithATime(t *testing.T) {
 					calls, 100*share, episodes, most, allowed, latest, 100*use)
 				// Until 16 refusals have come, the speed falls to no less than half, which is just
 				// what this API allows. At few calls a second that takes a while.
-				if float64(most) > allowed || latest > storeLatency+clockAge || share >= 0.012 || use < c.use {
-					t.Errorf("missed: at most %.1f refusals in an episode, none later than %v, below 1.2 %%, and %.0f %% used", allowed, storeLatency+clockAge, 100*c.use)
-				}
+				errorIf(t, float64(most) > allowed || latest > storeLatency+clockAge || share >= 0.012 || use < c.use,
+					"missed: at most %.1f refusals in an episode, none later than %v, below 1.2 %%, and %.0f %% used", allowed, storeLatency+clockAge, 100*c.use)
 			})
 		})
 	}
@@ -236,9 +235,7 @@ func TestFleet_FindsLimitByRefusalsAlone(t *testing.T) {
 					calls, share, episodes, most, latest := f.refusals()
 					t.Logf("%d calls, %.2f %% refused in %d episodes of at most %d, the latest %v after the hold; %.1f %% of the real quota",
 						calls, 100*share, episodes, most, latest, 100*use)
-					if share >= 0.035 || use < 0.85 {
-						t.Errorf("missed: below 3.5 %% refused and 85 %% used")
-					}
+					errorIf(t, share >= 0.035 || use < 0.85, "missed: below 3.5 %% refused and 85 %% used")
 					api.SetRules(outboundtest.SlidingLog(2*rate, time.Second))
 				})
 				back := after
@@ -249,9 +246,7 @@ func TestFleet_FindsLimitByRefusalsAlone(t *testing.T) {
 					}
 				}
 				t.Logf("of twice the limit 85 %% are used after %v", back)
-				if back > 8*time.Minute {
-					t.Error("missed: within 8 minutes")
-				}
+				errorIf(t, back > 8*time.Minute, "missed: within 8 minutes")
 			})
 		})
 	}
@@ -269,9 +264,7 @@ func TestFleet_UsesHourlyQuotaWithoutRefusal(t *testing.T) {
 		for hour := range 2 {
 			used := admitted(api, begin.Add(time.Duration(hour)*time.Hour), time.Hour)
 			t.Logf("hour %d: %.0f of 5000 calls, %d refused in all", hour+1, used, refused)
-			if used < 0.99*5000 || refused > 0 {
-				t.Error("missed: 4950 calls, none refused")
-			}
+			errorIf(t, used < 0.99*5000 || refused > 0, "missed: 4950 calls, none refused")
 		}
 	})
 }
@@ -294,9 +287,7 @@ func TestFleet_StopsWhenOthersHaveUsedTheQuota(t *testing.T) {
 		refused := api.Report().Refused
 		later := admitted(api, begin.Add(time.Hour), 10*time.Minute)
 		t.Logf("%d refused; in ten minutes after the reset %.0f calls", refused, later)
-		if refused > 0 || later < 0.98*5000/6-5 {
-			t.Error("missed: none refused, and the full rate after the reset")
-		}
+		errorIf(t, refused > 0 || later < 0.98*5000/6-5, "missed: none refused, and the full rate after the reset")
 	})
 }
 
@@ -380,9 +371,8 @@ func TestFleet_AsksRefusingAPIOncePerMaxHold(t *testing.T) {
 				if c.resume {
 					most = 2 * time.Second // a reservation of the hold's last second still counts
 				}
-				if worst > 2 || full > most {
-					t.Errorf("missed: 1 call per MaxHold and one in flight, the full rate within %v", most)
-				}
+				errorIf(t, worst > 2 || full > most,
+					"missed: 1 call per MaxHold and one in flight, the full rate within %v", most)
 			})
 		})
 	}

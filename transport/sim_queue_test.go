@@ -50,13 +50,10 @@ func TestQueue_RefusesBeforeTheClientsTimeout(t *testing.T) {
 		begin := time.Now()
 		_, err := (&http.Client{Transport: rt, Timeout: 5 * time.Second}).Get("http://api.test/")
 		full, ok := errors.AsType[*outbound.ThrottledError](err)
-		if !ok || full.RetryAfter < 9*time.Second || time.Since(begin) != 0 {
-			t.Errorf("after %v: %v; want an immediate refusal, with the 10 s that it takes", time.Since(begin), err)
-		}
+		errorIf(t, !ok || full.RetryAfter < 9*time.Second || time.Since(begin) != 0,
+			"after %v: %v; want an immediate refusal, with the 10 s that it takes", time.Since(begin), err)
 		outer, ok := errors.AsType[*url.Error](err)
-		if !ok || !outer.Timeout() || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%v: not a timeout", err)
-		}
+		errorIf(t, !ok || !outer.Timeout() || !errors.Is(err, context.DeadlineExceeded), "%v: not a timeout", err)
 	})
 }
 
@@ -130,9 +127,8 @@ func TestQueue_RightLimitLosesNothingByResets(t *testing.T) {
 			for _, reset := range []string{"delta", "epoch"} {
 				used, refused := windowed(t, limit, c.n, c.window, reset, 0, length)
 				t.Logf("%s: %.1f %% used, %.1f without headers, %.2f refused", reset, 100*used, 100*without, 100*refused)
-				if used < 0.94 || used < without-0.01 || refused > 0.001 {
-					t.Errorf("%s: missed: 94 %% used, 1 point less than without headers, none refused", reset)
-				}
+				errorIf(t, used < 0.94 || used < without-0.01 || refused > 0.001,
+					"%s: missed: 94 %% used, 1 point less than without headers, none refused", reset)
 			}
 		})
 	}
@@ -157,9 +153,8 @@ func TestQueue_FindsLimitOfShortWindows(t *testing.T) {
 			for _, reset := range resets {
 				used, refused := windowed(t, outbound.Per(2*c.n, c.window), c.n, c.window, reset, warm, length)
 				t.Logf("%s: %.1f %% used, %.2f refused", reset, 100*used, 100*refused)
-				if used < c.used || refused > 0.007 {
-					t.Errorf("%s: missed: %.0f %% used, 0.7 refused", reset, 100*c.used)
-				}
+				errorIf(t, used < c.used || refused > 0.007,
+					"%s: missed: %.0f %% used, 0.7 refused", reset, 100*c.used)
 			}
 		})
 	}
@@ -226,9 +221,8 @@ func TestLinear_BucketsAreNoWindows(t *testing.T) {
 			r := api.Report()
 			refused := float64(r.Refused) / float64(r.Arrivals)
 			t.Logf("%.1f %% used, %.1f %% refused", 100*used, 100*refused)
-			if used < c.used || refused > c.refused {
-				t.Errorf("missed: %.0f %% used, %.0f %% refused", 100*c.used, 100*c.refused)
-			}
+			errorIf(t, used < c.used || refused > c.refused,
+				"missed: %.0f %% used, %.0f %% refused", 100*c.used, 100*c.refused)
 		})
 	}
 }
@@ -346,9 +340,8 @@ func (c cold) run(t *testing.T, bursts, calls int, limiter func(outbound.Limit) 
 			base.CloseIdleConnections()
 			time.Sleep(time.Minute)
 		}
-		if r := api.Report(); r.Refused != 0 || r.Admitted != bursts*calls {
-			t.Errorf("%+v: %+v", c, r)
-		}
+		r := api.Report()
+		errorIf(t, r.Refused != 0 || r.Admitted != bursts*calls, "%+v: %+v", c, r)
 	})
 	return longest
 }
@@ -393,9 +386,8 @@ func TestCold_BurstIsNeverRefused(t *testing.T) {
 				}
 				t.Run(fmt.Sprintf("%s, %+v", name, c), func(t *testing.T) {
 					took := c.run(t, 2, 4*int(c.n), limiter)
-					if ideal := 3*(c.window+10*time.Millisecond) + 4*c.trip; took > ideal+2*c.trip+c.window/64 {
-						t.Errorf("took %v, ideal %v", took, ideal)
-					}
+					ideal := 3*(c.window+10*time.Millisecond) + 4*c.trip
+					errorIf(t, took > ideal+2*c.trip+c.window/64, "took %v, ideal %v", took, ideal)
 				})
 			}
 		}
@@ -410,7 +402,6 @@ func TestCold_AlwaysColdCostsLittle(t *testing.T) {
 	c := cold{n: 20, window: time.Second, trip: 100 * time.Millisecond, idle: -1}
 	const windows = 60
 	took := c.run(t, 1, 20*windows, queued)
-	if ideal := (windows - 1) * 1010 * time.Millisecond; took > ideal+ideal/50+5*c.trip {
-		t.Errorf("took %v, ideal %v", took, ideal)
-	}
+	ideal := (windows - 1) * 1010 * time.Millisecond
+	errorIf(t, took > ideal+ideal/50+5*c.trip, "took %v, ideal %v", took, ideal)
 }

@@ -74,25 +74,18 @@ func TestTimeout_StartsAtAdmission(t *testing.T) {
 			}
 			req := newRequest(t, nil).WithContext(ctx)
 			resp, err := rt.RoundTrip(req)
-			if err != c.headErr || resp != nil && resp.Request != req {
-				t.Errorf("%s: RoundTrip returned %v, want %v and a response of the request", c.name, err, c.headErr)
-			}
+			errorIf(t, err != c.headErr || resp != nil && resp.Request != req,
+				"%s: RoundTrip returned %v, want %v and a response of the request", c.name, err, c.headErr)
 			if resp != nil {
 				if !c.unread {
 					_, err = io.ReadAll(resp.Body)
 				}
-				if err != c.all {
-					t.Errorf("%s: the body ended with %v, want %v", c.name, err, c.all)
-				}
+				errorIf(t, err != c.all, "%s: the body ended with %v, want %v", c.name, err, c.all)
 				_ = resp.Body.Close()
 			}
-			if took := time.Since(begin); took != c.took {
-				t.Errorf("%s: it took %v, want %v", c.name, took, c.took)
-			}
+			equal(t, time.Since(begin), c.took, "%s: it took", c.name)
 			synctest.Wait()
-			if sent.Err() == nil {
-				t.Errorf("%s: the context of the request outlives it", c.name)
-			}
+			errorIf(t, sent.Err() == nil, "%s: the context of the request outlives it", c.name)
 		})
 	}
 }
@@ -111,14 +104,12 @@ func TestTimeout_LeavesNoContextBehind(t *testing.T) {
 		if resp := open(t, t.Context(), through(answer(http.StatusNoContent, newBody("")))); sent.Err() == nil {
 			t.Errorf("a response %d without a body leaves its context open", resp.StatusCode)
 		}
-		if panics(func() { open(t, t.Context(), through(crash)) }); sent.Err() == nil {
-			t.Error("the context of the request outlives the panic")
-		}
+		panics(func() { open(t, t.Context(), through(crash)) })
+		errorIf(t, sent.Err() == nil, "the context of the request outlives the panic")
 		for _, body := range []io.ReadCloser{newBody("text"), &duplex{counted: newBody("hello")}} {
 			resp := open(t, t.Context(), through(answer(http.StatusSwitchingProtocols, body)))
-			if time.Sleep(time.Hour); sent.Err() != nil {
-				t.Errorf("a switched connection ended with %v", sent.Err())
-			}
+			time.Sleep(time.Hour)
+			errorIf(t, sent.Err() != nil, "a switched connection ended with %v", sent.Err())
 			if _, ok := body.(io.Writer); resp.Body.Close() != nil || ok && sent.Err() == nil {
 				t.Error("a closed connection leaves its context open")
 			}
@@ -134,8 +125,7 @@ func TestTimeout_IsTypedError(t *testing.T) {
 			return nil, req.Context().Err()
 		})}, "http://api.test/")
 		timeout, ok := errors.AsType[net.Error](err)
-		if !errors.Is(err, transport.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) || !ok || !timeout.Timeout() || errors.Is(err, outbound.ErrThrottled) {
-			t.Errorf("%v, want ErrTimeout, DeadlineExceeded and a net.Error", err)
-		}
+		errorIf(t, !errors.Is(err, transport.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) || !ok || !timeout.Timeout() || errors.Is(err, outbound.ErrThrottled),
+			"%v, want ErrTimeout, DeadlineExceeded and a net.Error", err)
 	})
 }

@@ -35,15 +35,11 @@ func TestTransport_LimiterAdmitsRequests(t *testing.T) {
 		trip(t, rt)
 		err := get(t.Context(), rt)
 		full, ok := errors.AsType[*outbound.ThrottledError](err)
-		if !ok || full.RetryAfter != time.Second || full.Key != "api" || !errors.Is(err, outbound.ErrThrottled) {
-			t.Fatalf("third request: %v", err)
-		}
-		if outer, ok := errors.AsType[*url.Error](err); !ok || outer.Timeout() {
-			t.Errorf("a refusal is not a timeout: %v", err)
-		}
-		if sent != 2 {
-			t.Errorf("%d requests were sent, want 2", sent)
-		}
+		fatalIf(t, !ok || full.RetryAfter != time.Second || full.Key != "api" || !errors.Is(err, outbound.ErrThrottled),
+			"third request: %v", err)
+		outer, ok := errors.AsType[*url.Error](err)
+		errorIf(t, !ok || outer.Timeout(), "a refusal is not a timeout: %v", err)
+		errorIf(t, sent != 2, "%d requests were sent, want 2", sent)
 		time.Sleep(full.RetryAfter)
 		trip(t, rt)
 	})
@@ -127,12 +123,9 @@ func TestTransport_ClosesBodyOfUnsentRequest(t *testing.T) {
 				panics(func() { _, err = c.rt.RoundTrip(newRequest(t, body).WithContext(c.ctx)) })
 			}()
 			<-ended
-			if !errors.Is(err, c.err) {
-				t.Errorf("%s: %v, want %v", name, err, c.err)
-			}
-			if n := body.closed.Load(); n != 1 {
-				t.Errorf("%s: body closed %d times, want once", name, n)
-			}
+			errorIf(t, !errors.Is(err, c.err), "%s: %v, want %v", name, err, c.err)
+			n := body.closed.Load()
+			errorIf(t, n != 1, "%s: body closed %d times, want once", name, n)
 		}
 	})
 }
@@ -148,19 +141,15 @@ func TestTransport_DoesNotChangeTheRequest(t *testing.T) {
 		For:        transport.ByHeader("Authorization", func(string) outbound.Limiter { return nil }),
 		OnResponse: ignore,
 		Base: roundTripper(func(got *http.Request) (*http.Response, error) {
-			if got != req || got.Body != body || body.closed.Load() != 0 {
-				t.Error("the request or its body is another one, or closed")
-			}
+			errorIf(t, got != req || got.Body != body || body.closed.Load() != 0,
+				"the request or its body is another one, or closed")
 			return answer(200, nil)(got)
 		}),
 	}
 	must(rt.RoundTrip(req))
-	if req.URL != before.URL || req.Method != before.Method || req.Host != before.Host || !maps.EqualFunc(header, req.Header, func(a, b []string) bool { return fmt.Sprint(a) == fmt.Sprint(b) }) {
-		t.Error("the request was changed")
-	}
-	if body.closed.Load() != 1 {
-		t.Errorf("body closed %d times, want once, by Base", body.closed.Load())
-	}
+	errorIf(t, req.URL != before.URL || req.Method != before.Method || req.Host != before.Host || !maps.EqualFunc(header, req.Header, func(a, b []string) bool { return fmt.Sprint(a) == fmt.Sprint(b) }),
+		"the request was changed")
+	errorIf(t, body.closed.Load() != 1, "body closed %d times, want once, by Base", body.closed.Load())
 }
 
 // What Base returns is judged and passed on, also a response without headers and body, as a fake returns it. A request that
@@ -193,21 +182,17 @@ func TestTransport_PassesOnWhatBaseReturns(t *testing.T) {
 				} else if name == "neither" {
 					t.Error("nothing came back as a success")
 				}
-				if err != c.err || c.err == nil && resp != c.resp || c.err != nil && resp != nil {
-					t.Errorf("%s: came back as %v, %v", name, resp, err)
-				}
+				errorIf(t, err != c.err || c.err == nil && resp != c.resp || c.err != nil && resp != nil,
+					"%s: came back as %v, %v", name, resp, err)
 			}
 			if c.err != nil {
 				wantCharged(t, b, 1)
 			}
-			if got := r.take(); got != "acquire 1, "+c.want+"done" {
-				t.Errorf("%s: recorded %q", name, got)
-			}
+			equal(t, r.take(), "acquire 1, "+c.want+"done", "%s: recorded", name)
 		}
 	}
-	if n := body.closed.Load(); n != 4 { // in each of the requests
-		t.Errorf("the body of a response with an error was closed %d times", n)
-	}
+	n := body.closed.Load()
+	errorIf(t, n != 4, "the body of a response with an error was closed %d times", n) // in each of the requests
 }
 
 // A panic of Base or of a user's function passes on, ends the call and closes the response's body.
@@ -224,15 +209,10 @@ func TestTransport_PanicEndsTheCall(t *testing.T) {
 			if try.Limiter = b; hasBody {
 				try.Base = answer(200, body)
 			}
-			if v := panics(func() { _, _ = try.RoundTrip(newRequest(t, nil)) }); v != "crash" {
-				t.Errorf("%s: recovered %v", name, v)
-			}
-			if full(t, b) {
-				t.Errorf("%s: the call is still in flight", name)
-			}
-			if hasBody && body.closed.Load() != 1 {
-				t.Errorf("%s: the response's body was closed %d times", name, body.closed.Load())
-			}
+			equal(t, panics(func() { _, _ = try.RoundTrip(newRequest(t, nil)) }), "crash", "%s: recovered", name)
+			errorIf(t, full(t, b), "%s: the call is still in flight", name)
+			errorIf(t, hasBody && body.closed.Load() != 1,
+				"%s: the response's body was closed %d times", name, body.closed.Load())
 		}
 	}
 }
@@ -249,9 +229,7 @@ func (b *idle) CloseIdleConnections() { b.closed++ }
 func TestTransport_CloseIdleConnections(t *testing.T) {
 	b := &idle{}
 	(&http.Client{Transport: &transport.Transport{Base: b}}).CloseIdleConnections()
-	if b.closed != 1 {
-		t.Errorf("closed %d times, want once", b.closed)
-	}
+	errorIf(t, b.closed != 1, "closed %d times, want once", b.closed)
 	(&transport.Transport{Base: roundTripper(nil)}).CloseIdleConnections() // it has no such method: nothing happens
 }
 
@@ -272,7 +250,6 @@ func TestTransport_ReusesConnections(t *testing.T) {
 			check(t, fetch(t, &transport.Transport{Base: s.Client().Transport, Limiter: l}, s.URL))
 		}
 	}
-	if n := opened.Load(); n > 10 {
-		t.Errorf("40 requests in a row opened %d connections", n)
-	}
+	n := opened.Load()
+	errorIf(t, n > 10, "40 requests in a row opened %d connections", n)
 }
