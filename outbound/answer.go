@@ -1,11 +1,10 @@
 package outbound
 
 import (
-	"math"
 	"slices"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/internal/reports"
+	"github.com/dripfeed/dripfeed/outbound/internal/core"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -78,36 +77,21 @@ func reasonOf(why uint8) string {
 	return reasons[why]
 }
 
-// soon is a reset that is not worth a hold. A program that keeps a short window's limit sees
-// nothing remain at the window's very end. An API rounds the reset to whole seconds, so a hold
-// would take up to two seconds of the next window.
-const soon = 2 * time.Second
-
 // fails reports whether a call with this answer has not succeeded.
 func (a *Answer) fails() bool { return a.Kind == "" || a.Kind == AnswerRefused }
 
-// report returns the report of an answer to the call of this charge.
-func (a *Answer) report(c *store.Charge, by []store.Limit) reports.Report {
-	r := reports.Report{Report: store.Report{Kind: store.Held, Charge: c, Wait: max(0, a.Wait), Reason: whyOf(a.Reason)}, By: by}
+// told returns the answer as a bucket takes it.
+func (a *Answer) told() core.Answer {
+	t := core.Answer{Fails: a.fails(), Why: whyOf(a.Reason), Wait: a.Wait, MaxWait: a.MaxWait}
 	switch a.Kind {
 	case AnswerRefused:
-		r.Kind, r.MaxWait, r.Epoch = store.Refused, max(0, a.MaxWait), c.Epoch
+		t.Kind, t.Crowded = store.Refused, true
+	case AnswerHold:
+		t.Kind, t.Crowded = store.Held, a.Reason == "concurrency"
 	case AnswerRemaining:
-		r.Kind, r.Used, r.Reason = store.Remaining, a.Remaining, whyOf("exhausted")
+		t.Kind, t.Why, t.Remaining = store.Remaining, whyOf("exhausted"), a.Remaining
+	case AnswerSent:
+		t.Sent = true
 	}
-	return r
-}
-
-// reported reports whether the API has reported any unit. It replaces meaningless numbers by -1:
-// below 0, NaN, infinite.
-func (c *Cost) reported() bool {
-	any := false
-	for i := range c {
-		if c[i] >= 0 && c[i] <= math.MaxFloat64 {
-			any = true
-		} else {
-			c[i] = -1
-		}
-	}
-	return any
+	return t
 }

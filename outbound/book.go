@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/internal/clock"
+	"github.com/dripfeed/dripfeed/outbound/internal/core"
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -91,7 +91,7 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 	if !(k.Bid.Calls >= 0 && k.Bid.Calls < 1e15) {
 		k.Bid = store.Bid{}
 	}
-	s := step{inJob: k.InJob, Step: key.Step{Waits: true, Op: store.Op{
+	s := core.Step{InJob: k.InJob, Step: key.Step{Back: k.back[:0], Waits: true, Op: store.Op{
 		Action: store.Book, Wait: k.Wait, Horizon: k.Horizon, After: k.After, Claim: k.Claim, Weight: k.Weight, Bid: k.Bid, Headroom: k.Headroom, Into: k.into[:0], Slots: true,
 	}}}
 	if k.Headroom > 0 {
@@ -100,106 +100,51 @@ func (b *Bucket) Book(ctx context.Context, k *BookRequest) error {
 	}
 	var invalid error
 	if len(k.Costs) > 0 && !k.Costs[0].valid() {
-		invalid = &CostError{Key: b.key, Cost: k.Costs[0], Err: ErrInvalid}
+		invalid = &CostError{Key: b.core.Name, Cost: k.Costs[0], Err: ErrInvalid}
 		if len(k.Unused) == 0 {
 			return invalid
 		}
 	} else {
 		k.calls = k.calls[:0]
 		for i := range k.Costs {
+			if !k.Costs[i].valid() { // what comes after it takes no slot
+				break
+			}
 			k.calls = append(k.calls, k.Costs[i])
 		}
 		s.Calls = k.calls
 	}
 	// A reservation can only be undone when the later ones have been.
 	k.Unused = slices.DeleteFunc(k.Unused, func(t Ticket) bool { return t.call == nil })
-	slices.SortStableFunc(k.Unused, Ticket.compare)
+	slices.SortStableFunc(k.Unused, func(t, u Ticket) int { return t.call.Compare(u.call) })
 	for _, t := range k.Unused {
-		if t.call.once(flagDone | flagVoid) {
-			k.back = append(k.back, t.call.booking())
-			s.freed += t.call.slot.Drop()
-		}
+		s.Return(t.call)
 	}
-	s.Back = k.back
-	m := b.slowPath()
-	if k.Move.call != nil {
-		s.Move = &k.Move.call.charge[0]
-		if k.Move.call.slot != nil { // further calls would have none
-			s.Calls = s.Calls[:min(1, len(s.Calls))]
-		}
-	}
-	m.observers.AnnounceLate(k.Lost, k.Late)
-	changes, lates := m.Reports.Changes(), m.Reports.Lates()
+	b.core.Lost(k.Lost, k.Late)
 	sent := time.Now()
-	var r reply
-	err := b.book(ctx, &s, &r)
-	clear(k.back)
-	k.back = k.back[:0]
-	if len(s.Back) > 0 {
-		m.Reports.Changed()
-	}
-	if len(r.unseated) > 0 {
-		var back []key.Booking
-		for i, c := range r.unseated {
-			back = append(back, key.Booking{Charge: &c, By: r.Force.Law, Cost: k.Costs[len(r.Charges)+i]})
-		}
-		b.giveBack(back...)
-	}
+	var r core.Reply
+	seen, err := b.core.Book(ctx, &s, k.Move.call, &r)
+	clear(s.Back)
+	k.back = s.Back
 	replied := r.State.Speed > 0
 	if replied {
 		k.Clock = b.clock(&r, sent, &k.Clock)
 		k.Clock.said.Headroom = k.Headroom
-		if k.Clock.lates != lates {
-			k.Clock.lates, k.Clock.early = lates, k.booked
-		}
-		if k.Clock.changes = changes; len(s.Told) > 0 {
-			k.Clock.changes++ // the caller knows that they have arrived
+		if k.Clock.changes = seen.Changes; k.Clock.lates != seen.Lates {
+			k.Clock.lates, k.Clock.early = seen.Lates, k.booked
 		}
 	}
 	if replied && len(k.Costs) > 0 {
 		k.Bid = r.Bid
 	}
-	switch {
-	case s.Move == nil:
-	case !replied: // a call that has left by it can still cost more
-		k.Move.call.once(flagDone)
-		m.slots.Free(k.Move.call.slot.Drop())
-	case len(r.Charges) > 0: // the new ticket has the slot of the call in flight
-		k.Move.call.once(flagDone | flagVoid)
-		r.Seats = k.Move.call.slot.Drop() > 0
-	}
 	if err != nil {
-		return err
+		return b.failure(err)
 	}
 	if len(r.Charges) > 0 {
 		k.Claim = r.Claim
 	}
 	k.into = r.Charges
-	b.tickets(k, &r)
+	b.core.Calls(k.calls, k.booked+1, &r, func(c *core.Call) { k.Tickets = append(k.Tickets, Ticket{c}) })
+	k.booked += uint64(len(k.Tickets))
 	return invalid
-}
-
-// tickets makes tickets of the charges.
-func (b *Bucket) tickets(k *BookRequest, r *reply) {
-	if len(r.Charges) == 0 {
-		return
-	}
-	var calls []call
-	at := now()
-	if !r.Seats { // otherwise each would be collected by itself
-		calls = make([]call, len(r.Charges))
-	}
-	for i := range r.Charges {
-		c := new(call)
-		if calls != nil {
-			c = &calls[i]
-		}
-		c.core, c.cost[0], c.charge[0] = &b.core, k.Costs[i], r.Charges[i]
-		c.admitted = at
-		c.note(r)
-		c.takeSlot(r)
-		k.booked++
-		c.order, c.sure = k.booked, clock.Sure(&r.State)
-		k.Tickets = append(k.Tickets, Ticket{c})
-	}
 }

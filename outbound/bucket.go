@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/changes"
+	"github.com/dripfeed/dripfeed/outbound/internal/core"
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/internal/spec"
@@ -27,7 +28,7 @@ import (
 // calls are booked, with an InFlight, and in the first thousand calls. The program in
 // testdata/peers measures all kinds of decisions. A bucket has no goroutine. Every call of a nil or
 // zero Bucket returns [ErrInvalid].
-type Bucket struct{ core }
+type Bucket struct{ core core.Core }
 
 // NewBucket returns a bucket in the memory of this process, or a [*LimitError]. The key names it in
 // errors and events; every call of NewBucket makes a bucket of its own, whatever the key.
@@ -38,7 +39,7 @@ func NewBucket(key string, limits ...Limit) (*Bucket, error) {
 		return nil, err
 	}
 	b := new(Bucket)
-	b.init(key, own, nil, "")
+	b.core.Init(key, own, nil, "")
 	return b, nil
 }
 
@@ -77,7 +78,7 @@ func NewSharedBucket(s store.Store, key string, limits ...Limit) (*Bucket, error
 		return nil, err
 	}
 	b := new(Bucket)
-	b.init(key, own, s, "")
+	b.core.Init(key, own, s, "")
 	return b, nil
 }
 
@@ -95,13 +96,13 @@ func (b *Bucket) Key() string {
 	if b == nil {
 		return ""
 	}
-	return b.key
+	return b.core.Name
 }
 
 // Shared reports whether the bucket's state is in a store, so that each operation is a request. It
 // is for packages that wait.
 func (b *Bucket) Shared() bool {
-	return b != nil && b.remote()
+	return b != nil && b.core.Remote()
 }
 
 // Acquire admits a call of this cost if it fits under every limit now, and charges it. Otherwise
@@ -131,21 +132,67 @@ func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (decided bool, 
 	if err := b.ready(ctx); err != nil {
 		return true, err
 	}
-	if b.word.Used() && c.positive() {
+	if b.core.Word.Used() && c.positive() {
 		// The clock comes first, so that little time is left between looking at the bucket and
 		// changing it, in which another processor could take its cache line.
-		wait, ok, known := b.word.Take(c.numbers(), int64(now()), &p.fill)
+		wait, ok, known := b.core.Word.Take(c.numbers(), int64(now()), &p.in.Fill)
 		if ok {
-			if p.core = &b.core; known {
-				p.flags = flagKnown
+			if p.in.Core = &b.core; known {
+				p.in.Flags = core.Known
 			}
 			return true, nil
 		}
 		if wait > 0 {
-			return true, &ThrottledError{Key: b.key, Limit: b.labelled.Value().label, RetryAfter: wait}
+			return true, &ThrottledError{Key: b.core.Name, Limit: b.core.WordLabel(), RetryAfter: wait}
 		}
 	}
 	return false, nil
+}
+
+// acquire is Acquire for a call that the word cannot decide.
+func (b *Bucket) acquire(ctx context.Context, c Cost, p *Permit) error {
+	if !c.valid() {
+		return &CostError{Key: b.core.Name, Cost: c, Err: ErrInvalid}
+	}
+	if decided, err := b.takeHere(&c, p); decided {
+		return err
+	}
+	return b.acquireStep(ctx, c, p)
+}
+
+// takeHere is acquire for a bucket in this process that has no other work. It reports whether it
+// has decided.
+func (b *Bucket) takeHere(c *Cost, p *Permit) (decided bool, err error) {
+	var t store.Taken
+	f, decided := b.core.TakeHere(c.numbers(), &p.in, &t)
+	if !decided || t.Booked {
+		return decided, nil
+	}
+	return true, b.throttled(f, t.Wait, t.Rem, t.Why, t.Limit)
+}
+
+// acquireStep is acquire by a step.
+func (b *Bucket) acquireStep(ctx context.Context, c Cost, p *Permit) (err error) {
+	if c.charged() == (Cost{}) && b.core.Slots().Most() == 0 {
+		p.in.Call, err = b.core.AcquireFree(ctx, c.numbers())
+	} else {
+		p.in.Call, err = b.core.Acquire(ctx, c.numbers(), b.inJob(ctx))
+	}
+	return b.failure(err)
+}
+
+// withinKey is the key of a context with which a job's further requests are acquired. Its value is
+// the bucket's core.
+type withinKey struct{}
+
+// inJob reports whether ctx is that of a job that is in flight, so that its requests are not
+// counted.
+func (b *Bucket) inJob(ctx context.Context) bool {
+	if b.core.Slots().Most() == 0 {
+		return false
+	}
+	within, _ := ctx.Value(withinKey{}).(*core.Core)
+	return within == &b.core
 }
 
 // Fillup adds any finite cost to the level, at most up to the capacity of each limit, and never
@@ -162,14 +209,14 @@ func (b *Bucket) Fillup(ctx context.Context, c Cost) (State, error) {
 		return State{}, err
 	}
 	if !c.valid() {
-		return State{}, &CostError{Key: b.key, Cost: c, Err: ErrInvalid}
+		return State{}, &CostError{Key: b.core.Name, Cost: c, Err: ErrInvalid}
 	}
 	costs := [1]reports.Numbers{c}
-	var r reply
-	if err := b.do(ctx, "fillup", &step{Step: key.Step{Op: store.Op{Action: store.Meter, Slots: true}, Calls: costs[:]}}, &r); err != nil {
+	var r core.Reply
+	if err := b.do(ctx, "fillup", &core.Step{Step: key.Step{Op: store.Op{Action: store.Meter, Slots: true}, Calls: costs[:]}}, &r); err != nil {
 		return State{}, err
 	}
-	return nearest(r.states()), nil
+	return nearest(statesOf(&r)), nil
 }
 
 // AbleToAccept reports whether Acquire would admit a call of this cost now, and changes nothing. By
@@ -213,10 +260,10 @@ func (b *Bucket) stop(ctx context.Context, kind store.ReportKind, name string, d
 		return err
 	}
 	if d <= 0 {
-		return fmt.Errorf("%w: %s of %v for %s", ErrInvalid, name, d, spec.Quote(b.key))
+		return fmt.Errorf("%w: %s of %v for %s", ErrInvalid, name, d, spec.Quote(b.core.Name))
 	}
 	told := [1]reports.Report{{Report: store.Report{Kind: kind, Wait: d}}}
-	return b.do(ctx, name, &step{Step: key.Step{Told: told[:]}}, new(reply))
+	return b.do(ctx, name, &core.Step{Step: key.Step{Told: told[:]}}, new(core.Reply))
 }
 
 // Resume ends a hold and a slow-down immediately, for operators. Reservations are void, and waiting
@@ -227,7 +274,7 @@ func (b *Bucket) Resume(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return err
 	}
-	return b.do(ctx, "resume", &step{Step: key.Step{Op: store.Op{Action: store.Resume}}}, new(reply))
+	return b.do(ctx, "resume", &core.Step{Step: key.Step{Op: store.Op{Action: store.Resume}}}, new(core.Reply))
 }
 
 // SetLimits replaces the limits in force, for all processes that share the bucket. They hold
@@ -257,28 +304,28 @@ func (b *Bucket) SetLimits(ctx context.Context, limits ...Limit) error {
 	var own []spec.Limit
 	if len(limits) > 0 || !shared {
 		var err error
-		if own, err = checkLimits(nil, b.key, limits, shared); err != nil {
+		if own, err = checkLimits(nil, b.core.Name, limits, shared); err != nil {
 			return err
 		}
 	}
-	if !shared && slices.Equal(own, b.given()) {
+	if !shared && slices.Equal(own, b.core.Given()) {
 		return nil
 	}
-	h, inFlight := b.slots().Holder(), spec.Slots(own)
+	h, inFlight := b.core.Slots().Holder(), spec.Slots(own)
 	switch {
 	case !shared || h == nil && inFlight == nil:
 	case h == nil:
-		return &LimitError{Key: b.key, Limit: limitOf(spec.OfSlots(inFlight)), Reason: "a shared bucket that was made without an InFlight cannot have one"}
+		return &LimitError{Key: b.core.Name, Limit: limitOf(spec.OfSlots(inFlight)), Reason: "a shared bucket that was made without an InFlight cannot have one"}
 	case len(own) == 0 || inFlight != nil:
 		if err := h.Set(ctx, inFlight); err != nil {
-			return err
+			return b.failure(err)
 		}
 	}
 	law := spec.Law(own)
 	if len(own) > 0 {
 		law = key.NewLimits(law).Law
 	}
-	return b.do(ctx, "set limits", &step{Step: key.Step{Op: store.Op{Action: store.Replace}, Set: law, With: inFlight}}, new(reply))
+	return b.do(ctx, "set limits", &core.Step{Step: key.Step{Op: store.Op{Action: store.Replace}, Set: law, With: inFlight}}, new(core.Reply))
 }
 
 // Limits returns the limits in force, as far as this process knows: those of the last reply, with
@@ -287,7 +334,7 @@ func (b *Bucket) Limits() []Limit {
 	if b.isZero() {
 		return nil
 	}
-	return limitsOf(b.given())
+	return limitsOf(b.core.Given())
 }
 
 // State returns the state of the limit nearest its capacity, and changes nothing.
@@ -295,10 +342,9 @@ func (b *Bucket) State(ctx context.Context) (State, error) {
 	if err := b.ready(ctx); err != nil {
 		return State{}, err
 	}
-	if word, here := b.word.Load(); here {
-		if p := b.slow.Load(); p == nil || !p.observers.Any() { // an observer must learn of it
-			return b.ofWord(word, now()), nil
-		}
+	if word, here := b.core.Word.Load(); here && b.core.Observed() == nil { // an observer must learn of it
+		n := b.core.OfWord(word, now())
+		return nearestOf(&n), nil
 	}
 	all, err := b.States(ctx)
 	if err != nil {
@@ -313,11 +359,11 @@ func (b *Bucket) States(ctx context.Context) ([]State, error) {
 	if err := b.ready(ctx); err != nil {
 		return nil, err
 	}
-	var r reply
-	if err := b.look(ctx, "state", &step{Step: key.Step{Op: store.Op{Slots: true}}}, &r); err != nil {
-		return nil, err
+	var r core.Reply
+	if err := b.core.Look(ctx, "state", &core.Step{Step: key.Step{Op: store.Op{Slots: true}}}, &r); err != nil {
+		return nil, b.failure(err)
 	}
-	return r.states(), nil
+	return statesOf(&r), nil
 }
 
 // Idle reports whether forgetting the bucket would lose nothing. A [Keyed] asks it before it drops
@@ -326,7 +372,7 @@ func (b *Bucket) States(ctx context.Context) ([]State, error) {
 // Adaptive limit was halved, the bucket is idle an hour later. A bucket in a shared store is always
 // idle: its state is in the store. A bucket with limiters of several keys of a Keyed is always
 // idle, too: the Keyed keeps one of them until the bucket is idle by itself.
-func (b *Bucket) Idle() bool { return b.isZero() || b.keys.Load() > 1 || b.idle() }
+func (b *Bucket) Idle() bool { return b.isZero() || b.core.Keys.Load() > 1 || b.core.Idle() }
 
 // Observe calls f with each change of the bucket's state from now on, beginning with a hold or a
 // slow-down that is in force. stop ends it without waiting: f may be running then, or be called
@@ -343,10 +389,9 @@ func (b *Bucket) Observe(f func(Event)) (stop func()) {
 	if f == nil || b.isZero() {
 		return func() {}
 	}
-	p := b.slowPath()
-	return p.observers.Add(func(c changes.Change) {
+	return b.core.Observe(func(c changes.Change) {
 		f(Event{Kind: c.Kind, Hold: c.Hold, Reason: reasonOf(c.Why), Speed: c.Speed, Calls: c.Calls, Late: c.Late, Limit: c.Limit, UsedUpIn: c.UsedUpIn, Before: c.Before, Limits: c.Limits})
-	}, p.slots.Collected())
+	})
 }
 
 // InJob reports whether ctx is that of a further request of a job that is in flight in this bucket:
@@ -364,20 +409,32 @@ func (b *Bucket) Waiting(f func()) (stop func()) {
 	if b.isZero() {
 		return func() {}
 	}
-	leave := b.slowPath().Reports.Listen(f)
-	return func() {
-		left := leave()
-		if h := b.slots().Holder(); h != nil && !b.slowPath().Reports.Watched() {
-			h.Forgo()
-		}
-		switch {
-		case !left:
-		case b.remote(): // not in the way of the caller that stops
-			go b.report()
-		default:
-			b.report()
-		}
+	return b.core.Waiting(f)
+}
+
+// Reservations returns the bucket in which a scheduler reserves times for calls that come later, as
+// package jobs does. It has the limits of b without an [InFlight], and its own levels and holds.
+// Its state is where b's is, in this process or in the same store. Errors name it by b's key.
+//
+// Reservations returns the same bucket until this process learns of other limits from a reply for
+// b. Then it returns one with those limits, and earlier reservations are void. If b has their
+// limits again, reservations in a store are valid again. A hold or a Resume of b does not reach it.
+// It is nil if b has only ever had an InFlight.
+func (b *Bucket) Reservations() *Bucket {
+	if b.isZero() {
+		return nil
 	}
+	own, _ := b.core.Reservations(func(limits []spec.Limit, in store.Store, name string) core.Bucket {
+		next := new(Bucket)
+		next.core.Init(b.core.Name, limits, in, name)
+		return next
+	}).(*Bucket)
+	return own
+}
+
+// do carries a step out.
+func (b *Bucket) do(ctx context.Context, name string, s *core.Step, r *core.Reply) error {
+	return b.failure(b.core.Do(ctx, name, s, r))
 }
 
 // ready is what every method asks first.
@@ -389,6 +446,6 @@ func (b *Bucket) ready(ctx context.Context) error {
 }
 
 // isZero reports whether b is nil, or zero.
-func (b *Bucket) isZero() bool { return b == nil || b.word.Zero() }
+func (b *Bucket) isZero() bool { return b == nil || b.core.Word.Zero() }
 
 var errNilBucket = fmt.Errorf("%w: a Bucket that NewBucket has not made", ErrInvalid)

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/core"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
@@ -244,7 +245,7 @@ func TestAcquire_EndsInTimeWithLateReplies(t *testing.T) {
 			_, err := b.Acquire(caller, Cost{10})
 			took := time.Since(began)
 			var broken *StoreError
-			errorIf(t, c.want != nil && !errors.Is(err, c.want) || c.want == nil && (!errors.As(err, &broken) || !errors.Is(err, errLate)),
+			errorIf(t, c.want != nil && !errors.Is(err, c.want) || c.want == nil && (!errors.As(err, &broken) || !errors.Is(err, core.ErrLate)),
 				"%s: %v", name, err)
 			most := c.most
 			if c.ctx == 0 {

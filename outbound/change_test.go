@@ -185,9 +185,9 @@ func TestBucketObserve_Functions(t *testing.T) {
 	t.Run("A nil function costs a bucket nothing, and a stopped one is dropped", func(t *testing.T) {
 		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
 		b.Observe(nil)()
-		errorIf(t, b.slow.Load() != nil, "a nil function has made a slowPath")
+		errorIf(t, b.core.Slow(), "a nil function has made a slowPath")
 		b.Observe(func(Event) {})()
-		errorIf(t, b.slow.Load().observers.Any(), "what was stopped is kept")
+		errorIf(t, b.core.Observed() != nil, "what was stopped is kept")
 	})
 	t.Run("A permit that is dropped without Done is an event, once", func(t *testing.T) {
 		b := Must(NewBucket("k", InFlight(2)))

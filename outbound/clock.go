@@ -1,16 +1,16 @@
 package outbound
 
 import (
-	"cmp"
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/clock"
+	"github.com/dripfeed/dripfeed/outbound/internal/core"
 )
 
 // Clock is what a reply reported of a bucket: its clock, its levels and its limits. A [BookRequest]
 // carries it.
 type Clock struct {
-	core    *core
+	core    *core.Core
 	said    clock.Clock
 	changes uint64 // of the bucket, before the request
 	lates   uint64 // calls that were sent late, before the request
@@ -18,9 +18,10 @@ type Clock struct {
 }
 
 // clock returns what the reply to a request of that time reports. older is the clock before.
-func (b *core) clock(r *reply, sent time.Time, older *Clock) Clock {
-	said := clock.Of(&r.Reply, sent, time.Now().Add(-r.Slept), b.remote(), &older.said)
-	return Clock{core: b, said: said, lates: older.lates, early: older.early}
+func (b *Bucket) clock(r *core.Reply, sent time.Time, older *Clock) Clock {
+	said := clock.Of(&r.Reply, sent, time.Now().Add(-r.Slept), b.core.Remote(), &older.said)
+	said.InFlight = r.Flight != nil
+	return Clock{core: &b.core, said: said, lates: older.lates, early: older.early}
 }
 
 // Known reports whether there was a reply at all.
@@ -28,18 +29,18 @@ func (k *Clock) Known() bool { return k.core != nil }
 
 // Changed reports whether [Bucket.Waiting] was notified since the request began, except of what the
 // request itself has reported. A caller that was not yet registered has missed it.
-func (k *Clock) Changed() bool { return k.core.slowPath().Reports.Changes() != k.changes }
+func (k *Clock) Changed() bool { return k.core.Changes() != k.changes }
 
 // Holds reports whether the ticket still names a reservation. It is void after a Resume, and after
 // a SetLimits unless it was due within a second. It is also void if a hold or a slow-down has moved
 // it out of a calendar period, or if an [AnswerSent] has come since. Then return it, and book its
 // call again.
 func (k *Clock) Holds(t Ticket) bool {
-	return t.call.order > k.early && k.said.Holds(&t.call.charge[0], t.call.sure)
+	return t.call.Order() > k.early && t.call.Booked(&k.said)
 }
 
 // Due returns when the ticket's call may leave, by this clock.
-func (k *Clock) Due(t Ticket) time.Time { return k.said.Due(t.call.charge[0].Place) }
+func (k *Clock) Due(t Ticket) time.Time { return t.call.Due(&k.said) }
 
 // HeldUntil returns when the last hold or pause ends or has ended, or a time some 10 s ago.
 func (k *Clock) HeldUntil() time.Time { return k.said.At.Add(k.said.State.Rem) }
@@ -56,17 +57,12 @@ func (k *Clock) Latency() time.Duration { return k.said.Back }
 // call learns of all holds that this clock includes, so that a refusal by the API counts as a new
 // one. Do not ask for a ticket that a BookRequest is about to move.
 func (k *Clock) Ready(t Ticket, now time.Time) (ready bool, late time.Duration) {
-	c := &t.call.charge[0]
-	c.Epoch = max(c.Epoch, k.said.State.Epoch)
-	if ready, late = k.said.Ready(c.Place, now); k.said.Shared && t.call.slot != nil && !t.call.core.slots().Holds() {
-		return true, maxWait // another process may have its slot
-	}
-	return ready, late
+	return t.call.Ready(&k.said, now)
 }
 
 // Stale reports whether the clock will be too old when the ticket's call is due, so that it must be
 // read again before. A call that must read the clock when it is due is never stale.
-func (k *Clock) Stale(t Ticket) bool { return k.said.Stale(t.call.charge[0].Place) }
+func (k *Clock) Stale(t Ticket) bool { return t.call.Stale(&k.said) }
 
 // Same reports whether plans of an older reply still hold: since then there was no hold, no Resume,
 // no change of limits, and no call that was sent late.
@@ -120,12 +116,12 @@ func (k *Clock) Earliest(c, ahead *Cost) (at time.Time, limit string, err error)
 // leave in time. The rest may give up from until on, and before that the call waits for them, too.
 // mixed is true if their costs differ.
 func (k *Clock) Bound(c, sure, all *Cost, until time.Time, mixed bool) (at time.Time, limit string, err error) {
-	if err := check(k.said.Whole, k.core.key, c, k.said.Headroom); err != nil {
+	if err := check(k.said.Whole, k.core.Name, c, k.said.Headroom); err != nil {
 		return at, "", err
 	}
 	at, i := k.said.Bound(c.numbers(), sure.numbers(), all.numbers(), until, mixed)
 	if i >= 0 {
-		limit = k.core.label(k.said.Whole, i)
+		limit = k.core.Label(k.said.Whole, i)
 	}
 	return at, limit, nil
 }
@@ -135,11 +131,8 @@ func (k *Clock) Bound(c, sure, all *Cost, until time.Time, mixed bool) (at time.
 // one. If the result is false, the call may still be in time. With several leaky limits and calls
 // of several costs, Surely adds up the waits for each limit. If a window lacks capacity for the
 // calls, Surely counts on half of it at a time. It counts on all of it if the window is the only
-// limit and all calls cost the same. It ignores limits on calls in flight.
+// limit and all calls cost the same. With a limit [InFlight] the result is false.
 func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
-	if check(k.said.Whole, "", c, 0) != nil || k.core.slots().Most() > 0 {
-		return false
-	}
 	return k.said.Surely(c.numbers(), ahead.numbers(), n, alike, by)
 }
 
@@ -158,18 +151,13 @@ func (k *Clock) DueText(ticket string) (at time.Time, ok bool) {
 // Ticket is the handle of a reservation that [Bucket.Book] has made, for packages that wait for
 // their callers. The tickets of package queue/jobs are its String. Callers get a [Reservation]
 // instead.
-type Ticket struct{ call *call }
+type Ticket struct{ call *core.Call }
 
 // Permit makes the ticket the permit of a call, when the call leaves.
-func (t Ticket) Permit() Permit { return Permit{call: t.call} }
+func (t Ticket) Permit() Permit { return Permit{in: core.Permit{Call: t.call}} }
 
 // Cost returns what the ticket was booked for.
-func (t Ticket) Cost() Cost { return t.call.cost[0] }
-
-// compare orders tickets as they were booked.
-func (t Ticket) compare(u Ticket) int {
-	return cmp.Or(cmp.Compare(t.call.charge[0].Place, u.call.charge[0].Place), cmp.Compare(t.call.order, u.call.order))
-}
+func (t Ticket) Cost() Cost { return t.call.Cost() }
 
 // String returns the ticket as text of a few dozen characters, for a header or a column outside of
 // this process. [Clock.DueText] returns when it is due. The text grants nothing. That of the zero
@@ -178,5 +166,5 @@ func (t Ticket) String() string {
 	if t.call == nil {
 		return ""
 	}
-	return clock.Text(&t.call.charge[0])
+	return t.call.Text()
 }

@@ -122,7 +122,7 @@ func TestCostFree(t *testing.T) {
 				p.Done()
 			}
 			p.Failed()
-			errorIf(t, b.slow.Load() != nil, "succeeds %v: it has a slowPath", succeeds)
+			errorIf(t, b.core.Slow(), "succeeds %v: it has a slowPath", succeeds)
 			p = admit(t, b, 1)
 			p.Refused(time.Second)
 			s := states(t, b)[0]

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/clock"
+	"github.com/dripfeed/dripfeed/outbound/internal/core"
 	"github.com/dripfeed/dripfeed/outbound/internal/forecast"
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/slots"
@@ -83,17 +84,17 @@ func (b *Bucket) ExplainBeside(ctx context.Context, c Cost, headroom float64, wa
 		return e, k, err
 	}
 	if !c.valid() {
-		return e, k, &CostError{Key: b.key, Cost: c, Err: ErrInvalid}
+		return e, k, &CostError{Key: b.core.Name, Cost: c, Err: ErrInvalid}
 	}
-	var r reply
+	var r core.Reply
 	sent := time.Now()
-	if err := b.look(ctx, "explain", &step{Step: key.Step{Op: store.Op{Slots: true}}}, &r); err != nil {
-		return e, k, err
+	if err := b.core.Look(ctx, "explain", &core.Step{Step: key.Step{Op: store.Op{Slots: true}}}, &r); err != nil {
+		return e, k, b.failure(err)
 	}
 	k = b.clock(&r, sent, new(Clock))
 	k.said.Headroom = headroom
 	s := &k.said.State
-	e = Explanation{Key: b.key, Cost: c, Refusals: max(0, s.Fails+1), Corrupt: s.Corrupt, Share: len(r.Share) > 0, AsOf: k.said.At}
+	e = Explanation{Key: b.core.Name, Cost: c, Refusals: max(0, s.Fails+1), Corrupt: s.Corrupt, Share: len(r.Share) > 0, AsOf: k.said.At}
 	held := max(0, s.Rem)
 	if s.Last > time.Microsecond { // in a hold the time of what has left before it
 		e.Booked = s.Real(s.Last)
@@ -101,17 +102,17 @@ func (b *Bucket) ExplainBeside(ctx context.Context, c Cost, headroom float64, wa
 	longest, needs := b.explainLimits(&e, &r, &k.said, &waiting), k.said.Needs(c.numbers())
 	w, _, _ := s.Wait(k.said.Limits.Law, &needs)
 	e.Wait = s.Real(w)
-	if c.charged() == (Cost{}) && r.inFlight == nil {
+	if c.charged() == (Cost{}) && r.Flight == nil {
 		e.Wait = held // it has no reservation behind other calls
 	}
-	switch bad := check(k.said.Whole, b.key, &c, headroom); {
+	switch bad := check(k.said.Whole, b.core.Name, &c, headroom); {
 	case bad != nil:
 		e.Wait, e.Because, e.Limit, e.Err = -1, "never", "", bad
 	case k.said.Lacks(c.numbers()): // a share, and calls fail with the store's error
 		e.Wait, e.Because = -1, "limit"
 		e.Limit = e.States[slices.IndexFunc(e.States, func(l State) bool { return l.Wait < 0 && !l.Limit.form.InFlight })].Label()
-	case r.inFlight != nil && r.Used+slots.KeptFree(r.inFlight.Most, headroom) >= r.inFlight.Most:
-		e.Wait, e.Because, e.Limit = -1, "in flight", spec.OfSlots(r.inFlight).Label()
+	case r.Flight != nil && r.Used+slots.KeptFree(r.Flight.Most, headroom) >= r.Flight.Most:
+		e.Wait, e.Because, e.Limit = -1, "in flight", spec.OfSlots(r.Flight).Label()
 	case e.Wait <= 0:
 	case held >= e.Wait-held:
 		e.Because = "hold"
@@ -125,17 +126,17 @@ func (b *Bucket) ExplainBeside(ctx context.Context, c Cost, headroom float64, wa
 
 // explainLimits adds the state of each limit, and names the one that makes the call wait longest.
 // It returns the longest wait that one of them alone makes.
-func (b *Bucket) explainLimits(e *Explanation, r *reply, k *clock.Clock, waiting *Cost) (longest time.Duration) {
+func (b *Bucket) explainLimits(e *Explanation, r *core.Reply, k *clock.Clock, waiting *Cost) (longest time.Duration) {
 	s, units, needs := &k.State, r.Force.Units(e.Cost.numbers()), k.Needs(e.Cost.numbers())
 	at, most := 0, time.Duration(0)
 	defer func(rem time.Duration) { s.Rem = rem }(s.Rem)
 	s.Rem = 0
-	e.States = r.states()
+	e.States = statesOf(r)
 	for i := range e.States {
 		l := &e.States[i]
 		if l.Limit.form.InFlight {
-			l.InProgress, l.Oldest = b.slots().Crowd()
-			l.Processes, l.Largest = b.slots().Others()
+			l.InProgress, l.Oldest = b.core.Slots().Crowd()
+			l.Processes, l.Largest = b.core.Slots().Others()
 			l.Headroom = float64(slots.KeptFree(int(l.Limit.Capacity), k.Headroom))
 			if float64(r.Used)+l.Headroom >= l.Limit.Capacity {
 				l.Wait = -1
@@ -160,9 +161,9 @@ func (b *Bucket) explainLimits(e *Explanation, r *reply, k *clock.Clock, waiting
 }
 
 // foresee returns State.Pace and State.UsedUpIn of the limit i, behind calls that wait.
-func (b *Bucket) foresee(r *reply, i int, waiting *Cost) (pace float64, in time.Duration) {
-	p := b.slow.Load()
-	if p == nil || !p.observers.Any() || len(r.Share) > 0 || r.State.Corrupt {
+func (b *Bucket) foresee(r *core.Reply, i int, waiting *Cost) (pace float64, in time.Duration) {
+	observers := b.core.Observed()
+	if observers == nil || len(r.Share) > 0 || r.State.Corrupt {
 		return 0, 0
 	}
 	law, rate := r.Force.Law, math.Inf(1) // at which they leave by the other limits
@@ -172,7 +173,7 @@ func (b *Bucket) foresee(r *reply, i int, waiting *Cost) (pace float64, in time.
 			rate = min(rate, law[j].Rate*r.State.Speed*units/n)
 		}
 	}
-	pace, in = p.observers.Quotas().Foresee(law, &r.State, i, units, rate)
+	pace, in = observers.Quotas().Foresee(law, &r.State, i, units, rate)
 	if in == forecast.Never {
 		in = 0
 	}

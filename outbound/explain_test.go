@@ -120,7 +120,7 @@ func TestExplain_ChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Must(NewBucket("key", PerSecond(10)))
 		explained(t, b, Cost{1})
-		errorIf(t, b.slow.Load() != nil, "Explain has made a slowPath")
+		errorIf(t, b.core.Slow(), "Explain has made a slowPath")
 	})
 }
 

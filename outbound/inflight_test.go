@@ -441,7 +441,7 @@ func TestInFlight_RequestsKeepNoSlot(t *testing.T) {
 		free := false
 		b = Must(NewSharedBucket(StoreFunc(func(_ context.Context, key string, op *store.Op) (store.Reply, error) {
 			if len(op.Costs) > 0 {
-				used, _ := b.slots().Crowd()
+				used, _ := b.core.Slots().Crowd()
 				free = used == 1
 			}
 			return s.Apply(key, op)

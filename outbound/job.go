@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"reflect"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/core"
 )
 
 // Do acquires a permit for a job of this cost, runs the job, and ends the permit when the job
@@ -142,14 +144,14 @@ func (j *jobContext) acquire(ctx context.Context, l Limiter, c Cost) (Permit, er
 }
 
 // bucket returns what the permit is charged to, or nil if that is unknown.
-func (p *Permit) bucket() *core {
+func (p *Permit) bucket() *core.Core {
 	if p == nil {
 		return nil
 	}
-	if k, ok := p.call.(interface{ bucket() *core }); ok && p.uses == 0 {
+	if k, ok := p.call.(interface{ bucket() *core.Core }); ok {
 		return k.bucket()
 	}
-	return p.core
+	return p.in.Of()
 }
 
 // innermost returns what l wraps in the end: the bucket of a queue, and the limiter of a key.
@@ -233,7 +235,7 @@ func (j *jobContext) serve(ctx context.Context, l Limiter, c Cost) (Permit, erro
 		}
 	}
 	if !more {
-		return Permit{call: &j.job, flags: flagDone}, nil // the job ends it
+		return Permit{call: &j.job, in: core.Permit{Flags: core.Done}}, nil // the job ends it
 	}
 	permit, err := l.Acquire(ctx, extra)
 	if err != nil {
@@ -280,7 +282,7 @@ type shared struct {
 // first reports whether a request that costs c is the job's first one, and whether the job has
 // ended. b is the bucket, or nil if unknown. Acquire refuses a cost above a capacity.
 func (k *shared) first(b *Bucket, c *Cost) (is, over bool) {
-	if b != nil && check(&b.inForce().Limits, "", c, 0) != nil {
+	if b != nil && check(&b.core.InForce().Limits, "", c, 0) != nil {
 		c = nil
 	}
 	k.mu.Lock()

@@ -258,7 +258,7 @@ func (k *Keyed[K]) put(s *keyShard[K], key K, own *entry, most int64) *entry {
 		}
 		e = own
 		if b := e.bucket(); b != nil {
-			b.keys.Add(1)
+			b.core.Keys.Add(1)
 		}
 		e.touch()
 		s.entries[key] = e
@@ -291,7 +291,7 @@ type entry struct {
 // touch notes that the limiter has admitted a call. A word notes that by itself.
 func (e *entry) touch() {
 	if b, ok := e.Limiter.(*Bucket); ok && !b.isZero() {
-		if _, here := b.word.Load(); here {
+		if _, here := b.core.Word.Load(); here {
 			return
 		}
 	}
@@ -315,16 +315,16 @@ func (e *entry) drop(t, unused time.Duration) bool {
 		unused = forgotten
 	}
 	seen, b := e.seen.Load(), e.bucket()
-	if own, ok := e.Limiter.(*Bucket); ok && own.word.Used() {
-		seen = max(seen, own.word.Seen())
+	if own, ok := e.Limiter.(*Bucket); ok && own.core.Word.Used() {
+		seen = max(seen, own.core.Word.Seen())
 	}
 	// A subtraction could overflow: a bucket that was never used was last used at the
 	// beginning of time.
 	if i, ok := e.Limiter.(idler); !ok || pins >= asking || time.Duration(seen) > t-unused || !i.Idle() {
 		return false
 	}
-	if b != nil && b.keys.Add(-1) == 0 && !b.isZero() && !b.idle() {
-		b.keys.Add(1)
+	if b != nil && b.core.Keys.Add(-1) == 0 && !b.isZero() && !b.core.Idle() {
+		b.core.Keys.Add(1)
 		return false
 	}
 	return true

@@ -98,8 +98,8 @@ func TestKeyed_DropsOnlyIdleLimiters(t *testing.T) {
 		mustAcquire(t, k.For("s2")).Done()
 		time.Sleep(time.Second)
 		mustAcquire(t, k.For("own")).Done() // in the place of one of both
-		errorIf(t, k.Len() != 2 || all.keys.Load() != 1 || all.Idle(),
-			"%d limiters, %d around the bucket, idle %v", k.Len(), all.keys.Load(), all.Idle())
+		errorIf(t, k.Len() != 2 || all.core.Keys.Load() != 1 || all.Idle(),
+			"%d limiters, %d around the bucket, idle %v", k.Len(), all.core.Keys.Load(), all.Idle())
 		time.Sleep(10 * time.Minute)
 		noRoom(t, k.For("other"), "while both buckets are busy")
 		time.Sleep(time.Hour)
@@ -131,7 +131,7 @@ func TestKeyed_ForgottenDoneKeepsALimiterFiveMinutes(t *testing.T) {
 			k := &Keyed[string]{Max: 1, New: func(key string) (Limiter, error) { return NewBucket(key, limits...) }}
 			p := mustAcquire(t, k.For("a"))
 			if name == "in flight" {
-				p.call.Done() // as the collection of a forgotten permit does: what stays is the pin
+				p.in.Done() // as the collection of a forgotten permit does: what stays is the pin
 			}
 			time.Sleep(5*time.Minute - time.Second)
 			noRoom(t, k.For("b"), name+", before five minutes")

@@ -158,7 +158,7 @@ func TestKeyed_Limiters(t *testing.T) {
 			p.Done()
 			time.Sleep(time.Second)
 		}
-		equal(t, int(plan.keys.Load()), k.Len(), "limiters are counted")
+		equal(t, int(plan.core.Keys.Load()), k.Len(), "limiters are counted")
 	})
 	t.Run("A call of a known key allocates nothing, and a Keyed without a Label passes errors on without an allocation", func(t *testing.T) {
 		known, fails := &Keyed[string]{New: fast}, failing(&ThrottledError{Key: "key"}, nil)

@@ -160,7 +160,7 @@ func TestState_LimitIsTheOneGiven(t *testing.T) {
 			b := Must(NewBucket("k", limits...))
 			s := states(t, b)[0]
 			errorIf(t, s.Limit != l, "of %d limits: %v, want %v", len(limits), s.Limit, l)
-			if err := b.SetLimits(ctx, limits...); err != nil || !inWord(b) && len(limits) == 1 && b.word.Used() {
+			if err := b.SetLimits(ctx, limits...); err != nil || !inWord(b) && len(limits) == 1 && b.core.Word.Used() {
 				t.Errorf("%v, set again: %v, and it is slower", l, err)
 			}
 		}

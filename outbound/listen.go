@@ -5,8 +5,8 @@ type settler interface{ Settled(used Cost) }
 
 // settled calls the listeners of a permit with the first valid cost.
 func (p *Permit) settled(used *Cost) {
-	if l, ok := p.listener.(settler); ok && used.real() && p.flags&flagReported == 0 {
-		p.flags |= flagReported
+	if l, ok := p.listener.(settler); ok && used.real() && p.in.Flags&reported == 0 {
+		p.in.Flags |= reported
 		l.Settled(*used)
 	}
 }

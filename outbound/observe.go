@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/core"
 )
 
 // Observe returns a Limiter that works as l does and reports the events of its calls to f, under a
@@ -92,7 +94,7 @@ func (o *observer) acquire(ctx context.Context, c Cost) (p Permit, at, wait time
 	if o.bucket != nil {
 		var decided bool
 		if decided, err = o.bucket.decide(ctx, &c, &p); decided {
-			return p, time.Duration(p.fill.At), 0, err
+			return p, time.Duration(p.in.Fill.At), 0, err
 		}
 		begin = now()
 		err = o.bucket.acquire(ctx, c, &p)
@@ -146,11 +148,11 @@ func (o *observed) Settle(used Cost) {
 		o.report(Event{Kind: EventSettled, Used: used, Err: ErrInvalid})
 		return
 	}
-	set := flagSettled
+	set := core.Settled
 	if used == (Cost{}) {
-		set |= flagFailed
+		set |= core.Failed
 	}
-	if o.once(flagSettled, set, func(p *Permit) { p.Settle(used) }) {
+	if o.once(core.Settled, set, func(p *Permit) { p.Settle(used) }) {
 		o.report(Event{Kind: EventSettled, Used: used})
 	}
 }
@@ -160,7 +162,7 @@ func (o *observed) Answered(a Answer) {
 	e := Event{Kind: EventHeld, Hold: max(0, a.Wait), Reason: a.Reason, Rejected: a.Kind == AnswerRefused}
 	set := uint8(0)
 	if a.fails() {
-		set = flagFailed
+		set = core.Failed
 	}
 	o.once(0, set, func(p *Permit) { p.Answered(a) })
 	switch a.Kind {
@@ -181,9 +183,9 @@ func (o *observed) pending() bool { return true } // Done reports the end
 
 func (o *observed) Done() {
 	succeeded := false
-	if o.once(flagDone, flagDone, func(p *Permit) {
+	if o.once(core.Done, core.Done, func(p *Permit) {
 		p.Done()
-		succeeded = o.flags&flagFailed == 0
+		succeeded = o.flags&core.Failed == 0
 	}) {
 		o.report(Event{Kind: EventEnded, Took: now() - o.admitted, Succeeded: succeeded})
 	}

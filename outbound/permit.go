@@ -6,8 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dripfeed/dripfeed/outbound/internal/key"
-	"github.com/dripfeed/dripfeed/outbound/store"
+	"github.com/dripfeed/dripfeed/outbound/internal/core"
 )
 
 // Permit is an admitted call. It settles what the call really cost, reports what the API replied,
@@ -28,13 +27,8 @@ import (
 // forgets a call of Cost{1} a thousand calls after its Done. A Settle then adds what the call has
 // cost more, and returns nothing. Refusals and holds count as before. It forgets no call of tokens.
 type Permit struct {
-	call Call
-	// What follows is what the call has taken of the core's word, if core is not nil and uses is 0.
-	// Otherwise fill has the key's epoch as Word, and the time of the admission.
-	core     *core
-	fill     key.Fill
-	flags    uint8
-	uses     uint32                        // of the call's object: see [call.is]
+	call     Call                          // of a Limiter that is no bucket, or nil
+	in       core.Permit                   // in a bucket
 	pin      *atomic.Int64                 // what counts this permit as one in use
 	listener interface{ Answered(Answer) } // is called with each answer, or nil
 }
@@ -71,14 +65,8 @@ type Call interface {
 // c makes a permit with nothing to do.
 func NewPermit(c Call) Permit { return Permit{call: c} }
 
-const (
-	flagSettled uint8 = 1 << iota
-	flagFailed        // the call has not succeeded
-	flagDone
-	flagVoid     // the ticket was returned: there is no call
-	flagKnown    // a call has succeeded before this one
-	flagReported // the listeners have its real cost
-)
+// reported is a flag of a permit: its listeners have its real cost.
+const reported = core.Own
 
 // Settle sets what the call really cost, in all units: the zero Cost if it was never sent. It
 // returns what was charged for a unit that used leaves at 0, so repeat the call's 1 with its
@@ -93,30 +81,12 @@ func (p *Permit) Settle(used Cost) {
 		p.settled(&used)
 	}
 	switch {
-	case p == nil, p.ofWord() && !used.real():
-	case p.ofWord() && used[p.core.word.Unit()] == p.fill.Units:
-		p.flags |= flagSettled
-	default:
-		if k, ok := p.end().(*call); ok && !k.settle(p.uses, used) {
-			p.forget().settle(0, used)
-		} else if !ok && p.call != nil {
-			p.call.Settle(used)
-		}
+	case p == nil:
+	case p.call != nil:
+		p.call.Settle(used)
+	case used.real():
+		p.in.Settle(used.numbers())
 	}
-}
-
-// ofWord reports whether the permit is what the word has left it.
-func (p *Permit) ofWord() bool { return p.core != nil && p.call == nil }
-
-// end returns what ends the call. One that was charged to the word then is as any other call.
-func (p *Permit) end() Call {
-	if p.ofWord() {
-		k := &call{core: p.core, admitted: time.Duration(p.fill.At), force: p.core.alone(), flags: p.flags}
-		k.charge[0] = p.core.slowPath().Charge(&p.fill)
-		k.cost[0][p.core.word.Unit()] = p.fill.Units // unknown for the other units
-		p.call = k
-	}
-	return p.call
 }
 
 // Answered reports the API's reply. A call may have several, such as a refusal in the headers and a
@@ -129,28 +99,13 @@ func (p *Permit) Answered(a Answer) {
 	if p.listener != nil {
 		p.listener.Answered(a)
 	}
-	if p.ofWord() && !p.core.concerns(&a, now()-time.Duration(p.fill.At)) {
-		if a.fails() {
-			p.flags |= flagFailed
-		}
-	} else if k, ok := p.end().(*call); ok && !k.answered(p.uses, a) {
-		p.forget().answered(0, a)
-	} else if !ok && p.call != nil {
+	if p.call != nil {
 		p.call.Answered(a)
+		return
 	}
+	told := a.told()
+	p.in.Answered(&told)
 }
-
-// forget makes the permit that of an unknown charge, for a call whose object another call uses.
-func (p *Permit) forget() *call {
-	k := &call{core: p.core, admitted: time.Duration(p.fill.At), force: p.core.inForce(), flags: flagDone}
-	k.cost[0][p.core.word.Unit()] = 1
-	k.charge[0] = store.Charge{Born: never, Epoch: p.epoch(), N: k.force.Units(&k.cost[0])}
-	p.call, p.core, p.uses = k, nil, 0
-	return k
-}
-
-// epoch returns that of the key when it admitted a call whose object is used again.
-func (p *Permit) epoch() int64 { return p.fill.Word }
 
 // Listen calls l with each answer to the call, before the answer has its effect, for metrics. l
 // must not block: the caller of Answered waits for it, and may hold locks. If l has a method
@@ -238,35 +193,30 @@ func (p *Permit) State() State {
 	if p == nil {
 		return State{}
 	}
-	if p.core != nil && p.uses == 0 {
-		return p.core.ofWord(p.fill.Word, time.Duration(p.fill.At))
-	}
-	if k, ok := p.call.(*call); ok {
-		return k.state(p.uses)
-	}
 	if k, ok := p.call.(interface{ State() State }); ok {
 		return k.State()
 	}
-	return State{}
+	n, ok := p.in.State()
+	if !ok {
+		return State{}
+	}
+	return nearestOf(&n)
 }
 
 // Done ends the call. It is in flight no more, and counts as a success, unless it was refused, had
 // no answer or was settled to nothing. Later calls of Done have no effect.
 func (p *Permit) Done() {
-	if p == nil || p.flags&flagDone != 0 {
+	if p == nil || p.in.Flags&core.Done != 0 {
 		return
 	}
-	p.flags |= flagDone
+	p.in.Flags |= core.Done
 	if l, ok := p.listener.(ender); ok {
 		l.Done()
 	}
-	switch k, ok := p.call.(*call); {
-	case ok:
-		k.done(p.uses)
-	case p.call != nil:
+	if p.call != nil {
 		p.call.Done()
-	case p.core != nil && p.flags&(flagFailed|flagKnown) == 0:
-		p.core.succeededAt(p.fill.At)
+	} else {
+		p.in.Done()
 	}
 	if p.pin != nil {
 		p.pin.Add(-1)
@@ -296,16 +246,16 @@ func (p *Permit) fails(bad bool) {
 // use, or what a [Limiter] of your own frees. If Pending is false, Done only notes a success, and a
 // wrapper can call it early.
 func (p *Permit) Pending() bool {
-	if p == nil || p.flags&flagDone != 0 {
+	if p == nil || p.in.Flags&core.Done != 0 {
 		return false
 	}
 	if _, ok := p.listener.(ender); ok || p.pin != nil {
 		return true
 	}
 	if k, ok := p.call.(interface{ pending() bool }); ok {
-		return p.uses == 0 && k.pending() // a call that is used again has no slot
+		return k.pending()
 	}
-	return p.call != nil
+	return p.call != nil || p.in.Pending()
 }
 
 // TakesAnswers reports whether answers have an effect: on a bucket, or on a [Call] of your own,
@@ -318,7 +268,7 @@ func (p *Permit) TakesAnswers() bool {
 	if k, ok := p.call.(interface{ TakesAnswers() bool }); ok {
 		return k.TakesAnswers()
 	}
-	return p.call != nil || p.core != nil
+	return p.call != nil || p.in.Call != nil || p.in.Core != nil
 }
 
 // member is [Pool.Member] of a Pool.
@@ -358,7 +308,7 @@ func (g *guarded) Done() {
 func (g *guarded) State() State       { return read(g, (*Permit).State) }
 func (g *guarded) TakesAnswers() bool { return read(g, (*Permit).TakesAnswers) }
 func (g *guarded) pending() bool      { return read(g, (*Permit).Pending) }
-func (g *guarded) bucket() *core      { return read(g, (*Permit).bucket) }
+func (g *guarded) bucket() *core.Core { return read(g, (*Permit).bucket) }
 func (g *guarded) member(pool any) int {
 	return read(g, func(p *Permit) int { return p.member(pool) })
 }

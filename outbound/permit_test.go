@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dripfeed/dripfeed/outbound/internal/core"
 )
 
 // bothPaths runs a test with a bucket of capacity 10 whose permits hold their charge, and with others
@@ -145,7 +147,7 @@ func TestPermit_StateKeepsTheCalendarsPeriods(t *testing.T) {
 			}
 			p.Done()
 		}
-		for range 2 * lately { // the first ones make the objects
+		for range 2 * core.Lately { // the first ones make the objects
 			call()
 		}
 		n := testing.AllocsPerRun(100, call)
@@ -156,14 +158,14 @@ func TestPermit_StateKeepsTheCalendarsPeriods(t *testing.T) {
 // fewCalls has the next calls use the objects of the latest n again. If shared is true, all
 // processors have one ring, for a test with one goroutine.
 func fewCalls(t *testing.T, n int, shared bool) {
-	made, one := retirees.New, &retired{calls: make([]*call, n)}
-	retirees = sync.Pool{New: func() any {
+	made, one := core.Rings.New, core.RingOf(n)
+	core.Rings = sync.Pool{New: func() any {
 		if shared {
 			return one
 		}
-		return &retired{calls: make([]*call, n)}
+		return core.RingOf(n)
 	}}
-	t.Cleanup(func() { retirees = sync.Pool{New: made} })
+	t.Cleanup(func() { core.Rings = sync.Pool{New: made} })
 }
 
 // several are limits of which no word keeps the state.
@@ -185,7 +187,7 @@ func again(t *testing.T, b *Bucket, p *Permit) *Permit {
 	t.Helper()
 	for range 10 {
 		q := mustAcquire(t, b)
-		if q.call == p.call {
+		if q.in.Call == p.in.Call {
 			return q
 		}
 		q.Settle(Cost{})
@@ -209,7 +211,7 @@ func TestPermit_ForgottenCallIsNoOther(t *testing.T) {
 			late.Settle(Cost{map[bool]float64{true: 500}[late == p]})
 			late.Settle(Cost{700})
 			equal(t, late.State(), (State{}), "state of a forgotten call")
-			late.flags &^= flagDone
+			late.in.Flags &^= core.Done
 			late.Done()
 		}
 		one, two := level(t, b, 2), level(t, other, 2)
@@ -312,7 +314,7 @@ func TestAcquire_SeveralLimitsAllocateNothing(t *testing.T) {
 			p.Answered(Answer{Kind: AnswerRemaining, Wait: time.Hour, Remaining: Cost{1e10, -1, -1, -1}})
 			p.Done()
 		}
-		if n := testing.AllocsPerRun(8*lately, one); n > 0 { // rounded down
+		if n := testing.AllocsPerRun(8*core.Lately, one); n > 0 { // rounded down
 			t.Errorf("%v: %v allocations a call", limits, n)
 		}
 	}

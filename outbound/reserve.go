@@ -87,7 +87,7 @@ func (r *Reservation) Permit(ctx context.Context) (Permit, error) {
 	}
 	if !ready {
 		held, reason := k.Clock.Held(time.Now())
-		return Permit{}, &ThrottledError{Key: r.bucket.key, RetryAfter: max(1, time.Until(k.Clock.Due(r.ticket))), Held: held, Reason: reason}
+		return Permit{}, &ThrottledError{Key: r.bucket.core.Name, RetryAfter: max(1, time.Until(k.Clock.Due(r.ticket))), Held: held, Reason: reason}
 	}
 	p := r.ticket.Permit()
 	r.ticket = Ticket{}

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/clock"
+	"github.com/dripfeed/dripfeed/outbound/internal/core"
 	"github.com/dripfeed/dripfeed/outbound/internal/spec"
-	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
 // State is what a limit looks like at one moment.
@@ -80,19 +80,14 @@ func (l *State) Where() string {
 	return fmt.Sprintf("%d in this process, %s in %d more, at most %d in one", l.InProgress, n, l.Processes, l.Largest)
 }
 
-// ofWord returns the state of the only limit by the word at a time, without an allocation.
-func (b *core) ofWord(word int64, t time.Duration) State {
-	first, level := b.first(), b.word.Level(word, t)
-	l := store.Limit{Capacity: first.Capacity, Rate: first.LeakRate}
-	s := State{Limit: limitOf(first), Level: level, Remaining: l.Capacity - level, EmptyIn: l.Above(level, 0), Speed: 1}
-	if one := min(1, l.Capacity); !l.Fits(level + one) {
-		s.NextIn = l.Above(level+l.Takes(one), l.Capacity)
-	}
-	return s
+// nearestOf returns the state of a limit when a call was charged.
+func nearestOf(n *core.Nearest) State {
+	l := limitOf(n.Limit)
+	return State{Limit: l, Level: n.Level, Remaining: max(0, l.Capacity-n.Level), EmptyIn: n.EmptyIn, NextIn: n.NextIn, HeldFor: n.HeldFor, Reason: reasonOf(n.Why), Speed: n.Speed}
 }
 
-// states returns the state of each limit in a reply.
-func (r *reply) states() []State {
+// statesOf returns the state of each limit in a reply.
+func statesOf(r *core.Reply) []State {
 	all := make([]State, 0, len(r.Force.Law)+1)
 	set, s := r.Decided()
 	for i := range r.Force.Counts() {
@@ -102,7 +97,7 @@ func (r *reply) states() []State {
 		one.EmptyIn, one.NextIn = clock.ComeBack(set, s, i)
 		all = append(all, one)
 	}
-	if a := r.inFlight; a != nil {
+	if a := r.Flight; a != nil {
 		used := float64(r.Used)
 		all = append(all, State{Limit: limitOf(spec.OfSlots(a)), Level: used, Remaining: max(0, float64(a.Most)-used)})
 	}

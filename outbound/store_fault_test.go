@@ -218,7 +218,7 @@ func TestStore_MangledRepliesAreStoreErrors(t *testing.T) {
 				"set":     func() error { return b.SetLimits(ctx, Window(5, time.Minute), InFlight(2)) },
 			} {
 				begin, err := time.Now(), do()
-				used, _ := b.slots().Crowd()
+				used, _ := b.core.Slots().Crowd()
 				errorIf(t, used > 2, "%s: %d calls are in flight", action, used)
 				if _, failed := errors.AsType[*StoreError](err); err != nil && !failed && !strings.Contains(err.Error(), "in flight") {
 					t.Errorf("%s: %v", action, err)

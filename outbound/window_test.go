@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/core"
 	"github.com/dripfeed/dripfeed/outbound/internal/spec"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
@@ -176,7 +177,7 @@ func TestWindow_AllocatesNoMoreThanALeakyLimit(t *testing.T) {
 		for begin := time.Now(); time.Since(begin) < 100*time.Millisecond; { // until the log of 64 parts of 1 ms has grown
 			mustAcquire(t, b).Done()
 		}
-		return testing.AllocsPerRun(8*lately, func() { mustAcquire(t, b).Done() })
+		return testing.AllocsPerRun(8*core.Lately, func() { mustAcquire(t, b).Done() })
 	}
 	leaky := allocs(Limit{Capacity: 1e9, LeakRate: 1e9}, second)
 	for name, limits := range map[string][]Limit{

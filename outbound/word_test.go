@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dripfeed/dripfeed/outbound/internal/core"
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -42,20 +43,20 @@ var leavings = map[string]func(b *Bucket, p *Permit) error{
 
 // inWord reports whether the state of b is in its word.
 func inWord(b *Bucket) bool {
-	_, here := b.word.Load()
+	_, here := b.core.Word.Load()
 	return here
 }
 
 func wordOf(b *Bucket) int64 {
-	word, _ := b.word.Load()
+	word, _ := b.core.Word.Load()
 	return word
 }
 
 // stateOf returns the state of b's key.
 func stateOf(t *testing.T, b *Bucket) store.State {
 	t.Helper()
-	var r reply
-	must(t, b.look(ctx, "look", &step{Step: key.Step{Op: store.Op{Slots: true}}}, &r))
+	var r core.Reply
+	must(t, b.core.Look(ctx, "look", &core.Step{Step: key.Step{Op: store.Op{Slots: true}}}, &r))
 	return r.State
 }
 
@@ -132,9 +133,9 @@ func TestWord_OldCallReturnsNothing(t *testing.T) {
 			errorIf(t, s.Level != 10, "level %v, want 10: the call's own units have leaked", s.Level)
 			late := outlived(t, 10)
 			late.Settle(Cost{13})
-			var r reply
-			if err := late.core.look(ctx, "state", &step{}, &r); err != nil || r.states()[0].Level != 3 {
-				t.Errorf("%+v, %v, want a level of the 3 that it has cost beyond its cost", r.states(), err)
+			var r core.Reply
+			if err := late.in.Core.Look(ctx, "state", &core.Step{}, &r); err != nil || statesOf(&r)[0].Level != 3 {
+				t.Errorf("%+v, %v, want a level of the 3 that it has cost beyond its cost", statesOf(&r), err)
 			}
 		})
 	}
@@ -147,7 +148,7 @@ func outlived(t *testing.T, n float64) Permit {
 	must(t, b.Hold(ctx, time.Second))
 	time.Sleep(forLong)
 	_, err := b.State(ctx)
-	fatalIf(t, err != nil || !inWord(b) || stateOf(t, b).Born == b.born, "no new life: %v", err)
+	fatalIf(t, err != nil || !inWord(b) || stateOf(t, b).Born == b.core.Born, "no new life: %v", err)
 	return old
 }
 
@@ -232,7 +233,7 @@ func TestWord_HoldsAndLooks(t *testing.T) {
 		cost := Cost{1: 3}
 		looked, left := Must(NewBucket("k", limit)), Must(NewBucket("k", limit))
 		slow := Must(NewBucket("k", limit))
-		slow.slowPath()
+		slow.core.Changes()
 		same := func() {
 			t.Helper()
 			for _, b := range []*Bucket{looked, slow} {
@@ -242,7 +243,7 @@ func TestWord_HoldsAndLooks(t *testing.T) {
 			}
 			a, b := states(t, looked)[0], states(t, slow)[0]
 			errorIf(t, a != b, "%+v, with a slowPath %+v", a, b)
-			if looked.Idle() != slow.Idle() || wordOf(looked) != wordOf(left) || looked.word.Seen() != left.word.Seen() || looked.slow.Load() != nil {
+			if looked.Idle() != slow.Idle() || wordOf(looked) != wordOf(left) || looked.core.Word.Seen() != left.core.Word.Seen() || looked.core.Slow() {
 				t.Error("a look has changed the bucket")
 			}
 		}
@@ -279,6 +280,7 @@ type pair struct {
 	Permit
 	charge  *store.Charge
 	settled bool
+	failed  bool // it was settled to nothing, or refused
 }
 
 // near allows for the rate of the word, which is whole nanoseconds per unit.
@@ -388,16 +390,13 @@ func TestWord_DecidesAsTheLawDoes(t *testing.T) {
 					w.advance()
 					if !p.settled {
 						w.state.Settle(w.limits, p.charge, &store.Units{used})
+						p.failed = p.failed || used == 0
 					}
 					p.settled = true
 					p.Settle(Cost{used})
 				case op < 80 && p != nil: // which ends the call
 					w.advance()
-					flags := p.flags
-					if k, ok := p.call.(*call); ok {
-						flags = k.flags
-					}
-					if p.Done(); flags&flagFailed == 0 {
+					if p.Done(); !p.failed {
 						w.state.Succeeded(p.charge.Epoch)
 					}
 					w.pairs = slices.DeleteFunc(w.pairs, func(q *pair) bool { return p == q })
@@ -419,6 +418,7 @@ func TestWord_DecidesAsTheLawDoes(t *testing.T) {
 					w.advance()
 					w.state.Refused(w.limits, p.charge.Epoch, d, 0, p.charge)
 					p.Refused(d)
+					p.failed = true
 				case op < 98:
 					events--
 					w.advance()
@@ -496,25 +496,25 @@ func TestWord_RetryAfterIsEnough(t *testing.T) {
 			return
 		}
 		fast++
-		now := int64(b.born)
+		now := int64(b.core.Born)
 		for range 12 {
 			var p Permit
 			n := aCost(&l, r)
 			c := Cost{min(n, l.Capacity)}
-			wait, ok, _ := b.word.Take((*reports.Numbers)(&c), now, &p.fill)
+			wait, ok, _ := b.core.Word.Take((*reports.Numbers)(&c), now, &p.in.Fill)
 			if ok {
 				continue
 			}
 			fatalIf(t, wait <= 0, "%v: a cost of %v leaves the word", l, n)
 			if early := tooEarly(wait, &l); early > 0 {
-				_, ok, _ := b.word.Take((*reports.Numbers)(&c), now+int64(early), &p.fill)
+				_, ok, _ := b.core.Word.Take((*reports.Numbers)(&c), now+int64(early), &p.in.Fill)
 				fatalIf(t, ok, "%v: a cost of %v, which is to wait %v, is admitted %v earlier", l, n, wait, wait-early)
 			}
 			if now > 4e18 { // far from where an int64 ends
 				return
 			}
 			now += int64(wait)
-			if again, ok, _ := b.word.Take((*reports.Numbers)(&c), now, &p.fill); !ok {
+			if again, ok, _ := b.core.Word.Take((*reports.Numbers)(&c), now, &p.in.Fill); !ok {
 				t.Fatalf("%v: a cost of %v, again after %v, is to wait %v", l, n, wait, again)
 			}
 		}
@@ -533,11 +533,11 @@ func TestWord_WholeCostsFillTheCapacity(t *testing.T) {
 		if !inWord(b) {
 			return
 		}
-		now := int64(b.born)
+		now := int64(b.core.Born)
 		for left := l.Capacity; left > 0; {
 			n := math.Ceil(r.Float64() * left)
 			var p Permit
-			wait, ok, _ := b.word.Take(&reports.Numbers{n}, now, &p.fill)
+			wait, ok, _ := b.core.Word.Take(&reports.Numbers{n}, now, &p.in.Fill)
 			fatalIf(t, !ok, "%v: %v of the %v that are left have to wait %v", l, n, left, wait)
 			left -= n
 		}

@@ -71,7 +71,7 @@ func (s *Store) serveLocked(k *away, op *store.Op) (store.Reply, error) {
 		}
 		r = k.apply(op)
 		share := k.stored.Limits
-		if i := r.Limit; r.Refused && len(r.Charges) == 0 && i >= 0 && op.Needs(share, &op.Costs[0])[i] > share[i].Capacity {
+		if i := r.Limit; r.Refused && len(r.Charges) == 0 && i >= 0 && store.Needs(share, &op.Costs[0], op.Headroom)[i] > share[i].Capacity {
 			return store.Reply{}, s.cause // no wait makes it fit the share
 		}
 		if !s.Unlimited {

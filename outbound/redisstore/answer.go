@@ -216,7 +216,7 @@ func exactly(op *store.Op, s *store.Stored, now time.Duration, m int, other *sto
 	r := o.ApplyAt(s, now, now)
 	if m < len(op.Costs) {
 		if r.Refused, r.Limit, r.Wait = true, other.Limit, other.Wait; r.Wait <= 0 {
-			needs := op.Needs(s.Limits, &op.Costs[m])
+			needs := store.Needs(s.Limits, &op.Costs[m], op.Headroom)
 			w, which, _ := s.State.Wait(s.Limits, &needs)
 			r.Limit, r.Wait = which, max(1, s.State.Real(w))
 		}

@@ -286,7 +286,7 @@ func (op *Op) Movable(limits []Limit) bool {
 			}
 		}
 	}
-	n := op.Needs(limits, &op.Costs[0])
+	n := Needs(limits, &op.Costs[0], op.Headroom)
 	for i := range limits {
 		if n[i] > limits[i].Capacity {
 			return false
@@ -295,12 +295,13 @@ func (op *Op) Movable(limits []Limit) bool {
 	return true
 }
 
-// Needs returns the units that have to be free in each limit for a call of n: with the Headroom.
-func (op *Op) Needs(limits []Limit, n *Units) Units {
+// Needs returns the units that have to be free in each limit for a call of n that keeps a fraction
+// of it free, from 0 to 1.
+func Needs(limits []Limit, n *Units, headroom float64) Units {
 	needs := *n
 	for i := range limits {
-		if op.Headroom > 0 && n[i] > 0 {
-			needs[i] += limits[i].Headroom(op.Headroom)
+		if headroom > 0 && n[i] > 0 {
+			needs[i] += limits[i].Headroom(headroom)
 		}
 	}
 	return needs
@@ -339,7 +340,7 @@ func (op *Op) book(s *Stored, r *Reply) {
 		moved, booked := s.State.Last-last, len(r.Charges)
 		r.Charges = append(r.Charges, Charge{})
 		c := &r.Charges[booked]
-		needs := op.Needs(s.Limits, n)
+		needs := Needs(s.Limits, n, op.Headroom)
 		w, which, ok := s.State.Wait(s.Limits, &needs)
 		wait := s.State.Real(w)
 		if in := wait <= most && wait < farthest; !in { // farthest: it never can

@@ -237,7 +237,7 @@ func (w *world) fill(cost int, fate int8, kept bool) {
 	}
 	c, needs := &w.calls[w.n], n
 	if kept {
-		needs = (&Op{Headroom: w.headroom}).Needs(w.limits(), &n)
+		needs = Needs(w.limits(), &n, w.headroom)
 	}
 	was := w.probe()
 	real, _, ok := w.state.Fill(w.limits(), &n, &needs, 0, &c.Charge)

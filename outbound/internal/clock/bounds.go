@@ -27,7 +27,7 @@ func (k *Clock) earliest(c, ahead *reports.Numbers) (at time.Time, limit int) {
 // Needs returns what a call of this cost needs of each limit, with what it keeps free.
 func (k *Clock) Needs(c *reports.Numbers) store.Units {
 	units := k.Limits.Units(c)
-	return (&store.Op{Headroom: k.Headroom}).Needs(k.Limits.Law, &units)
+	return store.Needs(k.Limits.Law, &units, k.Headroom)
 }
 
 // Bound returns a lower bound of the time when a call can leave, behind waiting calls. All of them
@@ -81,9 +81,12 @@ func (k *Clock) window(i int, n, most float64) time.Duration {
 	return key.Later(max(0, s.Last, first), time.Duration(min(turns*float64(l.Window), 4e18)))
 }
 
-// Surely reports whether a call certainly leaves by a time. It ignores limits on calls in flight.
+// Surely reports whether a call certainly leaves by a time.
 func (k *Clock) Surely(c, ahead *reports.Numbers, n int, alike bool, by time.Time) bool {
 	s, law := &k.State, k.Limits.Law
+	if bad, _ := k.Whole.Misfit(c, 0); bad != nil || k.InFlight {
+		return false
+	}
 	last := max(0, s.Last)
 	begin := last // from then on no limit that leaks is more than full
 	sum, slowest := time.Duration(n)*time.Microsecond, alike || len(law) == 1
@@ -92,7 +95,7 @@ func (k *Clock) Surely(c, ahead *reports.Numbers, n int, alike bool, by time.Tim
 	for i := range law {
 		l, level := &law[i], s.Level[i]
 		cost := max(0, l.Takes(c[l.Unit]))
-		if counted = counted || cost > 0; cost > l.Capacity {
+		if counted = counted || cost > 0; !(cost <= l.Capacity) { // also NaN
 			return false
 		}
 		units := ahead[l.Unit] + cost

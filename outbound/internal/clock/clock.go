@@ -22,6 +22,7 @@ type Clock struct {
 	At       time.Time     // of State
 	Back     time.Duration // how long such a reply normally takes to be here
 	Shared   bool          // the state is in a store
+	InFlight bool          // there is a limit on calls in flight
 	Headroom float64       // the fraction of each limit that the calls keep free
 
 	number   int64         // of the limits

@@ -96,7 +96,7 @@ func (s *Limits) Misfit(c *reports.Numbers, headroom float64) (l *store.Limit, l
 // Lacks reports whether a cost is above the capacity of a limit, with a fraction that stays free.
 func (s *Limits) Lacks(c *reports.Numbers, headroom float64) bool {
 	n := s.Units(c)
-	n = (&store.Op{Headroom: headroom}).Needs(s.Law, &n)
+	n = store.Needs(s.Law, &n, headroom)
 	for i := range s.Law {
 		if n[i] > s.Law[i].Capacity {
 			return true

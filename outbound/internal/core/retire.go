@@ -1,41 +1,44 @@
-package outbound
+package core
 
 import "sync"
 
-// lately is how many calls that have ended on a processor are kept for late answers, before the
+// Lately is how many calls that have ended on a processor are kept for late answers, before the
 // oldest of them is used again for another call. Those of an idle process are forgotten: they are
 // in a pool.
-const lately = 1024
+const Lately = 1024
 
-// retired are calls that have ended, oldest first, in a ring.
-type retired struct {
-	calls   []*call
+// Ring has calls that have ended, oldest first.
+type Ring struct {
+	calls   []*Call
 	next, n int // the next to be used again, and how many there are
 }
 
-// retirees are those of each processor.
-var retirees = sync.Pool{New: func() any { return &retired{calls: make([]*call, lately)} }}
+// Rings are those of the processors.
+var Rings = sync.Pool{New: func() any { return RingOf(Lately) }}
+
+// RingOf returns a ring for so many calls.
+func RingOf(n int) *Ring { return &Ring{calls: make([]*Call, n)} }
 
 // retire keeps a call that has ended.
-func retire(k *call) {
-	r := retirees.Get().(*retired)
+func retire(k *Call) {
+	r := Rings.Get().(*Ring)
 	if r.n == len(r.calls) { // the oldest is left to its permit
 		r.take()
 	}
 	r.calls[r.wrap(r.next+r.n)] = k
 	r.n++
-	retirees.Put(r)
+	Rings.Put(r)
 }
 
 // take takes the oldest out.
-func (r *retired) take() (k *call) {
+func (r *Ring) take() (k *Call) {
 	k, r.calls[r.next] = r.calls[r.next], nil
 	r.next, r.n = r.wrap(r.next+1), r.n-1
 	return k
 }
 
 // wrap returns where the ring continues. A division would take as long as a lock.
-func (r *retired) wrap(at int) int {
+func (r *Ring) wrap(at int) int {
 	if at >= len(r.calls) {
 		return at - len(r.calls)
 	}
@@ -43,15 +46,15 @@ func (r *retired) wrap(at int) int {
 }
 
 // revive returns an object for a new call, and how often it has been used.
-func revive() (k *call, uses uint32) {
-	r := retirees.Get().(*retired)
+func revive() (k *Call, uses uint32) {
+	r := Rings.Get().(*Ring)
 	if r.n == len(r.calls) {
 		k = r.take()
 	}
 	// A late answer at this moment keeps the object. It may wait for the lock of the key, which this
 	// caller holds.
-	if retirees.Put(r); k == nil || !k.mu.TryLock() {
-		return &call{uses: 1}, 1
+	if Rings.Put(r); k == nil || !k.mu.TryLock() {
+		return &Call{uses: 1}, 1
 	}
 	k.uses, k.flags = max(1, k.uses+1), 0
 	uses = k.uses
