@@ -123,7 +123,7 @@ func (b *Bucket) Acquire(ctx context.Context, c Cost) (p Permit, err error) {
 	if decided, err := b.decide(ctx, &c, &p); decided {
 		return p, err
 	}
-	err = b.acquire(ctx, c, &p)
+	err = b.acquire(ctx, &c, &p)
 	return p, err
 }
 
@@ -150,29 +150,23 @@ func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (decided bool, 
 }
 
 // acquire is Acquire for a call that the word cannot decide.
-func (b *Bucket) acquire(ctx context.Context, c Cost, p *Permit) error {
+func (b *Bucket) acquire(ctx context.Context, c *Cost, p *Permit) error {
 	if !c.valid() {
-		return &CostError{Key: b.core.Name, Cost: c, Err: ErrInvalid}
+		return &CostError{Key: b.core.Name, Cost: *c, Err: ErrInvalid}
 	}
-	if decided, err := b.takeHere(&c, p); decided {
-		return err
-	}
-	return b.acquireStep(ctx, c, p)
-}
-
-// takeHere is acquire for a bucket in this process that has no other work. It reports whether it
-// has decided.
-func (b *Bucket) takeHere(c *Cost, p *Permit) (decided bool, err error) {
 	var t store.Taken
 	f, decided := b.core.TakeHere(c.numbers(), &p.in, &t)
-	if !decided || t.Booked {
-		return decided, nil
+	switch {
+	case !decided:
+		return b.acquireStep(ctx, c, p)
+	case !t.Booked:
+		return b.throttled(f, t.Wait, t.Rem, t.Why, t.Limit)
 	}
-	return true, b.throttled(f, t.Wait, t.Rem, t.Why, t.Limit)
+	return nil
 }
 
 // acquireStep is acquire by a step.
-func (b *Bucket) acquireStep(ctx context.Context, c Cost, p *Permit) (err error) {
+func (b *Bucket) acquireStep(ctx context.Context, c *Cost, p *Permit) (err error) {
 	if c.charged() == (Cost{}) && b.core.Slots().Most() == 0 {
 		p.in.Call, err = b.core.AcquireFree(ctx, c.numbers())
 	} else {

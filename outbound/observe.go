@@ -97,7 +97,7 @@ func (o *observer) acquire(ctx context.Context, c Cost) (p Permit, at, wait time
 			return p, time.Duration(p.in.Fill.At), 0, err
 		}
 		begin = now()
-		err = o.bucket.acquire(ctx, c, &p)
+		err = o.bucket.acquire(ctx, &c, &p)
 	} else {
 		begin = now()
 		p, err = o.limiter.Acquire(ctx, c)
