@@ -43,9 +43,7 @@ var (
 func bench(b *testing.B, name string, resp *http.Response, body string) {
 	b.Helper()
 	p, ok := profile.ByName(name)
-	if !ok {
-		b.Fatal(name)
-	}
+	fatalIf(b, !ok, "%v", name)
 	b.ReportAllocs()
 	throttled := 0
 	for b.Loop() { // as the transport does, which keeps no Signal either
@@ -56,9 +54,7 @@ func bench(b *testing.B, name string, resp *http.Response, body string) {
 			throttled++
 		}
 	}
-	if throttled != 0 && throttled != b.N {
-		b.Error("one response is read in two ways")
-	}
+	errorIf(b, throttled != 0 && throttled != b.N, "one response is read in two ways")
 }
 
 // BenchmarkFloor is the least that reading a response can cost: ranging over its headers.
@@ -198,12 +194,10 @@ func zipped(t testing.TB, text string) string {
 	t.Helper()
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
-	if _, err := io.WriteString(w, text); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	_, err := io.WriteString(w, text)
+	fatalIf(t, err != nil, "%v", err)
+	err = w.Close()
+	fatalIf(t, err != nil, "%v", err)
 	return b.String()
 }
 

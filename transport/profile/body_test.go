@@ -75,21 +75,17 @@ func TestBody_ReadsAsBefore(t *testing.T) {
 				if name == "error" || name == "late" {
 					want = errCut
 				}
-				if string(got) != text || !errors.Is(err, want) {
-					t.Errorf("%s, %d bytes: then %d bytes, %v, want %v", name, len(text), len(got), err, want)
-				}
-				if w.closed != 0 {
-					t.Errorf("%s: closed already", name)
-				}
-				if err := resp.Body.Close(); !errors.Is(err, errCut) || w.closed != 1 {
-					t.Errorf("%s: closed %d times, %v", name, w.closed, err)
-				}
+				errorIf(t, string(got) != text || !errors.Is(err, want),
+					"%s, %d bytes: then %d bytes, %v, want %v", name, len(text), len(got), err, want)
+				errorIf(t, w.closed != 0, "%s: closed already", name)
+				err = resp.Body.Close()
+				errorIf(t, !errors.Is(err, errCut) || w.closed != 1, "%s: closed %d times, %v", name, w.closed, err)
 			}
 		}
 	}
 }
 
-// Only a body that Bodies and Types list is read.
+// Only a body that Bodies and Types list is read, and none that is a connection.
 func TestBody_OnlyListedOnesAreRead(t *testing.T) {
 	for _, c := range []struct {
 		status  int
@@ -120,16 +116,18 @@ func TestBody_OnlyListedOnesAreRead(t *testing.T) {
 		if touched := w.read > 0; touched != c.touched || touched != (seen != nil) {
 			t.Errorf("%d %.60q: read %d times, saw %q", c.status, c.headers, w.read, seen)
 		}
-		if !c.touched && resp.Body != io.ReadCloser(w) {
-			t.Errorf("%d %.60q: the body was replaced", c.status, c.headers)
-		}
+		errorIf(t, !c.touched && resp.Body != io.ReadCloser(w),
+			"%d %.60q: the body was replaced", c.status, c.headers)
 	}
-	for _, body := range []io.ReadCloser{nil, http.NoBody} {
+	connection := struct {
+		*wire
+		io.Writer
+	}{&wire{Reader: strings.NewReader("{}")}, io.Discard}
+	for _, body := range []io.ReadCloser{nil, http.NoBody, connection} {
 		var seen []byte
 		resp := carrying(429, body)
-		if looker(&seen).Read(resp, now); resp.Body != body || seen != nil {
-			t.Errorf("the body %v was replaced by %v", body, resp.Body)
-		}
+		looker(&seen).Read(resp, now)
+		errorIf(t, resp.Body != body || seen != nil || connection.read > 0, "the body %v was read, or replaced by %v", body, resp.Body)
 	}
 }
 
@@ -149,22 +147,8 @@ func TestBody_BreaksItsContract(t *testing.T) {
 	for _, body := range []io.ReadCloser{stuck{}, wild{}} {
 		var seen []byte
 		resp := carrying(429, body)
-		if looker(&seen).Read(resp, now); len(seen) != 0 {
-			t.Errorf("%T: saw %d bytes", body, len(seen))
-		}
-	}
-}
-
-// A body that is a connection stays as it is.
-func TestBody_ConnectionIsNotRead(t *testing.T) {
-	var seen []byte
-	d := struct {
-		*wire
-		io.Writer
-	}{&wire{Reader: strings.NewReader("{}")}, io.Discard}
-	resp := carrying(429, d)
-	if looker(&seen).Read(resp, now); resp.Body != io.ReadCloser(d) || seen != nil || d.read > 0 {
-		t.Errorf("the body is %v, saw %q in %d reads", resp.Body, seen, d.read)
+		looker(&seen).Read(resp, now)
+		errorIf(t, len(seen) != 0, "%T: saw %d bytes", body, len(seen))
 	}
 }
 
@@ -196,9 +180,7 @@ func TestResponse_JSON(t *testing.T) {
 			got = r.JSON(strings.ReplaceAll(c.path, ".", "/"))
 		}}
 		p.Read(withBody(answer(400), "application/json", c.body), now)
-		if got != c.want {
-			t.Errorf("%s in %.60s: %q, want %q", c.path, c.body, got, c.want)
-		}
+		errorIf(t, got != c.want, "%s in %.60s: %q, want %q", c.path, c.body, got, c.want)
 	}
 }
 
@@ -225,12 +207,9 @@ func TestBody_GzippedReadsAsBefore(t *testing.T) {
 		resp := carrying(429, io.NopCloser(strings.NewReader(c.body)), "Content-Encoding", c.encoding)
 		resp.Uncompressed = c.unpacked
 		looker(&seen).Read(resp, now)
-		if string(seen) != c.saw {
-			t.Errorf("%s: saw %.60q, want %.60q", name, seen, c.saw)
-		}
-		if got, err := io.ReadAll(resp.Body); string(got) != c.body || err != nil {
-			t.Errorf("%s: the body has become %.60q, %v", name, got, err)
-		}
+		errorIf(t, string(seen) != c.saw, "%s: saw %.60q, want %.60q", name, seen, c.saw)
+		got, err := io.ReadAll(resp.Body)
+		errorIf(t, string(got) != c.body || err != nil, "%s: the body has become %.60q, %v", name, got, err)
 	}
 }
 
@@ -295,19 +274,14 @@ func TestReadEarly_ReportsARefusalWhoseBodyIsLate(t *testing.T) {
 			}
 			got := c.profile.ReadEarly(resp, time.Time{}, func(s profile.Signal) {
 				early += say(s)
-				if s.Date.IsZero() != (resp.Header.Get("Date") == "") {
-					t.Errorf("the date is %v", s.Date)
-				}
+				errorIf(t, s.Date.IsZero() != (resp.Header.Get("Date") == ""), "the date is %v", s.Date)
 			})
-			if early != c.early || say(got) != c.then {
-				t.Errorf("early %q, and then %q; want %q, %q", early, say(got), c.early, c.then)
-			}
-			if text, err := io.ReadAll(resp.Body); string(text) != c.first+c.and || err != nil {
-				t.Errorf("the body has become %q, %v", text, err)
-			}
-			if err := resp.Body.Close(); err != nil {
-				t.Error(err)
-			}
+			errorIf(t, early != c.early || say(got) != c.then,
+				"early %q, and then %q; want %q, %q", early, say(got), c.early, c.then)
+			text, err := io.ReadAll(resp.Body)
+			errorIf(t, string(text) != c.first+c.and || err != nil, "the body has become %q, %v", text, err)
+			err = resp.Body.Close()
+			errorIf(t, err != nil, "%v", err)
 		})
 	}
 }
@@ -317,21 +291,18 @@ func TestReadEarly_WaitsForTheBody(t *testing.T) {
 	bubble(t, "A refusal that only the body shows is not reported early", func(t *testing.T) {
 		resp := slowly("", time.Second, strings.NewReader(`{"errors":[{"extensions":{"code":"RATELIMITED"}}]}`))
 		resp.StatusCode = 400
-		if s := profile.Linear.ReadEarly(resp, time.Time{}, func(profile.Signal) { t.Error("reported early") }); !s.Throttled {
-			t.Errorf("%+v", s)
-		}
+		s := profile.Linear.ReadEarly(resp, time.Time{}, func(profile.Signal) { t.Error("reported early") })
+		errorIf(t, !s.Throttled, "%+v", s)
 		_ = resp.Body.Close()
 	})
 	bubble(t, "Close ends the goroutine that reads a body that stalls", func(t *testing.T) { // the bubble ends only when all goroutines have ended
 		resp := slowly("x", 24*time.Hour, strings.NewReader(""))
 		_ = profile.GitHub.Read(resp, now)
-		if err := resp.Body.Close(); err != nil {
-			t.Error(err)
-		}
+		err := resp.Body.Close()
+		errorIf(t, err != nil, "%v", err)
 		_, _ = resp.Body.Read(make([]byte, 1))
-		if n, err := resp.Body.Read(make([]byte, 1)); n != 0 || err != io.ErrClosedPipe {
-			t.Errorf("read %d, %v", n, err)
-		}
+		n, err := resp.Body.Read(make([]byte, 1))
+		errorIf(t, n != 0 || err != io.ErrClosedPipe, "read %d, %v", n, err)
 	})
 }
 
@@ -354,9 +325,8 @@ func TestBody_AStallLosesNothing(t *testing.T) {
 					t.Errorf("%s, %d: saw %d bytes in %v", name, length, len(seen), took)
 				}
 				got, err := io.ReadAll(resp.Body)
-				if string(got) != first+second || name == "an error" != errors.Is(err, errCut) {
-					t.Errorf("%s, %d: then %d bytes, %v", name, length, len(got), err)
-				}
+				errorIf(t, string(got) != first+second || name == "an error" != errors.Is(err, errCut),
+					"%s, %d: then %d bytes, %v", name, length, len(got), err)
 				_ = resp.Body.Close()
 			})
 		}
@@ -377,9 +347,7 @@ func TestBody_PanicReachesItsReader(t *testing.T) {
 	} {
 		func() {
 			defer func() {
-				if v := recover(); v != "bang" {
-					t.Errorf("%s: panicked with %v", name, v)
-				}
+				equal(t, recover(), "bang", "%s: panicked with", name)
 			}()
 			read()
 		}()
@@ -408,9 +376,7 @@ func TestBody_AGzippedStallCanBeClosed(t *testing.T) {
 	go func() { done <- resp.Body.Close() }()
 	select {
 	case err := <-done:
-		if err != nil {
-			t.Error(err)
-		}
+		errorIf(t, err != nil, "%v", err)
 	case <-time.After(time.Minute):
 		t.Error("Close still hangs after a minute")
 	}

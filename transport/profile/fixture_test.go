@@ -31,6 +31,30 @@ func must[T any](v T, err error) T {
 	return v
 }
 
+// errorIf reports a fault, and the test goes on.
+func errorIf(t testing.TB, fault bool, format string, args ...any) {
+	if fault {
+		t.Helper()
+		t.Errorf(format, args...)
+	}
+}
+
+// fatalIf reports a fault, and ends the test.
+func fatalIf(t testing.TB, fault bool, format string, args ...any) {
+	if fault {
+		t.Helper()
+		t.Fatalf(format, args...)
+	}
+}
+
+// equal reports the value that the words name if it is another than want.
+func equal[T comparable](t testing.TB, got, want T, words string, args ...any) {
+	if got != want {
+		t.Helper()
+		t.Errorf("%s: %v, want %v", fmt.Sprintf(words, args...), got, want)
+	}
+}
+
 // lines are those of a header: a string or a list of strings.
 type lines []string
 
@@ -67,19 +91,16 @@ func readFixtures(t testing.TB, path string) (all []fixture) {
 		var c fixture
 		d := json.NewDecoder(bytes.NewReader(sc.Bytes()))
 		d.DisallowUnknownFields()
-		if err := d.Decode(&c); err != nil {
-			t.Fatalf("%s:%d: %v", path, n, err)
-		}
+		err := d.Decode(&c)
+		fatalIf(t, err != nil, "%s:%d: %v", path, n, err)
 		// The API's documentation, another text, a response that was seen, or one that was made.
-		if !slices.Contains([]string{"primary", "secondary", "wild", "synthetic"}, c.Evidence) {
-			t.Fatalf("%s:%d: evidence %q is not primary, secondary, wild or synthetic", path, n, c.Evidence)
-		}
+		fatalIf(t, !slices.Contains([]string{"primary", "secondary", "wild", "synthetic"}, c.Evidence),
+			"%s:%d: evidence %q is not primary, secondary, wild or synthetic", path, n, c.Evidence)
 		c.Case = fmt.Sprintf("%d %s: %s", n, c.Vendor, c.Case)
 		all = append(all, c)
 	}
-	if err := sc.Err(); err != nil || len(all) == 0 {
-		t.Fatalf("%s: %d lines, %v", path, len(all), err)
-	}
+	err := sc.Err()
+	fatalIf(t, err != nil || len(all) == 0, "%s: %d lines, %v", path, len(all), err)
 	return all
 }
 
@@ -220,15 +241,12 @@ func TestRead_RecordedResponses(t *testing.T) {
 		for _, c := range readFixtures(t, file) {
 			t.Run(c.Case, func(t *testing.T) {
 				p, ok := profile.ByName(c.Profile)
-				if !ok {
-					t.Fatalf("there is no profile %q", c.Profile)
-				}
+				fatalIf(t, !ok, "there is no profile %q", c.Profile)
 				resp := c.response()
 				s := p.Read(resp, c.Now)
 				c.check(t, &s)
-				if body, err := io.ReadAll(resp.Body); err != nil || string(body) != c.Body {
-					t.Errorf("the body is %q afterwards, %v", body, err)
-				}
+				body, err := io.ReadAll(resp.Body)
+				errorIf(t, err != nil || string(body) != c.Body, "the body is %q afterwards, %v", body, err)
 			})
 		}
 	}

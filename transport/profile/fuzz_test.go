@@ -52,16 +52,13 @@ func FuzzRead(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, n uint8, status uint16, head, body string, at int64) {
 		p, ok := profile.ByName(names[int(n)%len(names)])
-		if !ok {
-			t.Fatal(names[int(n)%len(names)])
-		}
+		fatalIf(t, !ok, "%v", names[int(n)%len(names)])
 		now := time.Unix(at, 0)
 		resp := parse(status, head, body)
 		s := p.Read(resp, now)
 		promised(t, &s)
-		if got, err := io.ReadAll(resp.Body); err != nil || string(got) != body {
-			t.Errorf("the body is %q afterwards, %v", got, err)
-		}
+		got, err := io.ReadAll(resp.Body)
+		errorIf(t, err != nil || string(got) != body, "the body is %q afterwards, %v", got, err)
 		// The result does not depend on the order of Go's maps, unless there is too much to
 		// read all.
 		if again := p.Read(parse(status, head, body), now); len(head) < 1000 {
@@ -102,8 +99,7 @@ func FuzzJSON(f *testing.F) {
 		if strings.HasPrefix(want, "{") || want == "null" {
 			want = ""
 		}
-		if want = strings.Trim(want, `"`); got != want {
-			t.Errorf("%q: %q, want %q", body, got, want)
-		}
+		want = strings.Trim(want, `"`)
+		errorIf(t, got != want, "%q: %q, want %q", body, got, want)
 	})
 }

@@ -43,9 +43,7 @@ func TestFinder_FindsAllValuesInOnePass(t *testing.T) {
 		{``, nil}, {`{`, nil}, {`[`, nil}, {`{"a"`, nil}, {`{"a":`, nil}, {`{"a":}`, nil}, {`1 `, nil},
 	} {
 		got := found(c.body, "a", "b", "a/b", "a/c", "a/b/c", "a/"+long)
-		if !slices.Equal(got, c.want) {
-			t.Errorf("%.80s: %.200q, want %.200q", c.body, got, c.want)
-		}
+		errorIf(t, !slices.Equal(got, c.want), "%.80s: %.200q, want %.200q", c.body, got, c.want)
 	}
 }
 
@@ -54,18 +52,14 @@ func TestFinder_EndsAfterMaxSteps(t *testing.T) {
 	many := func(n int) string {
 		return `{"x":[` + strings.Repeat("0,", n) + `0],"a":[` + strings.Repeat("0,", n) + `1],"b":2}`
 	}
-	if got := found(many(100), "a", "b"); len(got) != 102 {
-		t.Errorf("%d values, want 102", len(got))
-	}
-	if got, want := len(found(many(2000), "a", "b")), (maxSteps+readSteps)/(1+readSteps); got != want {
-		t.Errorf("%d values, want %d", got, want)
-	}
-	if got := found(many(2000), "b"); len(got) != 1 || got[0] != "b=2" {
-		t.Errorf("%q, want b=2 next to what is not looked for", got)
-	}
-	if got := found(many(2000), "a/b", "b"); len(got) != 0 {
-		t.Errorf("%q after %d values, want nothing", got, maxSteps)
-	}
+	got := found(many(100), "a", "b")
+	errorIf(t, len(got) != 102, "%d values, want 102", len(got))
+	n, want := len(found(many(2000), "a", "b")), (maxSteps+readSteps)/(1+readSteps)
+	errorIf(t, n != want, "%d values, want %d", n, want)
+	got = found(many(2000), "b")
+	errorIf(t, len(got) != 1 || got[0] != "b=2", "%q, want b=2 next to what is not looked for", got)
+	got = found(many(2000), "a/b", "b")
+	errorIf(t, len(got) != 0, "%q after %d values, want nothing", got, maxSteps)
 }
 
 // wanted are the paths that FuzzFind looks for.
@@ -117,8 +111,6 @@ func FuzzFind(f *testing.F) {
 		d := json.NewDecoder(strings.NewReader(body + " "))
 		d.UseNumber()
 		want, err := flat(d, "", 0, nil)
-		if err == nil && !slices.Equal(got, want) {
-			t.Errorf("%q: %q, want %q", body, got, want)
-		}
+		errorIf(t, err == nil && !slices.Equal(got, want), "%q: %q, want %q", body, got, want)
 	})
 }

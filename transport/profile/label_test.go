@@ -52,9 +52,8 @@ func TestHeaders_NamesAreRead(t *testing.T) {
 		for _, p := range s.Policies() {
 			got = append(got, fmt.Sprint(p.Name, " ", p.Limit, " ", p.Remaining, " ", p.Reset, " ", p.Window))
 		}
-		if slices.Sort(got); strings.Join(got, "; ") != want {
-			t.Errorf("%s\n%q, want %q", headers, got, want)
-		}
+		slices.Sort(got)
+		errorIf(t, strings.Join(got, "; ") != want, "%s\n%q, want %q", headers, got, want)
 	}
 }
 
@@ -70,9 +69,8 @@ func TestHeaders_WaitsOfRefusals(t *testing.T) {
 		"X-RateLimit-Limit: 9, X-RateLimit-Remaining: 8, X-RateLimit-Reset: 1940":                                    "0s", // another limit
 		"X-RateLimit-Limit: 9, X-RateLimit-Remaining: 0, X-RateLimit-FillRate: 1, X-RateLimit-Interval-Seconds: 300": "5m0s",
 	} {
-		if s := profile.Generic.Read(answer(429, pairs(headers)...), now); s.Wait.String() != want {
-			t.Errorf("%s: %v, want %s", headers, s.Wait, want)
-		}
+		s := profile.Generic.Read(answer(429, pairs(headers)...), now)
+		errorIf(t, s.Wait.String() != want, "%s: %v, want %s", headers, s.Wait, want)
 	}
 }
 
@@ -94,14 +92,12 @@ func TestRetryAfter_OfAProfileMayBeATime(t *testing.T) {
 		{"X-Next-Call", "100000000000000", (1 << 31) * time.Second},
 		{"X-Pause", "1788264060", 1788264060 * time.Second},
 	} {
-		if s := p.Read(answer(429, c.header, c.v), now); s.Wait != c.want {
-			t.Errorf("%s: %s is a wait of %v, want %v", c.header, c.v, s.Wait, c.want)
-		}
+		s := p.Read(answer(429, c.header, c.v), now)
+		errorIf(t, s.Wait != c.want, "%s: %s is a wait of %v, want %v", c.header, c.v, s.Wait, c.want)
 	}
 	s := p.Read(answer(200, "X-Max", "9", "X-Window", "1788264060"), now)
-	if all := s.Policies(); len(all) != 1 || all[0].Window != 1788264060*time.Second {
-		t.Errorf("%+v", all)
-	}
+	all := s.Policies()
+	errorIf(t, len(all) != 1 || all[0].Window != 1788264060*time.Second, "%+v", all)
 }
 
 // Each line of a header may come from another server: of several the strictest values count.
@@ -138,9 +134,7 @@ func TestRetryAfter_NumberMayBeATime(t *testing.T) {
 		}
 	}
 	s := profile.Generic.Read(answer(429, "Retry-After", "1788264060, 30", "Retry-After-Ms", "45000"), now)
-	if s.Wait != 61*time.Second || !s.Absolute {
-		t.Errorf("of three: %+v, want 1m1s", s)
-	}
+	errorIf(t, s.Wait != 61*time.Second || !s.Absolute, "of three: %+v, want 1m1s", s)
 }
 
 // Until reads all forms of a point in time.
@@ -153,9 +147,7 @@ func TestResponse_Until(t *testing.T) {
 	} {
 		p := &profile.Profile{Name: "mine", Judge: func(r *profile.Response, _ *profile.Signal) {
 			d, ok := r.Until(v)
-			if ok != (want >= 0) || ok && d != want {
-				t.Errorf("until %q: %v %v, want %v", v, d, ok, want)
-			}
+			errorIf(t, ok != (want >= 0) || ok && d != want, "until %q: %v %v, want %v", v, d, ok, want)
 		}}
 		p.Read(answer(429), now)
 	}

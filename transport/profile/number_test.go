@@ -17,14 +17,12 @@ func TestNumber_DigitsAndDecimals(t *testing.T) {
 		"0": 0, "007": 7, "1.5": 1.5, "0.04512": 0.04512, "596.0": 596, "999999999999999": 999999999999999,
 		"12345678901234567890": 12345678901234567890, "99999999999999999999.99": 1e20, "1." + strings.Repeat("0", 100): 1,
 	} {
-		if got, ok := number(v); !ok || got != want {
-			t.Errorf("%q: %v %v, want %v", v, got, ok, want)
-		}
+		got, ok := number(v)
+		errorIf(t, !ok || got != want, "%q: %v %v, want %v", v, got, ok, want)
 	}
 	for _, v := range []string{"", ".", "1.", ".5", "-1", "+1", "1e3", "1E3", "0x1", "NaN", "nan", "Inf", "1_000", "1,5", " 1", "1 ", "٣", "1.2.3", "1.-2", "100000000000000000000000"} {
-		if got, ok := number(v); ok {
-			t.Errorf("%q was read as %v", v, got)
-		}
+		got, ok := number(v)
+		errorIf(t, ok, "%q was read as %v", v, got)
 	}
 }
 
@@ -39,9 +37,8 @@ func TestDuration_RoundsUpAndSaturates(t *testing.T) {
 		{2147483647, time.Second, 2147483647 * time.Second}, {2147483648, time.Second, forever}, {9223372037, time.Second, forever},
 		{1e20, time.Hour, forever}, {math.Inf(1), 1, forever}, {math.NaN(), 1, forever},
 	} {
-		if got := duration(c.n, c.unit); got != c.want {
-			t.Errorf("%v times %v: %v, want %v", c.n, c.unit, got, c.want)
-		}
+		got := duration(c.n, c.unit)
+		errorIf(t, got != c.want, "%v times %v: %v, want %v", c.n, c.unit, got, c.want)
 	}
 }
 
@@ -55,9 +52,8 @@ func TestName_BoundedAndPrintable(t *testing.T) {
 		"xy" + strings.Repeat("😀", 40):    "xy" + strings.Repeat("😀", 31),
 		strings.Repeat("\xff", 200) + "x": "",
 	} {
-		if got := clean(v); got != want {
-			t.Errorf("%q: %q, want %q", v, got, want)
-		}
+		got := clean(v)
+		errorIf(t, got != want, "%q: %q, want %q", v, got, want)
 	}
 }
 
@@ -73,9 +69,7 @@ func FuzzTimestamp(f *testing.F) {
 	f.Fuzz(func(t *testing.T, v string) {
 		at, ok := timestamp(v)
 		if want, err := http.ParseTime(v); err == nil && strings.HasSuffix(v, "GMT") && len(v) == len(http.TimeFormat) && v[3] == ',' {
-			if !ok || !at.Equal(want) {
-				t.Errorf("%q: %v %v, want %v", v, at, ok, want)
-			}
+			errorIf(t, !ok || !at.Equal(want), "%q: %v %v, want %v", v, at, ok, want)
 		} else if ok && err == nil && !at.Equal(want) {
 			t.Errorf("%q: %v, want %v", v, at, want)
 		}
@@ -83,23 +77,17 @@ func FuzzTimestamp(f *testing.F) {
 		if want, err := time.Parse(time.RFC3339, v); err == nil && v[13] == ':' && (!ok || !at.Equal(want)) {
 			t.Errorf("%q: %v %v, want %v", v, at, ok, want)
 		}
-		if ok && strings.HasSuffix(v, "EST") {
-			t.Errorf("%q was read", v)
-		}
-		if d := between(at, time.Unix(0, 0)); d > forever {
-			t.Errorf("%v until 1970", d)
-		}
+		errorIf(t, ok && strings.HasSuffix(v, "EST"), "%q was read", v)
+		d := between(at, time.Unix(0, 0))
+		errorIf(t, d > forever, "%v until 1970", d)
 		if d, ok := goDuration(v); ok {
 			want, err := time.ParseDuration(v)
-			if err != nil || d != min(want, forever) {
-				t.Errorf("%q: %v, want %v, %v", v, d, want, err)
-			}
+			errorIf(t, err != nil || d != min(want, forever), "%q: %v, want %v, %v", v, d, want, err)
 		}
 		if n, ok := number(v); ok {
 			exact, err := strconv.ParseFloat(v, 64)
-			if err != nil || n != exact || strings.Trim(v, "0123456789.") != "" {
-				t.Errorf("%q: %v, want %v, %v", v, n, exact, err)
-			}
+			errorIf(t, err != nil || n != exact || strings.Trim(v, "0123456789.") != "",
+				"%q: %v, want %v, %v", v, n, exact, err)
 			// A duration is never too short: the API refuses a call that comes early.
 			if want, _, err := big.ParseFloat(v, 10, 200, big.ToNegativeInf); err == nil && n < 1e6 {
 				want.Mul(want, big.NewFloat(1e9))

@@ -15,9 +15,8 @@ import (
 func TestDeps_OnlyTheStandardLibrary(t *testing.T) {
 	out := must(exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output())
 	const self = "github.com/dripfeed/dripfeed/transport/profile"
-	if got := strings.Fields(string(out)); len(got) != 1 || got[0] != self {
-		t.Errorf("%q are reached, want %s only", got, self)
-	}
+	got := strings.Fields(string(out))
+	errorIf(t, len(got) != 1 || got[0] != self, "%q are reached, want %s only", got, self)
 }
 
 // go doc prints a declaration as it stands, and a profile has up to 40 lines. So each profile
@@ -38,12 +37,9 @@ func TestDoc_ExportedVariablesAreInALine(t *testing.T) {
 				continue
 			}
 			checked++
-			if set.Position(v.Pos()).Line != set.Position(v.End()).Line || v.Doc == nil || spec.Type == nil {
-				t.Errorf("%s: %s is not one line with its type and a comment", name, spec.Names[0])
-			}
+			errorIf(t, set.Position(v.Pos()).Line != set.Position(v.End()).Line || v.Doc == nil || spec.Type == nil,
+				"%s: %s is not one line with its type and a comment", name, spec.Names[0])
 		}
 	}
-	if checked < 35 {
-		t.Errorf("checked %d profiles", checked)
-	}
+	errorIf(t, checked < 35, "checked %d profiles", checked)
 }

@@ -46,47 +46,32 @@ func withBody(resp *http.Response, kind, body string) *http.Response {
 	return resp
 }
 
-// A nil profile is Generic.
-func TestRead_NilProfileIsGeneric(t *testing.T) {
-	var none *profile.Profile
-	s := none.Read(answer(429, "Retry-After", "10"), now)
-	if g := profile.Generic.Read(answer(429, "Retry-After", "10"), now); s.Wait != 10*time.Second || g.Wait != s.Wait {
-		t.Errorf("nil: %v, generic: %v, want 10s", s.Wait, g.Wait)
-	}
-}
-
 // A response without limits has an empty Signal.
 func TestRead_NothingToRead(t *testing.T) {
 	for _, resp := range []*http.Response{nil, {}, {StatusCode: 200}, answer(200), answer(404), answer(503), answer(200, "Age", "7")} {
-		if s := profile.Generic.Read(resp, now); s.Throttled || s.Cached || s.Wait != 0 || s.HasRetryAfter || len(s.Policies()) != 0 || !s.Date.IsZero() {
-			t.Errorf("%+v: %+v", resp, s)
-		}
+		s := profile.Generic.Read(resp, now)
+		errorIf(t, s.Throttled || s.Cached || s.Wait != 0 || s.HasRetryAfter || len(s.Policies()) != 0 || !s.Date.IsZero(), "%+v: %+v", resp, s)
 	}
-	if s := profile.Generic.Read(answer(200, "X-From-Cache", "1"), now); !s.Cached {
-		t.Errorf("out of a cache: %+v", s)
-	}
+	s := profile.Generic.Read(answer(200, "X-From-Cache", "1"), now)
+	errorIf(t, !s.Cached, "out of a cache: %+v", s)
 }
 
 // Which time counts.
 func TestRead_Clocks(t *testing.T) {
 	t.Run("The Signal has the API's time and its skew", func(t *testing.T) {
 		s := profile.Generic.Read(answer(429), now.Add(5*time.Minute))
-		if !s.Date.Equal(now) || s.Skew != -5*time.Minute {
-			t.Errorf("%v, %v ahead, want %v and -5m", s.Date, s.Skew, now)
-		}
+		errorIf(t, !s.Date.Equal(now) || s.Skew != -5*time.Minute,
+			"%v, %v ahead, want %v and -5m", s.Date, s.Skew, now)
 		resp := answer(429)
 		resp.Header.Del("Date")
-		if s := profile.Generic.Read(resp, now); !s.Date.IsZero() || s.Skew != 0 {
-			t.Errorf("%v, %v ahead, want nothing without Date", s.Date, s.Skew)
-		}
+		s = profile.Generic.Read(resp, now)
+		errorIf(t, !s.Date.IsZero() || s.Skew != 0, "%v, %v ahead, want nothing without Date", s.Date, s.Skew)
 	})
 	bubble(t, "The zero time stands for the moment", func(t *testing.T) {
 		time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)))
 		at := time.Now().Add(time.Minute).UTC().Format(time.RFC3339)
 		s := profile.Generic.Read(&http.Response{StatusCode: 429, Header: http.Header{"Retry-After": {at}}}, time.Time{})
-		if s.Wait != time.Minute+time.Second {
-			t.Errorf("a minute ahead: %v, want 1m1s", s.Wait)
-		}
+		errorIf(t, s.Wait != time.Minute+time.Second, "a minute ahead: %v, want 1m1s", s.Wait)
 	})
 	bubble(t, "Simulated time begins in 2000, when a time since 1970 has a digit less", func(t *testing.T) {
 		api := outboundtest.GitHub(outboundtest.FirstCallWindow(1, time.Hour))
@@ -94,9 +79,8 @@ func TestRead_Clocks(t *testing.T) {
 			resp := must((&http.Client{Transport: api}).Get("http://api.test/user"))
 			s := profile.GitHub.Read(resp, time.Now())
 			resp.Body.Close()
-			if p := s.Binding(); s.Throttled != refused || p == nil || p.Reset != time.Hour || s.Wait != time.Hour+time.Second {
-				t.Errorf("%+v", s)
-			}
+			p := s.Binding()
+			errorIf(t, s.Throttled != refused || p == nil || p.Reset != time.Hour || s.Wait != time.Hour+time.Second, "%+v", s)
 		}
 	})
 }
@@ -113,20 +97,14 @@ func TestFields_OfACustomProfile(t *testing.T) {
 		{Header: "X-Mine-Pause", Is: profile.IsRetryAfter, In: time.Millisecond},
 	}}
 	s := p.Read(answer(429, "X-Mine-Left", "3", "X-Mine-Max", "9", "X-RateLimit-Reset", "2", "X-Mine-Special-Used", "1/9", "X-Mine-Why", " too \x01 fast\xff ", "X-Mine-Pause", "250"), now)
-	if n := len(s.Policies()); n != 2 {
-		t.Fatalf("%d policies, want 2: %+v", n, s.Policies())
-	}
-	if b := s.Binding(); b.Name != "mine" || b.Unit != "points" || b.Limit != 9 || b.Remaining != 3 || b.Reset != 2*time.Minute || b.Window != time.Hour {
-		t.Errorf("%+v", b)
-	}
+	n := len(s.Policies())
+	fatalIf(t, n != 2, "%d policies, want 2: %+v", n, s.Policies())
+	b := s.Binding()
+	errorIf(t, b.Name != "mine" || b.Unit != "points" || b.Limit != 9 || b.Remaining != 3 || b.Reset != 2*time.Minute || b.Window != time.Hour, "%+v", b)
 	for _, q := range s.Policies() {
-		if q.Name != "mine" && (q.Name != "special" || q.Remaining != 8 || q.Limit != 9) {
-			t.Errorf("%+v", q)
-		}
+		errorIf(t, q.Name != "mine" && (q.Name != "special" || q.Remaining != 8 || q.Limit != 9), "%+v", q)
 	}
-	if s.Detail != "too  fast" || s.Wait != 250*time.Millisecond {
-		t.Errorf("%q, %v", s.Detail, s.Wait)
-	}
+	errorIf(t, s.Detail != "too  fast" || s.Wait != 250*time.Millisecond, "%q, %v", s.Detail, s.Wait)
 }
 
 // Refusals, Reason and Penalty hold for refusals because of a limit only.
@@ -134,9 +112,8 @@ func TestRefusals_OfACustomProfile(t *testing.T) {
 	p := &profile.Profile{Name: "mine", Refusals: []int{420}, Reason: profile.Concurrency, Penalty: time.Minute}
 	for status, want := range map[int]profile.Reason{420: profile.Concurrency, 429: profile.Concurrency, 529: profile.Overload, 400: profile.Unknown} {
 		s := p.Read(answer(status), now)
-		if s.Throttled != (status != 400) || s.Reason != want || s.Wait != 0 {
-			t.Errorf("%d: %v %v %v, want %v and no penalty", status, s.Throttled, s.Reason, s.Wait, want)
-		}
+		errorIf(t, s.Throttled != (status != 400) || s.Reason != want || s.Wait != 0,
+			"%d: %v %v %v, want %v and no penalty", status, s.Throttled, s.Reason, s.Wait, want)
 	}
 	for _, status := range []int{503, 529} {
 		if s := p.Read(answer(status, "Retry-After", "5"), now); !s.Throttled || s.Reason == profile.Concurrency {
@@ -144,9 +121,8 @@ func TestRefusals_OfACustomProfile(t *testing.T) {
 		}
 	}
 	p.Reason = profile.Unknown
-	if s := p.Read(answer(503, "Retry-After", "0"), now); s.Wait != 0 {
-		t.Errorf("the penalty of a 503 is %v", s.Wait)
-	}
+	s := p.Read(answer(503, "Retry-After", "0"), now)
+	errorIf(t, s.Wait != 0, "the penalty of a 503 is %v", s.Wait)
 	if s := p.Read(answer(429), now); s.Wait != time.Minute || s.RetryAfter != time.Minute || !s.HasRetryAfter {
 		t.Errorf("the penalty is %v", s.Wait)
 	}
@@ -162,9 +138,8 @@ func TestRefusals_OverloadIsNoLimit(t *testing.T) {
 				"X-Rate-Limit-Limit", "0", "X-Rate-Limit-Remaining", "0", "X-Rate-Limit-Reset", "60", "X-Rate-Limit-Problem", "concurrent", "X-Rate-Limit-Type", "application",
 				"X-HubSpot-RateLimit-Daily", "9", "X-HubSpot-RateLimit-Daily-Remaining", "0", "Twilio-Concurrent-Requests", "110", "RateLimit-Reason", "jira-quota-global-based",
 				"Stripe-Rate-Limited-Reason", "global-concurrency", "X-Shopify-Shop-Api-Call-Limit", "40/40", "Sforce-Limit-Info", "api-usage=9/9"), now)
-			if !s.Throttled || s.Reason != profile.Unknown && s.Reason != profile.Overload {
-				t.Errorf("%s: %d is %v, throttled %v", name, status, s.Reason, s.Throttled)
-			}
+			errorIf(t, !s.Throttled || s.Reason != profile.Unknown && s.Reason != profile.Overload,
+				"%s: %d is %v, throttled %v", name, status, s.Reason, s.Throttled)
 		}
 	}
 }
@@ -188,9 +163,8 @@ func TestJudge_CalledWhereListed(t *testing.T) {
 	} {
 		asked = 0
 		p.Read(c.resp, now)
-		if asked != c.want {
-			t.Errorf("%d %v: asked %d times, want %d", c.resp.StatusCode, c.resp.Header, asked, c.want)
-		}
+		errorIf(t, asked != c.want,
+			"%d %v: asked %d times, want %d", c.resp.StatusCode, c.resp.Header, asked, c.want)
 	}
 }
 
@@ -214,12 +188,9 @@ func TestJudge_CannotBreakThePromises(t *testing.T) {
 	}}
 	s := p.Read(answer(429, "X-RateLimit-Limit", "5", "X-RateLimit-Remaining", "5"), now)
 	promised(t, &s)
-	if len(s.Policies()) != 31 || s.Reason != profile.Unknown || s.Scope != "ab" || s.RetryAfter != 0 {
-		t.Errorf("%+v", s)
-	}
-	if s.Wait != forever {
-		t.Errorf("Wait is %v, want %v", s.Wait, forever)
-	}
+	errorIf(t, len(s.Policies()) != 31 || s.Reason != profile.Unknown || s.Scope != "ab" || s.RetryAfter != 0,
+		"%+v", s)
+	errorIf(t, s.Wait != forever, "Wait is %v, want %v", s.Wait, forever)
 }
 
 // promised checks what the documentation says of every Signal.
@@ -244,9 +215,7 @@ func promised(t *testing.T, s *profile.Signal) {
 			t.Errorf("%+v", p)
 		}
 	}
-	if (s.Binding() == nil) != (len(s.Policies()) == 0) {
-		t.Errorf("%v binds of %d", s.Binding(), len(s.Policies()))
-	}
+	errorIf(t, (s.Binding() == nil) != (len(s.Policies()) == 0), "%v binds of %d", s.Binding(), len(s.Policies()))
 }
 
 // ByName finds profiles by their names, in any spelling.
@@ -255,18 +224,15 @@ func TestByName_FindsAllSpellings(t *testing.T) {
 		"generic", "GitHub", "github_graphql", "GitHub REST", "amazon-sp-api", "ms-graph", "monday.com", "jira-cloud", "turn.io",
 		"Oracle AG", "X (Twitter)", "twitter/x", "Meta Graph", "AWS APIs", "Docker Hub", "express-rate-limit", "agent.ai", "openai/azure",
 	} {
-		if p, ok := profile.ByName(name); !ok || p == nil || p.Name == "" {
-			t.Errorf("%q: %v %v", name, p, ok)
-		}
+		p, ok := profile.ByName(name)
+		errorIf(t, !ok || p == nil || p.Name == "", "%q: %v %v", name, p, ok)
 	}
 	for _, name := range []string{"", "-", "unlisted", "git"} {
-		if p, ok := profile.ByName(name); ok || p != nil {
-			t.Errorf("%q: %v", name, p)
-		}
+		p, ok := profile.ByName(name)
+		errorIf(t, ok || p != nil, "%q: %v", name, p)
 	}
-	if p, _ := profile.ByName("github"); p != profile.GitHub {
-		t.Errorf("github is %q", p.Name)
-	}
+	p, _ := profile.ByName("github")
+	errorIf(t, p != profile.GitHub, "github is %q", p.Name)
 }
 
 // A flood of headers costs a bounded number of allocations, says nothing that is out of
@@ -279,12 +245,9 @@ func TestRead_FloodsAreBounded(t *testing.T) {
 			p, _ := profile.ByName(name)
 			s := p.Read(resp, now)
 			promised(t, &s)
-			if !s.Throttled {
-				t.Errorf("%s as %s: not refused", what, name)
-			}
-			if n := testing.AllocsPerRun(1, func() { sink = p.Read(resp, now) }); n > 250 {
-				t.Errorf("%s as %s: %v allocations", what, name, n)
-			}
+			errorIf(t, !s.Throttled, "%s as %s: not refused", what, name)
+			n := testing.AllocsPerRun(1, func() { sink = p.Read(resp, now) })
+			errorIf(t, n > 250, "%s as %s: %v allocations", what, name, n)
 			if again := p.Read(resp, now); what != "wild" && (again.Wait != s.Wait || len(again.Policies()) != len(s.Policies())) {
 				t.Errorf("%s as %s: %v and then %v", what, name, s.Wait, again.Wait)
 			}
@@ -309,30 +272,28 @@ func TestRead_UsualResponsesDoNotAllocate(t *testing.T) {
 			if p != nil && p.Judge != nil && resp.StatusCode == 429 {
 				continue // its function allocates
 			}
-			if n := testing.AllocsPerRun(100, func() { sink = p.Read(resp, now) }); n > 0 {
-				t.Errorf("%s: %v allocations", name, n)
-			}
+			n := testing.AllocsPerRun(100, func() { sink = p.Read(resp, now) })
+			errorIf(t, n > 0, "%s: %v allocations", name, n)
 		}
 	}
 }
 
-// Read takes a short way for a plain success by Generic, and reads as much as a copy of Generic does.
+// Read takes a short way for a plain success by Generic, and reads as much as a copy of Generic does. A nil profile is
+// Generic.
 func TestRead_GenericReadsAsMuchAsACopy(t *testing.T) {
+	var none *profile.Profile
 	long := *profile.Generic
 	long.Bodies = append([]profile.Body{}, long.Bodies...)
 	for _, resp := range []*http.Response{
 		answer(200), usual(200), answer(200, "Age", "5"), answer(200, "X-From-Cache", "1"), answer(200, "X-Mashery-Error-Code", "ERR_403_OVER_QPS"),
-		answer(200, "X-Bapi-Limit-Status", "0"), answer(200, "Retry-After", "5"), answer(200, "Content-Type", "application/problem+json"),
+		answer(200, "X-Bapi-Limit-Status", "0"), answer(200, "Retry-After", "5"), answer(200, "Content-Type", "application/problem+json"), answer(429, "Retry-After", "10"),
 	} {
-		short, want := profile.Generic.Read(resp, now), long.Read(resp, now)
-		if !reflect.DeepEqual(short, want) {
-			t.Errorf("%v: read %+v, want %+v", resp.Header, short, want)
-		}
+		short, without, want := profile.Generic.Read(resp, now), none.Read(resp, now), long.Read(resp, now)
+		errorIf(t, !reflect.DeepEqual(short, want) || !reflect.DeepEqual(without, want), "%v: read %+v, and %+v, want %+v", resp.Header, short, without, want)
 	}
 	for _, k := range long.Bodies {
-		if k.Status == 200 && k.Header != "X-Bapi-Limit-Status" {
-			t.Errorf("Generic reads the body of a plain success: %+v", k)
-		}
+		errorIf(t, k.Status == 200 && k.Header != "X-Bapi-Limit-Status",
+			"Generic reads the body of a plain success: %+v", k)
 	}
 }
 
@@ -368,9 +329,8 @@ func TestRead_VariationsReadNoMore(t *testing.T) {
 				for _, s := range least {
 					throttled, wait = throttled || s.Throttled, max(wait, s.Wait)
 				}
-				if got.Throttled && !throttled || got.Wait > wait {
-					t.Errorf("%s: %s: throttled %v for %v, want at most %v for %v", c.Case, name, got.Throttled, got.Wait, throttled, wait)
-				}
+				errorIf(t, got.Throttled && !throttled || got.Wait > wait,
+					"%s: %s: throttled %v for %v, want at most %v for %v", c.Case, name, got.Throttled, got.Wait, throttled, wait)
 			}
 			each := func(change func(v []string) []string) func(http.Header) {
 				return func(h http.Header) {

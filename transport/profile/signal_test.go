@@ -10,6 +10,14 @@ import (
 	"time"
 )
 
+// errorIf reports a fault, and the test goes on.
+func errorIf(t testing.TB, fault bool, format string, args ...any) {
+	if fault {
+		t.Helper()
+		t.Errorf(format, args...)
+	}
+}
+
 // numbered returns a Signal of n policies, whose names are their numbers.
 func numbered(n int) (s Signal) {
 	for i := range n {
@@ -34,9 +42,8 @@ func TestSignal_CopyKeepsItsPolicies(t *testing.T) {
 		s, want := numbered(n), numbered(n)
 		c := s
 		s.Add(Policy{Name: "late", Remaining: 1, Limit: None, Reset: None})
-		if !slices.Equal(namesOf(&c), namesOf(&want)) || len(s.Policies()) != n+1 {
-			t.Errorf("the copy of %d policies has %q; then there are %d", n, namesOf(&c), len(s.Policies()))
-		}
+		errorIf(t, !slices.Equal(namesOf(&c), namesOf(&want)) || len(s.Policies()) != n+1,
+			"the copy of %d policies has %q; then there are %d", n, namesOf(&c), len(s.Policies()))
 	}
 }
 
@@ -46,9 +53,8 @@ func TestSignal_DropKeepsTheOthers(t *testing.T) {
 		for i := range n {
 			s := numbered(n)
 			want := slices.Delete(namesOf(&s), i, i+1)
-			if s.drop(i); !slices.Equal(namesOf(&s), want) {
-				t.Errorf("without %d of %d: %q", i, n, namesOf(&s))
-			}
+			s.drop(i)
+			errorIf(t, !slices.Equal(namesOf(&s), want), "without %d of %d: %q", i, n, namesOf(&s))
 		}
 	}
 }
@@ -97,48 +103,35 @@ func TestPolicy_Wait(t *testing.T) {
 		{NewPolicy(""), 0}, {Policy{}, 0}, {Policy{Reset: time.Second}, time.Second},
 		{Policy{Reset: time.Second, Absolute: true}, 2 * time.Second}, {Policy{Absolute: true}, time.Second}, {Policy{Reset: None, Absolute: true}, 0},
 	} {
-		if got := c.p.Wait(); got != c.want {
-			t.Errorf("%+v: %v, want %v", c.p, got, c.want)
-		}
+		got := c.p.Wait()
+		errorIf(t, got != c.want, "%+v: %v, want %v", c.p, got, c.want)
 	}
 }
 
 // Each Reason has a name.
 func TestReason_String(t *testing.T) {
 	for r, want := range map[Reason]string{Unknown: "unknown", Rate: "rate", Quota: "quota", Concurrency: "concurrency", Overload: "overload", Lock: "lock", 99: "unknown"} {
-		if r.String() != want {
-			t.Errorf("%d: %q, want %q", r, r, want)
-		}
+		errorIf(t, r.String() != want, "%d: %q, want %q", r, r, want)
 	}
 }
 
-// Several names may mean one profile, but no name means two.
-func TestProfiles_NamesAreUnique(t *testing.T) {
+// Several names may mean one profile, but no name means two. Headers of the package's own profiles are found without
+// allocation only in the spelling that responses have.
+func TestProfiles_NamesAreUniqueAndHeadersCanonical(t *testing.T) {
 	seen := map[string]bool{}
 	for _, p := range builtin {
-		if p.Name == "" || seen[plain(p.Name)] {
-			t.Errorf("%q is there twice", p.Name)
-		}
+		errorIf(t, p.Name == "" || seen[plain(p.Name)], "%q is there twice", p.Name)
 		seen[plain(p.Name)] = true
+		for _, f := range p.Fields {
+			got := http.CanonicalHeaderKey(f.Header)
+			errorIf(t, got != f.Header, "%s: %q is %q in responses", p.Name, f.Header, got)
+		}
 	}
 	for _, p := range builtin {
 		for _, name := range strings.Fields(p.also) {
-			if seen[name] || plain(name) != name {
-				t.Errorf("the name %q of %s is a name already, or none", name, p.Name)
-			}
+			errorIf(t, seen[name] || plain(name) != name,
+				"the name %q of %s is a name already, or none", name, p.Name)
 			seen[name] = true
-		}
-	}
-}
-
-// Headers of the package's own profiles are found without allocation only in the spelling
-// that responses have.
-func TestProfiles_HeadersAreCanonical(t *testing.T) {
-	for _, p := range builtin {
-		for _, f := range p.Fields {
-			if got := http.CanonicalHeaderKey(f.Header); got != f.Header {
-				t.Errorf("%s: %q is %q in responses", p.Name, f.Header, got)
-			}
 		}
 	}
 }
@@ -146,10 +139,7 @@ func TestProfiles_HeadersAreCanonical(t *testing.T) {
 // README.md says of how many APIs the package has a profile.
 func TestProfiles_READMECountsThem(t *testing.T) {
 	text, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := fmt.Sprintf("knows the rules of %d APIs", len(builtin)-1); !strings.Contains(string(text), want) { // without Generic
-		t.Errorf("README.md does not say that the package %s", want)
-	}
+	errorIf(t, err != nil, "%v", err)
+	want := fmt.Sprintf("knows the rules of %d APIs", len(builtin)-1)
+	errorIf(t, !strings.Contains(string(text), want), "README.md does not say that the package %s", want) // without Generic
 }

@@ -149,9 +149,7 @@ func TestStructured_BytesNeedNoPadding(t *testing.T) {
 	}
 	for _, text := range []string{`:YWI==:`, `:Y:`, `:Y===:`, `:YW=I:`, `:YW I:`, `:YWI`, `:=:`} {
 		f := fields{s: "a;pk=" + text}
-		if f.item(new(item)) {
-			t.Errorf("%s was read", text)
-		}
+		errorIf(t, f.item(new(item)), "%s was read", text)
 	}
 }
 
@@ -159,7 +157,5 @@ func TestStructured_BytesNeedNoPadding(t *testing.T) {
 func TestStructured_SkipsOtherParameters(t *testing.T) {
 	var it item
 	f := fields{s: `x;z=1` + strings.Repeat(`;k="v"`, 100) + `;r=7`}
-	if !f.item(&it) || it.get("r").text != "7" || f.item(&it) || f.bad {
-		t.Errorf("%+v", it)
-	}
+	errorIf(t, !f.item(&it) || it.get("r").text != "7" || f.item(&it) || f.bad, "%+v", it)
 }
