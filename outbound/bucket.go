@@ -99,12 +99,6 @@ func (b *Bucket) Key() string {
 	return b.core.Name
 }
 
-// Shared reports whether the bucket's state is in a store, so that each operation is a request. It
-// is for packages that wait.
-func (b *Bucket) Shared() bool {
-	return b != nil && b.core.Remote()
-}
-
 // Acquire admits a call of this cost if it fits under every limit now, and charges it. Otherwise
 // nothing is charged. The error is a [*ThrottledError] with the time to retry, or a [*CostError] if
 // a retry cannot help. It is ctx's own if ctx has ended, or ends before the store replies: what
@@ -386,44 +380,6 @@ func (b *Bucket) Observe(f func(Event)) (stop func()) {
 	return b.core.Observe(func(c changes.Change) {
 		f(Event{Kind: c.Kind, Hold: c.Hold, Reason: reasonOf(c.Why), Speed: c.Speed, Calls: c.Calls, Late: c.Late, Limit: c.Limit, UsedUpIn: c.UsedUpIn, Before: c.Before, Limits: c.Limits})
 	})
-}
-
-// InJob reports whether ctx is that of a further request of a job that is in flight in this bucket:
-// see [Permit.AcquireIn]. It is for packages that wait. Such a call is in flight already, and must
-// not wait behind calls that may wait for the job. Book it with [BookRequest.InJob].
-func (b *Bucket) InJob(ctx context.Context) bool { return !b.isZero() && b.inJob(ctx) }
-
-// Waiting registers waiting calls until stop is called, for packages that wait, as [Bucket.Book]
-// is. Meanwhile f is called soon after a change by this process: a Hold, Resume, SetLimits, the end
-// of a call in flight, or a returned cost. It runs in any goroutine, with no lock of the bucket
-// held. f must not block: the call that changes something may return only after f, and its caller
-// may hold locks. A late answer holds that of its permit, so f must not use one. To watch a bucket
-// there is [Bucket.Observe].
-func (b *Bucket) Waiting(f func()) (stop func()) {
-	if b.isZero() {
-		return func() {}
-	}
-	return b.core.Waiting(f)
-}
-
-// Reservations returns the bucket in which a scheduler reserves times for calls that come later, as
-// package jobs does. It has the limits of b without an [InFlight], and its own levels and holds.
-// Its state is where b's is, in this process or in the same store. Errors name it by b's key.
-//
-// Reservations returns the same bucket until this process learns of other limits from a reply for
-// b. Then it returns one with those limits, and earlier reservations are void. If b has their
-// limits again, reservations in a store are valid again. A hold or a Resume of b does not reach it.
-// It is nil if b has only ever had an InFlight.
-func (b *Bucket) Reservations() *Bucket {
-	if b.isZero() {
-		return nil
-	}
-	own, _ := b.core.Reservations(func(limits []spec.Limit, in store.Store, name string) core.Bucket {
-		next := new(Bucket)
-		next.core.Init(b.core.Name, limits, in, name)
-		return next
-	}).(*Bucket)
-	return own
 }
 
 // do carries a step out.
