@@ -91,13 +91,19 @@ type attempt struct {
 	permit          *outbound.Permit // nil until it is admitted, and once its end is reported
 	header, trailer metadata.MD
 	sent            bool
+	answered        bool // the API has sent something
 	ended           bool // but the status may be unknown
 }
 
-// report reports how the attempt has ended.
+// report reports how the attempt has ended. grpc-go 1.85 ends some streams that the API has refused
+// without an error.
 func (a *attempt) report(err error) {
 	t := transport.Transport{Profile: a.call.pacer.Profile, MaxHold: a.call.pacer.MaxHold}
-	t.Report(response(err, a.header, a.trailer), a.permit)
+	resp := response(err, a.header, a.trailer)
+	if err == nil && !a.answered {
+		resp = nil
+	}
+	t.Report(resp, a.permit)
 	a.permit = nil
 }
 
@@ -168,7 +174,9 @@ func (p attempts) HandleRPC(ctx context.Context, event stats.RPCStats) {
 	case *stats.OutHeader:
 		a.sent = true
 	case *stats.InHeader:
-		a.header = event.Header
+		a.header, a.answered = event.Header, true
+	case *stats.InTrailer:
+		a.answered = true
 	case *stats.End:
 		a.trailer, a.ended = event.Trailer, true
 		switch {
