@@ -77,7 +77,9 @@ func TestBucket_InvalidCostChangesNothing(t *testing.T) {
 			return err
 		},
 		"Clock.Earliest": func(b *Bucket, c Cost) error {
-			_, _, err := clockOf(t, b).Earliest(&c, new(Cost))
+			k := clockOf(t, b)
+			errorIf(t, k.Surely(&c, new(Cost), 0, true, time.Now().Add(100*time.Hour)), "Surely(%v)", c)
+			_, _, err := k.Earliest(&c, new(Cost))
 			return err
 		},
 	} {
