@@ -125,8 +125,7 @@ func TestAgain_EachHopOfARedirect(t *testing.T) {
 
 // keyedRequest returns a request with an Idempotency-Key.
 func keyedRequest(t *testing.T, key string) *http.Request {
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://api.example.com/items", strings.NewReader("text"))
-	require.NoError(t, err)
+	req := must(http.NewRequestWithContext(t.Context(), http.MethodPost, "https://api.example.com/items", strings.NewReader("text")))
 	req.Header.Set("Idempotency-Key", key)
 	return req
 }

@@ -12,12 +12,6 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// instant answers at once, with a body and always the same response, so that the benchmark
-// measures only what is around it.
-type instant struct{ resp *http.Response }
-
-func (b instant) RoundTrip(*http.Request) (*http.Response, error) { return b.resp, nil }
-
 type fullBody struct{}
 
 func (fullBody) Read(p []byte) (int, error) { return len(p), nil }
@@ -52,13 +46,12 @@ func BenchmarkRetry(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Date": {"Tue, 01 Sep 2026 12:00:00 GMT"}}}
-			do := c.send(&transport.Transport{Base: instant{resp}, Limiter: bucket(b, outbound.Limit{Capacity: 1e9, LeakRate: 1e9})})
+			// It is always the same response, so that the benchmark measures only what is around it.
+			instant := base(func(*http.Request) (*http.Response, error) { return resp, nil })
+			do := c.send(&transport.Transport{Base: instant, Limiter: bucket(b, outbound.Limit{Capacity: 1e9, LeakRate: 1e9})})
 			ctx, cancel := context.WithCancel(context.WithValue(context.Background(), io.EOF, 1)) // as contexts of programs, which are not empty
 			defer cancel()
-			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://api.example.com/search/?q=x", nil)
-			if err != nil {
-				b.Fatal(err)
-			}
+			req := must(http.NewRequestWithContext(ctx, http.MethodGet, "https://api.example.com/search/?q=x", nil))
 			b.ReportAllocs()
 			for b.Loop() {
 				resp.Body = fullBody{}

@@ -42,19 +42,9 @@ func TestBody_DrainedAndClosedBetweenAttempts(t *testing.T) {
 	})
 }
 
-// stalling is a body that sends a byte, or one each time, and never ends.
-type stalling struct {
-	*io.PipeReader
-	closed atomic.Int32
-}
-
-func (s *stalling) Close() error {
-	s.closed.Add(1)
-	return s.PipeReader.Close()
-}
-
-// newStalling returns a body that fails when ctx ends, as those of net/http do.
-func newStalling(ctx context.Context, every time.Duration) *stalling {
+// newStalling returns a body that sends a byte, or one each time, and never ends. It fails when ctx ends, as those of
+// net/http do.
+func newStalling(ctx context.Context, every time.Duration) *counted {
 	r, w := io.Pipe()
 	context.AfterFunc(ctx, func() { w.CloseWithError(ctx.Err()) })
 	go func() {
@@ -62,7 +52,7 @@ func newStalling(ctx context.Context, every time.Duration) *stalling {
 			time.Sleep(every)
 		}
 	}()
-	return &stalling{PipeReader: r}
+	return &counted{Reader: r}
 }
 
 // A body that stalls delays the next attempt for a second at most.
@@ -70,7 +60,7 @@ func TestBody_AStallDelaysTheNextAttemptForASecond(t *testing.T) {
 	for _, every := range []time.Duration{0, 50 * time.Millisecond} {
 		for name, send := range ways {
 			synctest.Test(t, func(t *testing.T) {
-				var first *stalling
+				var first *counted
 				begin := time.Now()
 				client := NewClient(over(base(func(req *http.Request) (*http.Response, error) {
 					if first == nil {
@@ -109,8 +99,7 @@ func TestBody_OnlyAnUpgradedConnectionOutlivesItsRequest(t *testing.T) {
 		resp := answered(t, status, client)
 		require.ErrorIs(t, sent.Err(), want, "%d", status)
 		if status == 101 {
-			_, err := io.WriteString(resp.Body.(io.Writer), "hi")
-			require.NoError(t, err)
+			must(io.WriteString(resp.Body.(io.Writer), "hi"))
 			require.Equal(t, "hi", wrote.String())
 		}
 	}

@@ -12,8 +12,7 @@ import (
 func TestDeps_OnlyThisPackageImportsRetryablehttp(t *testing.T) {
 	cmd := exec.Command("go", "list", "-f", "{{.ImportPath}}: {{.Imports}}", "./...")
 	cmd.Dir = "../.."
-	out, err := cmd.Output()
-	require.NoError(t, err)
+	out := must(cmd.Output())
 	var found []string
 	for line := range strings.Lines(string(out)) {
 		if path, imports, _ := strings.Cut(line, ":"); strings.Contains(imports, "hashicorp/") {

@@ -49,9 +49,8 @@ func TestError_HidesSecretsAndNamesTheBucket(t *testing.T) {
 			if name == "another scheme" {
 				address = strings.Replace(secret, "https", "ftp", 1)
 			}
-			req, err := retryablehttp.NewRequestWithContext(within(t, time.Minute), http.MethodGet, address, nil)
-			require.NoError(t, err)
-			_, err = NewClient(rt).Do(req)
+			req := must(retryablehttp.NewRequestWithContext(within(t, time.Minute), http.MethodGet, address, nil))
+			_, err := NewClient(rt).Do(req)
 			text := ended(t, err).Error() + fmt.Sprintf("%v %+v %q", err, err, err) + ended(t, err).URL
 			for _, canary := range []string{"canary", "secret", "user"} {
 				require.NotContains(t, text, canary, name)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -108,7 +109,7 @@ func (s *script) went() []time.Duration {
 	return all
 }
 
-// counted is a body that counts how often it was closed, and how much was read.
+// counted is a body that counts how often it was closed, and how much was read. It closes its Reader if that can be closed.
 type counted struct {
 	io.Reader
 	closed, read atomic.Int32
@@ -124,6 +125,9 @@ func (b *counted) Read(p []byte) (int, error) {
 
 func (b *counted) Close() error {
 	b.closed.Add(1)
+	if c, ok := b.Reader.(io.Closer); ok {
+		return c.Close()
+	}
 	return nil
 }
 
@@ -142,12 +146,7 @@ func (l *refusing) Acquire(context.Context, outbound.Cost) (outbound.Permit, err
 	return outbound.Permit{}, nil
 }
 
-func repeat(err error, n int) (errs []error) {
-	for range n {
-		errs = append(errs, err)
-	}
-	return errs
-}
+func repeat(err error, n int) []error { return slices.Repeat([]error{err}, n) }
 
 // limiterFunc is a limiter that is a function.
 type limiterFunc func(context.Context, outbound.Cost) (outbound.Permit, error)
@@ -156,10 +155,16 @@ func (f limiterFunc) Acquire(ctx context.Context, c outbound.Cost) (outbound.Per
 	return f(ctx, c)
 }
 
+// must returns v. An error, which no test expects, ends the tests with a panic that says it.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 func bucket(t testing.TB, limits ...outbound.Limit) *outbound.Bucket {
-	b, err := outbound.NewBucket("api", limits...)
-	require.NoError(t, err)
-	return b
+	return must(outbound.NewBucket("api", limits...))
 }
 
 // within returns a context that ends after d, or the test's own if d is zero.
@@ -196,10 +201,7 @@ func full(wait time.Duration) error { return &outbound.ThrottledError{Key: "api"
 
 // levelOf returns the level of a bucket's limit.
 func levelOf(t testing.TB, b *outbound.Bucket) float64 {
-	t.Helper()
-	state, err := b.State(t.Context())
-	require.NoError(t, err)
-	return state.Level
+	return must(b.State(t.Context())).Level
 }
 
 // bubble runs a scenario in fake time. Its name says what holds.
@@ -208,9 +210,7 @@ func bubble(t *testing.T, name string, scenario func(t *testing.T)) {
 }
 
 func getIn(ctx context.Context, t testing.TB, client *retryablehttp.Client) (*http.Response, error) {
-	req, err := retryablehttp.NewRequestWithContext(ctx, http.MethodGet, address, nil)
-	require.NoError(t, err)
-	return do(client, req)
+	return do(client, must(retryablehttp.NewRequestWithContext(ctx, http.MethodGet, address, nil)))
 }
 
 func do(client *retryablehttp.Client, req *retryablehttp.Request) (*http.Response, error) {
@@ -239,9 +239,7 @@ var ways = map[string]func(*retryablehttp.Client, *http.Request) (*http.Response
 // requestWith returns a request whose body is "none", "replayable" or "once".
 func requestWith(t *testing.T, method, body string) *http.Request {
 	text := map[string]io.Reader{"replayable": strings.NewReader("text"), "once": newBody("text")}[body]
-	req, err := http.NewRequestWithContext(t.Context(), method, address, text)
-	require.NoError(t, err)
-	return req
+	return must(http.NewRequestWithContext(t.Context(), method, address, text))
 }
 
 // wide is a limit that never refuses.

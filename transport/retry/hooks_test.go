@@ -111,14 +111,13 @@ func TestHooks_OfTheProgram(t *testing.T) {
 			{[]step{status(429, "Retry-After", "3600")}, nil, 1},
 		} {
 			api := play(c.steps...)
-			req, err := retryablehttp.NewRequest(http.MethodGet, address, nil)
-			require.NoError(t, err)
+			req := must(retryablehttp.NewRequest(http.MethodGet, address, nil))
 			handled := 0
 			req.SetResponseHandler(func(resp *http.Response) error {
 				handled++
 				return errors.Join(c.err, resp.Body.Close())
 			})
-			_, err = Config{MaxWait: 30 * time.Second}.NewClient(over(api)).Do(req)
+			_, err := Config{MaxWait: 30 * time.Second}.NewClient(over(api)).Do(req)
 			require.Equal(t, 1, handled)
 			require.Len(t, api.went(), c.calls)
 			require.ErrorIs(t, err, c.err)
@@ -130,11 +129,9 @@ func TestHooks_OfTheProgram(t *testing.T) {
 func TestRetries_CountEachRequest(t *testing.T) {
 	bubble(t, "A request that is sent a second time has all its attempts, in the same context", func(t *testing.T) {
 		client := once(over(play(reset, status(200), reset, status(200))))
-		req, err := retryablehttp.FromRequest(requestWith(t, http.MethodGet, "none"))
-		require.NoError(t, err)
+		req := must(retryablehttp.FromRequest(requestWith(t, http.MethodGet, "none")))
 		for range 2 {
-			_, err = do(client, req)
-			require.NoError(t, err)
+			must(do(client, req))
 		}
 		require.Equal(t, t.Context(), req.Context().(*retried).Context, "the context has grown")
 	})
@@ -153,8 +150,7 @@ func TestRetries_CountEachRequest(t *testing.T) {
 		client := NewClient(over(api)).StandardClient()
 		req := requestWith(t, http.MethodGet, "none")
 		all(t, 20, func(int) {
-			resp, err := client.Do(req)
-			require.NoError(t, err)
+			resp := must(client.Do(req))
 			_ = resp.Body.Close()
 		})
 		require.Len(t, api.said, 22)
@@ -201,12 +197,7 @@ func TestConnections_AreUsedAgain(t *testing.T) {
 	b := &http.Transport{}
 	defer b.CloseIdleConnections()
 	client := NewClient(over(b)).StandardClient()
-	resp, err := client.Post(server.URL, "text/plain", strings.NewReader("text"))
-	require.NoError(t, err)
-	text, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	require.Equal(t, "text", string(text))
+	whole(t, must(client.Post(server.URL, "text/plain", strings.NewReader("text"))), "text")
 	require.Equal(t, 3, calls)
 	require.Equal(t, remotes[0], remotes[1], "the page of 40 KiB was not drained")
 	require.Equal(t, remotes[0], remotes[2])

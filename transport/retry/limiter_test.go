@@ -65,8 +65,7 @@ func TestLimiter_ItsErrors(t *testing.T) {
 		inner := &transport.Transport{Base: api, Limiter: bucket(t, outbound.Limit{Capacity: 1, LeakRate: 0.1})}
 		client := NewClient(over(inner))
 		for range 2 {
-			_, err := client.Post(address, "text/plain", []byte("text"))
-			require.NoError(t, err)
+			must(client.Post(address, "text/plain", []byte("text")))
 		}
 		about(t, 10*time.Second, 0.1, api.went()[1])
 

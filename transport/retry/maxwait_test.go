@@ -40,13 +40,12 @@ func TestMaxWait_BoundsTheQueueAndTheRetriesTogether(t *testing.T) {
 		} {
 			bubble(t, name+", "+kind, func(t *testing.T) {
 				b := bucket(t, outbound.PerSecond(10), outbound.InFlight(1))
-				busy, err := b.Acquire(t.Context(), outbound.Cost{1}) // it never ends, which no queue can predict
-				require.NoError(t, err)
+				busy := must(b.Acquire(t.Context(), outbound.Cost{1})) // it never ends, which no queue can predict
 				defer busy.Done()
 				rt := where(queue.New(b, queue.Config{MaxWait: c.queue}))
 				rt.Base = play(status(200))
 				begin := time.Now()
-				_, err = getIn(within(t, c.deadline), t, Config{MaxWait: time.Minute}.NewClient(rt))
+				_, err := getIn(within(t, c.deadline), t, Config{MaxWait: time.Minute}.NewClient(rt))
 				require.ErrorIs(t, err, outbound.ErrThrottled)
 				require.Equal(t, c.late, errors.Is(err, context.DeadlineExceeded))
 				require.LessOrEqual(t, time.Since(begin), c.want)
@@ -60,8 +59,7 @@ func TestMaxWait_BoundsTheQueueAndTheRetriesTogether(t *testing.T) {
 func TestMaxWait_CountsWaitsForLimits(t *testing.T) {
 	bubble(t, "The wait in the queue before a refusal counts", func(t *testing.T) {
 		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1. / 40})
-		_, err := b.Acquire(t.Context(), outbound.Cost{1})
-		require.NoError(t, err)
+		must(b.Acquire(t.Context(), outbound.Cost{1}))
 		api := play(status(429, "Retry-After", "30"), status(200))
 		answered(t, 429, paced(time.Minute, api, queue.New(b, queue.Config{})))
 		require.Len(t, api.went(), 1)
@@ -87,9 +85,8 @@ func TestMaxWait_CountsWaitsForLimits(t *testing.T) {
 	})
 	bubble(t, "Capacity that is free when MaxWait ends is used, although the limiter then has no time left", func(t *testing.T) {
 		b := bucket(t, outbound.Limit{Capacity: 1, LeakRate: 1 / 0.3})
+		must(b.Acquire(t.Context(), outbound.Cost{1}))
 		_, err := b.Acquire(t.Context(), outbound.Cost{1})
-		require.NoError(t, err)
-		_, err = b.Acquire(t.Context(), outbound.Cost{1})
 		client := paced(throttled(t, err).RetryAfter, play(status(200)), b)
 		answered(t, 200, client)
 		require.NoError(t, b.Hold(t.Context(), time.Hour))
@@ -166,8 +163,7 @@ func TestMaxWait_BoundsTheLimitersWait(t *testing.T) {
 			}
 			limiter.errs = append(limiter.errs, full(min(within, time.Hour)))
 			if c.wait < time.Hour {
-				_, err = getIn(ctx, t, client)
-				require.NoError(t, err)
+				must(getIn(ctx, t, client))
 				require.Equal(t, within, time.Since(api.start))
 			}
 		})

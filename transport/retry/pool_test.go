@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -60,18 +61,6 @@ func slow(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// torn is a body that breaks off.
-type torn struct{ io.Reader }
-
-func (t torn) Read(p []byte) (int, error) {
-	n, err := t.Reader.Read(p)
-	if err == io.EOF {
-		err = io.ErrUnexpectedEOF
-	}
-	return n, err
-}
-func (torn) Close() error { return nil }
-
 var faults = []fault{
 	{name: "500", fail: answers(500, "{}")},
 	{name: "501", fail: answers(501, "{}")},
@@ -82,7 +71,7 @@ var faults = []fault{
 	{name: "slow", fail: slow, takes: 3 * time.Second, returned: true},
 	{name: "torn", returned: true, fail: func(req *http.Request) (*http.Response, error) {
 		resp, _ := answers(200, "")(req)
-		resp.Body = torn{strings.NewReader("{")}
+		resp.Body = io.NopCloser(io.MultiReader(strings.NewReader("{"), iotest.ErrReader(io.ErrUnexpectedEOF)))
 		return resp, nil
 	}},
 	{name: "401", fail: answers(401, "{}")},

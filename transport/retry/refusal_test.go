@@ -114,8 +114,7 @@ func TestRefusal_AnotherReasonOrMaxHold(t *testing.T) {
 		require.Equal(t, time.Second, api.went()[1])
 		about(t, 7*time.Second, 0.1, api.went()[2])
 		time.Sleep(time.Second)
-		state, err := b.State(t.Context())
-		require.NoError(t, err)
+		state := must(b.State(t.Context()))
 		require.Equal(t, []float64{1, 0}, []float64{state.Speed, state.Level})
 	})
 	bubble(t, "MaxHold shortens the limiter's hold, but not the wait of the request that the API has refused", func(t *testing.T) {

@@ -77,8 +77,7 @@ func TestLastResponse_IsUnreadAndMarked(t *testing.T) {
 // whole asserts that the program can read the response, and closes it.
 func whole(t *testing.T, resp *http.Response, want string) {
 	t.Helper()
-	text, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
+	text := must(io.ReadAll(resp.Body))
 	require.Equal(t, want, string(text))
 	require.NoError(t, resp.Body.Close())
 }
@@ -105,8 +104,7 @@ func TestAWS_ResponsesAreLeftToTheSDK(t *testing.T) {
 				req.Header.Set("Amz-Sdk-Request", header)
 				api := play(what)
 				client := paced(0, api, &refusing{errs: []error{full(3 * time.Second)}})
-				resp, err := client.StandardClient().Do(req)
-				require.NoError(t, err)
+				resp := must(client.StandardClient().Do(req))
 				require.Equal(t, left, resp.Header.Get("X-Should-Retry") == "", header)
 				whole(t, resp, http.StatusText(what.status))
 				about(t, 3*time.Second, 0.1, api.went()[0])

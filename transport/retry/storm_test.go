@@ -82,13 +82,10 @@ func work(t *testing.T, client *retryablehttp.Client, workers, calls int) time.D
 	var made atomic.Int64
 	all(t, workers, func(int) {
 		for n := made.Add(1); n <= int64(calls); n = made.Add(1) {
-			req, err := retryablehttp.NewRequestWithContext(t.Context(), http.MethodPost, "https://api.example.com/items", []byte("text"))
-			require.NoError(t, err)
+			req := must(retryablehttp.NewRequestWithContext(t.Context(), http.MethodPost, "https://api.example.com/items", []byte("text")))
 			req.Header.Set("Idempotency-Key", strconv.FormatInt(n, 10))
-			resp, err := client.Do(req)
-			require.NoError(t, err)
-			_, err = io.Copy(io.Discard, resp.Body)
-			require.NoError(t, err)
+			resp := must(client.Do(req))
+			must(io.Copy(io.Discard, resp.Body))
 			require.NoError(t, resp.Body.Close())
 			require.Equal(t, 200, resp.StatusCode)
 		}
@@ -182,29 +179,11 @@ func TestStorm_CancelledWorkersLeaveNothing(t *testing.T) {
 		})
 		require.Zero(t, q.Len())
 		time.Sleep(time.Minute)
-		states, err := b.States(t.Context())
-		require.NoError(t, err)
+		states := must(b.States(t.Context()))
 		for _, s := range states {
 			require.Zero(t, s.Level, "%v", s.Limit)
 		}
 	})
-}
-
-// arrivals is an API that fails for a time, and counts its requests until then.
-type arrivals struct {
-	script http.RoundTripper
-	until  time.Time
-	n      atomic.Int64 // until then
-	later  atomic.Int64
-}
-
-func (a *arrivals) RoundTrip(req *http.Request) (*http.Response, error) {
-	if time.Now().Before(a.until) {
-		a.n.Add(1)
-		return a.script.RoundTrip(req)
-	}
-	a.later.Add(1)
-	return &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody}, nil
 }
 
 // An API that fails for 60 s gets at most 1.2 times the fresh requests. Without a budget it gets five
@@ -213,27 +192,27 @@ func TestBudget_BoundsTheRetriesOfAStorm(t *testing.T) {
 	for name, fails := range map[string]step{"429": status(429), "503": status(503), "reset": reset, "no connection": dial} {
 		for _, budget := range []int{500, 0} {
 			synctest.Test(t, func(t *testing.T) {
-				storm := func(api *arrivals, client *retryablehttp.Client) (all float64) {
-					api.until = time.Now().Add(time.Minute)
-					api.n.Store(0)
+				w := &weather{api: &outboundtest.API{}, start: time.Now()}
+				client := Config{Budget: budget}.NewClient(&transport.Transport{Base: w})
+				client.RetryWaitMin, client.RetryWaitMax = time.Second, 2*time.Second
+				next := func() (perFresh float64) { // requests in a storm
+					begin := time.Since(w.start)
+					w.storms, w.refused = []storm{{begin, begin + time.Minute, fails, false}}, 0
 					const fresh = 600
 					calls(t, client, fresh, 100*time.Millisecond)
-					return float64(api.n.Load()) / fresh
+					return float64(w.refused) / fresh
 				}
-				api := &arrivals{script: play(fails)}
-				client := Config{Budget: budget}.NewClient(&transport.Transport{Base: api})
-				client.RetryWaitMin, client.RetryWaitMax = time.Second, 2*time.Second
-				got := storm(api, client)
+				got := next()
 				if budget == 0 {
 					require.Greater(t, got, 4., name)
 					return
 				}
 				require.LessOrEqual(t, got, 1.2, name)
 				require.Greater(t, got, 1.05, "%s: the budget is used", name)
-				again := storm(api, client)
+				again := next()
 				require.LessOrEqual(t, again, 1.01, "%s: no success has returned any", name)
 				calls(t, client, 550, 100*time.Millisecond)
-				again = storm(api, client)
+				again = next()
 				require.InDelta(t, got, again, 0.01, "%s: 550 successes have filled the budget", name)
 			})
 		}

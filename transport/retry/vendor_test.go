@@ -62,8 +62,7 @@ func TestVendor_SentAgainOrNot(t *testing.T) {
 		for _, p := range []*profile.Profile{profile.GitHub, nil} {
 			api := outboundtest.GitHub(outboundtest.FirstCallWindow(1, 20*time.Second))
 			api.Skew = 26 * 365 * 24 * time.Hour // in 2000, a reset looks like a time to wait
-			other, err := (&http.Client{Transport: api}).Get("https://api.github.example.com/")
-			require.NoError(t, err)
+			other := must((&http.Client{Transport: api}).Get("https://api.github.example.com/"))
 			require.NoError(t, other.Body.Close())
 			start := time.Now()
 			client := NewClient(&transport.Transport{Base: api, Limiter: bucket(t, wide), Profile: p})
@@ -87,10 +86,8 @@ func TestVendor_SentAgainOrNot(t *testing.T) {
 			Base: api, Limiter: bucket(t, wide), Profile: profile.ShopifyGraphQL,
 		}).StandardClient()
 		for range 3 {
-			resp, err := client.Post("https://shop.example.com/graphql.json", "application/json", strings.NewReader(`{"query":"mutation"}`))
-			require.NoError(t, err)
-			text, err := io.ReadAll(resp.Body)
-			require.NoError(t, err)
+			resp := must(client.Post("https://shop.example.com/graphql.json", "application/json", strings.NewReader(`{"query":"mutation"}`)))
+			text := must(io.ReadAll(resp.Body))
 			require.NoError(t, resp.Body.Close())
 			require.Contains(t, string(text), `"done":true`)
 		}
@@ -101,11 +98,9 @@ func TestVendor_SentAgainOrNot(t *testing.T) {
 		api := outboundtest.OpenAI(outboundtest.SlidingLog(1, time.Hour).Of("quota", nil))
 		client := NewClient(&transport.Transport{Base: api, Profile: profile.OpenAI})
 		for _, status := range []int{200, 429} {
-			resp, err := client.Get("https://api.openai.example.com/v1/models")
-			require.NoError(t, err)
+			resp := must(client.Get("https://api.openai.example.com/v1/models"))
 			require.Equal(t, status, resp.StatusCode)
-			text, err := io.ReadAll(resp.Body)
-			require.NoError(t, err)
+			text := must(io.ReadAll(resp.Body))
 			require.Equal(t, status == 429, strings.Contains(string(text), "insufficient_quota"))
 			require.NoError(t, resp.Body.Close())
 		}
