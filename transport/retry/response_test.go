@@ -244,17 +244,22 @@ func TestSignal_OfAResponse(t *testing.T) {
 	})
 }
 
-// An account without credit is refused permanently, whatever else the response says.
-func TestSignal_AccountWithoutCredit(t *testing.T) {
-	for code, hopeless := range map[string]bool{"insufficient_quota": true, "billing_hard_limit_reached": true, "rate_limit_exceeded": false} {
+// No wait mends an account without credit, or a call above what the API ever admits (github.com/Aider-AI/aider/issues/1880),
+// whatever else the response says.
+func TestSignal_PermanentIfNoWaitHelps(t *testing.T) {
+	const tooLarge = `"message":"Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 36278.","type":"tokens",`
+	for what, hopeless := range map[string]bool{
+		`"code":"insufficient_quota"`: true, `"code":"billing_hard_limit_reached"`: true,
+		`"code":"rate_limit_exceeded"`: false, tooLarge + `"code":"rate_limit_exceeded"`: true,
+	} {
 		for _, header := range [][]string{
 			nil,
 			{"X-Ratelimit-Limit-Requests", "5000", "X-Ratelimit-Remaining-Requests", "4999", "X-Ratelimit-Reset-Requests", "12ms"},
-			{"Retry-After", "20"},
+			{"Retry-After", "20"}, {"Retry-After", "0"},
 		} {
-			resp := &http.Response{StatusCode: 429, Header: status(429, header...).header, Body: newBody(`{"error":{"code":"` + code + `"}}`), ContentLength: -1}
+			resp := &http.Response{StatusCode: 429, Header: status(429, header...).header, Body: newBody(`{"error":{` + what + `}}`), ContentLength: -1}
 			resp.Header.Set("Content-Type", "application/json")
-			require.Equal(t, hopeless, classify(profile.OpenAI, resp).permanent, "%s %v", code, header)
+			require.Equal(t, hopeless, classify(profile.OpenAI, resp).permanent, "%s %v", what, header)
 		}
 	}
 }

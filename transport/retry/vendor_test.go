@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -106,23 +105,4 @@ func TestVendor_SentAgainOrNot(t *testing.T) {
 		}
 		require.Equal(t, 2, api.Report().Arrivals)
 	})
-}
-
-// A request above what the API ever admits is sent once, with and without a wait that it asks for
-// (github.com/Aider-AI/aider/issues/1880).
-func TestVendor_TooLargeIsFinal(t *testing.T) {
-	const body = `{"error":{"message":"Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 36278.","type":"tokens","code":"rate_limit_exceeded"}}`
-	for _, after := range []string{"0", "7"} {
-		synctest.Test(t, func(t *testing.T) {
-			sent := 0
-			rt := &transport.Transport{Profile: profile.OpenAI, Base: base(func(req *http.Request) (*http.Response, error) {
-				sent++
-				resp := status(429, "Content-Type", "application/json", "Retry-After", after).response(req, newBody(body))
-				resp.ContentLength = -1
-				return resp, nil
-			})}
-			answered(t, 429, NewClient(rt))
-			require.Equal(t, 1, sent)
-		})
-	}
 }
