@@ -126,7 +126,7 @@ func (b *Bucket) decide(ctx context.Context, c *Cost, p *Permit) (decided bool, 
 	if err := b.ready(ctx); err != nil {
 		return true, err
 	}
-	if b.core.Word.Used() && c.positive() {
+	if b.core.Word.Used() && reports.Positive(c.numbers()) {
 		// The clock comes first, so that little time is left between looking at the bucket and
 		// changing it, in which another processor could take its cache line.
 		wait, ok, known := b.core.Word.Take(c.numbers(), int64(now()), &p.in.Fill)

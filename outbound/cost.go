@@ -1,8 +1,6 @@
 package outbound
 
 import (
-	"math"
-
 	"github.com/dripfeed/dripfeed/outbound/internal/reports"
 	"github.com/dripfeed/dripfeed/outbound/internal/spec"
 	"github.com/dripfeed/dripfeed/outbound/store"
@@ -41,7 +39,7 @@ var _ [units]float64 = Cost{}
 
 // Free is the number in a [Cost] of a call that costs nothing in that unit, because a 0 would look
 // forgotten. It counts as 0.
-const Free = -1e-300 // no number that a program computes by mistake, and next to 0 where it is added up
+const Free = reports.Free // no number that a program computes by mistake, and next to 0 where it is added up
 
 // numbers returns the cost as the packages below have it.
 func (c *Cost) numbers() *reports.Numbers { return (*reports.Numbers)(c) }
@@ -57,20 +55,7 @@ func (c Cost) charged() Cost {
 }
 
 // valid reports whether every number is Free, or finite and not negative.
-func (c *Cost) valid() bool {
-	if c.positive() {
-		return true
-	}
-	d := c.charged()
-	return d.positive()
-}
-
-// positive reports whether every number is finite and not negative.
-func (c *Cost) positive() bool {
-	// A comparison with NaN is false, so NaN fails the first four.
-	return c[0] >= 0 && c[1] >= 0 && c[2] >= 0 && c[3] >= 0 &&
-		c[0] <= math.MaxFloat64 && c[1] <= math.MaxFloat64 && c[2] <= math.MaxFloat64 && c[3] <= math.MaxFloat64
-}
+func (c *Cost) valid() bool { return reports.Valid(c.numbers()) }
 
 // real reports whether a call can really have cost c. Nothing drains what is beyond the largest
 // capacity, so such a number would shut a bucket permanently.

@@ -301,7 +301,7 @@ func (k *Clock) Bound(c, sure, all *Cost, until time.Time, mixed bool) (at time.
 // calls, Surely counts on half of it at a time. It counts on all of it if the window is the only
 // limit and all calls cost the same. With a limit [InFlight] the result is false.
 func (k *Clock) Surely(c, ahead *Cost, n int, alike bool, by time.Time) bool {
-	return c.valid() && k.said.Surely(c.numbers(), ahead.numbers(), n, alike, by)
+	return k.said.Surely(c.numbers(), ahead.numbers(), n, alike, by)
 }
 
 // DueText returns when the reservation of a ticket is due by this clock, from the ticket's String,

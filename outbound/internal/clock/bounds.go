@@ -81,10 +81,10 @@ func (k *Clock) window(i int, n, most float64) time.Duration {
 	return key.Later(max(0, s.Last, first), time.Duration(min(turns*float64(l.Window), 4e18)))
 }
 
-// Surely reports whether a call of a valid cost certainly leaves by a time.
+// Surely reports whether a call certainly leaves by a time.
 func (k *Clock) Surely(c, ahead *reports.Numbers, n int, alike bool, by time.Time) bool {
 	s, law := &k.State, k.Limits.Law
-	if bad, _ := k.Whole.Misfit(c, 0); bad != nil || k.InFlight {
+	if bad, _ := k.Whole.Misfit(c, 0); bad != nil || k.InFlight || !reports.Valid(c) {
 		return false
 	}
 	last := max(0, s.Last)

@@ -14,6 +14,30 @@ import (
 // Numbers are a number for each unit.
 type Numbers = [store.MaxUnit + 1]float64
 
+// Free is the number of a unit that a call does not cost.
+const Free = -1e-300
+
+// Valid reports whether every number is Free, or finite and not negative.
+func Valid(c *Numbers) bool {
+	if Positive(c) {
+		return true
+	}
+	d := *c
+	for i, n := range d {
+		if n == Free {
+			d[i] = 0
+		}
+	}
+	return Positive(&d)
+}
+
+// Positive reports whether every number is finite and not negative.
+func Positive(c *Numbers) bool {
+	// A comparison with NaN is false, so NaN fails the first four.
+	return c[0] >= 0 && c[1] >= 0 && c[2] >= 0 && c[3] >= 0 &&
+		c[0] <= math.MaxFloat64 && c[1] <= math.MaxFloat64 && c[2] <= math.MaxFloat64 && c[3] <= math.MaxFloat64
+}
+
 // Report is what a call says about itself, in the units of its cost: other limits than those of its
 // booking may be in force when it is sent.
 type Report struct {
