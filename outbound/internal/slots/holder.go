@@ -38,13 +38,11 @@ type Holder struct {
 	others   int             // slots that other processes hold, by the last reply
 	granted  time.Duration
 	idleFrom time.Duration // idle slots are returned from then on
-	again    time.Duration // calls that wait do not ask before
 	pause    time.Duration // no ask leaves before
 	tries    time.Duration // the last pause
-	wants    int           // slots that calls which wait have not found
-	wanted   time.Duration // when the last of them looked for one
+	plain    demand        // of calls that take any slot
+	low      demand        // of calls that keep slots free
 	waiters  int           // calls that wait for the answer only
-	low      low           // calls that keep slots free
 	waits    bool          // the store knows that calls wait
 	asking   bool
 	due      bool          // ask now
@@ -54,15 +52,14 @@ type Holder struct {
 	timer    *time.Timer
 }
 
-// low are calls that keep a part of the slots free. Each needs a slot that was granted for it: a
-// slot in hand may be one that a call of another process was to find.
-type low struct {
-	headroom float64       // the fraction that the last of them keeps free
-	wants    int           // slots that they have not found
-	wanted   time.Duration // when the last of them looked for one
+// demand is calls of queues that have found no slot.
+type demand struct {
+	calls    int
+	looked   time.Duration // when the last of them looked for one
+	again    time.Duration // they do not ask before
+	headroom float64       // the fraction of the slots that they keep free
 	granted  int           // slots in hand that the last answer has granted for them
 	at       time.Duration // when
-	again    time.Duration // they do not ask before
 }
 
 // Hooks are what slots in a store need of their bucket.
@@ -74,7 +71,8 @@ type Hooks struct {
 
 // Share has all processes share, in a store, the slots that Init has set up.
 func (p *Slots) Share(in store.Store, bucket string, l *Limit, hooks Hooks) {
-	h := &Holder{of: p, id: rand.Uint64() | 1, hooks: hooks, answered: make(chan struct{}), granted: key.Never, idleFrom: key.Never, again: key.Never, pause: key.Never, wanted: key.Never, low: low{wanted: key.Never, again: key.Never, at: key.Never}}
+	none := demand{looked: key.Never, again: key.Never, at: key.Never}
+	h := &Holder{of: p, id: rand.Uint64() | 1, hooks: hooks, answered: make(chan struct{}), granted: key.Never, idleFrom: key.Never, pause: key.Never, plain: none, low: none}
 	h.key.InitIn(in, key.NameOfSlots(bucket), key.NewLimits([]store.Limit{leased(l)}))
 	p.holder = h
 }
@@ -129,7 +127,8 @@ func (h *Holder) surplus() int {
 // spare returns how many calls may start.
 func (h *Holder) spare() int { return h.idle() - h.surplus() }
 
-// spareBeside is spare for calls that keep a fraction of the slots free.
+// spareBeside is spare for calls that keep a fraction of the slots free. Each needs a slot that was
+// granted for it: a slot in hand may be one that a call of another process was to find.
 func (h *Holder) spareBeside(headroom float64) int {
 	if headroom > 0 && key.Now()-h.low.at > key.MinReplyAge {
 		return 0
@@ -139,18 +138,23 @@ func (h *Holder) spareBeside(headroom float64) int {
 	return h.spare()
 }
 
+// demand returns that of calls which keep a fraction of the slots free.
+func (h *Holder) demand(headroom float64) *demand {
+	if headroom > 0 {
+		return &h.low
+	}
+	return &h.plain
+}
+
 // coming returns how many slots are still to be asked for that calls which wait may count on: those
 // that were free at the last answer. So a booking and its ask leave together, unless the booking
 // needs no request, or another limit may refuse it.
 func (h *Holder) coming(b *Request) int {
-	if t := key.Now(); !b.Waits || b.Headroom > 0 || h.full || h.asking || h.last.Other || h.hooks.Known() || h.again > t || h.pause > t {
+	if t := key.Now(); h == nil || !b.Waits || b.Headroom > 0 || h.full || h.asking || h.last.Other || h.hooks.Known() || h.plain.again > t || h.pause > t {
 		return 0
 	}
 	return max(0, h.last.Free)
 }
-
-// total returns the slots that other processes hold and those in use here, as far as is known.
-func (h *Holder) total() int { return h.of.used + h.others }
 
 // count notes the slots of other processes by the limit of the reply: the next may be another.
 func (h *Holder) count(r *key.Reply) {
@@ -158,24 +162,16 @@ func (h *Holder) count(r *key.Reply) {
 	h.others = max(0, int(r.Force.Law[0].Capacity)-h.last.Free-h.last.Held)
 }
 
-// lacks notes how many calls of a booking have found no slot.
-func (h *Holder) lacks(n int, headroom float64) {
-	h.want(n, headroom)
-	h.plan()
-}
-
+// want notes how many calls have found no slot.
 func (h *Holder) want(n int, headroom float64) {
-	if headroom > 0 {
-		h.low.wants, h.low.wanted, h.low.headroom = max(h.low.wants, n), key.Now(), headroom
-	} else {
-		h.wants, h.wanted = max(h.wants, n), key.Now()
-	}
+	d := h.demand(headroom)
+	d.calls, d.looked, d.headroom = max(d.calls, n), key.Now(), headroom
 }
 
 // Forgo notes that no call waits for the bucket any more.
 func (h *Holder) Forgo() {
 	h.of.mu.Lock()
-	h.wants, h.low.wants = 0, 0
+	h.plain.calls, h.low.calls = 0, 0
 	h.plan()
 	h.of.mu.Unlock()
 }
@@ -198,38 +194,34 @@ func (h *Holder) plan() {
 		return
 	}
 	t, at := key.Now(), key.Forever
-	if t-h.wanted > wantedFor {
-		h.wants = 0
+	for _, d := range []*demand{&h.plain, &h.low} {
+		if t-d.looked > wantedFor {
+			d.calls = 0
+		}
 	}
-	if t-h.low.wanted > wantedFor {
-		h.low.wants = 0
-	}
-	need := h.wants + h.waiters
+	need := h.plain.calls + h.waiters
 	if need > h.spare() {
-		at = h.again
-	} else if need == 0 && h.low.wants > 0 && h.spareBeside(h.low.headroom) == 0 {
+		at = h.plain.again
+	} else if need == 0 && h.low.calls > 0 && h.spareBeside(h.low.headroom) == 0 {
 		at = h.low.again
 	}
 	if h.idle() > need {
 		at = min(at, h.idleFrom)
 	}
-	if h.surplus() > 0 || h.waits && h.wants == 0 || h.due {
+	if h.surplus() > 0 || h.waits && h.plain.calls == 0 || h.due {
 		at = t
 	}
 	if h.have > 0 {
 		at = min(at, h.sent.Sub(key.Start)+h.of.limit.Load().Lease/6)
 	}
 	if at = max(at, h.pause); h.waiters > 0 && h.waiters > h.spare() {
-		at = h.again // the caller is to learn why it fails
+		at = h.plain.again // the caller is to learn why it fails
 	}
 	switch {
 	case at <= t:
 		h.asking = true
 		go h.ask()
-	case at == key.Forever:
-		if h.timer != nil {
-			h.timer.Stop()
-		}
+	case at == key.Forever: // if the timer is set, it plans again
 	case h.timer == nil:
 		h.timer = time.AfterFunc(at-t, h.wake)
 	default:
@@ -248,17 +240,18 @@ func (h *Holder) ask() {
 	h.of.mu.Lock()
 	h.due = false
 	back := h.surplus()
-	if unused := h.idle() - h.wants - h.waiters; unused > back && key.Now() >= h.idleFrom {
+	need := h.plain.calls + h.waiters
+	if unused := h.idle() - need; unused > back && key.Now() >= h.idleFrom {
 		back = unused
 	}
-	want, headroom := max(0, h.wants+h.waiters-h.spare()), 0.
-	if h.wants+h.waiters == 0 && h.low.wants > 0 {
-		back, want, headroom = h.idle(), h.low.wants, h.low.headroom
+	d, want := &h.plain, max(0, need-h.spare())
+	if need == 0 && h.low.calls > 0 {
+		d, back, want = &h.low, h.idle(), h.low.calls
 	}
 	h.have -= back // before the ask leaves
 	h.low.granted = 0
 	s := key.Step{Op: store.Op{Action: store.Allot, Ask: store.Ask{
-		ID: h.id, Keep: h.have, Want: want, Stays: h.wants > 0, Known: !h.lapsed(), Lease: h.of.limit.Load().Lease, Headroom: headroom,
+		ID: h.id, Keep: h.have, Want: want, Stays: h.plain.calls > 0, Known: !h.lapsed(), Lease: h.of.limit.Load().Lease, Headroom: d.headroom,
 	}}}
 	h.of.mu.Unlock()
 	sent, r := time.Now(), key.Reply{}
@@ -275,20 +268,11 @@ func (h *Holder) ask() {
 		h.count(&r)
 		changed = h.learn()
 		if got > 0 {
-			if h.have, h.granted, h.idleFrom, changed = h.have+got, t, t+idleFor, true; headroom > 0 {
-				h.low.granted, h.low.at, h.low.wants = got, t, max(0, h.low.wants-got)
-			} else {
-				h.wants = max(0, h.wants-got)
-			}
+			h.have, h.granted, h.idleFrom, changed = h.have+got, t, t+idleFor, true
+			d.calls, d.granted, d.at = max(0, d.calls-got), got, t
 		}
-		again := time.Duration(key.Never)
-		if got < s.Ask.Want {
-			again = t + time.Duration(float64(h.last.Again)*(0.9+0.2*rand.Float64()))
-		}
-		if headroom > 0 {
-			h.low.again = again
-		} else {
-			h.again = again
+		if d.again = key.Never; got < s.Ask.Want {
+			d.again = t + time.Duration(float64(h.last.Again)*(0.9+0.2*rand.Float64()))
 		}
 	}
 	close(h.answered)
@@ -307,10 +291,8 @@ func (h *Holder) Wait(ctx context.Context, b *Request) (again time.Duration, err
 	defer h.of.mu.Unlock()
 	for h.spareBeside(b.Headroom) == 0 && h.coming(b) == 0 {
 		if !h.asking {
-			if again = h.again - key.Now(); b.Headroom > 0 {
-				again = h.low.again - key.Now()
-			}
-			if b.Waits && (max(again, h.pause-key.Now()) > 0 || b.Headroom > 0 && h.wants+h.waiters > 0) {
+			again = h.demand(b.Headroom).again - key.Now()
+			if b.Waits && (max(again, h.pause-key.Now()) > 0 || b.Headroom > 0 && h.plain.calls+h.waiters > 0) {
 				return 0, nil // it learns of a slot
 			} else if again > 0 {
 				return again, nil
@@ -323,13 +305,7 @@ func (h *Holder) Wait(ctx context.Context, b *Request) (again time.Duration, err
 		}
 		h.plan()
 		answered := h.answered
-		h.of.mu.Unlock()
-		select {
-		case <-answered:
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-		h.of.mu.Lock()
+		err = h.next(ctx)
 		if !b.Waits && answered == h.answered { // its ctx ended before the answer came
 			h.waiters--
 		}
@@ -343,16 +319,23 @@ func (h *Holder) Wait(ctx context.Context, b *Request) (again time.Duration, err
 	return 0, nil
 }
 
+// next waits for the next answer without the lock, or returns the error of ctx.
+func (h *Holder) next(ctx context.Context) error {
+	answered := h.answered
+	h.of.mu.Unlock()
+	defer h.of.mu.Lock()
+	select {
+	case <-answered:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // arrive waits for the slots that bookings have counted on, and returns how many are missing.
 func (h *Holder) arrive(ctx context.Context) int {
 	for h.of.used > h.have && h.asking && ctx.Err() == nil {
-		answered := h.answered
-		h.of.mu.Unlock()
-		select {
-		case <-answered:
-		case <-ctx.Done():
-		}
-		h.of.mu.Lock()
+		_ = h.next(ctx)
 	}
 	return max(0, h.of.used-h.have)
 }
@@ -381,18 +364,13 @@ func (h *Holder) Set(ctx context.Context, l *Limit) error {
 	h.of.mu.Lock()
 	if err == nil {
 		h.learn()
-		h.again, h.due = key.Never, h.have > 0
+		h.plain.again, h.due = key.Never, h.have > 0
 		h.plan()
 	}
-	answered := h.answered
-	due := h.asking
-	h.of.mu.Unlock()
-	if due { // so that this process knows how many calls there may be
-		select {
-		case <-answered:
-		case <-ctx.Done():
-		}
+	if h.asking { // so that this process knows how many calls there may be
+		_ = h.next(ctx)
 	}
+	h.of.mu.Unlock()
 	h.hooks.Changed()
 	return err
 }

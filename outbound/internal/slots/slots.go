@@ -216,22 +216,20 @@ func (p *Slots) Reserve(b *Request) int {
 	if !b.Seats {
 		return b.Calls
 	}
-	has, more := p.spare(most, b.Headroom), 0
-	if p.holder != nil {
-		more = p.holder.coming(b)
-	}
-	b.asks = min(b.Calls, has+more)
+	has := p.spare(most, b.Headroom)
+	b.asks = min(b.Calls, has+p.holder.coming(b))
 	p.missed = p.missed || b.asks < b.Calls && p.reserved > 0
 	p.used += b.asks
 	p.reserved += b.asks
 	if p.used >= most {
 		p.full = key.Now()
 	}
-	if p.holder != nil && b.Headroom > 0 {
-		p.holder.low.granted -= b.asks
-	}
-	if p.holder != nil && b.Waits && has < b.Calls {
-		p.holder.lacks(b.Calls-has, b.Headroom)
+	if p.holder != nil {
+		p.holder.demand(b.Headroom).granted -= b.asks
+		if b.Waits && has < b.Calls {
+			p.holder.want(b.Calls-has, b.Headroom)
+			p.holder.plan()
+		}
 	}
 	return b.asks
 }
@@ -244,11 +242,9 @@ func (p *Slots) Seat(ctx context.Context, b *Request, booked int, refused bool) 
 	if s.Seats = b.Seats; b.Seats {
 		waits := p.holder != nil && b.Waits
 		if waits && b.asks > booked { // it is another limit that lacks capacity
-			if b.Headroom > 0 {
-				p.holder.low.wants = 0
-				p.holder.low.granted += b.asks - booked
-			} else if refused {
-				p.holder.wants = 0
+			d := p.holder.demand(b.Headroom)
+			if d.granted += b.asks - booked; refused || b.Headroom > 0 {
+				d.calls = 0
 			}
 		}
 		if waits && b.asks > 0 {
@@ -268,7 +264,7 @@ func (p *Slots) Seat(ctx context.Context, b *Request, booked int, refused bool) 
 		}
 	}
 	if s.Used = p.used; p.holder != nil {
-		s.Used = p.holder.total()
+		s.Used += p.holder.others
 	}
 	s.Collected = p.Collected()
 	return s
@@ -308,20 +304,23 @@ func Watch[T any](permit *T, s *Slot) { s.net = runtime.AddCleanup(permit, (*Slo
 // Ended reports whether the slot has ended.
 func (s *Slot) Ended() bool { return s.ended.Load() }
 
-// end takes the slot out of the list, and reports whether it was in.
-func (s *Slot) end() bool {
+// end takes the slot out of the list, and reports whether it was in. If the garbage collector has
+// found its permit, collected is 1, and the slot is free.
+func (s *Slot) end(collected int) bool {
 	if s.ended.Swap(true) {
 		return false
 	}
+	s.of.collected.Add(int64(collected)) // before the bucket looks idle
 	s.of.mu.Lock()
 	s.of.taken.Remove(s.element)
+	s.of.used -= collected
 	s.of.mu.Unlock()
 	return true
 }
 
 // Drop ends the slot, and returns how many the caller has to free: 1 or 0.
 func (s *Slot) Drop() int {
-	if s == nil || !s.end() {
+	if s == nil || !s.end(0) {
 		return 0
 	}
 	s.net.Stop()
@@ -330,11 +329,4 @@ func (s *Slot) Drop() int {
 
 // forgotten ends the slot of a permit that the garbage collector has found. It runs concurrently
 // and notifies no call: the bucket's next operation uses the slot.
-func (s *Slot) forgotten() {
-	if s.end() {
-		s.of.collected.Add(1) // before the bucket looks idle
-		s.of.mu.Lock()
-		s.of.used--
-		s.of.mu.Unlock()
-	}
-}
+func (s *Slot) forgotten() { s.end(1) }
