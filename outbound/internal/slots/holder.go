@@ -52,14 +52,16 @@ type Holder struct {
 	timer    *time.Timer
 }
 
-// demand is calls of queues that have found no slot.
+// demand counts the calls of queues that have found no slot.
 type demand struct {
 	calls    int
 	looked   time.Duration // when the last of them looked for one
 	again    time.Duration // they do not ask before
 	headroom float64       // the fraction of the slots that they keep free
-	granted  int           // slots in hand that the last answer has granted for them
-	at       time.Duration // when
+	// granted are slots in hand that an answer has granted them, and at is when. They matter with a
+	// headroom alone.
+	granted int
+	at      time.Duration
 }
 
 // Hooks are what slots in a store need of their bucket.
@@ -138,7 +140,7 @@ func (h *Holder) spareBeside(headroom float64) int {
 	return h.spare()
 }
 
-// demand returns that of calls which keep a fraction of the slots free.
+// demand returns the demand of calls that keep a fraction of the slots free.
 func (h *Holder) demand(headroom float64) *demand {
 	if headroom > 0 {
 		return &h.low

@@ -134,21 +134,17 @@ func (p *Slots) Adapt(admitted time.Duration, refused bool) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	next := *p.InForce()
-	switch {
+	switch next := *p.InForce(); {
 	case admitted <= p.cut:
-		return
 	case refused:
 		next.Most, p.cut, p.successes = max(1, next.Most/2), key.Now(), 0
-	case admitted > p.full || next.Most >= next.Ceiling:
-		return
-	default:
-		if p.successes++; p.successes < next.Most {
-			return
+		p.adapted.Store(&next)
+	case admitted <= p.full && next.Most < next.Ceiling:
+		if p.successes++; p.successes >= next.Most {
+			next.Most, p.successes = next.Most+1, 0
+			p.adapted.Store(&next)
 		}
-		next.Most, p.successes = next.Most+1, 0
 	}
-	p.adapted.Store(&next)
 }
 
 // spare returns how many calls may start, of at most so many, that keep a fraction free.
