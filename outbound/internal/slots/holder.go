@@ -306,11 +306,7 @@ func (h *Holder) Wait(ctx context.Context, b *Request) (again time.Duration, err
 			h.waiters++
 		}
 		h.plan()
-		answered := h.answered
 		err = h.next(ctx)
-		if !b.Waits && answered == h.answered { // its ctx ended before the answer came
-			h.waiters--
-		}
 		if err = cmp.Or(err, h.err); err != nil && b.Waits {
 			return 0, nil // the request reports it, with what else it has to
 		} else if err != nil {
