@@ -11,8 +11,17 @@ import (
 	"time"
 
 	"github.com/dripfeed/dripfeed/outbound/internal/calendar"
+	"github.com/dripfeed/dripfeed/outbound/internal/key"
+	"github.com/dripfeed/dripfeed/outbound/internal/spec"
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
+
+const (
+	jitter  = spec.Jitter // what the network may take off the distance of two calls
+	maxWait = key.Forever
+)
+
+func later(t, d time.Duration) time.Duration { return key.Later(t, d) }
 
 // must ends the test if err is not nil.
 func must(t testing.TB, err error) {

@@ -7,8 +7,6 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/store"
 )
 
-const jitter = spec.Jitter // what the network may take off the distance of two calls
-
 // Limit is one limit of a bucket: a leaky bucket, unless [Window], [FixedWindow], [Hourly],
 // [Daily], [Weekly], [Monthly] or [InFlight] has made it. In any interval of length W at most
 // Capacity + LeakRate*W units leave.

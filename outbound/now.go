@@ -6,12 +6,8 @@ import (
 	"github.com/dripfeed/dripfeed/outbound/internal/key"
 )
 
-const (
-	maxWait = key.Forever
-	never   = key.Never
-)
+const never = key.Never
 
 var start = key.Start
 
-func now() time.Duration                     { return key.Now() }
-func later(t, d time.Duration) time.Duration { return key.Later(t, d) }
+func now() time.Duration { return key.Now() }

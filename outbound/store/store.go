@@ -183,7 +183,9 @@ func (a Action) String() string {
 type Report struct {
 	Kind   ReportKind
 	Charge *Charge // of the call, or nil
-	Used   Units   // Settled: the real cost. the rest of each limit, with Remaining; negative if unknown
+	// Used is the real cost, with Settled. With Remaining it is the rest of each limit, or negative if
+	// that is unknown.
+	Used Units
 	// Wait is the length of the hold, with Refused, Held, Paused and Delayed, or 0 if the API did not
 	// say. With Remaining it is the time until the reset.
 	Wait time.Duration

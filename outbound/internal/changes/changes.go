@@ -19,15 +19,15 @@ import (
 
 // The kinds of changes, as package outbound names and explains them.
 const (
-	Held      = "held"
-	Extended  = "extended"
-	Released  = "released"
-	Resumed   = "resumed"
-	Slowed    = "slowed"
-	Limits    = "limits"
-	Forgotten = "forgotten"
-	RunsOut   = "runs out"
-	Late      = "late"
+	kindHeld      = "held"
+	kindExtended  = "extended"
+	kindReleased  = "released"
+	kindResumed   = "resumed"
+	kindSlowed    = "slowed"
+	kindLimits    = "limits"
+	kindForgotten = "forgotten"
+	kindRunsOut   = "runs out"
+	kindLate      = "late"
 )
 
 // Change is an event of a bucket, with fields as those of package outbound's Event.
@@ -99,7 +99,7 @@ func (a *Observers) Announce(r *key.Reply, collected int) {
 	if law := r.Force.Law; len(r.State.Parts) == len(law) && len(r.Share) == 0 && !r.State.Corrupt {
 		for _, f := range a.quotas.Load().Note(key.Now(), law, &r.State) {
 			a.each(func(w *observer) {
-				w.addLocked(Change{Kind: RunsOut, Limit: spec.OfLaw(&law[f.Limit]).Label(), UsedUpIn: f.In})
+				w.addLocked(Change{Kind: kindRunsOut, Limit: spec.OfLaw(&law[f.Limit]).Label(), UsedUpIn: f.In})
 			})
 		}
 	}
@@ -121,7 +121,7 @@ func (a *Observers) Due(law []store.Limit) bool {
 // AnnounceLate notifies each observer of so many lost reservations.
 func (a *Observers) AnnounceLate(places int, late time.Duration) {
 	if places > 0 {
-		a.each(func(w *observer) { w.addLocked(Change{Kind: Late, Calls: places, Late: max(0, late)}) })
+		a.each(func(w *observer) { w.addLocked(Change{Kind: kindLate, Calls: places, Late: max(0, late)}) })
 	}
 }
 
@@ -201,32 +201,32 @@ func (w *observer) lookLocked(r *key.Reply, collected int) {
 	resumed := known && s.Born != w.born && !first && added > 0 && added < newEpoch
 	passed := s.At >= w.until && (!resumed || s.Born >= w.until)
 	if w.held && (passed || !held && !resumed) {
-		w.addLocked(Change{Kind: Released, Hold: max(0, min(w.until, s.At)-w.begun)})
+		w.addLocked(Change{Kind: kindReleased, Hold: max(0, min(w.until, s.At)-w.begun)})
 		w.held = false
 	}
 	if resumed {
-		w.addLocked(Change{Kind: Resumed})
+		w.addLocked(Change{Kind: kindResumed})
 		w.held, w.speed = false, 1
 	}
 	switch {
 	case held && !w.held:
 		w.begun, w.until = s.At, until
-		w.addLocked(Change{Kind: Held, Hold: s.Rem, Why: s.Why})
+		w.addLocked(Change{Kind: kindHeld, Hold: s.Rem, Why: s.Why})
 	case held && until > key.Later(w.until, clock.Rounded):
 		w.until = until
-		w.addLocked(Change{Kind: Extended, Hold: s.Rem, Why: s.Why})
+		w.addLocked(Change{Kind: kindExtended, Hold: s.Rem, Why: s.Why})
 	}
 	if s.Speed < w.speed {
-		w.addLocked(Change{Kind: Slowed, Speed: s.Speed})
+		w.addLocked(Change{Kind: kindSlowed, Speed: s.Speed})
 	}
 	if known && (w.limits != limits || w.inFlight != inFlight) {
 		before, after := spec.All(w.limits.Counts(), w.inFlight), spec.All(limits.Counts(), inFlight)
 		if !slices.Equal(before, after) {
-			w.addLocked(Change{Kind: Limits, Before: textOf(before), Limits: textOf(after)})
+			w.addLocked(Change{Kind: kindLimits, Before: textOf(before), Limits: textOf(after)})
 		}
 	}
 	if n := collected - w.collected; n > 0 {
-		w.addLocked(Change{Kind: Forgotten, Calls: n})
+		w.addLocked(Change{Kind: kindForgotten, Calls: n})
 	}
 	w.at, w.when, w.held, w.born, w.epoch, w.speed = s.At, r.When, held, s.Born, s.Epoch, s.Speed
 	w.limits, w.inFlight, w.collected = limits, inFlight, max(w.collected, collected) // requests may cross

@@ -138,7 +138,7 @@ func (b *Core) TakeHere(c *reports.Numbers, permit *Permit, t *store.Taken) (f *
 	}
 	var k *Call
 	p.Take(f, &n, t, func(at time.Duration) *store.Charge {
-		k, permit.Uses = revive()
+		k, permit.uses = revive()
 		permit.Call, permit.Core, permit.Fill.At = k, b, int64(at) // now: a copy of what is just written stalls
 		k.core, k.cost[0], k.admitted = b, *c, at
 		return &k.charge[0]

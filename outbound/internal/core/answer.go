@@ -11,7 +11,7 @@ import (
 
 // Answer is what the API has replied to a call.
 type Answer struct {
-	Kind      store.ReportKind // Refused, Held or Remaining; 0 for none of them
+	Kind      store.ReportKind // Refused, Held or Remaining; another kind is not reported
 	Sent      bool             // the call was sent only now, Wait after its admission
 	Fails     bool             // the call has not succeeded
 	Crowded   bool             // too many calls may be in flight

@@ -190,7 +190,7 @@ func (k *Call) answered(uses uint32, a *Answer) bool {
 	case a.Sent:
 		k.sentLate(a.Wait)
 	default:
-		k.core.Report(a.report(&k.charge[0], k.by()))
+		k.core.report(a.report(&k.charge[0], k.by()))
 	}
 	return true
 }

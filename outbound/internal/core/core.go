@@ -98,7 +98,7 @@ func (b *Core) newSlowPath(limits []spec.Limit, in store.Store, name string) *sl
 		return p
 	}
 	if l != nil {
-		recall := key.NewRecall(in, func() { b.Report() })
+		recall := key.NewRecall(in, func() { b.report() })
 		p.slots.Share(in, b.Name, l, slots.Hooks{Changed: p.Reports.Changed, Known: recall.Knows, Failed: failed})
 		in = recall
 	}
@@ -194,9 +194,9 @@ func (b *Core) Waiting(f func()) (stop func()) {
 		switch {
 		case !left:
 		case b.Remote(): // not in the way of the caller that stops
-			go b.Report()
+			go b.report()
 		default:
-			b.Report()
+			b.report()
 		}
 	}
 }
@@ -245,7 +245,7 @@ func (b *Core) Do(ctx context.Context, name string, s *Step, r *Reply) error {
 	}
 	p.observers.Announce(&r.Reply, r.Collected)
 	if p.Reports.Recovered() { // during an outage retries mostly fail
-		go b.Report()
+		go b.report()
 	}
 	return nil
 }
@@ -260,7 +260,7 @@ func (f *Failure) Error() string { return f.Op + ": " + f.Err.Error() }
 
 func failed(op string, err error) error { return &Failure{op, err} }
 
-// Look reads the state, by an empty step. It makes no slowPath.
+// Look reads the state, by an empty step. It makes no slowPath. Its error is that of Do.
 func (b *Core) Look(ctx context.Context, name string, s *Step, r *Reply) error {
 	word, here := b.Word.Load()
 	if h := b.Slots().Holder(); h != nil {
@@ -300,18 +300,18 @@ func (b *Core) Idle() bool {
 // units.
 func (b *Core) settle(all ...reports.Report) {
 	if !key.Open(all[0].By) && !b.slowPath().Reports.Postpone(all) {
-		b.Report(all...)
+		b.report(all...)
 	}
 }
 
-// Report sends reports, and those that are kept. One that fails and would return units is lost,
+// report sends reports, and those that are kept. One that fails and would return units is lost,
 // which costs capacity.
-func (b *Core) Report(own ...reports.Report) {
+func (b *Core) report(own ...reports.Report) {
 	_ = b.Do(context.Background(), "report", &Step{Step: key.Step{Told: own}}, new(Reply))
 }
 
-// SucceededAt notes the success of a call that was charged to the word at time t.
-func (b *Core) SucceededAt(t int64) {
+// succeededAt notes the success of a call that was charged to the word at time t.
+func (b *Core) succeededAt(t int64) {
 	if p := b.slow.Load(); p != nil {
 		p.Key.Succeeded(t)
 	} else {
@@ -323,8 +323,8 @@ func (b *Core) SucceededAt(t int64) {
 func (b *Core) succeeded(epoch int64) {
 	p := b.slow.Load()
 	if p == nil { // it cost nothing: as a call of the word
-		b.SucceededAt(int64(key.Now()))
+		b.succeededAt(int64(key.Now()))
 	} else if p.Reports.Succeeded(epoch) {
-		b.Report()
+		b.report()
 	}
 }

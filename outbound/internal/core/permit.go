@@ -18,14 +18,14 @@ type Permit struct {
 	Core  *Core
 	Fill  key.Fill
 	Flags uint8
-	Uses  uint32 // of the object: see [Call.is]
+	uses  uint32 // of the object: see [Call.is]
 }
 
 // Settle sets what the call has really cost.
 func (p *Permit) Settle(used *reports.Numbers) {
 	if p.ofWord() && used[p.Core.Word.Unit()] == p.Fill.Units {
 		p.Flags |= Settled
-	} else if k := p.end(); k != nil && !k.settle(p.Uses, used) {
+	} else if k := p.end(); k != nil && !k.settle(p.uses, used) {
 		p.forget().settle(0, used)
 	}
 }
@@ -36,7 +36,7 @@ func (p *Permit) Answered(a *Answer) {
 		if a.Fails {
 			p.Flags |= Failed
 		}
-	} else if k := p.end(); k != nil && !k.answered(p.Uses, a) {
+	} else if k := p.end(); k != nil && !k.answered(p.uses, a) {
 		p.forget().answered(0, a)
 	}
 }
@@ -44,20 +44,20 @@ func (p *Permit) Answered(a *Answer) {
 // Done ends the call. Its flags say that it has not been called before.
 func (p *Permit) Done() {
 	if p.Call != nil {
-		p.Call.done(p.Uses)
+		p.Call.done(p.uses)
 	} else if p.Core != nil && p.Flags&(Failed|Known) == 0 {
-		p.Core.SucceededAt(p.Fill.At)
+		p.Core.succeededAt(p.Fill.At)
 	}
 }
 
 // Pending reports whether the call is in flight in a slot.
 func (p *Permit) Pending() bool {
-	return p.Call != nil && p.Uses == 0 && p.Call.pending() // a call that is used again has no slot
+	return p.Call != nil && p.uses == 0 && p.Call.pending() // a call that is used again has no slot
 }
 
 // Of returns what the call is charged to, or nil.
 func (p *Permit) Of() *Core {
-	if p.Call != nil && p.Uses == 0 {
+	if p.Call != nil && p.uses == 0 {
 		return p.Call.core
 	}
 	return p.Core
@@ -82,7 +82,7 @@ func (p *Permit) forget() *Call {
 	k := &Call{core: p.Core, admitted: time.Duration(p.Fill.At), force: p.Core.InForce(), flags: Done}
 	k.cost[0][p.Core.Word.Unit()] = 1
 	k.charge[0] = store.Charge{Born: key.Never, Epoch: p.Fill.Word, N: k.force.Units(&k.cost[0])}
-	p.Call, p.Core, p.Uses = k, nil, 0
+	p.Call, p.Core, p.uses = k, nil, 0
 	return k
 }
 
@@ -97,10 +97,10 @@ type Nearest struct {
 // State reports false if it is unknown.
 func (p *Permit) State() (n Nearest, ok bool) {
 	switch {
-	case p.Core != nil && p.Uses == 0:
+	case p.Core != nil && p.uses == 0:
 		return p.Core.OfWord(p.Fill.Word, time.Duration(p.Fill.At)), true
 	case p.Call != nil:
-		return p.Call.state(p.Uses)
+		return p.Call.state(p.uses)
 	}
 	return n, false
 }

@@ -28,7 +28,7 @@ func (l Limit) String() string {
 	return name + l.says()
 }
 
-// spec is String without the name, the unit and the version.
+// says is String without the name, the unit and the version.
 func (l Limit) says() string {
 	n := digits(l.Capacity)
 	switch {
