@@ -324,6 +324,21 @@ func limitOf(l spec.Limit) Limit {
 	return Limit{l.Capacity, l.LeakRate, l.Unit, l.Name, l.Version, l.Form}
 }
 
+// checkLimits validates the limits of a bucket, which may be shared, and appends them to own.
+func checkLimits(own []spec.Limit, bucket string, limits []Limit, shared bool) ([]spec.Limit, error) {
+	for i := range limits {
+		own = append(own, limits[i].spec())
+	}
+	bad, flaw := spec.CheckAll(own, shared)
+	switch {
+	case flaw == "":
+		return own, nil
+	case bad == nil:
+		return nil, &LimitError{Key: bucket, Reason: flaw}
+	}
+	return nil, &LimitError{Key: bucket, Limit: limitOf(*bad), Reason: flaw}
+}
+
 // limitsOf returns limits as callers know them.
 func limitsOf(all []spec.Limit) []Limit {
 	list := make([]Limit, len(all))
