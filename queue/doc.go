@@ -121,7 +121,8 @@ package queue
 //
 //	config.go    Config and what is wrong with one
 //	errors.go    the errors to compare with
-//	queue.go     Acquire, Explain, Shutdown and all else that callers use
+//	queue.go     Acquire, Shutdown and most of what callers use
+//	explain.go   when a call would leave, and when the last of many
 //	pump.go      does what is due: lets calls go, requests to the bucket, the timer, the lock
 //	plan.go      decides what to book and when, and which calls are refused, by sums of the costs ahead
 //	waiters.go   the line: the calls that wait, and the reservations booked for them
