@@ -1,6 +1,8 @@
 package outbound
 
 import (
+	"bytes"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -37,6 +39,39 @@ func TestDeps_CoreImportsOnlyTheStandardLibrary(t *testing.T) {
 		path := module + strings.TrimPrefix(dir, ".")
 		errorIf(t, !seen[path], "%s is not listed, so nothing was checked", path)
 	}
+}
+
+// The layers of ARCHITECTURE.md, from top to bottom: each package imports only layers below its own, and the page has all
+// packages that outbound is made of.
+func TestDeps_NoLayerImportsOneAboveIt(t *testing.T) {
+	page, err := os.ReadFile("ARCHITECTURE.md")
+	must(t, err)
+	_, page, _ = bytes.Cut(page, []byte("## Layers\n\n"))
+	page, _, _ = bytes.Cut(page, []byte("\n\n"))
+	layer := map[string]int{}
+	for i, line := range strings.Split(string(page), "\n") {
+		names, _, _ := strings.Cut(strings.TrimSpace(line), "  ")
+		for name := range strings.SplitSeq(names, ", ") {
+			layer[module+"/"+name], layer[module+"/outbound/"+name] = i, i // one of them is a package
+		}
+	}
+	seen := 0
+	for _, line := range listed(t, "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...") {
+		path, imports, _ := strings.Cut(line, " ")
+		mine, known := layer[path]
+		if strings.HasPrefix(path, module+"/outbound/internal/") && !strings.Contains(path, "test") {
+			errorIf(t, !known, "the page lacks %s", path)
+		}
+		if !known {
+			continue
+		}
+		seen++
+		for _, other := range strings.Fields(imports) {
+			at, known := layer[other]
+			errorIf(t, known && at < mine, "%s imports %s, which is above it", path, other)
+		}
+	}
+	errorIf(t, seen < len(strings.Split(string(page), "\n")), "of the page's packages only %d are listed", seen)
 }
 
 // Only package xrate and the example of it import golang.org/x/time.
