@@ -24,9 +24,7 @@ func heldBucket(t testing.TB) *outbound.Bucket {
 
 // heldFor returns for how long a bucket is held.
 func heldFor(t testing.TB, b *outbound.Bucket) time.Duration {
-	t.Helper()
-	e := must(b.Explain(t.Context(), outbound.Cost{1}))
-	return e.States[0].HeldFor
+	return must(b.Explain(t.Context(), outbound.Cost{1})).States[0].HeldFor
 }
 
 // post sends a form, as the page of http://localhost:8080 does, but for the header.
@@ -91,9 +89,8 @@ func TestAction_PageAndCurlMayAct(t *testing.T) {
 		{"Host", "dash.example.com"}, {"Host", "DASH.example.COM.:8443"}, {"Host", "port.example"},
 	} {
 		b, bucket := boardOf(t)
-		if w := acts(t, b, bucket, http.StatusNoContent, 0, 0, "name=github&do=resume", header...); w.Body.Len() > 0 {
-			t.Errorf("%q: %s", header, w.Body)
-		}
+		w := acts(t, b, bucket, http.StatusNoContent, 0, 0, "name=github&do=resume", header...)
+		errorIf(t, w.Body.Len() > 0, "%q: %s", header, w.Body)
 		acts(t, b, bucket, http.StatusNoContent, time.Minute, 90*time.Second, "name=github&do=pause&for=90s", header...)
 	}
 }
@@ -104,9 +101,8 @@ func TestAction_NilAllowIsReadOnly(t *testing.T) {
 	b.Allow = nil
 	for _, header := range [][]string{{}, {"Sec-Fetch-Site", "same-origin"}, {"Host", "127.0.0.1"}} {
 		for _, form := range []string{"name=github&do=resume", "name=github&do=pause&for=2h", "", "do=jump"} {
-			if w := acts(t, b, bucket, http.StatusForbidden, 50*time.Minute, time.Hour, form, header...); !strings.Contains(w.Body.String(), "read-only") {
-				t.Errorf("%q %q: %s", form, header, w.Body)
-			}
+			w := acts(t, b, bucket, http.StatusForbidden, 50*time.Minute, time.Hour, form, header...)
+			errorIf(t, !strings.Contains(w.Body.String(), "read-only"), "%q %q: %s", form, header, w.Body)
 		}
 	}
 }
@@ -123,13 +119,11 @@ func TestAction_AllowDecides(t *testing.T) {
 		return nil
 	}
 	w := acts(t, b, bucket, http.StatusForbidden, 0, time.Hour, "name=github&label=&do=pause&for=2h")
-	if w.Body.String() != "<b>only root</b>\n" || w.Header().Get("Content-Type") != "text/plain; charset=utf-8" {
-		t.Error(w.Header(), w.Body)
-	}
+	errorIf(t, w.Body.String() != "<b>only root</b>\n" || w.Header().Get("Content-Type") != "text/plain; charset=utf-8",
+		"%v %v", w.Header(), w.Body)
 	acts(t, b, bucket, http.StatusNoContent, 110*time.Minute, 2*time.Hour, "name=github&do=pause&for=2h", "Authorization", "Basic cm9vdDo=")
-	if want := (Action{Name: "github", Do: "pause", For: 2 * time.Hour}); len(asked) != 2 || asked[0] != want || asked[1] != want {
-		t.Errorf("Allow was asked for %+v", asked)
-	}
+	want := (Action{Name: "github", Do: "pause", For: 2 * time.Hour})
+	errorIf(t, len(asked) != 2 || asked[0] != want || asked[1] != want, "Allow was asked for %+v", asked)
 }
 
 // Trap 28: Allow may look at the board, and act itself.
@@ -140,9 +134,8 @@ func TestAction_AllowIsCalledWithoutALock(t *testing.T) {
 		get(b, "/?json")
 		return errors.Join(bucket.Resume(r.Context()), errors.New("no"))
 	}
-	if w := post(b, "name=github&do=pause&for=2h"); w.Code != http.StatusForbidden || w.Body.String() != "no\n" {
-		t.Error(w.Code, w.Body)
-	}
+	w := post(b, "name=github&do=pause&for=2h")
+	errorIf(t, w.Code != http.StatusForbidden || w.Body.String() != "no\n", "%v %v", w.Code, w.Body)
 }
 
 // A request that is no form of an action, or that names no bucket, changes nothing, and Allow is not asked.
@@ -182,12 +175,10 @@ func TestAction_InvalidFormIsRefused(t *testing.T) {
 	}
 	r := httptest.NewRequest(http.MethodPost, "http://localhost/?name=github&do=resume", nil)
 	w := httptest.NewRecorder()
-	if b.ServeHTTP(w, r); w.Code != http.StatusBadRequest {
-		t.Errorf("an action in the address: %d", w.Code)
-	}
-	if d := heldFor(t, bucket); d < 50*time.Minute || d > time.Hour {
-		t.Errorf("held for %v now", d)
-	}
+	b.ServeHTTP(w, r)
+	errorIf(t, w.Code != http.StatusBadRequest, "an action in the address: %d", w.Code)
+	d := heldFor(t, bucket)
+	errorIf(t, d < 50*time.Minute || d > time.Hour, "held for %v now", d)
 }
 
 // The error of a failed action has the cause, and not the key, which may be a secret. A store that hangs is not waited for.
@@ -207,9 +198,8 @@ func TestAction_FailureHasAReason(t *testing.T) {
 				if text := w.Body.String(); w.Code != http.StatusBadGateway || !strings.Contains(text, cause) || strings.Contains(text, "secret") {
 					t.Errorf("%s: %d %s", form, w.Code, text)
 				}
-				if d := time.Since(began); d > actionTime {
-					t.Errorf("%s: answered after %v", form, d)
-				}
+				d := time.Since(began)
+				errorIf(t, d > actionTime, "%s: answered after %v", form, d)
 			}
 		}
 	})

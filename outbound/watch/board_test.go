@@ -16,12 +16,10 @@ import (
 // A board shows any limiter, and changes none.
 func TestAdd_ShowsAnyLimiter(t *testing.T) {
 	question(t, "A nil limiter is an error of each call", func(t *testing.T, b *Board) {
-		if _, err := b.Add("api", nil).Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrInvalid) {
-			t.Error(err)
-		}
-		if s := only(t, b); s.Calls.ByError["invalid"] != 1 || s.Explain != nil {
-			t.Errorf("%+v", s)
-		}
+		_, err := b.Add("api", nil).Acquire(bg, outbound.Cost{1})
+		errorIf(t, !errors.Is(err, outbound.ErrInvalid), "%v", err)
+		s := only(t, b)
+		errorIf(t, s.Calls.ByError["invalid"] != 1 || s.Explain != nil, "%+v", s)
 	})
 	question(t, "A Keyed may drop what it could drop without the board", func(t *testing.T, b *Board) {
 		idle := func(l outbound.Limiter) bool {
@@ -29,9 +27,8 @@ func TestAdd_ShowsAnyLimiter(t *testing.T) {
 			return ok && i.Idle()
 		}
 		l := b.Add("bucket", bucket(t, outbound.PerHour(1)))
-		if !idle(l) || !idle(AddKeyed(b, "tenants", tenants(10, outbound.PerHour(1)), nil)("a")) {
-			t.Error("an empty bucket is not idle")
-		}
+		errorIf(t, !idle(l) || !idle(AddKeyed(b, "tenants", tenants(10, outbound.PerHour(1)), nil)("a")),
+			"an empty bucket is not idle")
 		if take(t, l); idle(l) || idle(b.Add("own", limiterFunc(nil))) {
 			t.Error("a full bucket is idle, or a limiter without Idle")
 		}
@@ -48,24 +45,19 @@ func TestAdd_ShowsAnyLimiter(t *testing.T) {
 		synctest.Wait()
 		s := b.Snapshot(bg, Query{})
 		for _, l := range s.Limiters {
-			if !l.Bucket || len(l.Limits) != 1 || l.HeldFor != time.Hour || (l.Queue != nil) != (l.Name == "queue") {
-				t.Errorf("%+v", l)
-			}
+			errorIf(t, !l.Bucket || len(l.Limits) != 1 || l.HeldFor != time.Hour || (l.Queue != nil) != (l.Name == "queue"),
+				"%+v", l)
 		}
-		if len(s.Events) != 2 {
-			t.Errorf("%d events", len(s.Events))
-		}
-		if found, ok := outbound.As[*outbound.Bucket](l); !ok || found != own {
-			t.Errorf("%v, %v", found, ok)
-		}
+		errorIf(t, len(s.Events) != 2, "%d events", len(s.Events))
+		found, ok := outbound.As[*outbound.Bucket](l)
+		errorIf(t, !ok || found != own, "%v, %v", found, ok)
 		tenants := &outbound.Keyed[string]{}
 		of := AddKeyed(b, "tenants", tenants, nil)
 		type user interface {
 			Use(func(outbound.Limiter) error) error
 		}
-		if u, ok := outbound.As[user](of("acme")); !ok || u != tenants.For("acme").(user) {
-			t.Errorf("%v, %v", u, ok)
-		}
+		u, ok := outbound.As[user](of("acme"))
+		errorIf(t, !ok || u != tenants.For("acme").(user), "%v, %v", u, ok)
 	})
 	question(t, "If several goroutines add a name at the same time, the last one counts. The events of the other buckets are ignored", func(t *testing.T, b *Board) {
 		buckets := make([]*outbound.Bucket, 20)
@@ -80,13 +72,10 @@ func TestAdd_ShowsAnyLimiter(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		shown := bucketIn(b.shown[0].limiter)
-		if err := shown.Resume(bg); err != nil {
-			t.Fatal(err)
-		}
+		check(t, shown.Resume(bg))
 		synctest.Wait()
-		if s := b.Snapshot(bg, Query{}); len(s.Events) != 2 || s.Events[0].Kind != "resumed" {
-			t.Errorf("%+v", s.Events)
-		}
+		s := b.Snapshot(bg, Query{})
+		errorIf(t, len(s.Events) != 2 || s.Events[0].Kind != "resumed", "%+v", s.Events)
 	})
 	question(t, "Under the race detector this fails if an action looks at a name while it is added", func(t *testing.T, b *Board) {
 		var all sync.WaitGroup
@@ -97,9 +86,8 @@ func TestAdd_ShowsAnyLimiter(t *testing.T) {
 			all.Go(func() { b.Snapshot(bg, Query{}) })
 		}
 		all.Wait()
-		if l := only(t, b); l.Name != "api" {
-			t.Errorf("%+v", l)
-		}
+		l := only(t, b)
+		errorIf(t, l.Name != "api", "%+v", l)
 	})
 	question(t, "No text has the key of a bucket, which may be a secret", func(t *testing.T, b *Board) {
 		b.Add("api", bucket(t, outbound.PerHour(1)))
@@ -107,20 +95,16 @@ func TestAdd_ShowsAnyLimiter(t *testing.T) {
 		away.fail(errors.New(`row "secret-key" is locked`))
 		b.Add("away", shared(t, away, "secret-key", outbound.PerSecond(1)))
 		b.Add("small", bucket(t, outbound.Limit{Capacity: 0.5, LeakRate: 1}))
-		if text := jsonOf(t, b.Snapshot(bg, Query{})) + metricsOf(b); strings.Contains(text, "secret") {
-			t.Error(text)
-		}
+		text := jsonOf(t, b.Snapshot(bg, Query{})) + metricsOf(b)
+		errorIf(t, strings.Contains(text, "secret"), "%v", text)
 		if l := called(t, b, "small"); l.Explain.Because != "never" || !strings.Contains(l.Explain.String(), `"small"`) {
 			t.Errorf("%+v", l)
 		}
 		for range 5 { // a store that fails is asked once a second, however many look
-			if l := called(t, b, "away"); !strings.Contains(l.Err, "is locked") || l.Severity != Stopped || len(l.Trouble) == 0 {
-				t.Errorf("%+v", l)
-			}
+			l := called(t, b, "away")
+			errorIf(t, !strings.Contains(l.Err, "is locked") || l.Severity != Stopped || len(l.Trouble) == 0, "%+v", l)
 		}
-		if n := away.trips.Load(); n != 1 {
-			t.Errorf("%d requests within a second", n)
-		}
+		equal(t, away.trips.Load(), 1, "requests within a second")
 	})
 }
 
@@ -144,18 +128,13 @@ func TestAdd_NameAgainContinuesCounting(t *testing.T) {
 			time.Sleep(time.Minute)
 			take(t, again(&b))
 			time.Sleep(time.Minute)
-			if s := called(t, &b, "api"); s.HeldTime != time.Minute || s.Calls.Admitted != 2 || name == "Add" && s.Limits[0].Capacity != 7 {
-				t.Errorf("%+v", s)
-			}
-			if b.shown[0].meter.until != 0 {
-				t.Error("the hold is in force")
-			}
+			s := called(t, &b, "api")
+			errorIf(t, s.HeldTime != time.Minute || s.Calls.Admitted != 2 || name == "Add" && s.Limits[0].Capacity != 7, "%+v", s)
+			errorIf(t, b.shown[0].meter.until != 0, "the hold is in force")
 			events := len(b.events)
 			hold(t, old, 2*time.Hour)
 			synctest.Wait()
-			if len(b.events) != events {
-				t.Errorf("an event of a limiter that is not shown: %+v", b.events)
-			}
+			errorIf(t, len(b.events) != events, "an event of a limiter that is not shown: %+v", b.events)
 		})
 	}
 }

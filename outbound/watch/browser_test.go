@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -42,19 +43,13 @@ type reply struct {
 func newChromium(t *testing.T) *chromium {
 	path, err := exec.LookPath("chromium")
 	if err != nil {
-		if os.Getenv("DRIPFEED_REQUIRE_BROWSER") == "1" {
-			t.Fatal("DRIPFEED_REQUIRE_BROWSER=1: ", err)
-		}
+		fatalIf(t, os.Getenv("DRIPFEED_REQUIRE_BROWSER") == "1", "DRIPFEED_REQUIRE_BROWSER=1: %v", err)
 		t.Skip("there is no chromium: ", err)
 	}
 	theirIn, in, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	out, theirOut, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	home := t.TempDir()
 	cmd := exec.Command(path, "--headless", "--no-sandbox", "--remote-debugging-pipe", "--user-data-dir="+home, "--no-first-run",
 		"--disable-gpu", "--disable-dev-shm-usage", "--disable-extensions", "--disable-background-networking", "--disable-component-update",
@@ -62,9 +57,7 @@ func newChromium(t *testing.T) *chromium {
 	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home, "XDG_CACHE_HOME="+home)
 	cmd.ExtraFiles = []*os.File{theirIn, theirOut}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, cmd.Start())
 	theirIn.Close()
 	theirOut.Close()
 	c := &chromium{t: t, in: in, replies: map[int]chan reply{}}
@@ -151,22 +144,13 @@ func (c *chromium) send(method string, params args) (chan reply, error) {
 func (c *chromium) call(method string, params args, result any) {
 	c.t.Helper()
 	waiting, err := c.send(method, params)
-	if err != nil {
-		c.t.Fatal(method, ": ", err)
-	}
+	fatalIf(c.t, err != nil, "%v: %v", method, err)
 	select {
 	case r, ok := <-waiting:
-		if !ok {
-			c.t.Fatal(method, ": the browser has ended")
-		}
-		if r.Error != nil {
-			c.t.Fatal(method, ": ", r.Error.Message)
-		}
-		if result == nil {
-			return
-		}
-		if err := json.Unmarshal(r.Result, result); err != nil {
-			c.t.Fatal(method, ": ", err)
+		fatalIf(c.t, !ok, "%v: the browser has ended", method)
+		fatalIf(c.t, r.Error != nil, "%v: %+v", method, r.Error)
+		if result != nil {
+			check(c.t, json.Unmarshal(r.Result, result))
 		}
 	case <-time.After(2 * time.Minute):
 		c.t.Fatal(method, ": no answer")
@@ -184,10 +168,26 @@ func (c *chromium) eval(expression string) any {
 		}
 	}
 	c.call("Runtime.evaluate", args{"expression": expression, "awaitPromise": true, "returnByValue": true, "userGesture": true}, &r)
-	if e := r.ExceptionDetails; e != nil {
-		c.t.Fatalf("%s\n%s %s", expression, e.Text, e.Exception.Description)
-	}
+	fatalIf(c.t, r.ExceptionDetails != nil, "%s\n%+v", expression, r.ExceptionDetails)
 	return r.Result.Value
+}
+
+// is checks what a JavaScript expression is in the page.
+func (c *chromium) is(expression string, want any, words string, args ...any) {
+	c.t.Helper()
+	equal(c.t, c.eval(expression), want, words, args...)
+}
+
+// says checks that the text of an element has these parts. A part may be several to choose from, with | between them. Its
+// plain spaces stand for others.
+func (c *chromium) says(element string, parts ...string) {
+	c.t.Helper()
+	text, _ := c.eval(element + "?.textContent").(string)
+	text += strings.NewReplacer("\u00a0", " ", "\u202f", " ").Replace(text)
+	for _, p := range parts {
+		errorIf(c.t, !slices.ContainsFunc(strings.Split(p, "|"), func(p string) bool { return strings.Contains(text, p) }),
+			"%s does not say %q: %s", element, p, text)
+	}
 }
 
 // until waits until a JavaScript expression is true in the page.
@@ -239,14 +239,12 @@ func (c *chromium) events(method string) (all []json.RawMessage) {
 	return all
 }
 
-// faults returns the errors that the page has met: of scripts, of the policy, in the console.
-func (c *chromium) faults() (all []string) {
+// meetsNoFault checks that the page has met no error: of scripts, of the policy, in the console.
+func (c *chromium) meetsNoFault() {
+	c.t.Helper()
 	for _, method := range []string{"Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled"} {
 		for _, e := range c.events(method) {
-			if method != "Log.entryAdded" || !strings.Contains(string(e), `"source":"network"`) {
-				all = append(all, string(e))
-			}
+			errorIf(c.t, method != "Log.entryAdded" || !strings.Contains(string(e), `"source":"network"`), "%s", e)
 		}
 	}
-	return all
 }

@@ -3,6 +3,7 @@ package watch
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,23 +33,17 @@ func TestBudget_KeepsWhatTheAPIReports(t *testing.T) {
 			return all
 		}
 		time.Sleep(10 * time.Second)
-		if got := fmt.Sprint(names()); got != "[core 4999 59m50s 10s search 29 50s 10s forever 9 -1ns 10s]" {
-			t.Error(got)
-		}
+		got := fmt.Sprint(names())
+		errorIf(t, got != "[core 4999 59m50s 10s search 29 50s 10s forever 9 -1ns 10s]", "%v", got)
 		time.Sleep(time.Minute)
-		if got := fmt.Sprint(names()); got != "[core 4999 58m50s 1m10s forever 9 -1ns 1m10s]" {
-			t.Error(got)
-		}
+		got = fmt.Sprint(names())
+		errorIf(t, got != "[core 4999 58m50s 1m10s forever 9 -1ns 1m10s]", "%v", got)
 		time.Sleep(time.Hour)
-		if got := names(); len(got) != 0 {
-			t.Error(got)
-		}
+		equal(t, len(names()), 0, "policies after their resets")
 		for i := range 100 { // an API may make names up
 			report(&p, fmt.Sprint("policy ", i), 5, 4, time.Hour)
 		}
-		if n := len(names()); n != mostBudgets {
-			t.Errorf("%d policies are kept", n)
-		}
+		equal(t, len(names()), mostBudgets, "policies are kept")
 	})
 	question(t, "Of a quota that counts what this program does not, nobody knows who has used it; one that counts another number of the cost is compared with that", func(t *testing.T, b *Board) {
 		l := b.Add("api", outbound.Unlimited{})
@@ -60,18 +55,15 @@ func TestBudget_KeepsWhatTheAPIReports(t *testing.T) {
 			}
 		}
 		for _, x := range only(t, b).Budgets {
-			if want := map[string]float64{"first": 0, "second": 0.3, "none": -1, "beyond": -1}[x.Policy]; x.OtherClients != want {
-				t.Errorf("%s: %v, want %v", x.Policy, x.OtherClients, want)
-			}
+			want := map[string]float64{"first": 0, "second": 0.3, "none": -1, "beyond": -1}[x.Policy]
+			errorIf(t, x.OtherClients != want, "%s: %v, want %v", x.Policy, x.OtherClients, want)
 		}
 		// Each key may have a quota of its own.
 		of := AddKeyed(b, "api", tenants(5, outbound.PerSecond(9)), nil)
 		p := take(t, of("a"))
 		report(&p, "second", 100, 0, time.Hour)
 		for _, x := range b.Snapshot(bg, Query{}).Limiters[0].Budgets {
-			if x.OtherClients != -1 {
-				t.Errorf("%+v of all keys", x)
-			}
+			errorIf(t, x.OtherClients != -1, "%+v of all keys", x)
 		}
 	})
 }
@@ -94,15 +86,9 @@ func TestBudget_OthersAreOtherClients(t *testing.T) {
 				foreign -= math.Floor(foreign)
 				report(&p, "core", limit, limit-used, time.Until(begin.Add(window)))
 				p.Done()
-				if i == 2399-1 || i == 2999 {
-					ours := 2398.0
-					if i == 2999 {
-						ours = 600
-					}
-					want := ours * others / limit
-					if got := only(t, &b).Budgets[0].OtherClients; math.Abs(got-want) > 0.002 {
-						t.Errorf("after %d calls somebody else has used %.4f, want %.4f", i, got, want)
-					}
+				if ours, ok := map[int]float64{2398: 2398, 2999: 600}[i]; ok { // calls of ours in the window
+					want, got := ours*others/limit, only(t, &b).Budgets[0].OtherClients
+					errorIf(t, math.Abs(got-want) > 0.002, "after %d calls somebody else has used %.4f, want %.4f", i, got, want)
 				}
 				time.Sleep(time.Second)
 			}
@@ -110,28 +96,7 @@ func TestBudget_OthersAreOtherClients(t *testing.T) {
 	}
 }
 
-// othersAfter returns what a board says that somebody else has used, after each answer of an API. Each of them is told
-// to a call of ours.
-func othersAfter(t *testing.T, answers []answer) (all []float64) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		var b Board
-		l := b.Add("api", outbound.Unlimited{})
-		begin := time.Now()
-		for _, a := range answers {
-			time.Sleep(time.Until(begin.Add(a.at)))
-			p := take(t, l)
-			report(&p, "core", a.limit, a.remaining, a.reset)
-			got := -2.0 // nothing is told
-			if x := only(t, &b).Budgets; len(x) > 0 {
-				got = x[0].OtherClients
-			}
-			all = append(all, got)
-		}
-	})
-	return all
-}
-
+// answer is what an API tells of its quota at a time.
 type answer struct {
 	at               time.Duration
 	limit, remaining float64
@@ -173,10 +138,20 @@ func TestBudget_OthersIsZeroAlone(t *testing.T) {
 			[]answer{{0, -1, 5, m}, {s, 0, 0, m}},
 			[]float64{-1, -1}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			if got := othersAfter(t, c.answers); fmt.Sprint(got) != fmt.Sprint(c.want) {
-				t.Errorf("%v, want %v", got, c.want)
+		bubble(t, name, func(t *testing.T) {
+			var b Board
+			l, begin, got := b.Add("api", outbound.Unlimited{}), time.Now(), []float64{} // what somebody else has used, after each answer
+			for _, a := range c.answers {
+				time.Sleep(time.Until(begin.Add(a.at)))
+				p := take(t, l)
+				report(&p, "core", a.limit, a.remaining, a.reset)
+				used := -2.0 // nothing is told
+				if x := only(t, &b).Budgets; len(x) > 0 {
+					used = x[0].OtherClients
+				}
+				got = append(got, used)
 			}
+			errorIf(t, !slices.Equal(got, c.want), "%v, want %v", got, c.want)
 		})
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -93,25 +92,15 @@ func checkBoard(t *testing.T, c *chromium, address string) {
 		"tenants":        {"1 key · this process", "1 refused by us", "Busy"},
 		"tenants / acme": {"Busy", "capacity in 1 h1/h in the long run|capacity in 59 min", "capacity for 1 in ", "A call could leave in 1 h|A call could leave in 59 min"},
 	} {
-		text, _ := c.eval(cardOf(name) + "?.textContent").(string)
-		text = strings.NewReplacer("\u00a0", " ", "\u202f", " ").Replace(text)
-		for _, w := range words {
-			if !slices.ContainsFunc(strings.Split(w, "|"), func(w string) bool { return strings.Contains(text, w) }) {
-				t.Errorf("%s does not say %q: %s", name, w, text)
-			}
-		}
+		c.says(cardOf(name), words...)
 	}
 }
 
 // checkReadOnly looks at a page that may not act.
 func checkReadOnly(t *testing.T, c *chromium, address string) {
 	c.open(address)
-	if n := c.eval("document.querySelectorAll('.acts button').length"); n != 0.0 {
-		t.Errorf("a page that may not act has %v buttons", n)
-	}
-	if text, _ := c.eval("document.querySelector('footer').textContent").(string); !strings.Contains(text, "Board.Allow is not set") {
-		t.Errorf("it does not say why: %s", text)
-	}
+	c.is("document.querySelectorAll('.acts button').length", 0.0, "buttons of a page that may not act")
+	c.says("document.querySelector('footer')", "Board.Allow is not set")
 }
 
 // cardOf is JavaScript for the card of a limiter.
@@ -122,6 +111,13 @@ func cardOf(name string) string {
 // buttonOf is JavaScript for a button on it.
 func buttonOf(name, button string) string {
 	return fmt.Sprintf("[...%s.querySelectorAll('button')].find(e => e.textContent.startsWith(%q))", cardOf(name), button)
+}
+
+// ask presses a button of a limiter, which opens the dialog.
+func (c *chromium) ask(name, button string) {
+	c.t.Helper()
+	c.click(buttonOf(name, button))
+	c.until("document.querySelector('dialog').open")
 }
 
 // The page shows and does in a browser what the board says.
@@ -137,33 +133,21 @@ func TestPage_InChromium(t *testing.T) {
 	for _, scheme := range []string{"light", "dark"} {
 		for _, width := range []int{360, 800, 1400} {
 			c.view(width, scheme)
-			if got := c.eval("document.documentElement.scrollWidth"); got != float64(width) {
-				t.Errorf("%s, %d px wide: the page is %v px wide", scheme, width, got)
-			}
+			c.is("document.documentElement.scrollWidth", float64(width), "%s: pixels", scheme)
 		}
-		if got := c.eval("getComputedStyle(document.body).backgroundColor"); (got == "rgb(14, 20, 24)") != (scheme == "dark") {
-			t.Errorf("%s: the background is %v", scheme, got)
-		}
-		if bad := c.eval(contrasts); bad != "" {
-			t.Errorf("%s: %v", scheme, bad)
-		}
+		c.is("getComputedStyle(document.body).backgroundColor === 'rgb(14, 20, 24)'", scheme == "dark", "%s: a dark background", scheme)
+		c.is(contrasts, "", "%s", scheme)
 	}
-	if got := c.eval("[every, every = 100][0]"); got != 1000.0 { // what follows waits for polls
-		t.Errorf("a poll each %v ms", got)
-	}
+	c.is("[every, every = 100][0]", 1000.0, "milliseconds to a poll") // what follows waits for polls
 	checkNames(t, c)
 	checkHostileNames(t, c)
 	checkWords(t, c)
 	checkThatPollsDisturbNobody(t, c, s)
 	checkActions(t, c, s)
 	checkSearch(t, c, s)
-	for _, fault := range c.faults() {
-		t.Error("an error in the page:", fault)
-	}
+	c.meetsNoFault()
 	for _, e := range c.events("Log.entryAdded") {
-		if !strings.Contains(string(e), "403") { // Allow has refused once
-			t.Errorf("%s", e)
-		}
+		errorIf(t, !strings.Contains(string(e), "403"), "%s", e) // Allow has refused once
 	}
 	checkOutage(t, c, s)
 	checkPolicy(t, c)
@@ -171,9 +155,7 @@ func TestPage_InChromium(t *testing.T) {
 	polls := 0
 	for _, e := range c.events("Network.requestWillBeSent") {
 		var sent struct{ Request struct{ URL, Method string } }
-		if err := json.Unmarshal(e, &sent); err != nil {
-			t.Fatal(err)
-		}
+		check(t, json.Unmarshal(e, &sent))
 		switch url := sent.Request.URL; {
 		case strings.HasPrefix(url, s.URL+"/board/"), strings.HasPrefix(url, s.URL+"/read-only/"):
 		case strings.HasPrefix(url, address+"?") && strings.Contains(url, "theme=none"):
@@ -182,9 +164,7 @@ func TestPage_InChromium(t *testing.T) {
 			t.Error("the page asks for", url)
 		}
 	}
-	if polls < 5 {
-		t.Errorf("%d requests seen", polls)
-	}
+	errorIf(t, polls < 5, "%d requests seen", polls)
 }
 
 // contrasts is JavaScript for what is hard to read; "": nothing is.
@@ -231,32 +211,22 @@ func checkNames(t *testing.T, c *chromium) {
 		switch role {
 		case "banner", "contentinfo", "search", "status", "alert":
 		default:
-			if strings.TrimSpace(name) == "" {
-				t.Errorf("a %s has no name", role)
-			}
+			errorIf(t, strings.TrimSpace(name) == "", "a %s has no name", role)
 		}
 	}
 	for role, n := range least {
-		if n > 0 {
-			t.Errorf("%d more of %s are expected", n, role)
-		}
+		errorIf(t, n > 0, "%d more of %s are expected", n, role)
 	}
 }
 
 // Trap 6 again: names are text, and nothing else.
 func checkHostileNames(t *testing.T, c *chromium) {
-	if got := c.eval("window.hit"); got != nil {
-		t.Error("a name was carried out")
-	}
-	if n := c.eval("document.querySelectorAll('main img, main script, #wrong img, [onerror]').length"); n != 0.0 {
-		t.Errorf("names became %v elements", n)
-	}
-	if text, _ := c.eval("document.querySelector('main').textContent").(string); strings.Count(text, hostileNames[0]) < 5 || strings.Contains(text, strings.Repeat("long", 1000)) {
-		t.Error("names are not shown, or not shortened")
-	}
-	if n := c.eval("document.querySelectorAll('.cards > .card[id]').length"); n != float64(8+len(hostileNames)) {
-		t.Errorf("%v cards", n)
-	}
+	c.is("window.hit", nil, "a name was carried out")
+	c.is("document.querySelectorAll('main img, main script, #wrong img, [onerror]').length", 0.0, "elements made of names")
+	text, _ := c.eval("document.querySelector('main').textContent").(string)
+	errorIf(t, strings.Count(text, hostileNames[0]) < 5 || strings.Contains(text, strings.Repeat("long", 1000)),
+		"names are not shown, or not shortened")
+	c.is("document.querySelectorAll('.cards > .card[id]').length", float64(8+len(hostileNames)), "cards")
 }
 
 // checkWords looks for what a Board knows.
@@ -274,48 +244,27 @@ func checkWords(t *testing.T, c *chromium) {
 		"tenants":       {"12 340 keys", "2 204 118"},
 		"redis":         {"Unavailable for 14 s"},
 	} {
-		text, _ := c.eval(cardOf(name) + ".textContent").(string)
-		text = strings.NewReplacer("\u00a0", " ", "\u202f", " ").Replace(text)
-		for _, w := range words {
-			if !strings.Contains(text, w) {
-				t.Errorf("%s does not say %q: %s", name, w, text)
-			}
-		}
+		c.says(cardOf(name), words...)
 	}
-	if text, _ := c.eval("document.getElementById('events').textContent").(string); !strings.Contains(text, "more slowly (speed 0.56) (and 3 more before)") {
-		t.Errorf("an event does not say how often it was: %s", text)
-	}
+	c.says("document.getElementById('events')", "more slowly (speed 0.56) (and 3 more before)")
 	for d, want := range durations {
-		if got, _ := c.eval(fmt.Sprintf("dur(%d)", d)).(string); strings.ReplaceAll(got, "\u00a0", " ") != want {
-			t.Errorf("dur(%d) is %q, want %q", d, got, want)
-		}
+		c.is(fmt.Sprintf("dur(%d).replaceAll('\u00a0', ' ')", d), want, "dur(%d)", d)
 	}
-	if got := c.eval("document.querySelector('#wrong li').textContent"); !strings.Contains(got.(string), "No call leaves for 12\u00a0s: ") {
-		t.Errorf("a number may be parted from its unit: %q", got)
-	}
-	if text, _ := c.eval("document.querySelector('main').textContent").(string); strings.Contains(text, "hooli") || !strings.Contains(text, "12\u202f338 more are not shown") {
-		t.Error("a calm key is shown")
-	}
+	// No number is parted from its unit.
+	c.says("document.querySelector('#wrong li')", "No call leaves for 12\u00a0s: ", "shopify / snow-devil")
+	c.is("document.querySelector('main').textContent.includes('hooli')", false, "a calm key is shown")
+	c.says("document.querySelector('main')", "12\u202f338 more are not shown")
 	// Trap 18, where nothing counts the calls in the window: of a limit that lets one unit go at a time
 	// a level says nothing.
-	if got := c.eval("[...document.querySelectorAll('#keys .text')].filter(e => e.textContent.includes(' of 1')).length + document.querySelectorAll('#keys .full').length"); got != 0.0 {
-		t.Errorf("%v limits that let one unit go at a time look full", got)
-	}
+	c.is("[...document.querySelectorAll('#keys .text')].filter(e => e.textContent.includes(' of 1')).length + document.querySelectorAll('#keys .full').length", 0.0,
+		"limits that let one unit go at a time and look full")
 	// Trap 19: a quiet minute shows no quantiles.
-	if text, _ := c.eval(cardOf("tenants / umbrella") + ".textContent").(string); strings.Contains(text, "p99") || strings.Contains(text, "calls/s") {
-		t.Error("what nobody counts is shown:", text)
-	}
+	c.is("/p99|calls\\/s/.test("+cardOf("tenants / umbrella")+".textContent)", false, "what nobody counts is shown")
 	// Trap 30: each number of one process is labelled so.
-	if got := c.eval("[...document.querySelectorAll('dt')].filter(e => e.textContent.startsWith('admitted') && !e.textContent.startsWith('admitted by this process since ')).length"); got != 0.0 {
-		t.Errorf("%v counts do not say whose they are", got)
-	}
-	if got := c.eval("document.querySelector('#wrong li').textContent"); !strings.Contains(got.(string), "shopify / snow-devil") {
-		t.Errorf("at the top: %v", got)
-	}
+	c.is("[...document.querySelectorAll('dt')].filter(e => e.textContent.startsWith('admitted') && !e.textContent.startsWith('admitted by this process since ')).length", 0.0,
+		"counts that do not say whose they are")
 	for name, open := range map[string]bool{"shopify / snow-devil": true, "github / acme": false} {
-		if got := c.eval(cardOf(name) + ".querySelector('details').open"); got != open {
-			t.Errorf("the fold of %s is open: %v", name, got)
-		}
+		c.is(cardOf(name)+".querySelector('details').open", open, "the fold of %s is open", name)
 	}
 }
 
@@ -347,21 +296,16 @@ func checkThatPollsDisturbNobody(t *testing.T, c *chromium, s *site) {
 		"nodes":     "was.every((e, i) => e === document.querySelectorAll('.cards > .card[id]')[i])",
 		"moves":     "moved === 0",
 	} {
-		if c.eval(expression) != true {
-			t.Errorf("a poll has disturbed: %s", what)
-		}
+		c.is(expression, true, "a poll leaves the %s", what)
 	}
-	if text, _ := c.eval(cardOf("redis") + ".textContent").(string); !strings.Contains(text, "mean request, last minute200\u00a0ms") {
-		t.Errorf("ten slow trips are not seen: %s", text)
-	}
+	c.says(cardOf("redis"), "mean request, last minute200\u00a0ms") // ten slow trips
 	c.eval("document.activeElement.blur(); getSelection().removeAllRanges()")
 	polled(c)
-	if c.eval(cardOf("llm / batch")+".querySelector('pre').textContent.includes('refused 5 calls in a row')") != true {
-		t.Error("what nobody has selected any more does not change")
-	}
-	if at := c.eval("['shopify / snow-devil', 'payments', 'github / acme', 'stripe'].map(n => [...document.querySelectorAll('#cards > .card')].findIndex(e => e.querySelector('h2').textContent === n)).join()"); at != "0,1,3,4" {
-		t.Errorf("of the first three, equals that change places and one that has become like them, and the fourth the places are %v", at)
-	}
+	c.is(cardOf("llm / batch")+".querySelector('pre').textContent.includes('refused 5 calls in a row')", true,
+		"what nobody has selected any more changes")
+	// Of the first three, equals have changed places, and one has become like them.
+	c.is("['shopify / snow-devil', 'payments', 'github / acme', 'stripe'].map(n => [...document.querySelectorAll('#cards > .card')].findIndex(e => e.querySelector('h2').textContent === n)).join()", "0,1,3,4",
+		"places")
 	s.turned.Store(false)
 	polled(c) // what follows presses buttons, which must not change places
 }
@@ -370,35 +314,24 @@ func checkThatPollsDisturbNobody(t *testing.T, c *chromium, s *site) {
 func checkActions(t *testing.T, c *chromium, s *site) {
 	const name = "shopify / snow-devil"
 	s.denies.Store("<i>ask root</i>")
-	c.click(buttonOf(name, "Resume"))
-	c.until("document.querySelector('dialog').open")
-	if text, _ := c.eval("document.querySelector('dialog').innerText").(string); !strings.Contains(text, "in this process only") || !strings.Contains(text, "Resume "+name+"?") {
-		t.Error("the dialog says", text)
-	}
+	c.ask(name, "Resume")
+	c.is("['in this process only', 'Resume "+name+"?'].every(w => document.querySelector('dialog').innerText.includes(w))", true, "the dialog's words")
 	c.click("document.getElementById('yes')")
 	c.until("document.getElementById('fault').textContent.includes('<i>ask root</i>')")
-	if heldFor(t, s.bucket) == 0 {
-		t.Error("resumed against Allow")
-	}
+	errorIf(t, heldFor(t, s.bucket) == 0, "resumed against Allow")
 	s.denies.Store("")
 	c.click("document.getElementById('yes')")
 	c.until("!document.querySelector('dialog').open && " + cardOf(name) + ".textContent.includes('Calm')")
-	if d := heldFor(t, s.bucket); d != 0 {
-		t.Errorf("held for %v after Resume", d)
-	}
-	c.click(buttonOf(name, "Pause"))
-	c.until("document.querySelector('dialog').open")
+	d := heldFor(t, s.bucket)
+	errorIf(t, d != 0, "held for %v after Resume", d)
+	c.ask(name, "Pause")
 	c.eval("document.getElementById('long').value = '15m'")
 	c.click("document.getElementById('yes')")
 	c.until("!document.querySelector('dialog').open && " + cardOf(name) + ".textContent.includes('Stopped')")
-	if d := heldFor(t, s.bucket); d < 14*time.Minute || d > 15*time.Minute {
-		t.Errorf("held for %v, not for 15 minutes", d)
-	}
-	c.click(buttonOf("payments", "Pause"))
-	c.until("document.querySelector('dialog').open")
-	if text, _ := c.eval("document.querySelector('dialog').innerText").(string); !strings.Contains(text, "for every process") || !strings.Contains(text, "Pause payments?") {
-		t.Error("of a shared bucket the dialog says", text)
-	}
+	d = heldFor(t, s.bucket)
+	errorIf(t, d < 14*time.Minute || d > 15*time.Minute, "held for %v, not for 15 minutes", d)
+	c.ask("payments", "Pause")
+	c.is("['for every process', 'Pause payments?'].every(w => document.querySelector('dialog').innerText.includes(w))", true, "the dialog's words for a shared bucket")
 	c.click("document.getElementById('no')")
 	c.until("!document.querySelector('dialog').open")
 }
@@ -418,42 +351,33 @@ func TestPage_LoadsFromAnAddressWithPassword(t *testing.T) {
 	c.view(1400, "light")
 	c.call("Page.navigate", args{"url": strings.Replace(closed.URL, "http://", "http://ops:secret@", 1) + "/debug/dripfeed?theme=none"}, nil)
 	c.until("location.pathname === '/debug/dripfeed' && document.readyState === 'complete' && document.querySelector('.card')")
-	c.click(buttonOf("shopify / snow-devil", "Resume"))
-	c.until("document.querySelector('dialog').open")
+	c.ask("shopify / snow-devil", "Resume")
 	c.click("document.getElementById('yes')")
 	c.until("!document.querySelector('dialog').open")
-	if d := heldFor(t, s.bucket); d != 0 {
-		t.Errorf("held for %v after Resume", d)
-	}
+	d := heldFor(t, s.bucket)
+	errorIf(t, d != 0, "held for %v after Resume", d)
 	c.eval("document.getElementById('find').focus()")
 	c.call("Input.insertText", args{"text": "hooli"}, nil)
 	c.until("document.querySelectorAll('.cards > .card[id]').length === 1 && location.search === '?theme=none&q=hooli'")
-	for _, fault := range c.faults() {
-		t.Error("an error in the page:", fault)
-	}
+	c.meetsNoFault()
 }
 
 func checkSearch(t *testing.T, c *chromium, s *site) {
 	c.eval("document.getElementById('freeze').click(); document.getElementById('find').focus()") // a search ends the freeze
 	c.call("Input.insertText", args{"text": "hooli"}, nil)
 	c.until("document.querySelectorAll('.cards > .card[id]').length === 1 && location.search === '?theme=none&q=hooli'")
-	if text, _ := c.eval("document.querySelector('main').textContent").(string); !strings.Contains(text, "tenants / hooli") {
-		t.Error("a key that is searched is not shown:", text)
+	c.says("document.querySelector('main')", "tenants / hooli")
+	asked := func() Query {
+		s.fake.mu.Lock()
+		defer s.fake.mu.Unlock()
+		return s.fake.asked[len(s.fake.asked)-1]
 	}
-	s.fake.mu.Lock()
-	if q := s.fake.asked[len(s.fake.asked)-1]; q.Search != "hooli" || q.Rows != 50 {
-		t.Errorf("asked for %+v", q)
-	}
-	s.fake.mu.Unlock()
+	equal(t, asked(), Query{Search: "hooli", Rows: 50}, "the search asks for")
 	c.eval("document.getElementById('find').value = ''; document.getElementById('find').dispatchEvent(new Event('input'))")
 	c.until("document.querySelectorAll('.cards > .card[id]').length > 8")
 	c.click("document.querySelector('#more button')")
 	c.until("document.querySelector('main').textContent.includes('tenants / hooli')")
-	s.fake.mu.Lock()
-	if q := s.fake.asked[len(s.fake.asked)-1]; q.Search != "" || q.Rows != 200 {
-		t.Errorf("asked for %+v after Show more", q)
-	}
-	s.fake.mu.Unlock()
+	equal(t, asked(), Query{Rows: 200}, "Show more asks for")
 	for what, change := range map[string][2]string{
 		"frozen": {"document.getElementById('freeze').click()", "document.getElementById('freeze').click()"},
 		"hidden": {"Object.defineProperty(document, 'hidden', {value: true, configurable: true}); document.dispatchEvent(new Event('visibilitychange'))",
@@ -462,9 +386,8 @@ func checkSearch(t *testing.T, c *chromium, s *site) {
 		c.eval(change[0])
 		// The page has one timer, which poll has ended; and poll, which all else calls, asks nothing.
 		before := c.eval("performance.getEntriesByType('resource').length")
-		if got := c.eval("poll().then(() => asking === null && performance.getEntriesByType('resource').length === " + fmt.Sprint(before) + ")"); got != true {
-			t.Errorf("a page that is %s goes on asking", what)
-		}
+		c.is("poll().then(() => asking === null && performance.getEntriesByType('resource').length === "+fmt.Sprint(before)+")", true,
+			"a page that is %s asks nothing", what)
 		c.eval(change[1])
 		polled(c)
 	}
@@ -472,37 +395,26 @@ func checkSearch(t *testing.T, c *chromium, s *site) {
 
 func checkOutage(t *testing.T, c *chromium, s *site) {
 	banner := "document.getElementById('old')"
-	if c.eval(banner+".checkVisibility()") != false {
-		t.Error("there is a banner while all is well")
-	}
+	c.is(banner+".checkVisibility()", false, "a banner while all is well")
 	c.eval("window.drawn = fillStore; fillStore = () => { throw new Error('own') }")
 	c.until(banner + ".textContent.startsWith('This page cannot show the answer (own). ')")
 	c.eval("fillStore = drawn")
 	c.until("!" + banner + ".checkVisibility() && fails === 0")
 	s.down.Store(true)
 	c.until(banner + ".checkVisibility() && " + banner + ".textContent.startsWith('No answer since ') && fails >= 2")
-	if n := c.eval("document.querySelectorAll('.cards > .card[id]').length"); n == 0.0 {
-		t.Error("what was known is gone")
-	}
+	c.is("document.querySelectorAll('.cards > .card[id]').length > 0", true, "what was known is shown")
 	s.down.Store(false)
 	c.until("!" + banner + ".checkVisibility() && fails === 0")
 	s.Close() // as when the program ends
 	c.until(banner + ".checkVisibility()")
-	if bad := c.eval(contrasts); bad != "" {
-		t.Errorf("with the banner: %v", bad)
-	}
+	c.is(contrasts, "", "with the banner")
 }
 
 // checkPolicy sees that the browser heeds the policy: that there was no error before says something then.
 func checkPolicy(t *testing.T, c *chromium) {
-	got := c.eval(`new Promise(yes => {
+	c.is(`new Promise(yes => {
 		addEventListener('securitypolicyviolation', e => yes(e.effectiveDirective), {once: true});
 		new Image().src = 'https://elsewhere.example/x.png';
-	})`)
-	if got != "img-src" {
-		t.Errorf("a foreign image: %v", got)
-	}
-	if got := c.eval("try { document.querySelector('footer').innerHTML = '<b>x</b>'; 'taken' } catch { 'refused' }"); got != "refused" {
-		t.Errorf("markup from a string is %v", got)
-	}
+	})`, "img-src", "a foreign image violates")
+	c.is("try { document.querySelector('footer').innerHTML = '<b>x</b>'; 'taken' } catch { 'refused' }", "refused", "markup from a string is")
 }

@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -48,9 +47,7 @@ func TestLog_FewLinesSayWhatHappens(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		all := l.all()
-		if len(all) != 10 || !strings.Contains(all[9], "more=9999") {
-			t.Errorf("%d lines: %q", len(all), all)
-		}
+		errorIf(t, len(all) != 10 || !strings.Contains(all[9], "more=9999"), "%d lines: %q", len(all), all)
 	})
 	bubble(t, "A hold that is longer than the log's silence is logged, whatever was logged before", func(t *testing.T) {
 		var l lines
@@ -77,24 +74,23 @@ func TestLog_FewLinesSayWhatHappens(t *testing.T) {
 		_, _ = b.State(bg)
 		synctest.Wait()
 		all := l.all()
-		if len(all) != 4 || !strings.Contains(all[1], `level=WARN msg="the hold was extended" for=2s`) || !strings.Contains(all[2], `for=1h0m0s`) || !strings.Contains(all[3], "calls leave again") {
-			t.Errorf("%q", all)
-		}
+		errorIf(t, len(all) != 4 || !strings.Contains(all[1], `level=WARN msg="the hold was extended" for=2s`) || !strings.Contains(all[2], `for=1h0m0s`) || !strings.Contains(all[3], "calls leave again"),
+			"%q", all)
 	})
 	bubble(t, "A handler may have an event logged", func(t *testing.T) {
 		var l lines
 		var note func(outbound.Event)
 		first := true
-		note = Log(slog.New(again{slog.NewTextHandler(&l, nil), func() {
+		note = Log(slog.New(slog.NewTextHandler(&l, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if first {
 				first = false
 				note(outbound.Event{Kind: outbound.EventLimits})
 			}
-		}}))
+			return a
+		}})))
 		note(outbound.Event{Kind: outbound.EventForgotten})
-		if all := l.all(); len(all) != 2 {
-			t.Errorf("%q", all)
-		}
+		all := l.all()
+		errorIf(t, len(all) != 2, "%q", all)
 	})
 }
 
@@ -106,13 +102,11 @@ func TestLog_EachChangeHasALine(t *testing.T) {
 		outbound.EventLimits, outbound.EventForgotten, outbound.EventLate, outbound.EventRunsOut, "new"}
 	for _, k := range kinds {
 		c := outbound.Event{Kind: k, Hold: time.Second, Speed: 0.5, Calls: 3, Late: time.Millisecond}
-		if note(c); sentence(&c) == "" {
-			t.Errorf("no words for %v", k)
-		}
+		note(c)
+		errorIf(t, sentence(&c) == "", "no words for %v", k)
 	}
-	if all := l.all(); len(all) != len(kinds)-1 { // the hold was not extended by much
-		t.Errorf("%d lines: %q", len(all), all)
-	}
+	all := l.all()
+	errorIf(t, len(all) != len(kinds)-1, "%d lines: %q", len(all), all) // the hold was not extended by much
 	Log(nil)
 	for e, want := range map[*outbound.Event]string{
 		{Kind: outbound.EventHeld, Hold: 25 * time.Second, Reason: "rate"}:               "no call leaves (for 25 s, reason rate)",
@@ -124,21 +118,9 @@ func TestLog_EachChangeHasALine(t *testing.T) {
 		{Kind: outbound.EventResumed}:                                                    "an operator has ended the hold and the slow-down",
 		{Kind: "new", Calls: 3}:                                                          "new (calls 3)",
 	} {
-		if got := sentence(e); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		got := sentence(e)
+		errorIf(t, got != want, "%q, want %q", got, want)
 	}
-}
-
-// again is a handler that calls a function before it logs.
-type again struct {
-	slog.Handler
-	call func()
-}
-
-func (a again) Handle(ctx context.Context, r slog.Record) error {
-	a.call()
-	return a.Handler.Handle(ctx, r)
 }
 
 // Many equal events are shown as one, so that they push no other out.
@@ -157,14 +139,12 @@ func TestEvents_StormIsOneEvent(t *testing.T) {
 			}
 		}
 		e := b.Snapshot(bg, Query{}).Events
-		if len(e) != 3 || e[0].Times != 300 || e[0].Name != "api" || !strings.Contains(e[0].Words, "300 ms") || e[1].Times != 1 || e[2].Kind != "held" || time.Since(e[0].At) != 0 {
-			t.Errorf("%+v", e)
-		}
+		errorIf(t, len(e) != 3 || e[0].Times != 300 || e[0].Name != "api" || !strings.Contains(e[0].Words, "300 ms") || e[1].Times != 1 || e[2].Kind != "held" || time.Since(e[0].At) != 0,
+			"%+v", e)
 		for i := range 2 * mostEvents { // holds stay apart
 			b.note(s, 1, &outbound.Event{Kind: []string{outbound.EventHeld, outbound.EventReleased}[i%2], Hold: time.Hour})
 		}
-		if e := b.Snapshot(bg, Query{}).Events; len(e) != mostEvents || fmt.Sprint(e[0].Times) != "1" {
-			t.Errorf("%d events", len(e))
-		}
+		e = b.Snapshot(bg, Query{}).Events
+		errorIf(t, len(e) != mostEvents || fmt.Sprint(e[0].Times) != "1", "%d events", len(e))
 	})
 }

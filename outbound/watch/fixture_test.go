@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,16 +33,44 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-func bucket(t testing.TB, limits ...outbound.Limit) *outbound.Bucket {
+// check ends the test if there is an error.
+func check(t testing.TB, err error) {
 	t.Helper()
-	b := outbound.Must(outbound.NewBucket("secret-key", limits...))
-	return b
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// errorIf reports a fault, and the test goes on.
+func errorIf(t testing.TB, fault bool, format string, args ...any) {
+	if fault {
+		t.Helper()
+		t.Errorf(format, args...)
+	}
+}
+
+// fatalIf reports a fault, and ends the test.
+func fatalIf(t testing.TB, fault bool, format string, args ...any) {
+	if fault {
+		t.Helper()
+		t.Fatalf(format, args...)
+	}
+}
+
+// equal reports the value that the words name if it is another than want.
+func equal[T comparable](t testing.TB, got, want T, words string, args ...any) {
+	if got != want {
+		t.Helper()
+		t.Errorf("%s: %v, want %v", fmt.Sprintf(words, args...), got, want)
+	}
+}
+
+func bucket(t testing.TB, limits ...outbound.Limit) *outbound.Bucket {
+	return outbound.Must(outbound.NewBucket("secret-key", limits...))
 }
 
 func shared(t testing.TB, s store.Store, key string, limits ...outbound.Limit) *outbound.Bucket {
-	t.Helper()
-	b := outbound.Must(outbound.NewSharedBucket(s, key, limits...))
-	return b
+	return outbound.Must(outbound.NewSharedBucket(s, key, limits...))
 }
 
 // tenants returns a Keyed of buckets.
@@ -53,19 +83,15 @@ func itself(key string) string { return key }
 
 // take has the limiter admit a call, of cost 1 if none is given.
 func take(t testing.TB, l outbound.Limiter, cost ...float64) outbound.Permit {
-	t.Helper()
 	c := outbound.Cost{1}
 	copy(c[:], cost)
-	p := must(l.Acquire(bg, c))
-	return p
+	return must(l.Acquire(bg, c))
 }
 
 // hold holds a bucket for d.
 func hold(t testing.TB, b *outbound.Bucket, d time.Duration) {
 	t.Helper()
-	if err := b.Hold(bg, d); err != nil {
-		t.Fatal(err)
-	}
+	check(t, b.Hold(bg, d))
 }
 
 // wait has n calls wait until stop.
@@ -82,23 +108,17 @@ func wait(l outbound.Limiter, n int) (stop func()) {
 func only(t testing.TB, b *Board) *Limiter {
 	t.Helper()
 	s := b.Snapshot(bg, Query{})
-	if len(s.Limiters) != 1 {
-		t.Fatalf("%d limiters are shown", len(s.Limiters))
-	}
+	fatalIf(t, len(s.Limiters) != 1, "%d limiters are shown", len(s.Limiters))
 	return &s.Limiters[0]
 }
 
 // called returns what a board shows of a name.
 func called(t testing.TB, b *Board, name string) *Limiter {
 	t.Helper()
-	s := b.Snapshot(bg, Query{})
-	for i := range s.Limiters {
-		if s.Limiters[i].Name == name && s.Limiters[i].Label == "" {
-			return &s.Limiters[i]
-		}
-	}
-	t.Fatalf("%s is not shown", name)
-	return nil
+	all := b.Snapshot(bg, Query{}).Limiters
+	i := slices.IndexFunc(all, func(l Limiter) bool { return l.Name == name && l.Label == "" })
+	fatalIf(t, i < 0, "%s is not shown", name)
+	return &all[i]
 }
 
 // metricsOf returns what a scraper gets.
@@ -113,9 +133,7 @@ func exports(t testing.TB, b *Board, lines ...string) {
 	t.Helper()
 	text := metricsOf(b)
 	for _, line := range lines {
-		if !strings.Contains(text, "\ndripfeed_"+line+"\n") {
-			t.Errorf("no %s in\n%s", line, text)
-		}
+		errorIf(t, !strings.Contains(text, "\ndripfeed_"+line+"\n"), "no %s in\n%s", line, text)
 	}
 }
 
@@ -124,16 +142,12 @@ func lacks(t testing.TB, b *Board, parts ...string) {
 	t.Helper()
 	text := metricsOf(b)
 	for _, part := range parts {
-		if strings.Contains(text, part) {
-			t.Errorf("the metrics have %s", part)
-		}
+		errorIf(t, strings.Contains(text, part), "the metrics have %s", part)
 	}
 }
 
 func jsonOf(t testing.TB, v any) string {
-	t.Helper()
-	text := must(json.Marshal(v))
-	return string(text)
+	return string(must(json.Marshal(v)))
 }
 
 type limiterFunc func(context.Context, outbound.Cost) (outbound.Permit, error)

@@ -20,25 +20,20 @@ func TestForecast_IsShown(t *testing.T) {
 		for i := range 810 {
 			if i == 750 {
 				exports(t, board, `limit_used_up_in_seconds{limiter="api",limit="1000 per day UTC"} 15000`)
-				if l := only(t, board); len(l.Trouble) > 0 || l.Severity != Calm {
-					t.Error("at 75 %:", l.Trouble)
-				}
+				l := only(t, board)
+				errorIf(t, len(l.Trouble) > 0 || l.Severity != Calm, "at 75 %%: %v", l.Trouble)
 			}
 			time.Sleep(time.Minute)
 			take(t, l)
 		}
 		synctest.Wait()
 		is := only(t, board)
-		if want := "1000 per day UTC is used up in 3 h 10 min, if calls go on leaving as fast."; len(is.Trouble) != 1 || is.Trouble[0] != want || is.Severity != Busy {
-			t.Errorf("%q, want %q", is.Trouble, want)
-		}
+		want := "1000 per day UTC is used up in 3 h 10 min, if calls go on leaving as fast."
+		errorIf(t, len(is.Trouble) != 1 || is.Trouble[0] != want || is.Severity != Busy, "%q, want %q", is.Trouble, want)
 		s := board.Snapshot(bg, Query{})
-		if len(s.Events) != 1 || s.Events[0].Kind != outbound.EventRunsOut {
-			t.Errorf("events %+v", s.Events)
-		}
-		if all := log.all(); len(all) != 1 || !strings.Contains(all[0], `limit="1000 per day UTC" in=3h20m`) {
-			t.Errorf("%q", all)
-		}
+		errorIf(t, len(s.Events) != 1 || s.Events[0].Kind != outbound.EventRunsOut, "events %+v", s.Events)
+		all := log.all()
+		errorIf(t, len(all) != 1 || !strings.Contains(all[0], `limit="1000 per day UTC" in=3h20m`), "%q", all)
 	})
 	question(t, "A Keyed has no forecast for its keys. A key whose bucket New observes has one, on the page and in its Explain", func(t *testing.T, board *Board) {
 		keyed := &outbound.Keyed[string]{New: func(key string) (outbound.Limiter, error) {
@@ -69,8 +64,6 @@ func TestForecast_IsShown(t *testing.T) {
 				t.Errorf("%s is used up in %v, and by its Explain in %v (%v)", l.Label, l.Limits[0].UsedUpIn, e.States[0].UsedUpIn, err)
 			}
 		}
-		if keys != 2 {
-			t.Errorf("%d keys have a row, want 2", keys)
-		}
+		errorIf(t, keys != 2, "%d keys have a row, want 2", keys)
 	})
 }

@@ -34,9 +34,8 @@ func TestKeyed_ShowsTheFullest(t *testing.T) {
 	}
 	refused, fullest := strconv.Itoa(n/3), strconv.Itoa(n/20*19+7)
 	for range 5 {
-		if _, err := of(refused).Acquire(bg, outbound.Cost{9.9999}); err == nil {
-			t.Fatal("it is not refused")
-		}
+		_, err := of(refused).Acquire(bg, outbound.Cost{9.9999})
+		fatalIf(t, err == nil, "it is not refused")
 	}
 	s := b.Snapshot(bg, Query{Rows: 11})
 	var labels []string
@@ -47,26 +46,18 @@ func TestKeyed_ShowsTheFullest(t *testing.T) {
 			t.Errorf("%+v", l)
 		}
 	}
-	if want := []string{"tenant " + refused, "tenant " + fullest, "tenant " + strconv.Itoa(n/20*18+7)}; len(labels) < 10 || !slices.Equal(labels[:3], want) {
-		t.Errorf("%v, want %v first", labels, want)
-	}
-	if s.Hidden != n+1-11 {
-		t.Errorf("%d are hidden", s.Hidden)
-	}
-	if s := b.Snapshot(bg, Query{Search: "TENANT 4242", Rows: 1000}); len(s.Limiters) != found || s.Limiters[0].Label == "" {
-		t.Errorf("a search found %d", len(s.Limiters))
-	}
+	want := []string{"tenant " + refused, "tenant " + fullest, "tenant " + strconv.Itoa(n/20*18+7)}
+	errorIf(t, len(labels) < 10 || !slices.Equal(labels[:3], want), "%v, want %v first", labels, want)
+	errorIf(t, s.Hidden != n+1-11, "%d are hidden", s.Hidden)
+	s = b.Snapshot(bg, Query{Search: "TENANT 4242", Rows: 1000})
+	errorIf(t, len(s.Limiters) != found || s.Limiters[0].Label == "", "a search found %d", len(s.Limiters))
 	exports(t, &b, `keys{limiter="tenants"} `+strconv.Itoa(n))
 	lacks(t, &b, "tenant ", "calls_waiting{", "oldest_wait_seconds{", "queue_late_total{", "hold_time_seconds_total{")
-	if lines := strings.Count(metricsOf(&b), "dripfeed_calls_total{"); lines != 4 {
-		t.Errorf("%d series", lines)
-	}
-	if bucket := b.bucketOf("tenants", "tenant "+fullest); bucket == nil || bucket.Key() != fullest {
-		t.Errorf("the bucket of a label: %v", bucket)
-	}
-	if b.bucketOf("tenants", "") != nil || b.bucketOf("tenants", "no") != nil || b.bucketOf("no", "") != nil {
-		t.Error("a bucket without a limiter")
-	}
+	equal(t, strings.Count(metricsOf(&b), "dripfeed_calls_total{"), 4, "series")
+	bucket := b.bucketOf("tenants", "tenant "+fullest)
+	errorIf(t, bucket == nil || bucket.Key() != fullest, "the bucket of a label: %v", bucket)
+	errorIf(t, b.bucketOf("tenants", "") != nil || b.bucketOf("tenants", "no") != nil || b.bucketOf("no", "") != nil,
+		"a bucket without a limiter")
 }
 
 // Which keys a board shows, by which labels, and at which cost.
@@ -74,18 +65,15 @@ func TestKeyed_ShowsKeysThatMatter(t *testing.T) {
 	question(t, "Without a label function a key is shown by digits that do not reveal it", func(t *testing.T, b *Board) {
 		take(t, AddKeyed(b, "tokens", tenants(10, outbound.PerHour(1)), nil)("ghp_secret"))
 		s := b.Snapshot(bg, Query{})
-		if text := jsonOf(t, s); strings.Contains(text, "secret") || len(s.Limiters) != 2 {
-			t.Error(text)
-		}
+		text := jsonOf(t, s)
+		errorIf(t, strings.Contains(text, "secret") || len(s.Limiters) != 2, "%v", text)
 		for _, l := range s.Limiters {
-			if l.Label != "" && (len(l.Label) != 16 || b.bucketOf("tokens", l.Label) == nil) {
-				t.Errorf("label %q", l.Label)
-			}
+			errorIf(t, l.Label != "" && (len(l.Label) != 16 || b.bucketOf("tokens", l.Label) == nil),
+				"label %q", l.Label)
 		}
 		nan := AddKeyed(b, "floats", &outbound.Keyed[float64]{New: func(float64) (outbound.Limiter, error) { return outbound.Unlimited{}, nil }}, nil)
-		if _, err := nan(math.NaN()).Acquire(bg, outbound.Cost{1}); err == nil {
-			t.Error("NaN is a key")
-		}
+		_, err := nan(math.NaN()).Acquire(bg, outbound.Cost{1})
+		errorIf(t, err == nil, "NaN is a key")
 	})
 	question(t, "Between two walks over very many keys, a look reads the keys again that the last walk has found", func(t *testing.T, b *Board) {
 		of := AddKeyed(b, "tenants", tenants(100, outbound.Limit{Capacity: 10, LeakRate: 1e-6}), itself)
@@ -96,9 +84,8 @@ func TestKeyed_ShowsKeysThatMatter(t *testing.T) {
 		first := func(n int, want string) {
 			t.Helper()
 			all, more := set.worst(n, "")
-			if got := fmt.Sprint(all[0].label, " of ", len(all), " and ", more); got != want {
-				t.Errorf("%s, want %s", got, want)
-			}
+			got := fmt.Sprint(all[0].label, " of ", len(all), " and ", more)
+			errorIf(t, got != want, "%s, want %s", got, want)
 		}
 		first(5, "19 of 5 and 15")
 		set.last.until = now() + time.Hour // as if there were a million
@@ -128,17 +115,14 @@ func TestKeyed_ShowsKeysThatMatter(t *testing.T) {
 		first := func(want string) {
 			t.Helper()
 			all := b.Snapshot(bg, Query{Rows: 2}).Limiters
-			if got := all[0].Label + all[1].Label; got != want { // one stands for all keys
-				t.Errorf("first comes %q, want %q", got, want)
-			}
+			equal(t, all[0].Label+all[1].Label, want, "first comes") // one stands for all keys
 		}
 		ask("failing", 100)
 		ask("former", 1000)
 		first("former")
 		for _, l := range b.Snapshot(bg, Query{}).Limiters {
-			if l.Label != "" && (l.Severity == Busy) != (l.Label == "former") {
-				t.Errorf("%s: %d %q", l.Label, l.Severity, l.Trouble)
-			}
+			errorIf(t, l.Label != "" && (l.Severity == Busy) != (l.Label == "former"),
+				"%s: %d %q", l.Label, l.Severity, l.Trouble)
 		}
 		time.Sleep(30 * time.Minute)
 		ask("new", 3)
@@ -154,15 +138,11 @@ func TestKeyed_ShowsKeysThatMatter(t *testing.T) {
 		for _, l := range b.Snapshot(bg, Query{}).Limiters {
 			labels = append(labels, l.Label)
 		}
-		if slices.Sort(labels); fmt.Sprintf("%q", labels) != `["" "(no label)" "acme" "acme" "other"]` {
-			t.Errorf("%q", labels)
-		}
-		if b.bucketOf("tenants", "acme") != nil {
-			t.Error("an action finds one of two keys with the same label")
-		}
-		if got := b.bucketOf("tenants", "other"); got == nil || got.Key() != "other7" {
-			t.Errorf("an action finds %v", got)
-		}
+		slices.Sort(labels)
+		errorIf(t, fmt.Sprintf("%q", labels) != `["" "(no label)" "acme" "acme" "other"]`, "%q", labels)
+		errorIf(t, b.bucketOf("tenants", "acme") != nil, "an action finds one of two keys with the same label")
+		got := b.bucketOf("tenants", "other")
+		errorIf(t, got == nil || got.Key() != "other7", "an action finds %v", got)
 	})
 	question(t, "However many keys are full, the names of the program are shown", func(t *testing.T, b *Board) {
 		for i := range 5 {
@@ -202,23 +182,18 @@ func TestKeyed_ShowsKeysThatMatter(t *testing.T) {
 			return fmt.Sprint(s.Limiters[0].Label, " of ", len(s.Limiters), " and ", s.Hidden)
 		}
 		look("TENANT 77", 50) // 77, and 770 to 779
-		if labels != 1000+11 {
-			t.Errorf("the first look has made %d labels", labels)
-		}
+		errorIf(t, labels != 1000+11, "the first look has made %d labels", labels)
 		take(t, of("773"), 5)
 		if got := look("tenant 77", 5); got != "Tenant 773 of 5 and 6" || labels != 5 {
 			t.Errorf("%s; the next look has made %d labels", got, labels)
 		}
-		if look("tenant 5", 50); labels <= 1000 {
-			t.Errorf("another search has made %d labels", labels)
-		}
+		look("tenant 5", 50)
+		errorIf(t, labels <= 1000, "another search has made %d labels", labels)
 		set.last.until = 0
-		if look("tenant 5", 50); labels <= 1000 {
-			t.Errorf("a look after the pause has made %d labels", labels)
-		}
-		if look("tenants", 5); labels != 5 {
-			t.Errorf("a search for the name has made %d labels", labels)
-		}
+		look("tenant 5", 50)
+		errorIf(t, labels <= 1000, "a look after the pause has made %d labels", labels)
+		look("tenants", 5)
+		errorIf(t, labels != 5, "a search for the name has made %d labels", labels)
 	})
 	bubble(t, "However many keys are refused, only some are remembered: the latest, and a key that is refused again and again", func(t *testing.T) {
 		set := &keyedSet[int]{keyed: &outbound.Keyed[int]{}}
@@ -230,12 +205,10 @@ func TestKeyed_ShowsKeysThatMatter(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		often := slices.IndexFunc(set.refused, func(r refusedKey[int]) bool { return r.key == -1 })
-		if len(set.refused) != mostRefused || often < 0 || set.refused[often].times != 100 || set.refused[mostRefused-1].key != 999 {
-			t.Errorf("%+v", set.refused)
-		}
+		errorIf(t, len(set.refused) != mostRefused || often < 0 || set.refused[often].times != 100 || set.refused[mostRefused-1].key != 999,
+			"%+v", set.refused)
 		time.Sleep(2 * lately)
-		if set.refuse(-1); set.refused[mostRefused-1].times != 1 {
-			t.Error("refusals of long ago count")
-		}
+		set.refuse(-1)
+		errorIf(t, set.refused[mostRefused-1].times != 1, "refusals of long ago count")
 	})
 }

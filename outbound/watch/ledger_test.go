@@ -33,9 +33,7 @@ func TestSnapshot_ShowsTheLedgerOfItsName(t *testing.T) {
 		call(ledger.Other, 100)
 		call("big", 2000) // is refused
 		is := called(t, &b, "llm").Ledger
-		if len(is) != 11 || len(called(t, &b, "other").Ledger) > 0 {
-			t.Fatalf("%+v", is)
-		}
+		fatalIf(t, len(is) != 11 || len(called(t, &b, "other").Ledger) > 0, "%+v", is)
 		sum, calls := ledger.Sums{}, 0.
 		for i, e := range is {
 			want, part, of := fmt.Sprintf("tenant %02d", 2*i-1), 2./47, "calls"
@@ -45,21 +43,15 @@ func TestSnapshot_ShowsTheLedgerOfItsName(t *testing.T) {
 			case 10:
 				want, part = ledger.Other, 28./47
 			}
-			if e.Label != want || math.Abs(e.Part-part) > 1e-9 || e.Of != of || len(e.Rows) != 2 {
-				t.Errorf("entry %d: %+v, want %s with %v", i, e, want, part)
-			}
+			errorIf(t, e.Label != want || math.Abs(e.Part-part) > 1e-9 || e.Of != of || len(e.Rows) != 2,
+				"entry %d: %+v, want %s with %v", i, e, want, part)
 			calls += e.Rows[0].Charged
 			sum.Charged, sum.Refused = sum.Charged+e.Rows[1].Charged, sum.Refused+e.Rows[1].Refused
-			if e.Rows[1].Money != 2*e.Rows[1].Charged {
-				t.Errorf("%+v", e.Rows[1])
-			}
+			errorIf(t, e.Rows[1].Money != 2*e.Rows[1].Charged, "%+v", e.Rows[1])
 		}
-		if calls != 47 || sum.Charged != 1550 || sum.Refused != 2000 {
-			t.Errorf("%v calls and %+v in all", calls, sum)
-		}
+		errorIf(t, calls != 47 || sum.Charged != 1550 || sum.Refused != 2000, "%v calls and %+v in all", calls, sum)
 		book.Price[1] = math.Inf(1) // which no page can show
-		if text := jsonOf(t, b.Snapshot(bg, Query{})); len(text) == 0 {
-			t.Error(text)
-		}
+		text := jsonOf(t, b.Snapshot(bg, Query{}))
+		errorIf(t, len(text) == 0, "%v", text)
 	})
 }

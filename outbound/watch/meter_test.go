@@ -67,13 +67,11 @@ func TestMeter_CountsOnce(t *testing.T) {
 		ask(bg, 1)
 		all.Wait()
 		c := only(t, b).Calls
-		if sum := c.Admitted + c.Refused + c.Failed + c.Cancelled; sum != uint64(asked) {
-			t.Errorf("%d calls asked, and %d are counted: %+v", asked, sum, c)
-		}
+		sum := c.Admitted + c.Refused + c.Failed + c.Cancelled
+		errorIf(t, sum != uint64(asked), "%d calls asked, and %d are counted: %+v", asked, sum, c)
 		want := map[string]uint64{"panic": 10, "store": 10, "other": 10, "cost": 10, "closed": c.ByError["closed"]}
-		if fmt.Sprint(c.ByError) != fmt.Sprint(want) || c.ByError["closed"] == 0 || c.Admitted == 0 || c.Refused == 0 || c.Cancelled == 0 {
-			t.Errorf("%+v", c)
-		}
+		errorIf(t, fmt.Sprint(c.ByError) != fmt.Sprint(want) || c.ByError["closed"] == 0 || c.Admitted == 0 || c.Refused == 0 || c.Cancelled == 0,
+			"%+v", c)
 		if waits := c.Waits.Count; waits != c.Admitted || c.Units[0] != float64(c.Admitted) {
 			t.Errorf("%d waits and %v units of %d admitted calls", waits, c.Units[0], c.Admitted)
 		}
@@ -81,9 +79,7 @@ func TestMeter_CountsOnce(t *testing.T) {
 	question(t, "Refusals of the API are counted by their reasons. The permits have nothing more to free than without the board", func(t *testing.T, b *Board) {
 		l := b.Add("api", bucket(t, outbound.Limit{Capacity: 100, LeakRate: 1}))
 		p := take(t, l, 3)
-		if p.Pending() {
-			t.Error("Done has something to free")
-		}
+		errorIf(t, p.Pending(), "Done has something to free")
 		p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: time.Minute, Reason: "rate"})
 		p.Refused(0)
 		p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Reason: "whim"})
@@ -92,9 +88,8 @@ func TestMeter_CountsOnce(t *testing.T) {
 		p.Answered(outbound.Answer{Kind: outbound.AnswerHold, Wait: 1}) // of a call that it has taken
 		p.Done()
 		s := only(t, b)
-		if fmt.Sprint(s.Calls.ByReason) != "map[concurrency:1 rate:2 unknown:2]" || s.HeldFor < 59*time.Second || s.Severity != Stopped {
-			t.Errorf("%+v", s)
-		}
+		errorIf(t, fmt.Sprint(s.Calls.ByReason) != "map[concurrency:1 rate:2 unknown:2]" || s.HeldFor < 59*time.Second || s.Severity != Stopped,
+			"%+v", s)
 	})
 	question(t, "A limiter may admit a cost that is no number. All that is shown stays a number", func(t *testing.T, b *Board) {
 		l := b.Add("api", outbound.Unlimited{})
@@ -104,13 +99,10 @@ func TestMeter_CountsOnce(t *testing.T) {
 			report(&p, "other", math.NaN(), 3, time.Hour)
 		}
 		s := b.Snapshot(bg, Query{})
-		if c := s.Limiters[0].Calls; c.Units[0] != 3 || c.Units[1] != 3 || c.Admitted != 6 {
-			t.Errorf("%+v", c)
-		}
+		c := s.Limiters[0].Calls
+		errorIf(t, c.Units[0] != 3 || c.Units[1] != 3 || c.Admitted != 6, "%+v", c)
 		for _, x := range s.Limiters[0].Budgets {
-			if x.Limit*x.Remaining >= 0 { // one is -1
-				t.Errorf("%+v", x)
-			}
+			errorIf(t, x.Limit*x.Remaining >= 0, "%+v", x) // one is -1
 		}
 		jsonOf(t, s)
 	})
@@ -122,12 +114,11 @@ func TestMeter_Allocations(t *testing.T) {
 	wide := outbound.Limit{Capacity: 1e9, LeakRate: 1e9}
 	l, of := b.Add("api", bucket(t, wide)), AddKeyed(&b, "tenants", tenants(10, wide), nil)
 	for most, limiter := range []func() outbound.Limiter{func() outbound.Limiter { return l }, func() outbound.Limiter { return of("a") }} {
-		if n := testing.AllocsPerRun(100, func() {
+		n := testing.AllocsPerRun(100, func() {
 			p := take(t, limiter())
 			p.Done()
-		}); n > float64(most) {
-			t.Errorf("%v allocations, want %d", n, most)
-		}
+		})
+		errorIf(t, n > float64(most), "%v allocations, want %d", n, most)
 	}
 }
 
@@ -148,15 +139,13 @@ func TestOnCall_PanicReturnsTheCall(t *testing.T) {
 				defer func() { done <- recover() }()
 				_, _ = l.Acquire(bg, outbound.Cost{1})
 			}()
-			if got := <-done; (got == nil) != (name == "Goexit") {
-				t.Errorf("recovered %v", got)
-			}
+			got := <-done
+			errorIf(t, (got == nil) != (name == "Goexit"), "recovered %v", got)
 			breaks = false
 			p := take(t, l)
 			p.Done()
-			if c := only(t, &b).Calls; c.Admitted != 2 || c.Failed != 0 {
-				t.Errorf("%+v", c)
-			}
+			c := only(t, &b).Calls
+			errorIf(t, c.Admitted != 2 || c.Failed != 0, "%+v", c)
 		})
 	}
 }
@@ -193,9 +182,8 @@ func TestResults_CancelledAndFailed(t *testing.T) {
 			var call Call
 			b.OnCall = func(_ context.Context, c Call) { call = c }
 			l := b.Add("api", limiterFunc(func(context.Context, outbound.Cost) (outbound.Permit, error) { return outbound.Permit{}, c.err }))
-			if _, err := l.Acquire(c.ctx, outbound.Cost{1}); err != c.err {
-				t.Errorf("%v became %v", c.err, err)
-			}
+			_, err := l.Acquire(c.ctx, outbound.Cost{1})
+			errorIf(t, err != c.err, "%v became %v", c.err, err)
 			is := only(t, &b).Calls
 			got := fmt.Sprint(is.ByError)
 			result := "failed"
@@ -205,12 +193,10 @@ func TestResults_CancelledAndFailed(t *testing.T) {
 			case is.Refused == 1:
 				got, result = "refused", "refused"
 			}
-			if call.Name != "api" || call.Result != result || call.Err != c.err {
-				t.Errorf("OnCall got %+v, and counted is %s", call, got)
-			}
-			if sum := is.Cancelled + is.Refused + is.Failed + is.Admitted; got != c.want || sum != 1 {
-				t.Errorf("%v is %s, want %s: %+v", c.err, got, c.want, is)
-			}
+			errorIf(t, call.Name != "api" || call.Result != result || call.Err != c.err,
+				"OnCall got %+v, and counted is %s", call, got)
+			sum := is.Cancelled + is.Refused + is.Failed + is.Admitted
+			errorIf(t, got != c.want || sum != 1, "%v is %s, want %s: %+v", c.err, got, c.want, is)
 		}
 	})
 }

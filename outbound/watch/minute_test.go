@@ -32,9 +32,7 @@ func TestMinute_CountsEachCallOnce(t *testing.T) {
 		}
 		all.Go(func() {
 			for _, s := range read(at).Seconds {
-				if s.Admitted > callers*calls {
-					t.Errorf("%d calls in a second", s.Admitted)
-				}
+				errorIf(t, s.Admitted > callers*calls, "%d calls in a second", s.Admitted)
 			}
 		})
 		all.Wait()
@@ -50,9 +48,8 @@ func TestMinute_CountsEachCallOnce(t *testing.T) {
 		}
 	}
 	m.admit(before, 0, &outbound.Cost{1}) // a call that comes late is counted in the latest second
-	if r := read(before + 3*keptSeconds*time.Second - 1); r.Seconds[59].Admitted != callers*calls+1 || r.Sum.Admitted != 60*callers*calls+1 {
-		t.Errorf("%+v", r)
-	}
+	r := read(before + 3*keptSeconds*time.Second - 1)
+	errorIf(t, r.Seconds[59].Admitted != callers*calls+1 || r.Sum.Admitted != 60*callers*calls+1, "%+v", r)
 }
 
 // A second in which nothing happened counts nothing, and has no mark.
@@ -69,13 +66,10 @@ func TestMinute_QuietSecondCountsNothing(t *testing.T) {
 		m.read(&l, at(now), true)
 		sum := uint64(0)
 		for i, s := range l.Minute.Seconds {
-			if sum += s.Admitted; s.Admitted != want[now-59+i] {
-				t.Errorf("at %d: %d calls in second %d", now, s.Admitted, now-59+i)
-			}
+			sum += s.Admitted
+			errorIf(t, s.Admitted != want[now-59+i], "at %d: %d calls in second %d", now, s.Admitted, now-59+i)
 		}
-		if l.Minute.Sum.Admitted != sum || (l.Minute.P50 < 0) != (sum == 0) {
-			t.Errorf("at %d: %+v", now, l.Minute)
-		}
+		errorIf(t, l.Minute.Sum.Admitted != sum || (l.Minute.P50 < 0) != (sum == 0), "at %d: %+v", now, l.Minute)
 	}
 }
 
@@ -98,9 +92,8 @@ func TestMinute_QuantilesOfWaits(t *testing.T) {
 			t.Helper()
 			m := only(t, &b).Minute
 			near := func(got, want time.Duration) bool { return got >= min(want, want*3/4) && got <= max(want, want*4/3) }
-			if !near(m.P50, p50) || !near(m.P99, p99) {
-				t.Errorf("p50 %v and p99 %v, want about %v and %v", m.P50, m.P99, p50, p99)
-			}
+			errorIf(t, !near(m.P50, p50) || !near(m.P99, p99),
+				"p50 %v and p99 %v, want about %v and %v", m.P50, m.P99, p50, p99)
 		}
 		expect(-1, -1)
 		acquire(98, 0)

@@ -25,23 +25,20 @@ func get(h http.Handler, target string) *httptest.ResponseRecorder {
 func viewOf(t *testing.T, h http.Handler, target string) (v view) {
 	t.Helper()
 	w := get(h, target)
-	if w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/json" {
-		t.Fatalf("%s: %d %s: %s", target, w.Code, w.Header().Get("Content-Type"), w.Body)
-	}
+	fatalIf(t, w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/json",
+		"%s: %d %s: %s", target, w.Code, w.Header().Get("Content-Type"), w.Body)
 	// Explanations are written only.
 	text := regexp.MustCompile(`"Explain":\{`).ReplaceAll(w.Body.Bytes(), []byte(`"Explained":{`))
-	if err := json.Unmarshal(text, &v); err != nil {
-		t.Fatal(target, ": ", err)
-	}
+	err := json.Unmarshal(text, &v)
+	fatalIf(t, err != nil, "%v: %v", target, err)
 	return v
 }
 
 // Trap 4: other packages that serve pages of this kind open them to whoever reaches the program's default mux.
 func TestPage_ImportRegistersNothing(t *testing.T) {
 	for _, path := range []string{"/", "/debug/dripfeed", "/debug/vars", "/debug/pprof/", "/metrics"} {
-		if _, pattern := http.DefaultServeMux.Handler(httptest.NewRequest(http.MethodGet, path, nil)); pattern != "" {
-			t.Errorf("%s is served: %s", path, pattern)
-		}
+		_, pattern := http.DefaultServeMux.Handler(httptest.NewRequest(http.MethodGet, path, nil))
+		errorIf(t, pattern != "", "%s is served: %s", path, pattern)
 	}
 }
 
@@ -63,9 +60,8 @@ func TestPage_WorksWhereverItIsMounted(t *testing.T) {
 		}
 	}
 	for _, address := range regexp.MustCompile(`\b(?:src|href|action|url)\s*[=(]\s*["']?([^"')\s>]+)|https?://[^'"\s]+`).FindAllStringSubmatch(page, -1) {
-		if !strings.HasPrefix(address[1], "data:") && !strings.HasPrefix(address[0], "http://www.w3.org/2000/svg") {
-			t.Error("the page names another address:", address[0])
-		}
+		errorIf(t, !strings.HasPrefix(address[1], "data:") && !strings.HasPrefix(address[0], "http://www.w3.org/2000/svg"),
+			"the page names another address: %v", address[0])
 	}
 }
 
@@ -80,14 +76,11 @@ func TestPage_OnlyItsMethodsAreServed(t *testing.T) {
 			if method == http.MethodHead {
 				code, allow = http.StatusOK, ""
 			}
-			if w.Code != code || w.Header().Get("Allow") != allow {
-				t.Errorf("%s %s: %d, Allow: %q", method, target, w.Code, w.Header().Get("Allow"))
-			}
+			errorIf(t, w.Code != code || w.Header().Get("Allow") != allow,
+				"%s %s: %d, Allow: %q", method, target, w.Code, w.Header().Get("Allow"))
 		}
 	}
-	if len(f.asked) != 0 {
-		t.Errorf("%d looks at the limiters", len(f.asked))
-	}
+	errorIf(t, len(f.asked) != 0, "%d looks at the limiters", len(f.asked))
 }
 
 // Whatever the answer is, no browser keeps it, frames it, or runs anything in it that is not in page.html.
@@ -101,31 +94,24 @@ func TestPage_EveryAnswerIsLockedDown(t *testing.T) {
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, r)
 		h := w.Header()
-		if h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cache-Control") != "no-store" || h.Get("Referrer-Policy") != "no-referrer" {
-			t.Errorf("%s %s: %v", r.Method, r.URL, h)
-		}
-		if w.Code >= 400 && h.Get("Content-Type") != "text/plain; charset=utf-8" {
-			t.Errorf("%s %s: %d as %s", r.Method, r.URL, w.Code, h.Get("Content-Type"))
-		}
+		errorIf(t, h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cache-Control") != "no-store" || h.Get("Referrer-Policy") != "no-referrer",
+			"%s %s: %v", r.Method, r.URL, h)
+		errorIf(t, w.Code >= 400 && h.Get("Content-Type") != "text/plain; charset=utf-8",
+			"%s %s: %d as %s", r.Method, r.URL, w.Code, h.Get("Content-Type"))
 		policy := h.Get("Content-Security-Policy")
 		for _, part := range []string{"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'", "connect-src 'self'", "script-src 'sha256-", "style-src 'sha256-"} {
-			if !strings.Contains(policy, part) {
-				t.Errorf("%s %s: the policy lacks %s: %s", r.Method, r.URL, part, policy)
-			}
+			errorIf(t, !strings.Contains(policy, part),
+				"%s %s: the policy lacks %s: %s", r.Method, r.URL, part, policy)
 		}
-		if strings.Contains(policy, "unsafe") || strings.Contains(policy, "*") {
-			t.Errorf("%s %s: %s", r.Method, r.URL, policy)
-		}
+		errorIf(t, strings.Contains(policy, "unsafe") || strings.Contains(policy, "*"),
+			"%s %s: %s", r.Method, r.URL, policy)
 	}
 	for _, element := range []string{"<style>", "<script>"} {
-		if strings.Count(page, element) != 1 {
-			t.Errorf("the policy names one %s, and the page has %d", element, strings.Count(page, element))
-		}
+		errorIf(t, strings.Count(page, element) != 1,
+			"the policy names one %s, and the page has %d", element, strings.Count(page, element))
 	}
 	for _, sink := range []string{"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", " style=", " onclick="} {
-		if strings.Contains(page, sink) {
-			t.Errorf("the page has %q", sink)
-		}
+		errorIf(t, strings.Contains(page, sink), "the page has %q", sink)
 	}
 }
 
@@ -141,23 +127,17 @@ func TestPage_HostileNames(t *testing.T) {
 	}
 	var got Action
 	s := &server{source: f, allow: func(_ *http.Request, a Action) error { got = a; return nil }}
-	if body := get(s, "/?json").Body.Bytes(); bytes.ContainsAny(body, "<>\x00\u2028") {
-		t.Error("the JSON has markup that is not escaped")
-	}
+	body := get(s, "/?json").Body.Bytes()
+	errorIf(t, bytes.ContainsAny(body, "<>\x00\u2028"), "the JSON has markup that is not escaped")
 	v := viewOf(t, s, "/?json")
-	if len(v.Limiters) != len(hostileNames) {
-		t.Fatalf("%d limiters of %d", len(v.Limiters), len(hostileNames))
-	}
+	fatalIf(t, len(v.Limiters) != len(hostileNames), "%d limiters of %d", len(v.Limiters), len(hostileNames))
 	for i, name := range hostileNames {
-		if want := strings.ToValidUTF8(name, "\ufffd"); len(v.Limiters[i].Name) < len(want) {
-			t.Errorf("%q is %q", name, v.Limiters[i].Name)
-		}
+		want := strings.ToValidUTF8(name, "\ufffd")
+		errorIf(t, len(v.Limiters[i].Name) < len(want), "%q is %q", name, v.Limiters[i].Name)
 		if w := post(s, v.Limiters[i].ID+"&do=resume"); w.Code != http.StatusNoContent || got != (Action{Name: name, Label: name, Do: "resume"}) {
 			t.Errorf("%.40q: %d %s; Allow is asked for %.80q", name, w.Code, w.Body, got)
 		}
-		if heldFor(t, f.buckets[[2]string{name, name}]) != 0 {
-			t.Errorf("%.40q is still held", name)
-		}
+		errorIf(t, heldFor(t, f.buckets[[2]string{name, name}]) != 0, "%.40q is still held", name)
 	}
 }
 
@@ -174,9 +154,7 @@ func TestPage_QueryIsTheAddress(t *testing.T) {
 	} {
 		f.asked = nil
 		viewOf(t, s, target)
-		if len(f.asked) != 1 || f.asked[0] != want {
-			t.Errorf("%s asks for %+v, want %+v", target, f.asked, want)
-		}
+		errorIf(t, len(f.asked) != 1 || f.asked[0] != want, "%s asks for %+v, want %+v", target, f.asked, want)
 	}
 }
 
@@ -208,17 +186,12 @@ func TestPage_ReadOnlyHasAReason(t *testing.T) {
 func TestPage_InvalidJSONIsAnError(t *testing.T) {
 	nan := 0.0
 	f := &fake{show: func(Query) Snapshot { return Snapshot{Limiters: []Limiter{{Name: "a", Speed: nan / nan}}} }}
-	if w := get(&server{source: f}, "/?json"); w.Code != http.StatusInternalServerError || strings.Contains(w.Body.String(), "{") {
-		t.Error(w.Code, w.Body)
-	}
+	w := get(&server{source: f}, "/?json")
+	errorIf(t, w.Code != http.StatusInternalServerError || strings.Contains(w.Body.String(), "{"), "%v %v", w.Code, w.Body)
 }
 
 // What a page costs whoever loads it.
 func TestPage_IsSmall(t *testing.T) {
-	if len(page) > 34_000 {
-		t.Errorf("page.html has %d bytes", len(page))
-	}
-	if !strings.HasPrefix(page, "<!doctype html>") {
-		t.Error("page.html is no plain HTML")
-	}
+	errorIf(t, len(page) > 34_000, "page.html has %d bytes", len(page))
+	errorIf(t, !strings.HasPrefix(page, "<!doctype html>"), "page.html is no plain HTML")
 }

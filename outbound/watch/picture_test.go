@@ -43,9 +43,7 @@ func TestPage_Picture(t *testing.T) {
 		c.open(site.URL + "/")
 		c.draw(filepath.Join(*pictures, name), *width, *height)
 	}
-	for _, fault := range c.faults() {
-		t.Error(fault)
-	}
+	c.meetsNoFault()
 }
 
 // draw writes a picture of the page.
@@ -56,9 +54,7 @@ func (c *chromium) draw(path string, width, height int) {
 	if err == nil {
 		err = os.WriteFile(path, data, 0o644)
 	}
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	check(c.t, err)
 	c.t.Log(path, len(data), "bytes")
 }
 
@@ -86,22 +82,15 @@ func TestPage_SaysWhyNothingLeaves(t *testing.T) {
 				c.open(site.URL + "/")
 				at := is.name + " at " + strconv.Itoa(width) + " pixels, " + scheme + ": "
 				words, _ := c.eval(`document.querySelector('#wrong li .bdi:last-child').innerText`).(string)
-				if words = strings.ReplaceAll(words, "\u00a0", " "); !strings.HasPrefix(words, is.words) {
-					t.Errorf("%s%q", at, words)
-				}
-				if top := c.eval(`document.querySelector('#wrong li').getBoundingClientRect().bottom < innerHeight`); top != true {
-					t.Error(at + "one must scroll to it")
-				}
-				if wide := c.eval(`document.documentElement.scrollWidth > innerWidth`); wide != false {
-					t.Error(at + "it is wider than the window")
-				}
-				if bad, _ := c.eval(contrasts).(string); bad != "" && !strings.HasPrefix(bad, "only ") {
-					t.Error(at + bad)
-				}
+				words = strings.ReplaceAll(words, "\u00a0", " ")
+				errorIf(t, !strings.HasPrefix(words, is.words), "%s%q", at, words)
+				c.is(`document.querySelector('#wrong li').getBoundingClientRect().bottom < innerHeight`, true, "%swithout scrolling", at)
+				c.is(`document.documentElement.scrollWidth > innerWidth`, false, "%sit is wider than the window", at)
+				bad, _ := c.eval(contrasts).(string)
+				errorIf(t, bad != "" && !strings.HasPrefix(bad, "only "), "%s%s", at, bad)
 				for tabs := 0; c.eval(`document.activeElement.closest('#wrong') !== null`) != true; tabs++ {
-					if press("Tab"); tabs > 5 {
-						t.Fatal(at + "the keyboard does not reach it")
-					}
+					press("Tab")
+					fatalIf(t, tabs > 5, "%sthe keyboard does not reach it", at)
 				}
 				press("Enter")
 				c.until(`location.hash === '#' + document.querySelector('.card').id && document.querySelector('.card').getBoundingClientRect().top < innerHeight`)
@@ -112,9 +101,7 @@ func TestPage_SaysWhyNothingLeaves(t *testing.T) {
 			}
 		}
 	}
-	for _, fault := range c.faults() {
-		t.Error(fault)
-	}
+	c.meetsNoFault()
 }
 
 // smaller returns a PNG with the colours that it has most, 256 at most.

@@ -22,9 +22,8 @@ func TestMetrics_DocHasEachMetric(t *testing.T) {
 	doc := must(os.ReadFile("doc.go"))
 	got, want := regexp.MustCompile(`(?m)^//\t(dripfeed_\S+\{[a-z_, ]+\})`).FindAllStringSubmatch(string(doc), -1), AllMetrics()
 	for i := range max(len(got), len(want)) {
-		if i >= min(len(got), len(want)) {
-			t.Fatalf("%d metrics are documented, and there are %d", len(got), len(want))
-		}
+		fatalIf(t, i >= min(len(got), len(want)),
+			"%d metrics are documented, and there are %d", len(got), len(want))
 		if name, labels := want[i].Prometheus(); got[i][1] != name+"{"+strings.Join(labels, ", ")+"}" {
 			t.Errorf("documented: %s, made: %s%v", got[i][1], name, labels)
 		}
@@ -51,9 +50,7 @@ func TestMetrics_HostileNames(t *testing.T) {
 		line = strings.TrimSuffix(line, "\n")
 		if head, ok := strings.CutPrefix(line, "# TYPE "); ok {
 			name, _, _ := strings.Cut(head, " ")
-			if types[name] {
-				t.Errorf("%s has two types", name)
-			}
+			errorIf(t, types[name], "%s has two types", name)
 			types[name] = true
 			continue
 		}
@@ -61,28 +58,19 @@ func TestMetrics_HostileNames(t *testing.T) {
 			continue
 		}
 		m := sampleLine.FindStringSubmatch(line)
-		if m == nil || len(line) > 1000 || !utf8.ValidString(line) {
-			t.Fatalf("no line of Prometheus text: %q", line)
-		}
+		fatalIf(t, m == nil || len(line) > 1000 || !utf8.ValidString(line), "no line of Prometheus text: %q", line)
 		series, _, _ := strings.Cut(line, "} ")
-		if seen[series] {
-			t.Fatalf("twice: %s", series)
-		}
+		fatalIf(t, seen[series], "twice: %s", series)
 		seen[series] = true
 		base := m[1]
 		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
 			base = strings.TrimSuffix(base, suffix)
 		}
-		if !types[base] {
-			t.Errorf("%s has no type", m[1])
-		}
+		errorIf(t, !types[base], "%s has no type", m[1])
 	}
-	if n := strings.Count(text, "dripfeed_api_remaining{"); n != len(names)*min(len(names), mostBudgets) {
-		t.Errorf("%d budgets", n)
-	}
-	if !strings.Contains(text, `limiter="`+long+`"`) || !strings.Contains(text, "limiter=\"a\uFFFD\"") {
-		t.Error("a name that needs no mending was mended")
-	}
+	equal(t, strings.Count(text, "dripfeed_api_remaining{"), len(names)*min(len(names), mostBudgets), "budgets")
+	errorIf(t, !strings.Contains(text, `limiter="`+long+`"`) || !strings.Contains(text, "limiter=\"a\uFFFD\""),
+		"a name that needs no mending was mended")
 	jsonOf(t, b.Snapshot(bg, Query{}))
 }
 
@@ -114,13 +102,10 @@ func TestMetrics_ScrapeIsExact(t *testing.T) {
 			p := take(t, of(strconv.Itoa(i)))
 			p.Done()
 			time.Sleep(2 * time.Second)
-			if c := called(t, b, "tenants").Calls; c.Admitted != uint64(i+1) {
-				t.Fatalf("%+v after %d calls", c, i+1)
-			}
+			c := called(t, b, "tenants").Calls
+			fatalIf(t, c.Admitted != uint64(i+1), "%+v after %d calls", c, i+1)
 		}
-		if keyed.Len() > 5 {
-			t.Error("no key was dropped")
-		}
+		errorIf(t, keyed.Len() > 5, "no key was dropped")
 		one := bucket(t, outbound.PerSecond(1))
 		b.Add("one", one)
 		for range 2 {
@@ -131,8 +116,7 @@ func TestMetrics_ScrapeIsExact(t *testing.T) {
 			synctest.Wait()
 			time.Sleep(time.Minute)
 		}
-		if l := called(t, b, "one"); l.HeldTime != 20*time.Second {
-			t.Errorf("%+v", l)
-		}
+		l := called(t, b, "one")
+		errorIf(t, l.HeldTime != 20*time.Second, "%+v", l)
 	})
 }

@@ -38,13 +38,11 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 			take(t, l)
 			take(t, paced)
 		}
-		if is := called(t, b, "api").Limits; math.Abs(is[0].Level-7) > 0.01 || is[0].Capacity != 10 || is[1].Of != 0 {
-			t.Errorf("%+v", is)
-		}
+		is := called(t, b, "api").Limits
+		errorIf(t, math.Abs(is[0].Level-7) > 0.01 || is[0].Capacity != 10 || is[1].Of != 0, "%+v", is)
 		// A level of 1 of 1 says nothing: the calls in the window do.
-		if is := called(t, b, "paced").Limits[0]; is.Used < 5.5 || is.Used > 7 || is.Of != 10 || is.Window != time.Second {
-			t.Errorf("%+v", is)
-		}
+		window := called(t, b, "paced").Limits[0]
+		errorIf(t, window.Used < 5.5 || window.Used > 7 || window.Of != 10 || window.Window != time.Second, "%+v", window)
 		exports(t, b, `limit_capacity{limiter="api",limit="burst"} 10`)
 	})
 	question(t, "how many calls wait, and for how long", func(t *testing.T, b *Board) {
@@ -52,15 +50,13 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 		take(t, l)
 		stop := wait(l, 3)
 		time.Sleep(20 * time.Second)
-		if is := called(t, b, "api"); is.Queue.Waiting != 3 || is.Queue.Oldest != 20*time.Second || is.Queue.NextIn.Round(time.Second) != 40*time.Second || is.Severity != Busy || is.Trouble[0] != "3 calls wait in the queue, the first for 20 s." {
-			t.Errorf("%+v", is)
-		}
+		is := called(t, b, "api")
+		errorIf(t, is.Queue.Waiting != 3 || is.Queue.Oldest != 20*time.Second || is.Queue.NextIn.Round(time.Second) != 40*time.Second || is.Severity != Busy || is.Trouble[0] != "3 calls wait in the queue, the first for 20 s.", "%+v", is)
 		exports(t, b, `calls_waiting{limiter="api"} 3`, `calls_oldest_wait_seconds{limiter="api"} 20`)
 		time.Sleep(41 * time.Second)
 		stop()
-		if is := called(t, b, "api"); is.Queue.Waiting != 0 || is.Minute.P99 < 10*time.Second || is.Calls.Waits.Time < 59*time.Second {
-			t.Errorf("%+v", is)
-		}
+		is = called(t, b, "api")
+		errorIf(t, is.Queue.Waiting != 0 || is.Minute.P99 < 10*time.Second || is.Calls.Waits.Time < 59*time.Second, "%+v", is)
 		exports(t, b, `call_wait_time_seconds_bucket{limiter="api",le="10"} 1`, `call_wait_time_seconds_bucket{limiter="api",le="300"} 2`)
 	})
 	question(t, "which share was used in the last minute and hour", func(t *testing.T, b *Board) {
@@ -69,16 +65,13 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 			take(t, l, 1, 250)
 		}
 		is := called(t, b, "api")
-		if used, hour, tokens := is.Limits[0], is.Limits[1], is.Limits[2]; math.Abs(used.Used-40) > 1 || used.Of != 60 || hour.Level != 40 || hour.Capacity != 100 || tokens.Level != 10_000 {
-			t.Errorf("%+v", is.Limits)
-		}
+		used, hour, tokens := is.Limits[0], is.Limits[1], is.Limits[2]
+		errorIf(t, math.Abs(used.Used-40) > 1 || used.Of != 60 || hour.Level != 40 || hour.Capacity != 100 || tokens.Level != 10_000, "%+v", is.Limits)
 		sum := uint64(0)
 		for _, s := range is.Minute.Seconds {
 			sum += s.Admitted
 		}
-		if sum != 40 {
-			t.Errorf("%d calls in the last minute", sum)
-		}
+		errorIf(t, sum != 40, "%d calls in the last minute", sum)
 		exports(t, b, `units_total{limiter="api",unit="0"} 40`, `units_total{limiter="api",unit="1"} 10000`)
 	})
 	question(t, "what was refused or held, and why", func(t *testing.T, b *Board) {
@@ -88,24 +81,19 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 		defer one.Observe(Log(log.logger().With("limiter", "api")))()
 		p := take(t, l)
 		p.Answered(outbound.Answer{Kind: outbound.AnswerRefused, Wait: 10 * time.Minute, Reason: "quota"})
-		if _, err := l.Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
-			t.Fatal(err)
-		}
+		_, err := l.Acquire(bg, outbound.Cost{1})
+		fatalIf(t, !errors.Is(err, outbound.ErrThrottled), "%v", err)
 		time.Sleep(time.Minute)
 		is := called(t, b, "api")
-		if is.Calls.ByReason["quota"] != 1 || is.Calls.Refused != 1 || is.HeldTime != time.Minute || is.Reason != "quota" || is.Severity != Stopped || !strings.Contains(is.Trouble[0], "the API reports that the quota is used up") {
-			t.Errorf("%+v", is)
-		}
-		if is.HeldFor < 9*time.Minute || is.HeldFor > 12*time.Minute || is.Explain.Because != "hold" {
-			t.Errorf("held for %v: %v", is.HeldFor, is.Explain)
-		}
+		errorIf(t, is.Calls.ByReason["quota"] != 1 || is.Calls.Refused != 1 || is.HeldTime != time.Minute || is.Reason != "quota" || is.Severity != Stopped || !strings.Contains(is.Trouble[0], "the API reports that the quota is used up"),
+			"%+v", is)
+		errorIf(t, is.HeldFor < 9*time.Minute || is.HeldFor > 12*time.Minute || is.Explain.Because != "hold",
+			"held for %v: %v", is.HeldFor, is.Explain)
 		exports(t, b, `refusals_total{limiter="api",reason="quota"} 1`, `hold_time_seconds_total{limiter="api"} 60`, `calls_total{limiter="api",result="refused",error_type=""} 1`)
-		if all := log.all(); !strings.Contains(all[0], `level=WARN msg="no call leaves" limiter=api`) || !strings.Contains(all[0], "reason=quota") {
-			t.Errorf("%q", all)
-		}
-		if e := b.Snapshot(bg, Query{}).Events; len(e) == 0 || e[len(e)-1].Kind != "held" || !strings.Contains(e[len(e)-1].Words, "reason quota") {
-			t.Errorf("%+v", e)
-		}
+		all := log.all()
+		errorIf(t, !strings.Contains(all[0], `level=WARN msg="no call leaves" limiter=api`) || !strings.Contains(all[0], "reason=quota"), "%q", all)
+		e := b.Snapshot(bg, Query{}).Events
+		errorIf(t, len(e) == 0 || e[len(e)-1].Kind != "held" || !strings.Contains(e[len(e)-1].Words, "reason quota"), "%+v", e)
 	})
 	question(t, "how fast is it", func(t *testing.T, b *Board) {
 		l := b.Add("api", bucket(t, outbound.Limit{Capacity: 10, LeakRate: 10}))
@@ -116,9 +104,8 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 			p.Refused(time.Second)
 			time.Sleep(2 * time.Second)
 		}
-		if is := called(t, b, "api"); is.Speed <= 0 || is.Speed >= 1 || is.Severity != Slowed || !strings.Contains(is.Trouble[0], " % of the configured rate") || !strings.Contains(is.Explain.String(), "slowed to") {
-			t.Errorf("%+v", is)
-		}
+		is := called(t, b, "api")
+		errorIf(t, is.Speed <= 0 || is.Speed >= 1 || is.Severity != Slowed || !strings.Contains(is.Trouble[0], " % of the configured rate") || !strings.Contains(is.Explain.String(), "slowed to"), "%+v", is)
 	})
 	question(t, "what does each worker get", func(t *testing.T, b *Board) {
 		s := newStore()
@@ -129,9 +116,8 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 		}
 		exports(t, b, `calls_total{limiter="api",result="admitted",error_type=""} 7`)
 		exports(t, other, `calls_total{limiter="api",result="admitted",error_type=""} 3`)
-		if is := called(t, other, "api"); !is.Shared || is.Limits[0].Level != 10 || is.Calls.Admitted != 3 {
-			t.Errorf("%+v", is)
-		}
+		is := called(t, other, "api")
+		errorIf(t, !is.Shared || is.Limits[0].Level != 10 || is.Calls.Admitted != 3, "%+v", is)
 	})
 	question(t, "which limit binds", func(t *testing.T, b *Board) {
 		l := b.Add("api", bucket(t, outbound.Window(10, time.Second).Of(0, "per second"), outbound.Window(3, time.Hour).Of(0, "per hour")))
@@ -140,22 +126,18 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 		}
 		_, err := l.Acquire(bg, outbound.Cost{1})
 		var full *outbound.ThrottledError
-		if !errors.As(err, &full) || full.Limit != "per hour" {
-			t.Error(err)
-		}
+		errorIf(t, !errors.As(err, &full) || full.Limit != "per hour", "%v", err)
 		is := called(t, b, "api")
-		if is.Explain.Limit != "per hour" || !strings.Contains(is.Explain.String(), `would wait 1h for limit "per hour"`) {
-			t.Errorf("%+v", is)
-		}
+		errorIf(t, is.Explain.Limit != "per hour" || !strings.Contains(is.Explain.String(), `would wait 1h for limit "per hour"`),
+			"%+v", is)
 		exports(t, b, `calls_over_limit_total{limiter="api",limit="per hour"} 1`)
 	})
 	question(t, "what is a limit without a name called", func(t *testing.T, b *Board) {
 		l := b.Add("api", bucket(t, outbound.PerHour(1)))
 		take(t, l)
 		_, _ = l.Acquire(bg, outbound.Cost{1})
-		if is := called(t, b, "api"); is.Limits[0].Name != "1 per 1h" || is.Explain.Limit != "1 per 1h" {
-			t.Errorf("%+v", is)
-		}
+		is := called(t, b, "api")
+		errorIf(t, is.Limits[0].Name != "1 per 1h" || is.Explain.Limit != "1 per 1h", "%+v", is)
 		exports(t, b, `calls_over_limit_total{limiter="api",limit="1 per 1h"} 1`)
 		exports(t, b, `limit_level{limiter="api",limit="1 per 1h"} 1`)
 	})
@@ -164,15 +146,13 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 		for range 6 {
 			take(t, l)
 		}
-		if is := called(t, b, "api").Limits[0]; is.EmptyIn.Round(time.Second) != time.Minute {
-			t.Errorf("%+v", is)
-		}
+		is := called(t, b, "api").Limits[0]
+		errorIf(t, is.EmptyIn.Round(time.Second) != time.Minute, "%+v", is)
 		line := b.Add("line", queue.New(bucket(t, outbound.Limit{Capacity: 1, LeakRate: 0.1}), queue.Config{}))
 		take(t, line)
 		stop := wait(line, 5)
-		if is := called(t, b, "line"); is.Explain.Ahead != 5 || is.Explain.Wait.Round(time.Second) != time.Minute || is.Explain.Booked <= 0 || is.Explain.Booked > time.Minute {
-			t.Errorf("%v", is.Explain)
-		}
+		e := called(t, b, "line").Explain
+		errorIf(t, e.Ahead != 5 || e.Wait.Round(time.Second) != time.Minute || e.Booked <= 0 || e.Booked > time.Minute, "%v", e)
 		stop()
 	})
 	question(t, "are calls answered in time", func(t *testing.T, b *Board) {
@@ -183,9 +163,8 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 		time.Sleep(time.Second)
 		p.Done()
 		const text = "1 call got no answer in the last minute: its deadline came 200 ms after it left."
-		if is := called(t, b, "api"); is.Severity != Busy || !slices.Contains(is.Trouble, text) {
-			t.Errorf("%q", is.Trouble)
-		}
+		is := called(t, b, "api")
+		errorIf(t, is.Severity != Busy || !slices.Contains(is.Trouble, text), "%q", is.Trouble)
 	})
 	question(t, "how much does batch work keep free for others", func(t *testing.T, b *Board) {
 		batch := b.Add("batch", queue.New(bucket(t, outbound.Window(10, time.Hour)), queue.Config{Headroom: 0.4}))
@@ -200,9 +179,7 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 	question(t, "is the store unavailable, since when, and what do calls do meanwhile", func(t *testing.T, b *Board) {
 		s := newStore()
 		f := &fallback.Store{Store: s, Share: 0.5}
-		if err := b.AddStore("quotas", f); err != nil {
-			t.Fatal(err)
-		}
+		check(t, b.AddStore("quotas", f))
 		l := b.Add("api", shared(t, f, "k", outbound.PerSecond(10)))
 		direct := b.Add("direct", shared(t, s, "k", outbound.PerSecond(10)))
 		take(t, l)
@@ -214,9 +191,8 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		take(t, l)
 		is := b.Snapshot(bg, Query{}).Stores[0]
-		if !is.Unavailable || is.UnavailableFor < 30*time.Second || is.Fallback.Keys != 1 || is.Fallback.Outages != 1 || !strings.Contains(is.Err, "unavailable") || len(is.Trouble) != 2 || !strings.Contains(is.Trouble[1], "1 key is on shares") {
-			t.Errorf("%+v", is)
-		}
+		errorIf(t, !is.Unavailable || is.UnavailableFor < 30*time.Second || is.Fallback.Keys != 1 || is.Fallback.Outages != 1 || !strings.Contains(is.Err, "unavailable") || len(is.Trouble) != 2 || !strings.Contains(is.Trouble[1], "1 key is on shares"),
+			"%+v", is)
 		if is := called(t, b, "direct"); is.Severity != Stopped || !strings.HasPrefix(is.Trouble[0], "Its store does not answer (store") || is.Calls.ByError["store"] != 1 {
 			t.Errorf("%+v", is)
 		}
@@ -230,9 +206,8 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		time.Sleep(time.Minute) // each limiter is looked at again
-		if is = b.Snapshot(bg, Query{}).Stores[0]; is.Unavailable || is.Err != "" || is.Trouble != nil || is.Fallback.Outages != 1 {
-			t.Errorf("%+v", is)
-		}
+		is = b.Snapshot(bg, Query{}).Stores[0]
+		errorIf(t, is.Unavailable || is.Err != "" || is.Trouble != nil || is.Fallback.Outages != 1, "%+v", is)
 		if is := called(t, b, "direct"); is.Err != "" || called(t, b, "api").Explain.Share {
 			t.Errorf("%+v, %v", is, called(t, b, "api").Explain)
 		}
@@ -246,19 +221,16 @@ func TestBoard_AnswersQuestions(t *testing.T) {
 		l := b.Add("api", queue.New(one, queue.Config{}))
 		stop := wait(l, 200)
 		time.Sleep(3 * time.Second)
-		if is := called(t, b, "api"); is.Queue.Late != 0 {
-			t.Errorf("%d reservations are lost before", is.Queue.Late)
-		}
+		is := called(t, b, "api")
+		errorIf(t, is.Queue.Late != 0, "%d reservations are lost before", is.Queue.Late)
 		s.late.Store(int64(500 * time.Millisecond)) // its replies come after the reservations that they book
 		time.Sleep(5 * time.Second)
 		is, e := called(t, b, "api"), b.Snapshot(bg, Query{}).Events
-		if is.Queue.Late == 0 || len(e) == 0 || e[0].Kind != "late" || !strings.Contains(e[0].Words, "this process was late") {
-			t.Errorf("%d reservations are lost, %+v", is.Queue.Late, e)
-		}
+		errorIf(t, is.Queue.Late == 0 || len(e) == 0 || e[0].Kind != "late" || !strings.Contains(e[0].Words, "this process was late"),
+			"%d reservations are lost, %+v", is.Queue.Late, e)
 		exports(t, b, `queue_late_total{limiter="api"} `+strconv.FormatUint(is.Queue.Late, 10))
-		if all := log.all(); len(all) == 0 || !strings.Contains(all[0], `level=WARN msg="reservations were lost, because this process was late"`) || !strings.Contains(all[0], "late=") {
-			t.Errorf("%q", all)
-		}
+		all := log.all()
+		errorIf(t, len(all) == 0 || !strings.Contains(all[0], `level=WARN msg="reservations were lost, because this process was late"`) || !strings.Contains(all[0], "late="), "%q", all)
 		stop()
 		time.Sleep(time.Minute) // for requests that are under way
 	})
@@ -289,17 +261,13 @@ func TestSnapshot_ShowsTrouble(t *testing.T) {
 		for _, l := range s.Limiters {
 			names = append(names, l.Name)
 		}
-		if fmt.Sprint(names) != "[held slowed waits full calm]" {
-			t.Errorf("%v", names)
-		}
+		errorIf(t, fmt.Sprint(names) != "[held slowed waits full calm]", "%v", names)
 		for i, want := range []string{"No call leaves for 59 min 57 s: an operator", "Calls leave at ", "2 calls wait in the queue"} {
-			if text := strings.Join(s.Limiters[i].Trouble, " "); !strings.HasPrefix(text, want) {
-				t.Errorf("%s: %s", names[i], text)
-			}
+			text := strings.Join(s.Limiters[i].Trouble, " ")
+			errorIf(t, !strings.HasPrefix(text, want), "%s: %s", names[i], text)
 		}
-		if len(s.Events) == 0 || s.Events[0].Name != "held" || !strings.Contains(s.Events[0].Words, "1 h") {
-			t.Errorf("%+v", s.Events)
-		}
+		errorIf(t, len(s.Events) == 0 || s.Events[0].Name != "held" || !strings.Contains(s.Events[0].Words, "1 h"),
+			"%+v", s.Events)
 	})
 	bubble(t, "Calls that fail are trouble, and the words name the cause", func(t *testing.T) {
 		for _, c := range []struct {
@@ -329,13 +297,11 @@ func TestSnapshot_ShowsTrouble(t *testing.T) {
 				_, _ = l.Acquire(bg, outbound.Cost{1})
 			}
 			s := only(t, &b)
-			if s.Severity != c.want || len(s.Trouble) != 1 || !strings.HasSuffix(s.Trouble[0], c.words) || s.Minute.Seconds[59].Failed != 3 {
-				t.Errorf("%v: %d %q", c.err, s.Severity, s.Trouble)
-			}
+			errorIf(t, s.Severity != c.want || len(s.Trouble) != 1 || !strings.HasSuffix(s.Trouble[0], c.words) || s.Minute.Seconds[59].Failed != 3,
+				"%v: %d %q", c.err, s.Severity, s.Trouble)
 			time.Sleep(time.Minute)
-			if s := only(t, &b); s.Severity != Calm || len(s.Trouble) != 0 {
-				t.Errorf("a minute later: %d %q", s.Severity, s.Trouble)
-			}
+			s = only(t, &b)
+			errorIf(t, s.Severity != Calm || len(s.Trouble) != 0, "a minute later: %d %q", s.Severity, s.Trouble)
 		}
 	})
 	question(t, "What a limit shows of its window is never above what it admits", func(t *testing.T, b *Board) {
@@ -346,40 +312,32 @@ func TestSnapshot_ShowsTrouble(t *testing.T) {
 			take(t, l)
 			for range 9 {
 				for _, is := range only(t, b).Limits {
-					if is.Used > is.Of {
-						t.Errorf("%s: %v of %v", is.Name, is.Used, is.Of)
-					}
+					errorIf(t, is.Used > is.Of, "%s: %v of %v", is.Name, is.Used, is.Of)
 					most = max(most, is.Used/is.Of)
 				}
 				time.Sleep(100 * time.Millisecond)
 			}
 		}
-		if most != 1 {
-			t.Errorf("at most %v of a limit that is used up", most)
-		}
+		errorIf(t, most != 1, "at most %v of a limit that is used up", most)
 	})
 	bubble(t, "A board shows that the data of a key was corrupt, and what to do, until a Resume", func(t *testing.T) {
 		b := outbound.Must(outbound.NewSharedBucket(new(spoiled), "quota", outbound.Monthly(1_000, time.UTC)))
 		var board Board
 		l := board.Add("quota", b)
 		time.Sleep(time.Minute) // no call leaves in the first second of a month
-		if _, err := l.Acquire(bg, outbound.Cost{1}); !errors.Is(err, outbound.ErrThrottled) {
-			t.Fatalf("a call by corrupt data: %v", err)
-		}
-		check := func(want bool) {
+		_, err := l.Acquire(bg, outbound.Cost{1})
+		fatalIf(t, !errors.Is(err, outbound.ErrThrottled), "a call by corrupt data: %v", err)
+		corrupt := func(want bool) {
 			t.Helper()
 			e, err := b.Explain(bg, outbound.Cost{1})
 			shown := strings.Join(only(t, &board).Trouble, " ")
-			if err != nil || e.Corrupt != want || strings.Contains(e.String(), "corrupt") != want || strings.Contains(shown, "corrupt") != want {
-				t.Errorf("want corrupt %v: %v, %v, %q", want, e, err, shown)
-			}
+			errorIf(t, err != nil || e.Corrupt != want || strings.Contains(e.String(), "corrupt") != want || strings.Contains(shown, "corrupt") != want,
+				"want corrupt %v: %v, %v, %q", want, e, err, shown)
 		}
-		check(true)
-		if err := b.Resume(bg); err != nil {
-			t.Fatal(err)
-		}
+		corrupt(true)
+		check(t, b.Resume(bg))
 		time.Sleep(2 * time.Second) // a Board looks once a second at most
-		check(false)
+		corrupt(false)
 		take(t, l)
 	})
 	question(t, "OnCall may use the board", func(t *testing.T, b *Board) {
@@ -393,9 +351,8 @@ func TestSnapshot_ShowsTrouble(t *testing.T) {
 			_ = one.Resume(ctx)
 			b.Add("two", one)
 		}
-		if take(t, l); calls != 1 {
-			t.Errorf("%d calls", calls)
-		}
+		take(t, l)
+		errorIf(t, calls != 1, "%d calls", calls)
 		synctest.Wait()
 	})
 }
@@ -439,9 +396,8 @@ func TestSnapshot_LeavesTheHeapAsItWas(t *testing.T) {
 	if look(300); !raced {
 		look(3300)
 	}
-	if after := heap(); after > before+1<<20 {
-		t.Errorf("%d bytes before, %d after", before, after)
-	}
+	after := heap()
+	errorIf(t, after > before+1<<20, "%d bytes before, %d after", before, after)
 	runtime.KeepAlive(&b) // otherwise what has grown is garbage by then
 	runtime.KeepAlive(keyed)
 }

@@ -22,22 +22,15 @@ func TestSnapshot_AsksTheStoreLittle(t *testing.T) {
 			b.Add("api "+strconv.Itoa(i), queue.New(shared(t, s, strconv.Itoa(i), outbound.PerSecond(1)), queue.Config{}))
 		}
 		time.Sleep(time.Hour)
-		if n := s.trips.Load(); n != 0 {
-			t.Errorf("%d requests without a look", n)
-		}
+		equal(t, s.trips.Load(), 0, "requests without a look")
 		for range 3 {
-			if s := b.Snapshot(bg, Query{Rows: 4}); len(s.Limiters) != 4 || s.Hidden != 6 || s.Limiters[0].Explain == nil || !s.Limiters[0].Shared {
-				t.Errorf("%+v", s)
-			}
+			s := b.Snapshot(bg, Query{Rows: 4})
+			errorIf(t, len(s.Limiters) != 4 || s.Hidden != 6 || s.Limiters[0].Explain == nil || !s.Limiters[0].Shared, "%+v", s)
 		}
-		if n := s.trips.Load(); n != 4 {
-			t.Errorf("%d requests for 4 limiters within a second", n)
-		}
+		equal(t, s.trips.Load(), 4, "requests for 4 limiters within a second")
 		time.Sleep(time.Second)
 		b.Snapshot(bg, Query{Rows: 4})
-		if n := s.trips.Load(); n != 8 {
-			t.Errorf("%d requests for 4 limiters in two seconds", n)
-		}
+		equal(t, s.trips.Load(), 8, "requests for 4 limiters in two seconds")
 	})
 	question(t, "With a store that hangs, a look ends within a second, and says how old the state is. Looks at the same time share a request for each bucket", func(t *testing.T, b *Board) {
 		s := newStore()
@@ -58,9 +51,8 @@ func TestSnapshot_AsksTheStoreLittle(t *testing.T) {
 				}
 				s := b.Snapshot(bg, Query{})
 				for _, l := range s.Limiters {
-					if l.Err != "no answer within 800ms" || l.Severity != Stopped || s.At.Sub(l.Explain.AsOf) < 10*time.Second || !strings.HasPrefix(l.Trouble[0], "Its store does not answer") {
-						t.Errorf("%+v", l)
-					}
+					errorIf(t, l.Err != "no answer within 800ms" || l.Severity != Stopped || s.At.Sub(l.Explain.AsOf) < 10*time.Second || !strings.HasPrefix(l.Trouble[0], "Its store does not answer"),
+						"%+v", l)
 				}
 			})
 		}
@@ -81,9 +73,8 @@ func TestSnapshot_AsksTheStoreLittle(t *testing.T) {
 		defer stop()
 		time.Sleep(time.Second)
 		for name, want := range map[string]int{"bucket": 0, "queue": 2} {
-			if l := called(t, b, name); l.Explain.Ahead != want {
-				t.Errorf("%s: %d are ahead, want %d", name, l.Explain.Ahead, want)
-			}
+			l := called(t, b, name)
+			errorIf(t, l.Explain.Ahead != want, "%s: %d are ahead, want %d", name, l.Explain.Ahead, want)
 		}
 	})
 	question(t, "What is left of a hold passes while the store is unavailable, and no metric has an unknown value", func(t *testing.T, b *Board) {
@@ -91,9 +82,8 @@ func TestSnapshot_AsksTheStoreLittle(t *testing.T) {
 		one := shared(t, s, "k", outbound.PerSecond(1))
 		b.Add("api", one)
 		hold(t, one, time.Hour)
-		if l := only(t, b); l.HeldFor != time.Hour {
-			t.Fatalf("held for %v", l.HeldFor)
-		}
+		l := only(t, b)
+		fatalIf(t, l.HeldFor != time.Hour, "held for %v", l.HeldFor)
 		s.fail(store.ErrUnavailable)
 		time.Sleep(50 * time.Second)
 		if l := only(t, b); l.HeldFor != 59*time.Minute+10*time.Second || !strings.Contains(l.Trouble[0], "50 s old") {
@@ -106,14 +96,12 @@ func TestSnapshot_AsksTheStoreLittle(t *testing.T) {
 			var b Board
 			x := &explaining{bucket: one, explain: func() (outbound.Explanation, error) { panic("own") }}
 			b.Add("api", x)
-			if l := only(t, &b); l.Err == "" {
-				t.Errorf("%+v", l)
-			}
+			l := only(t, &b)
+			errorIf(t, l.Err == "", "%+v", l)
 			x.explain = func() (outbound.Explanation, error) { return outbound.Explanation{}, nil }
 			time.Sleep(time.Second)
-			if l := only(t, &b); l.Err != "" || l.Explain == nil {
-				t.Errorf("%+v", l)
-			}
+			l = only(t, &b)
+			errorIf(t, l.Err != "" || l.Explain == nil, "%+v", l)
 		}
 	})
 	question(t, "States that no look shows are dropped", func(t *testing.T, b *Board) {
@@ -124,34 +112,27 @@ func TestSnapshot_AsksTheStoreLittle(t *testing.T) {
 			take(t, of(strconv.Itoa(i)))
 		}
 		b.Snapshot(bg, Query{})
-		if n := len(b.shown[0].states); n != 20 {
-			t.Errorf("%d states are remembered", n)
-		}
+		equal(t, len(b.shown[0].states), 20, "states are remembered")
 		time.Sleep(2 * time.Minute)
 		b.Snapshot(bg, Query{Search: "key 7"})
-		if n := len(b.shown[0].states); n != 1 {
-			t.Errorf("%d states are remembered", n)
-		}
+		equal(t, len(b.shown[0].states), 1, "states are remembered")
 	})
 	question(t, "A look whose request has ended reports no failure of a store, and sees as much", func(t *testing.T, b *Board) {
 		b.Add("api", shared(t, newStore(), "k", outbound.PerSecond(1)))
 		ctx, cancel := context.WithCancel(bg)
 		cancel()
-		if l := b.Snapshot(ctx, Query{}).Limiters[0]; l.Severity != Calm || l.Err != "" || l.Explain == nil {
-			t.Errorf("%+v", l)
-		}
+		l := b.Snapshot(ctx, Query{}).Limiters[0]
+		errorIf(t, l.Severity != Calm || l.Err != "" || l.Explain == nil, "%+v", l)
 	})
 	question(t, "The trouble of a limiter without a store names no store", func(t *testing.T, b *Board) {
 		b.Add("api", queue.New(bucket(t, outbound.PerSecond(1)), queue.Config{MaxLen: -1}))
 		l := only(t, b)
-		if text := strings.Join(l.Trouble, " "); l.Severity != Stopped || strings.Contains(text, "store") || !strings.Contains(text, "invalid argument") {
-			t.Errorf("%+v", l)
-		}
+		text := strings.Join(l.Trouble, " ")
+		errorIf(t, l.Severity != Stopped || strings.Contains(text, "store") || !strings.Contains(text, "invalid argument"), "%+v", l)
 		var none *queue.Queue
 		b.Add("none", none)
-		if n := len(b.Snapshot(bg, Query{}).Limiters); n != 2 {
-			t.Errorf("%d are shown", n)
-		}
+		n := len(b.Snapshot(bg, Query{}).Limiters)
+		errorIf(t, n != 2, "%d are shown", n)
 	})
 }
 

@@ -133,9 +133,8 @@ func TestSnapshot_SaysWhyNothingLeaves(t *testing.T) {
 			if text := strings.Join(l.Trouble, " "); !strings.HasPrefix(text, standstills[i].words) || l.Severity != standstills[i].severity {
 				t.Errorf("%d %q\n want %d %q", l.Severity, text, standstills[i].severity, standstills[i].words)
 			}
-			if waits := strings.HasPrefix(standstills[i].words, "No call leaves until a call ends"); waits != (l.Explain.Because == "in flight") {
-				t.Error(l.Explain)
-			}
+			waits := strings.HasPrefix(standstills[i].words, "No call leaves until a call ends")
+			errorIf(t, waits != (l.Explain.Because == "in flight"), "%v", l.Explain)
 		})
 	}
 }

@@ -17,8 +17,6 @@ var durations = map[time.Duration]string{
 // Each duration has the words that an operator reads.
 func TestWords_Durations(t *testing.T) {
 	for d, want := range durations {
-		if got := brief(d); got != want {
-			t.Errorf("%d is %q, want %q", d, got, want)
-		}
+		equal(t, brief(d), want, "%d is", d)
 	}
 }
