@@ -69,6 +69,14 @@ func newProcess(t *testing.T, s store.Store, f *Store, l limits) *process {
 	return p
 }
 
+// errorIf reports a fault, and the test goes on.
+func errorIf(t testing.TB, fault bool, format string, args ...any) {
+	if fault {
+		t.Helper()
+		t.Errorf(format, args...)
+	}
+}
+
 // bubble runs a scenario of a process in virtual time. Its name says what holds, and its store is in memory.
 func bubble(t *testing.T, name string, f *Store, l limits, scenario func(t *testing.T, p *process)) {
 	t.Run(name, func(t *testing.T) {
@@ -119,9 +127,8 @@ func (p *process) take() (n int) {
 func (p *process) takes(want int, after time.Duration) {
 	p.t.Helper()
 	time.Sleep(after)
-	if n := p.take(); n != want {
-		p.t.Errorf("%d calls are admitted, want %d", n, want)
-	}
+	n := p.take()
+	errorIf(p.t, n != want, "%d calls are admitted, want %d", n, want)
 }
 
 // cutOff makes the store unavailable, and lets the key notice.
@@ -150,9 +157,8 @@ func (p *process) level(want float64) {
 func (p *process) between(least, most float64) {
 	p.t.Helper()
 	r, err := p.link.Store.Update(context.Background(), p.key, &store.Op{Limits: p.limits, Number: p.number, Periods: calendar.New(p.limits).At(unix())})
-	if err != nil || r.State.Level[0] < least || r.State.Level[0] > most {
-		p.t.Errorf("the store has level %v, %v; want %v to %v", r.State.Level[0], err, least, most)
-	}
+	errorIf(p.t, err != nil || r.State.Level[0] < least || r.State.Level[0] > most,
+		"the store has level %v, %v; want %v to %v", r.State.Level[0], err, least, most)
 }
 
 func leaky(capacity, rate float64) store.Limit { return store.Limit{Capacity: capacity, Rate: rate} }
@@ -174,9 +180,8 @@ func TestStore_ConformsWhileAvailable(t *testing.T) {
 func TestStore_RefusesBadFields(t *testing.T) {
 	m := store.NewMemory()
 	for _, f := range []*Store{nil, {}, {Store: m, Share: -0.1}, {Store: m, Share: 1.1}, {Store: m, Share: math.NaN()}, {Store: m, Share: 0.5, Unlimited: true}} {
-		if _, err := f.Update(t.Context(), "key", &store.Op{Limits: limits{leaky(1, 1)}}); err == nil {
-			t.Errorf("%+v has no error", f)
-		}
+		_, err := f.Update(t.Context(), "key", &store.Op{Limits: limits{leaky(1, 1)}})
+		errorIf(t, err == nil, "%+v has no error", f)
 	}
 }
 
@@ -184,30 +189,24 @@ func TestStore_RefusesBadFields(t *testing.T) {
 func TestStore_SharesWhileUnavailable(t *testing.T) {
 	bubble(t, "Without a Share calls fail with the store's error, until the store is available", &Store{}, limits{leaky(10, 1)}, func(t *testing.T, p *process) {
 		p.set(errCut)
-		if _, err := p.do(cost(1)); !errors.Is(err, store.ErrUnavailable) {
-			t.Errorf("the call fails with %v", err)
-		}
-		if is := p.f.State(); !is.Unavailable || is.Keys != 1 || is.Err == nil {
-			t.Errorf("%+v", is)
-		}
+		_, err := p.do(cost(1))
+		errorIf(t, !errors.Is(err, store.ErrUnavailable), "the call fails with %v", err)
+		is := p.f.State()
+		errorIf(t, !is.Unavailable || is.Keys != 1 || is.Err == nil, "%+v", is)
 		p.set(nil)
-		if r := p.must(cost(1)); len(r.Charges) != 1 {
-			t.Error("the store is available, and a call is refused")
-		}
+		r := p.must(cost(1))
+		errorIf(t, len(r.Charges) != 1, "the store is available, and a call is refused")
 		time.Sleep(time.Second)
-		if is := p.f.State(); is.Unavailable || is.Outages != 1 {
-			t.Errorf("%+v", is)
-		}
+		is = p.f.State()
+		errorIf(t, is.Unavailable || is.Outages != 1, "%+v", is)
 	})
 	bubble(t, "A share is a part of every limit, and begins full, so that the switch causes no burst", &Store{Share: 0.25}, limits{leaky(40, 20), {Unit: 1, Capacity: 400, Rate: 300}}, func(t *testing.T, p *process) {
 		p.cutOff()
 		r := p.must(cost(1))
-		if !r.Refused || r.Wait != time.Second/5 || r.Limit != 0 || len(r.Share) != 2 || r.Share[0].Capacity != 10 || r.Share[1].Rate != 75 {
-			t.Errorf("refused %v for %v by limit %d of %v", r.Refused, r.Wait, r.Limit, r.Share)
-		}
-		if r.Limits != nil || r.Number != p.number || r.State.Level[0] != 40 {
-			t.Errorf("the reply brings limits %v by %d, and level %v of the whole limit", r.Limits, r.Number, r.State.Level[0])
-		}
+		errorIf(t, !r.Refused || r.Wait != time.Second/5 || r.Limit != 0 || len(r.Share) != 2 || r.Share[0].Capacity != 10 || r.Share[1].Rate != 75,
+			"refused %v for %v by limit %d of %v", r.Refused, r.Wait, r.Limit, r.Share)
+		errorIf(t, r.Limits != nil || r.Number != p.number || r.State.Level[0] != 40,
+			"the reply brings limits %v by %d, and level %v of the whole limit", r.Limits, r.Number, r.State.Level[0])
 		p.takes(5, time.Second)
 		p.takes(10, time.Hour)
 		for what, op := range map[string]store.Op{
@@ -215,9 +214,8 @@ func TestStore_SharesWhileUnavailable(t *testing.T) {
 			"Resume":                       {Action: store.Resume},
 			"SetLimits":                    {Action: store.Replace, Replacement: p.limits},
 		} {
-			if _, err := p.do(op); !errors.Is(err, store.ErrUnavailable) {
-				t.Errorf("%s: %v", what, err)
-			}
+			_, err := p.do(op)
+			errorIf(t, !errors.Is(err, store.ErrUnavailable), "%s: %v", what, err)
 		}
 		p.mend()
 	})
@@ -247,9 +245,7 @@ func TestStore_SharesWhileUnavailable(t *testing.T) {
 		p.cutOff()
 		for i := range charges {
 			r := p.must(store.Op{Reports: []store.Report{{Kind: store.Refused, Charge: &charges[i], Epoch: charges[i].Epoch}}})
-			if r.State.Rem != time.Second {
-				t.Errorf("after %d refusals held for %v, want 1s", i+1, r.State.Rem)
-			}
+			errorIf(t, r.State.Rem != time.Second, "after %d refusals held for %v, want 1s", i+1, r.State.Rem)
 		}
 		p.mend()
 	})
@@ -311,9 +307,8 @@ func TestStore_SharesWhileUnavailable(t *testing.T) {
 		p.takes(5, 1000*time.Second)
 		p.set(denied)
 		time.Sleep(time.Second)
-		if _, err := p.do(cost(1)); !errors.Is(err, denied) {
-			t.Errorf("the store denies the key, and its call is answered with %v", err)
-		}
+		_, err := p.do(cost(1))
+		errorIf(t, !errors.Is(err, denied), "the store denies the key, and its call is answered with %v", err)
 		p.set(nil)
 		time.Sleep(2 * time.Second)
 		p.between(4, 5)
@@ -394,9 +389,8 @@ func TestStore_ChargesTheOutage(t *testing.T) {
 			spent += len(p.must(cost(1)).Charges)
 			time.Sleep(20 * time.Millisecond)
 		}
-		if is := p.f.State(); is.Unavailable || spent < 100 {
-			t.Errorf("%d calls are admitted, %+v", spent, is)
-		}
+		is := p.f.State()
+		errorIf(t, is.Unavailable || spent < 100, "%d calls are admitted, %+v", spent, is)
 		p.between(float64(spent)-8, float64(spent))
 	})
 	bubble(t, "The store is charged by limits that another process has set meanwhile", &Store{Share: 0.5}, limits{leaky(40, 0.01)}, func(t *testing.T, p *process) {
@@ -407,9 +401,8 @@ func TestStore_ChargesTheOutage(t *testing.T) {
 		p.takes(5, 1000*time.Second)
 		p.mend()
 		other.level(5)
-		if r := p.must(cost(1)); !r.Stale || len(p.limits) != 2 {
-			t.Errorf("stale %v, and %d limits are in force", r.Stale, len(p.limits))
-		}
+		r := p.must(cost(1))
+		errorIf(t, !r.Stale || len(p.limits) != 2, "stale %v, and %d limits are in force", r.Stale, len(p.limits))
 	})
 }
 
@@ -418,9 +411,8 @@ func TestStore_ShareOfWindow(t *testing.T) {
 	for _, l := range []store.Limit{window(40, time.Minute), {Kind: store.Fixed, Capacity: 40, Rate: 40. / 60, Window: time.Minute}} {
 		bubble(t, fmt.Sprint(l), &Store{Share: 0.25}, limits{l}, func(t *testing.T, p *process) {
 			p.cutOff()
-			if share := p.must(store.Op{}).Share; share[0].Kind != store.Window { // windows of processes begin at different times
-				t.Errorf("the share is %v", share)
-			}
+			share := p.must(store.Op{}).Share
+			errorIf(t, share[0].Kind != store.Window, "the share is %v", share) // windows of processes begin at different times
 			p.takes(0, 59*time.Second)
 			p.takes(10, 2*time.Second)
 			p.mend()
@@ -444,13 +436,11 @@ func TestStore_ShareBeginsAgainAtTheReturn(t *testing.T) {
 			time.Sleep(2 * time.Minute)
 			p.set(nil)
 			time.Sleep(again + 100*time.Millisecond)
-			if n := p.take(); n > most {
-				t.Errorf("%d calls left at the return with %v, want %d", n, l, most)
-			}
+			n := p.take()
+			errorIf(t, n > most, "%d calls left at the return with %v, want %d", n, l, most)
 			time.Sleep(3 * time.Second)
-			if n := p.take(); n < 35 {
-				t.Errorf("%d calls left with the store, of a capacity of 40", n)
-			}
+			n = p.take()
+			errorIf(t, n < 35, "%d calls left with the store, of a capacity of 40", n)
 		})
 	}
 }
@@ -494,16 +484,13 @@ func TestStore_SwitchesAreReportedInOrder(t *testing.T) {
 		for range 2 {
 			p.cutOff()
 			time.Sleep(time.Minute)
-			if is := f.State(); time.Since(is.Since) != time.Minute {
-				t.Errorf("away since %v", is.Since)
-			}
+			is := f.State()
+			errorIf(t, time.Since(is.Since) != time.Minute, "away since %v", is.Since)
 			p.mend()
 		}
-		if got := fmt.Sprint(reported); got != "[true true true false false false true true true false false false]" {
-			t.Error(got)
-		}
-		if is := f.State(); is.Outages != 2 {
-			t.Errorf("%+v", is)
-		}
+		got := fmt.Sprint(reported)
+		errorIf(t, got != "[true true true false false false true true true false false false]", "%v", got)
+		is := f.State()
+		errorIf(t, is.Outages != 2, "%+v", is)
 	})
 }

@@ -101,16 +101,13 @@ func TestStore_OutageForAllExceedsNothing(t *testing.T) {
 		t.Run(fmt.Sprint(f.limit, f.outages), func(t *testing.T) {
 			f.lose, f.seed = f.processes, uint64(i)
 			left, begin := f.run(t)
-			if err := f.check(left); err != nil {
-				t.Error(err)
-			}
+			err := f.check(left)
+			errorIf(t, err != nil, "%v", err)
 			minute := f.limit.LeakRate * 60
-			if n := units(left, begin, 1, 2); n < 0.7*minute {
-				t.Errorf("%v of %v units left in the first minute of the outage", n, minute)
-			}
-			if n := left.Use(f.limit.Capacity, f.limit.LeakRate); n < 0.9 {
-				t.Errorf("%v of the limit was used", n)
-			}
+			n := units(left, begin, 1, 2)
+			errorIf(t, n < 0.7*minute, "%v of %v units left in the first minute of the outage", n, minute)
+			n = left.Use(f.limit.Capacity, f.limit.LeakRate)
+			errorIf(t, n < 0.9, "%v of the limit was used", n)
 		})
 	}
 }
@@ -137,9 +134,8 @@ func TestStore_OutageForOneExceedsItsShare(t *testing.T) {
 					after.Add(at, n)
 				}
 			}
-			if err := f.check(after); err != nil {
-				t.Error(err)
-			}
+			err := f.check(after)
+			errorIf(t, err != nil, "%v", err)
 		})
 	}
 }
@@ -156,9 +152,7 @@ func TestStore_SharesSlots(t *testing.T) {
 		acquire := func(of *outbound.Bucket, want error) (p outbound.Permit) {
 			t.Helper()
 			p, err := of.Acquire(t.Context(), outbound.Cost{1})
-			if !errors.Is(err, want) {
-				t.Errorf("a call returns %v, want %v", err, want)
-			}
+			errorIf(t, !errors.Is(err, want), "a call returns %v, want %v", err, want)
 			return p
 		}
 		first := acquire(a, nil)
@@ -192,14 +186,12 @@ func TestStore_KeysThatAreAway(t *testing.T) {
 			p.must(cost(1))
 			time.Sleep(time.Millisecond)
 		}
-		if took := time.Since(begin); took != time.Second {
-			t.Errorf("1000 calls, one each millisecond, took %v", took)
-		}
+		took := time.Since(begin)
+		errorIf(t, took != time.Second, "1000 calls, one each millisecond, took %v", took)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := p.f.Update(ctx, p.key, &store.Op{Limits: p.limits}); !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		_, err := p.f.Update(ctx, p.key, &store.Op{Limits: p.limits})
+		errorIf(t, !errors.Is(err, context.Canceled), "%v", err)
 		p.set(nil)
 		time.Sleep(3 * time.Second)
 	})
@@ -210,9 +202,8 @@ func TestStore_KeysThatAreAway(t *testing.T) {
 			p.must(store.Op{})
 		}
 		p.key = "more"
-		if _, err := p.do(store.Op{}); !errors.Is(err, store.ErrUnavailable) {
-			t.Errorf("key %d: %v", maxKeys+1, err)
-		}
+		_, err := p.do(store.Op{})
+		errorIf(t, !errors.Is(err, store.ErrUnavailable), "key %d: %v", maxKeys+1, err)
 		p.mend()
 	})
 }
