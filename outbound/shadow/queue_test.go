@@ -121,13 +121,10 @@ func TestShadow_VerdictIsWhatTheQueueDoes(t *testing.T) {
 				if off := e.wait - reported[i].wait; off.Abs() > c.near || e.err != reported[i].err {
 					t.Errorf("%v, MaxWait %v, call %d: reported %v, and the queue: %v", c.limits, c.wait, i, reported[i], e)
 				}
-				if passed[i] != (outcome{}) {
-					t.Errorf("a shadow has delayed or refused a call: %v", passed[i])
-				}
+				errorIf(t, passed[i] != (outcome{}), "a shadow has delayed or refused a call: %v", passed[i])
 			}
-			if c.wait != 1 && waited < 50 || c.wait > 0 && refused < 30 {
-				t.Errorf("%v: %d calls have waited and %d were refused: too few to compare", c.limits, waited, refused)
-			}
+			errorIf(t, c.wait != 1 && waited < 50 || c.wait > 0 && refused < 30,
+				"%v: %d calls have waited and %d were refused: too few to compare", c.limits, waited, refused)
 		})
 	}
 }

@@ -69,20 +69,16 @@ func shadowCall(t *testing.T, l outbound.Limiter, answers ...outbound.Answer) {
 	}
 	p.Done()
 	p.Done()
-	if took := time.Since(begin); took != 0 || err != nil {
-		t.Errorf("a shadow has delayed a call for %v: %v", took, err)
-	}
+	took := time.Since(begin)
+	errorIf(t, took != 0 || err != nil, "a shadow has delayed a call for %v: %v", took, err)
 }
 
 func idle(l outbound.Limiter) bool { return l.(interface{ Idle() bool }).Idle() }
 
-func level(t *testing.T, b *outbound.Bucket) float64 {
+func wantLevel(t *testing.T, b *outbound.Bucket, want float64) {
 	t.Helper()
-	s, err := b.State(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s.Level
+	got := must(b.State(ctx)).Level
+	errorIf(t, got != want, "level %v, want %v", got, want)
 }
 
 func newBucket(shared bool, limits ...outbound.Limit) *outbound.Bucket {
@@ -90,6 +86,22 @@ func newBucket(shared bool, limits ...outbound.Limit) *outbound.Bucket {
 		return outbound.Must(outbound.NewSharedBucket(store.NewMemory(), "key", limits...))
 	}
 	return outbound.Must(outbound.NewBucket("key", limits...))
+}
+
+// must returns v. An error, which no test expects, ends the tests with a panic that says it.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// errorIf reports a fault, and the test goes on.
+func errorIf(t testing.TB, fault bool, format string, args ...any) {
+	if fault {
+		t.Helper()
+		t.Errorf(format, args...)
+	}
 }
 
 // inBubbles runs a test in virtual time, for a bucket in memory and for one in a store.
@@ -137,13 +149,9 @@ func TestShadow_StoreFailureReachesNoCaller(t *testing.T) {
 				}
 				time.Sleep(time.Minute)
 				all := reported.list()
-				if len(all) != 3 || !idle(s) {
-					t.Errorf("%d verdicts of 3 calls, idle: %v", len(all), idle(s))
-				}
+				errorIf(t, len(all) != 3 || !idle(s), "%d verdicts of 3 calls, idle: %v", len(all), idle(s))
 				for _, v := range all {
-					if failed(v) != (store != nil) {
-						t.Errorf("verdict %+v", v)
-					}
+					errorIf(t, failed(v) != (store != nil), "verdict %+v", v)
 				}
 			})
 		})
@@ -171,10 +179,7 @@ func TestShadow_HungStoreDelaysNoCall(t *testing.T) {
 		hung.Store(&wait)
 		before, permits := runtime.NumGoroutine(), []outbound.Permit{}
 		for range mostRequests + 50 {
-			p, err := s.Acquire(ctx, outbound.Cost{1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must(s.Acquire(ctx, outbound.Cost{1}))
 			p.Settle(outbound.Cost{nan})
 			p.Settle(outbound.Cost{1.5})
 			p.Settle(outbound.Cost{3})
@@ -188,26 +193,19 @@ func TestShadow_HungStoreDelaysNoCall(t *testing.T) {
 		if n := runtime.NumGoroutine() - before; n > mostRequests+10 || requests.Load() != mostRequests {
 			t.Errorf("%d goroutines and %d requests, want %d", n, requests.Load(), mostRequests)
 		}
-		if n, v := reported.last(); n != 1+50 || !failed(v) || idle(s) {
-			t.Errorf("%d verdicts, the last %+v, idle: %v", n, v, idle(s))
-		}
+		n, v := reported.last()
+		errorIf(t, n != 1+50 || !failed(v) || idle(s), "%d verdicts, the last %+v, idle: %v", n, v, idle(s))
 		hung.Store(nil)
 		close(wait)
 		synctest.Wait()
-		if n, v := reported.last(); n != 1+50+mostRequests || v.Err != nil {
-			t.Errorf("%d verdicts, the last %+v", n, v)
-		}
-		if n := level(t, b); n != 1+mostRequests*1.5 {
-			t.Errorf("level %v, want %v", n, 1+mostRequests*1.5)
-		}
+		n, v = reported.last()
+		errorIf(t, n != 1+50+mostRequests || v.Err != nil, "%d verdicts, the last %+v", n, v)
+		wantLevel(t, b, 1+mostRequests*1.5)
 		early.Settle(outbound.Cost{9})
 		synctest.Wait()
-		if n := level(t, b); n != 9+mostRequests*1.5 {
-			t.Errorf("level %v, want what the calls have cost, %v", n, 9+mostRequests*1.5)
-		}
-		if time.Sleep(time.Hour); !idle(s) {
-			t.Error("not idle, though the bucket is empty")
-		}
+		wantLevel(t, b, 9+mostRequests*1.5) // what the calls have cost
+		time.Sleep(time.Hour)
+		errorIf(t, !idle(s), "not idle, though the bucket is empty")
 	})
 }
 
@@ -222,9 +220,7 @@ func TestShadow_SettleCorrectsTheBucket(t *testing.T) {
 		p.Settle(outbound.Cost{9})
 		p.Done()
 		synctest.Wait()
-		if n := level(t, b); n != 5 {
-			t.Errorf("level %v, want 5", n)
-		}
+		wantLevel(t, b, 5)
 	})
 }
 
@@ -240,9 +236,8 @@ func TestShadow_AnswersChangeNothing(t *testing.T) {
 			shadowCall(t, s, refusal)
 			time.Sleep(time.Second)
 		}
-		if st, err := b.State(ctx); err != nil || st.HeldFor != 0 || st.Speed != 1 {
-			t.Errorf("the bucket is %+v, %v", st, err)
-		}
+		st, err := b.State(ctx)
+		errorIf(t, err != nil || st.HeldFor != 0 || st.Speed != 1, "the bucket is %+v, %v", st, err)
 	})
 }
 
@@ -256,9 +251,8 @@ func TestShadow_CallAtTheEndOfMaxWaitIsAdmitted(t *testing.T) {
 				shadowCall(t, s)
 			}
 			all := reported.list()
-			if v := all[70]; v.Err != nil {
-				t.Errorf("%v per second: %v", rate, v)
-			}
+			v := all[70]
+			errorIf(t, v.Err != nil, "%v per second: %v", rate, v)
 			if v := all[71]; !errors.Is(v.Err, outbound.ErrThrottled) || v.Wait != -1 {
 				t.Errorf("%v per second, one more: %v", rate, v)
 			}
@@ -300,9 +294,9 @@ func TestShadow_InvalidCallsAreAdmitted(t *testing.T) {
 		}
 	}
 	p, err := shadow.New(b, 0, nil).Acquire(ctx, outbound.Cost{1})
-	if p.Done(); err != nil || level(t, b) != 0 {
-		t.Errorf("without report: %v", err)
-	}
+	p.Done()
+	errorIf(t, err != nil, "without report: %v", err)
+	wantLevel(t, b, 0)
 }
 
 // A call without a slot of InFlight is admitted with an unknown wait, and frees no other slot.
@@ -319,18 +313,16 @@ func TestShadow_InFlight(t *testing.T) {
 			}
 			shadowCall(t, s)
 			synctest.Wait()
-			if _, v := reported.last(); v.Wait != want || v.Err != nil {
-				t.Errorf("%+v, want %v", v, want)
-			}
+			_, v := reported.last()
+			errorIf(t, v.Wait != want || v.Err != nil, "%+v, want %v", v, want)
 		}
 	})
 }
 
 // A shadow hides its bucket: outbound.As does not find it.
 func TestShadow_AsFindsNoBucket(t *testing.T) {
-	if b, ok := outbound.As[*outbound.Bucket](shadow.New(newBucket(false, outbound.PerSecond(1)), 0, new(verdicts).report)); ok || b != nil {
-		t.Errorf("found %v", b)
-	}
+	b, ok := outbound.As[*outbound.Bucket](shadow.New(newBucket(false, outbound.PerSecond(1)), 0, new(verdicts).report))
+	errorIf(t, ok || b != nil, "found %v", b)
 }
 
 // A verdict reads as a sentence.
@@ -343,8 +335,7 @@ func TestVerdict_String(t *testing.T) {
 		"would wait for an unknown time": {Wait: -1},
 		full.Error():                     {Wait: -1, Err: full},
 	} {
-		if got := v.String(); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		got := v.String()
+		errorIf(t, got != want, "%q, want %q", got, want)
 	}
 }
