@@ -138,9 +138,8 @@ func TestBatch_ReportOfACallThatFailsLaterIsNotLost(t *testing.T) {
 
 // A report is lost if its caller has left and its trip is not carried out. An event says so.
 func TestBatch_ReportWithoutACallerIsLost(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		c := newCarrier().answers(func(int, *engine.Attempt) error { return errRace })
-		e := c.start(time.Second)
+	running(t, time.Second, func(t *testing.T, c *carrier, e *engine.Engine) {
+		c.answers(func(int, *engine.Attempt) error { return errRace })
 		ctx, cancel := context.WithTimeout(bg, time.Millisecond/2) // while the trip is under way
 		defer cancel()
 		_, err := e.Update(ctx, "key", &store.Op{Limits: []store.Limit{ages}, Reports: settle(&store.Charge{N: store.Units{1}}, 2)})
@@ -152,9 +151,7 @@ func TestBatch_ReportWithoutACallerIsLost(t *testing.T) {
 
 // A caller that has left may use the memory of its step again, while the step is under way.
 func TestBatch_CallerThatLeftMayReuseItsMemory(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		c := newCarrier()
-		e := c.start(time.Minute)
+	running(t, time.Minute, func(t *testing.T, c *carrier, e *engine.Engine) {
 		r := ask(t, e, book(ages, 1))
 		free := c.hang()
 		ctx, cancel := context.WithTimeout(bg, time.Second)
@@ -197,9 +194,7 @@ func TestBatch_LookGetsNoLimitsOfALaterCall(t *testing.T) {
 
 // For a second the engine repeats a refusal from memory, with the rest of its wait.
 func TestRefusal_IsRepeatedFromMemory(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		c := newCarrier()
-		e := c.start(time.Second)
+	running(t, time.Second, func(t *testing.T, c *carrier, e *engine.Engine) {
 		small := store.Limit{Name: "calls", Capacity: 1, Rate: 1. / 60}
 		require.False(t, ask(t, e, book(small, 1)).Refused)
 		require.True(t, ask(t, e, book(small, 1)).Refused)

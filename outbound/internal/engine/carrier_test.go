@@ -59,6 +59,14 @@ func bubble(t *testing.T, f func(t *testing.T)) {
 	})
 }
 
+// running is a bubble with an engine that is running, and its carrier.
+func running(t *testing.T, timeout time.Duration, f func(t *testing.T, c *carrier, e *engine.Engine)) {
+	bubble(t, func(t *testing.T) {
+		c := newCarrier()
+		f(t, c, c.start(timeout))
+	})
+}
+
 // each runs work in n goroutines, and waits for them.
 func each(n int, work func(i int)) {
 	var wg sync.WaitGroup

@@ -59,19 +59,17 @@ func TestTrip_LateReplyAdmitsNoMoreThanTheLimit(t *testing.T) {
 
 // A reply that comes again has the time of the first one.
 func TestTrip_RepeatedReplyHasTheTimeOfTheFirst(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-
+	running(t, time.Minute, func(t *testing.T, c *carrier, e *engine.Engine) {
 		loses := false // the next reply, and reports that after a second
-		line := sending{newCarrier(), func(to engine.Carrier, ctx context.Context, todo []engine.Attempt) {
+		c.send = func(_ context.Context, todo []engine.Attempt) {
 			time.Sleep(time.Millisecond)
-			to.Send(ctx, todo)
+			c.carry(todo)
 			time.Sleep(time.Millisecond)
 			if loses {
 				time.Sleep(time.Second)
 				loses, todo[0].Err = false, errLost
 			}
-		}}
-		e := engine.New(engine.Config{Carrier: line, Timeout: time.Minute})
+		}
 		for i := range 20 {
 			loses = i == 10
 			start := time.Now()
@@ -84,14 +82,6 @@ func TestTrip_RepeatedReplyHasTheTimeOfTheFirst(t *testing.T) {
 		}
 	})
 }
-
-// sending is a carrier with another Send.
-type sending struct {
-	engine.Carrier
-	send func(to engine.Carrier, ctx context.Context, todo []engine.Attempt)
-}
-
-func (s sending) Send(ctx context.Context, todo []engine.Attempt) { s.send(s.Carrier, ctx, todo) }
 
 // A booking whose caller has left is returned.
 func TestTrip_BookingsOfCallersThatLeftAreReturned(t *testing.T) {
@@ -123,10 +113,8 @@ func TestTrip_BookingsOfCallersThatLeftAreReturned(t *testing.T) {
 
 // A trip that the engine has given up is not carried out later.
 func TestTrip_GivenUpIsNotCarriedOutLater(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		c := newCarrier()
+	running(t, time.Second, func(t *testing.T, c *carrier, e *engine.Engine) {
 		free := c.late(1, true, nil)
-		e := c.start(time.Second)
 		require.ErrorIs(t, try(e, "key"), store.ErrUnavailable)
 		for _, key := range []string{"another", "key"} { // after the first the server is available again
 			for err := error(store.ErrUnavailable); err != nil; time.Sleep(time.Second) {
@@ -143,10 +131,8 @@ func TestTrip_GivenUpIsNotCarriedOutLater(t *testing.T) {
 // The first attempt at a trip arrives after the second, which the store has refused. What it books
 // then is returned.
 func TestTrip_LateAttemptAfterARefusalIsReturned(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		c := newCarrier()
+	running(t, 4*time.Second, func(t *testing.T, c *carrier, e *engine.Engine) {
 		c.bare = true
-		e := c.start(4 * time.Second)
 		one := store.Limit{Name: "calls", Capacity: 1, Rate: 0.2}
 		require.Len(t, ask(t, e, book(one, 1)).Charges, 1)
 		free := c.hang()
@@ -222,10 +208,8 @@ func TestFence_ALaterUpdateStopsAnEarlierOne(t *testing.T) {
 
 // The same, for a key that the engine has forgotten meanwhile.
 func TestFence_AForgottenKeyKeepsIt(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		c := newCarrier()
+	running(t, time.Second, func(t *testing.T, c *carrier, e *engine.Engine) {
 		free := c.late(2, false, errBroken)
-		e := c.start(time.Second)
 		require.NoError(t, try(e, "key"))
 		require.ErrorIs(t, try(e, "key"), errBroken)
 		time.Sleep(2 * time.Minute)
@@ -243,10 +227,8 @@ func TestFence_AForgottenKeyKeepsIt(t *testing.T) {
 // A refusal that the engine remembers is not repeated while it is unknown what became of the key's
 // last trip.
 func TestFence_NoRefusalFromMemory(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		c := newCarrier()
+	running(t, time.Second, func(t *testing.T, c *carrier, e *engine.Engine) {
 		free := c.late(3, false, errBroken)
-		e := c.start(time.Second)
 		small := store.Limit{Name: "calls", Capacity: 1, Rate: 1e-6}
 		r := ask(t, e, book(small, 1))
 		require.True(t, ask(t, e, book(small, 1)).Refused)
@@ -262,10 +244,8 @@ func TestFence_NoRefusalFromMemory(t *testing.T) {
 // A call that has failed is returned once, even if several attempts bring its booking afterwards.
 // A second return would free the units of other calls.
 func TestFence_LateAttemptsReturnABookingOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		c := newCarrier()
+	running(t, time.Second, func(t *testing.T, c *carrier, e *engine.Engine) {
 		free := c.late(2, true, nil)
-		e := c.start(time.Second)
 		ten := store.Limit{Name: "calls", Capacity: 10, Rate: 1e-6}
 		ask(t, e, book(ten, 1, 1, 1))
 		_, err := e.Update(bg, "key", book(ten, 1))

@@ -265,14 +265,13 @@ func TestNodes_NodeThatRefusesWritersIsUnavailable(t *testing.T) {
 
 // A row that other processes always write first delays no other.
 func TestApart_RowThatOthersWriteDelaysNoOther(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		c := newCarrier().answers(func(_ int, a *engine.Attempt) error {
+	running(t, time.Second, func(t *testing.T, c *carrier, e *engine.Engine) {
+		c.answers(func(_ int, a *engine.Attempt) error {
 			if a.Key.Bucket == "hot" {
 				return errRace
 			}
 			return nil
 		})
-		e := c.start(time.Second)
 		start := time.Now()
 		each(100, func(i int) {
 			if i == 0 {

@@ -18,15 +18,13 @@ import (
 // Every operation ends within the Timeout. Once the server is known to be unavailable, operations
 // fail immediately, and an event says which reports are lost. Events are reported one after the other.
 func TestOutage_EveryOperationEndsInTime(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		c := newCarrier()
+	running(t, time.Second, func(t *testing.T, c *carrier, e *engine.Engine) {
 		var observing atomic.Int32
 		c.observed = func() {
 			require.EqualValues(t, 1, observing.Add(1))
 			time.Sleep(time.Second)
 			observing.Add(-1)
 		}
-		e := c.start(time.Second)
 		free := c.hang()
 		start := time.Now()
 		each(100, func(int) {
@@ -49,10 +47,10 @@ func TestOutage_EveryOperationEndsInTime(t *testing.T) {
 // long that is: then calls fail immediately, and an event reports it. When it writes again, calls
 // have the whole Timeout.
 func TestOutage_ServerThatOnlyReadsIsDown(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	running(t, 5*time.Second, func(t *testing.T, c *carrier, e *engine.Engine) {
 		errReading := errors.New("the server only reads")
 		var writes atomic.Bool
-		c := newCarrier().answers(func(_ int, a *engine.Attempt) error {
+		c.answers(func(_ int, a *engine.Attempt) error {
 			switch {
 			case writes.Load():
 				return nil
@@ -61,7 +59,6 @@ func TestOutage_ServerThatOnlyReadsIsDown(t *testing.T) {
 			}
 			return errReading
 		})
-		e := c.start(5 * time.Second)
 		began := time.Now()
 		err := try(e, "key")
 		require.ErrorIs(t, err, errReading)
@@ -89,17 +86,16 @@ func TestOutage_ServerThatOnlyReadsIsDown(t *testing.T) {
 // A step that finds the key written does not end an outage: the other process may have written it
 // before. The second one in the outage does.
 func TestOutage_KeyWrittenBeforeEndsNone(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	running(t, time.Second, func(t *testing.T, c *carrier, e *engine.Engine) {
 		errReading := errors.New("the server only reads")
 		var down, contended atomic.Bool
 		var asked atomic.Int64
-		c := newCarrier().answers(func(int, *engine.Attempt) error {
+		c.answers(func(int, *engine.Attempt) error {
 			if contended.Load() || down.Load() && asked.Add(1)%2 == 1 {
 				return errRace
 			}
 			return errReading
 		})
-		e := c.start(time.Second)
 		require.ErrorIs(t, try(e, "key"), errReading)
 		down.Store(true)
 		for range 100 {
@@ -116,8 +112,7 @@ func TestOutage_KeyWrittenBeforeEndsNone(t *testing.T) {
 
 // Only an attempt that has asked the server ends an outage.
 func TestOutage_AttemptThatAsksNoServerEndsNone(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		c := newCarrier()
+	running(t, time.Second, func(t *testing.T, c *carrier, e *engine.Engine) {
 		c.apart = true
 		c.answers(func(_ int, a *engine.Attempt) error {
 			if a.Key.Bucket != "idle" {
@@ -126,7 +121,6 @@ func TestOutage_AttemptThatAsksNoServerEndsNone(t *testing.T) {
 			a.Unasked = true
 			return errRace
 		})
-		e := c.start(time.Second)
 		require.ErrorIs(t, try(e, "key"), store.ErrUnavailable)
 		time.Sleep(time.Second)
 		require.Error(t, try(e, "idle"))
@@ -265,9 +259,7 @@ func TestOutage_LockedRowIsNoOutage(t *testing.T) {
 
 // Stats has each outage with its server, its beginning and its latest reason.
 func TestStats_ShowsOutages(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		c := newCarrier()
-		e := c.start(time.Second)
+	running(t, time.Second, func(t *testing.T, c *carrier, e *engine.Engine) {
 		require.NoError(t, try(e, "key"))
 		require.Nil(t, e.Stats().Outages)
 		c.set(func() { c.fails = errLost })
@@ -321,11 +313,9 @@ func TestStats_ShowsOutages(t *testing.T) {
 
 // Stats counts each operation once, and no count ever falls.
 func TestStats_CountsEachOperationOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		c := newCarrier()
+	running(t, time.Second, func(t *testing.T, c *carrier, e *engine.Engine) {
 		line := &badLine{Carrier: c.other(), dice: dice(t), lost: 0.1, noReply: 0.1, delay: 10 * time.Millisecond}
 		c.send = line.Send
-		e := c.start(time.Second)
 		done := make(chan struct{})
 		var watching sync.WaitGroup
 		watching.Go(func() {
@@ -396,8 +386,7 @@ func requireGrown(t *testing.T, was, is store.StoreStats) {
 
 // Stats counts requests by the time that they take. A request that is sent again is one.
 func TestStats_CountsRequestsByTheirTime(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		c := newCarrier()
+	running(t, 100*time.Hour, func(t *testing.T, c *carrier, e *engine.Engine) {
 		takes, loses := time.Duration(0), 0 // each attempt, and the replies that are lost first
 		c.send = func(_ context.Context, todo []engine.Attempt) {
 			time.Sleep(takes)
@@ -406,7 +395,6 @@ func TestStats_CountsRequestsByTheirTime(t *testing.T) {
 				todo[0].Err = errLost
 			}
 		}
-		e := c.start(100 * time.Hour)
 		require.Zero(t, e.Stats().Requests.Count)
 		var all time.Duration
 		took := []time.Duration{0, time.Millisecond, time.Millisecond + 1, 70 * time.Millisecond, time.Second, time.Hour, time.Hour + 1}
