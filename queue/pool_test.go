@@ -212,6 +212,43 @@ func TestPool_SilentMember(t *testing.T) {
 	})
 }
 
+// Calls leave a member that fails, or takes much longer than usual, although none would wait there. One
+// that has failed fast is back within 5 s of its recovery, although no call would wait elsewhere.
+func TestPool_LeavesAMemberAndComesBack(t *testing.T) {
+	for name, bad := range map[string]func(*outbound.Permit){
+		"fails":   func(p *outbound.Permit) { time.Sleep(10 * ms); p.Failed() },
+		"is slow": func(p *outbound.Permit) { time.Sleep(2 * time.Second); p.Done() },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p, _ := poolOf(t, 2, outbound.Limit{Capacity: 10, LeakRate: 1000})
+			p.Repeats = func(context.Context) bool { return true }
+			begin, tries, back := time.Now(), 0, time.Duration(0)
+			var all sync.WaitGroup
+			for time.Since(begin) < 40*time.Second {
+				permit := admitted(t, p, 1)
+				at := time.Since(begin)
+				is := p.Member(&permit) == 0 && at > 10*time.Second && at < 25*time.Second
+				if is {
+					tries++
+				} else if p.Member(&permit) == 0 && at >= 25*time.Second && back == 0 {
+					back = at
+				}
+				all.Go(func() {
+					if is {
+						bad(&permit)
+					}
+					time.Sleep(20 * ms)
+					permit.Done()
+				})
+				time.Sleep(20 * ms)
+			}
+			errorIf(t, tries == 0 || tries > 75, "%s: %d of 750 calls at the member", name, tries)
+			errorIf(t, name == "fails" && (back == 0 || back > 30*time.Second), "%s: back after %v, want 30 s at most", name, back)
+			all.Wait()
+		})
+	}
+}
+
 // When a member's rest ends, one of the calls that wait elsewhere probes it, and the others keep their
 // order. A probe that was never sent is no success: the member rests no longer for it, and the next call
 // that would wait probes it.
