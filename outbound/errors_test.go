@@ -21,7 +21,12 @@ func TestBucket_ErrorsHaveExportedTypes(t *testing.T) {
 		"fails":               func(s *FakeStore) store.Store { return failsFor(s, func(string) bool { return true }) },
 		"fails for the slots": func(s *FakeStore) store.Store { return failsFor(s, ofSlots) },
 		"fails for the limit": func(s *FakeStore) store.Store { return failsFor(s, func(key string) bool { return !ofSlots(key) }) },
-		"replies too late":    func(s *FakeStore) store.Store { s.Back = 3 * time.Second; return s },
+		"replies too late": func(s *FakeStore) store.Store {
+			return StoreFunc(func(ctx context.Context, key string, op *store.Op) (store.Reply, error) {
+				r, err := s.Update(ctx, key, op)
+				return r, errors.Join(err, sleep(ctx, 3*time.Second))
+			})
+		},
 		"replies nothing": func(*FakeStore) store.Store {
 			return StoreFunc(func(context.Context, string, *store.Op) (store.Reply, error) { return store.Reply{}, nil })
 		},
