@@ -305,9 +305,13 @@ func (l *looked) Explain(context.Context, outbound.Cost) (outbound.Explanation, 
 	return outbound.Explanation{Wait: l.wait, Ahead: l.ahead}, nil
 }
 
-func (l *looked) Acquire(context.Context, outbound.Cost) (outbound.Permit, error) {
-	<-l.admit
-	return outbound.Permit{}, nil
+func (l *looked) Acquire(ctx context.Context, _ outbound.Cost) (outbound.Permit, error) {
+	select {
+	case <-l.admit:
+		return outbound.Permit{}, nil
+	case <-ctx.Done():
+		return outbound.Permit{}, ctx.Err()
+	}
 }
 
 // Without failures a call goes to the least wait, then to the fewest calls that wait, then to the
@@ -365,4 +369,65 @@ func TestPool_HealthyMembersChoose(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A job that fails because its caller has hung up is no failure of its member: the next tie goes to
+// that member as before.
+func TestPool_EndedCallCountsAsNothing(t *testing.T) {
+	for next, hangsUp := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			p, _ := poolOf(t, 2, outbound.Limit{Capacity: 10, LeakRate: 1})
+			ctx, cancel := context.WithCancel(bg)
+			defer cancel()
+			_ = outbound.Do(ctx, p, one, func(context.Context) error {
+				if hangsUp {
+					cancel()
+				}
+				return errors.New("no answer")
+			})
+			permit := admitted(t, p, 1)
+			errorIf(t, p.Member(&permit) != next, "hangs up: %v: the next call goes to member %d", hangsUp, p.Member(&permit))
+		})
+	}
+}
+
+// asked is a ctx that does something when it is asked for its end.
+type asked struct {
+	context.Context
+	do func()
+}
+
+func (a asked) Done() <-chan struct{} { a.do(); return a.Context.Done() }
+
+// If a member begins to rest after a call has chosen it, and before the call asks it, the call goes to
+// another one.
+func TestPool_MemberRestsBeforeItIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := poolOf(t, 2, outbound.Limit{Capacity: 10, LeakRate: 1})
+		dead := admitted(t, p, 1)
+		pass(1100 * ms)
+		permit, err := p.Acquire(asked{bg, sync.OnceFunc(dead.Failed)}, one)
+		errorIf(t, err != nil || p.Member(&permit) != 1, "%v, the call went to member %d, which rests", err, p.Member(&permit))
+	})
+}
+
+// When a member's rest ends, a call of the longest line probes it.
+func TestPool_LongestLineProbes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		free, waits := make(chan struct{}), make(chan struct{})
+		close(free)
+		short, long := &looked{wait: 20 * time.Second, admit: waits}, &looked{wait: time.Minute, admit: waits}
+		p := &outbound.Pool{Members: []outbound.Limiter{&looked{admit: free}, short, long}}
+		dead := admitted(t, p, 1)
+		pass(1100 * ms)
+		dead.Failed()
+		ctx, cancel := context.WithCancel(bg)
+		first := come(ctx, p, 1)
+		short.wait = time.Hour
+		others := comeAll(2, ctx, p, 1)
+		pass(1100 * ms)
+		n, _ := others.admitted()
+		errorIf(t, first.admitted() || n != 1, "of the short line %v and of the long one %d calls were admitted", first.admitted(), n)
+		cancel()
+	})
 }
