@@ -20,6 +20,22 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
+// must returns v. An error, which no test expects, ends the tests with a panic that says it.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// errorIf reports a fault, and the test goes on.
+func errorIf(t testing.TB, fault bool, format string, args ...any) {
+	if fault {
+		t.Helper()
+		t.Errorf(format, args...)
+	}
+}
+
 // a megabyte a second, in bursts of 2 %.
 func link() (*outbound.Bucket, stream.Pacer) {
 	b := outbound.Must(outbound.NewBucket("link", outbound.PerSecond(1e6).Burst(20_000)))
@@ -56,9 +72,8 @@ func (s *seconds) even(t *testing.T, what string, upTo int, want float64) {
 	}
 	want = max(want, s.sum/float64(upTo-1))
 	for i := 1; i < upTo; i++ {
-		if n := float64(s.bytes[i]); n < 0.95*want || n > 1.05*want {
-			t.Errorf("%s: %g bytes in second %d, want %g", what, n, i, want)
-		}
+		n := float64(s.bytes[i])
+		errorIf(t, n < 0.95*want || n > 1.05*want, "%s: %g bytes in second %d, want %g", what, n, i, want)
 	}
 }
 
@@ -107,49 +122,23 @@ func TestStream_UploadAndDownloadAreEven(t *testing.T) {
 		client := &http.Client{Transport: transport}
 		var streams sync.WaitGroup
 		streams.Go(func() {
-			body, err := pacer.Reader(t.Context(), zeros(size), size)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			req, _ := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://api.example.com/", body)
+			req := must(http.NewRequestWithContext(t.Context(), http.MethodPut, "http://api.example.com/", must(pacer.Reader(t.Context(), zeros(size), size))))
 			req.ContentLength = size
-			res, err := client.Do(req)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			_ = res.Body.Close()
+			_ = must(client.Do(req)).Body.Close()
 		})
 		streams.Go(func() {
-			res, err := client.Get("http://api.example.com/")
-			if err != nil {
-				t.Error(err)
-				return
-			}
+			res := must(client.Get("http://api.example.com/"))
 			defer res.Body.Close()
-			body, err := pacer.Reader(t.Context(), res.Body, res.ContentLength)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			_, err = io.Copy(io.MultiWriter(down, both), body)
-			if err != nil {
-				t.Error(err)
-			}
+			must(io.Copy(io.MultiWriter(down, both), must(pacer.Reader(t.Context(), res.Body, res.ContentLength))))
 		})
 		streams.Wait()
 		took := int(time.Since(both.began) / time.Second)
-		if took < 20 || took > 21 {
-			t.Errorf("20 MB took %d s", took)
-		}
+		errorIf(t, took < 20 || took > 21, "20 MB took %d s", took)
 		rate := (1e6 - 20_000 + 1) / 1.01
 		both.even(t, "both", took-1, rate)
 		up.even(t, "up", took-2, 0) // its chunks are larger, and it ends first
 		down.even(t, "down", took-2, 0)
-		if up.sum < 0.8*down.sum || down.sum < 0.8*up.sum {
-			t.Errorf("%g bytes up, and %g down", up.sum, down.sum)
-		}
+		errorIf(t, up.sum < 0.8*down.sum || down.sum < 0.8*up.sum, "%g bytes up, and %g down", up.sum, down.sum)
 		transport.CloseIdleConnections()
 		server.Close()
 	})
@@ -170,9 +159,8 @@ func TestStream_LateDeadlineFailsAtStart(t *testing.T) {
 			_, err := pacer.Reader(ctx, iotest.ErrReader(errors.New("read")), c.length)
 			_, same := pacer.Writer(ctx, nil, c.length)
 			s, _ := b.State(t.Context())
-			if late := errors.Is(err, context.DeadlineExceeded) && errors.Is(err, outbound.ErrThrottled); late != c.late || (err == nil) == c.late || (same == nil) == c.late || s.Level != 0 {
-				t.Errorf("%+v: %v, %v, level %g", c, err, same, s.Level)
-			}
+			late := errors.Is(err, context.DeadlineExceeded) && errors.Is(err, outbound.ErrThrottled)
+			errorIf(t, late != c.late || (err == nil) == c.late || (same == nil) == c.late || s.Level != 0, "%+v: %v, %v, level %g", c, err, same, s.Level)
 		}
 	})
 }
@@ -199,10 +187,7 @@ func TestStream_SlowSourceDoesNotHoard(t *testing.T) {
 			from io.Reader
 			to   io.Writer
 		}{{here, both}, {zero{}, io.MultiWriter(both, fast)}} {
-			r, err := pacer.Reader(ctx, s.from, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must(pacer.Reader(ctx, s.from, 0))
 			streams.Go(func() { _, _ = io.Copy(s.to, r) })
 		}
 		streams.Wait()
@@ -216,19 +201,15 @@ func TestStream_SlowSourceDoesNotHoard(t *testing.T) {
 func TestStream_RefusedReadLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := outbound.Must(outbound.NewBucket("link", outbound.Limit{Capacity: 10, LeakRate: 1000}.Of(1, "bytes")))
-		r, err := stream.Pacer{Limiter: queue.New(b, queue.Config{MaxLen: 1, MaxWait: 4 * time.Millisecond}), Unit: 1}.Reader(t.Context(), iotest.DataErrReader(strings.NewReader("dripping water hollows out the stone")), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(stream.Pacer{Limiter: queue.New(b, queue.Config{MaxLen: 1, MaxWait: 4 * time.Millisecond}), Unit: 1}.Reader(t.Context(), iotest.DataErrReader(strings.NewReader("dripping water hollows out the stone")), 0))
 		var got []byte
 		for refused := 0; ; {
 			p := make([]byte, 7)
 			n, err := r.Read(p)
 			got = append(got, p[:n]...)
 			if err == io.EOF {
-				if string(got) != "dripping water hollows out the stone" || refused == 0 {
-					t.Errorf("got %q, %d refusals", got, refused)
-				}
+				errorIf(t, string(got) != "dripping water hollows out the stone" || refused == 0,
+					"got %q, %d refusals", got, refused)
 				break
 			}
 			if full := (*outbound.ThrottledError)(nil); errors.As(err, &full) {
@@ -251,26 +232,20 @@ func TestStream_ChunksShrinkToTheLimits(t *testing.T) {
 		}{{1000, 0, 0.5, 9000}, {20_000, 700, 0, 100_000}, {5000, 0, 0, 5e12}, {5000, 1, 0, 10_000}} {
 			b := outbound.Must(outbound.NewBucket("link", outbound.PerSecond(1e6).Burst(c.burst)))
 			pacer := stream.Pacer{Limiter: queue.New(b, queue.Config{Headroom: c.headroom})}
-			r, err := pacer.Reader(t.Context(), zeros(min(c.length, 100_000)), c.length)
-			w, failed := pacer.Writer(t.Context(), io.Discard, c.length)
-			if err != nil || failed != nil {
-				t.Fatal(err, failed)
-			}
+			r := must(pacer.Reader(t.Context(), zeros(min(c.length, 100_000)), c.length))
+			w := must(pacer.Writer(t.Context(), io.Discard, c.length))
 			if c.then > 0 {
-				if err := b.SetLimits(t.Context(), outbound.PerSecond(1e6).Burst(c.then)); err != nil {
-					t.Fatal(err)
-				}
+				err := b.SetLimits(t.Context(), outbound.PerSecond(1e6).Burst(c.then))
+				errorIf(t, err != nil, "%v", err)
 			}
-			if n, err := io.Copy(w, r); n != min(c.length, 100_000) || err != nil {
-				t.Errorf("%+v: %d bytes, %v", c, n, err)
-			}
+			n, err := io.Copy(w, r)
+			errorIf(t, n != min(c.length, 100_000) || err != nil, "%+v: %d bytes, %v", c, n, err)
 		}
 		_, pacer := link()
 		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
 		defer cancel()
-		if _, err := pacer.Reader(ctx, nil, 5e17); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error(err)
-		}
+		_, err := pacer.Reader(ctx, nil, 5e17)
+		errorIf(t, !errors.Is(err, context.DeadlineExceeded), "%v", err)
 	})
 }
 
@@ -279,22 +254,17 @@ func TestStream_EmptyReadAsksNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := outbound.Must(outbound.NewBucket("link", outbound.PerSecond(10).Burst(10)))
 		_, _ = b.Acquire(t.Context(), outbound.Cost{10})
-		r, err := stream.Pacer{Limiter: b}.Reader(t.Context(), strings.NewReader("abc"), 3)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(stream.Pacer{Limiter: b}.Reader(t.Context(), strings.NewReader("abc"), 3))
 		if _, err := r.Read(make([]byte, 9)); !errors.Is(err, outbound.ErrThrottled) {
 			t.Error(err)
 		}
 		time.Sleep(10 * time.Second)
 		for range 2 {
-			if n, err := r.Read(nil); n != 0 || err != nil {
-				t.Errorf("%d, %v", n, err)
-			}
+			n, err := r.Read(nil)
+			errorIf(t, n != 0 || err != nil, "%d, %v", n, err)
 		}
-		if got, err := io.ReadAll(r); string(got) != "abc" || err != nil {
-			t.Errorf("%q, %v", got, err)
-		}
+		got, err := io.ReadAll(r)
+		errorIf(t, string(got) != "abc" || err != nil, "%q, %v", got, err)
 	})
 }
 
@@ -316,10 +286,7 @@ func TestStream_ChargesWhatPasses(t *testing.T) {
 			}
 		}
 		var all bytes.Buffer
-		w, err := pacer.Writer(t.Context(), &all, 5)
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := must(pacer.Writer(t.Context(), &all, 5))
 		if n, err := w.Write([]byte("12345")); n != 5 || err != nil || all.String() != "12345" {
 			t.Errorf("%d, %v, %s", n, err, &all)
 		}
@@ -344,24 +311,17 @@ func TestStream_InvalidIsAnError(t *testing.T) {
 	for _, p := range []stream.Pacer{{}, {Limiter: pacer.Limiter, Unit: -1}, {Limiter: pacer.Limiter, Unit: 4}} {
 		r, err := p.Reader(t.Context(), zero{}, 1)
 		w, same := p.Writer(t.Context(), io.Discard, 1)
-		if !errors.Is(err, outbound.ErrInvalid) || !errors.Is(same, outbound.ErrInvalid) || r != nil || w != nil {
-			t.Error(r, err, w, same)
-		}
+		errorIf(t, !errors.Is(err, outbound.ErrInvalid) || !errors.Is(same, outbound.ErrInvalid) || r != nil || w != nil,
+			"%v %v %v %v", r, err, w, same)
 	}
 	fast := queue.New(outbound.Must(outbound.NewBucket("fast", outbound.PerSecond(1_000_000))), queue.Config{})
-	if _, err := (stream.Pacer{Limiter: fast}).Reader(t.Context(), zero{}, 1); !errors.Is(err, outbound.ErrInvalid) || !strings.Contains(err.Error(), "Burst") {
-		t.Error(err)
-	}
-	if _, err := (stream.Pacer{Limiter: queue.New(nil, queue.Config{})}).Writer(t.Context(), io.Discard, 1); !errors.Is(err, outbound.ErrInvalid) {
-		t.Error(err)
-	}
+	_, err := (stream.Pacer{Limiter: fast}).Reader(t.Context(), zero{}, 1)
+	errorIf(t, !errors.Is(err, outbound.ErrInvalid) || !strings.Contains(err.Error(), "Burst"), "%v", err)
+	_, err = (stream.Pacer{Limiter: queue.New(nil, queue.Config{})}).Writer(t.Context(), io.Discard, 1)
+	errorIf(t, !errors.Is(err, outbound.ErrInvalid), "%v", err)
 	ctx, cancel := context.WithCancel(t.Context())
-	r, err := stream.Pacer{Limiter: outbound.Unlimited{}}.Reader(ctx, zeros(1), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must(stream.Pacer{Limiter: outbound.Unlimited{}}.Reader(ctx, zeros(1), 1))
 	cancel()
-	if n, err := r.Read(make([]byte, 2)); n != 0 || err != context.Canceled {
-		t.Errorf("%d, %v", n, err)
-	}
+	n, err := r.Read(make([]byte, 2))
+	errorIf(t, n != 0 || err != context.Canceled, "%d, %v", n, err)
 }
