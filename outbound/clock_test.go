@@ -152,6 +152,7 @@ func TestClock_Reopens(t *testing.T) {
 		from, to time.Duration // that it reopens in, 10 s after it was filled
 	}{
 		"leaky":  {Limit{Capacity: 10, LeakRate: 0.01}, 0, 0},
+		"spaced": {PerMinute(10).Burst(10), 0, 0},
 		"moving": {Window(10, time.Minute), time.Minute, time.Minute + time.Second},
 		"fixed":  {FixedWindow(10, time.Minute), time.Minute, time.Minute + time.Second},
 		"hour":   {Hourly(10), time.Hour - 11*time.Second, time.Hour + time.Second},
@@ -253,7 +254,7 @@ func TestClock_EarliestAndSurelyAreBounds(t *testing.T) {
 			costs := make([]Cost, 1+r.IntN(30))
 			alike, sum := r.IntN(2) == 0, Cost{}
 			for i := range costs {
-				if costs[i] = (Cost{1}); !alike {
+				if costs[i] = (Cost{1 / float64(1+seed/6%2)}); !alike {
 					costs[i][0] = 1 + r.Float64()
 				}
 				if i > 0 {
