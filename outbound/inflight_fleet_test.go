@@ -98,6 +98,11 @@ func TestInFlight_OfAllProcesses(t *testing.T) {
 		admit(t, b[1], 1)
 		equal(t, level(t, b[0], 1), 2, "slots in use")
 	})
+	inFleet(t, "A call that fits only limits which another process has set is admitted", 2, []Limit{PerSecond(100), InFlight(2)}, func(t *testing.T, links []*link, b []*Bucket) {
+		must(t, b[1].SetLimits(ctx, PerSecond(100).Burst(5), InFlight(2)))
+		admit(t, b[0], 5)
+		errorIs(t, errOf(b[0].Acquire(ctx, Cost{6})), ErrTooLarge, "a call that fits none")
+	})
 	inFleet(t, "SetLimits lowers and raises n for all processes. Calls in flight go on", 2, []Limit{InFlight(2)}, func(t *testing.T, links []*link, b []*Bucket) {
 		first, second := admit(t, b[0], 1), admit(t, b[1], 1)
 		must(t, b[0].SetLimits(ctx, InFlight(1)))
