@@ -103,6 +103,20 @@ func TestWindow_CountsAndReports(t *testing.T) {
 		full := refused(t, b, Cost{Free, 1})
 		errorIf(t, full.RetryAfter != 150*time.Millisecond, "%v", full)
 	})
+	bubble(t, "A call that could leave only long after its reply is refused. RetryAfter counts from when the refusal is here", func(t *testing.T) {
+		const trip = 20 * time.Millisecond
+		b := Must(NewSharedBucket(lateStore(new(FakeStore), trip), "k", Window(1, time.Second)))
+		admit(t, b, 1)
+		free := time.Now().Add(time.Second + jitter)
+		for _, early := range []time.Duration{time.Until(free), 3 * trip} {
+			time.Sleep(time.Until(free.Add(-early)))
+			full := refused(t, b, Cost{1})
+			equal(t, full.RetryAfter, time.Until(free), "%v before a unit is free: RetryAfter", early)
+		}
+		time.Sleep(time.Until(free))
+		admit(t, b, 1)
+		equal(t, time.Since(free), trip, "after RetryAfter the call leaves after")
+	})
 	inBoth(t, "A call that is refused by a fixed window comes back at its end, and finds all of it", func(t *testing.T, b *Bucket) {
 		admit(t, b, 1)
 		time.Sleep(20 * time.Second)
