@@ -1,8 +1,10 @@
 package outbound
 
 import (
+	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -181,6 +183,24 @@ func TestBucketObserve_Functions(t *testing.T) {
 		time.Sleep(time.Minute)
 		errorIs(t, errOf(b.Acquire(ctx, Cost{1})), nil, "the error")
 		c.expect(t, b, "all", Event{Kind: EventHeld, Hold: time.Hour}, Event{Kind: EventResumed})
+	})
+	bubble(t, "A slow function is called with one change after the other, and once more at most when it is stopped", func(t *testing.T) {
+		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
+		var calls, running atomic.Int32
+		stop := b.Observe(func(Event) {
+			calls.Add(1)
+			errorIf(t, running.Add(1) > 1, "two changes at the same time")
+			time.Sleep(time.Second)
+			running.Add(-1)
+		})
+		for range 3 {
+			must(t, errors.Join(b.Hold(ctx, time.Hour), b.Resume(ctx)))
+		}
+		time.Sleep(1500 * time.Millisecond)
+		stop()
+		time.Sleep(time.Minute)
+		n := calls.Load()
+		errorIf(t, n < 2 || n > 3, "%d changes, the second during stop", n)
 	})
 	t.Run("A nil function costs a bucket nothing, and a stopped one is dropped", func(t *testing.T) {
 		b := Must(NewBucket("k", Limit{Capacity: 10, LeakRate: 1}))
