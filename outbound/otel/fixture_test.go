@@ -35,6 +35,14 @@ func must[T any](v T, err error) T {
 	return v
 }
 
+// errorIf reports a fault, and the test goes on.
+func errorIf(t testing.TB, fault bool, format string, args ...any) {
+	if fault {
+		t.Helper()
+		t.Errorf(format, args...)
+	}
+}
+
 // acquire has a call admitted, whose permit no test needs.
 func acquire(t testing.TB, ctx context.Context, l outbound.Limiter, cost float64) {
 	t.Helper()

@@ -73,19 +73,16 @@ func (f *failing) Unregister() error {
 func TestInstrument_FailingProviderIsAnError(t *testing.T) {
 	var b watch.Board
 	for n := range len(watch.AllMetrics()) + 1 {
-		if stop, err := Instrument(&b, Config{MeterProvider: &failing{left: n}}); err != errNoMore || stop != nil || b.OnCall != nil {
-			t.Errorf("with %d instruments: %v", n, err)
-		}
+		stop, err := Instrument(&b, Config{MeterProvider: &failing{left: n}})
+		errorIf(t, err != errNoMore || stop != nil || b.OnCall != nil, "with %d instruments: %v", n, err)
 	}
 	stop := must(Instrument(&b, Config{MeterProvider: &failing{left: 100}}))
 	for range 2 {
-		if err := stop(); err == nil || err.Error() != "unregistered 1 times" {
-			t.Error(err)
-		}
+		err := stop()
+		errorIf(t, err == nil || err.Error() != "unregistered 1 times", "%v", err)
 	}
-	if _, err := Instrument(nil, Config{}); !errors.Is(err, outbound.ErrInvalid) {
-		t.Error(err)
-	}
+	_, err := Instrument(nil, Config{})
+	errorIf(t, !errors.Is(err, outbound.ErrInvalid), "%v", err)
 }
 
 // After stop nothing is reported. The Board's own OnCall goes on.
@@ -96,16 +93,13 @@ func TestInstrument_StopEndsIt(t *testing.T) {
 	s := instrument(t, &b)
 	l := b.Add("api", slow)
 	acquire(t, bg, l, 0)
-	if all := s.collect(t); len(all) < 3 { // calls, units, and the histogram
-		t.Errorf("%d metrics", len(all))
-	}
-	if err := s.stop(); err != nil {
-		t.Error(err)
-	}
+	all := s.collect(t)
+	errorIf(t, len(all) < 3, "%d metrics", len(all)) // calls, units, and the histogram
+	err := s.stop()
+	errorIf(t, err != nil, "%v", err)
 	acquire(t, bg, l, 0)
-	if all, n := s.collect(t), s.durations(t, "dripfeed.call.wait_time").Count; len(all) != 1 || n != 1 || calls != 2 {
-		t.Errorf("%d metrics, %d of %d calls", len(all), n, calls)
-	}
+	all, n := s.collect(t), s.durations(t, "dripfeed.call.wait_time").Count
+	errorIf(t, len(all) != 1 || n != 1 || calls != 2, "%d metrics, %d of %d calls", len(all), n, calls)
 }
 
 // The table in the package's documentation has each instrument, as it is.
@@ -150,12 +144,10 @@ func TestInstrument_GlobalProvidersMayComeLater(t *testing.T) {
 	ctx, _ := api.Tracer("").Start(bg, "caller")
 	acquire(t, ctx, b.Add("api", slow), 0.002)
 	values := series(t, s.collect(t))
-	if n := len(s.spans.Ended()) - before; n != 1 || values["dripfeed.calls{limiter=api,result=admitted}"] != 1 || s.durations(t, "dripfeed.call.wait_time").Count == 0 {
-		t.Errorf("%d spans, %v", n, values)
-	}
-	if err := stop(); err != nil { // a second run of this test has the same providers
-		t.Error(err)
-	}
+	n := len(s.spans.Ended()) - before
+	errorIf(t, n != 1 || values["dripfeed.calls{limiter=api,result=admitted}"] != 1 || s.durations(t, "dripfeed.call.wait_time").Count == 0, "%d spans, %v", n, values)
+	err := stop()
+	errorIf(t, err != nil, "%v", err) // a second run of this test has the same providers
 }
 
 // Calls, new names, collections and the end may come at the same time.
@@ -179,26 +171,20 @@ func TestInstrument_IsSafeForConcurrentUse(t *testing.T) {
 	all.Wait()
 	values := series(t, s.collect(t))
 	for _, name := range []string{"a", "b", "c", "d"} {
-		if n := values["dripfeed.calls{limiter="+name+",result=admitted}"]; n != 400 {
-			t.Errorf("%s: %v calls", name, n)
-		}
+		n := values["dripfeed.calls{limiter="+name+",result=admitted}"]
+		errorIf(t, n != 400, "%s: %v calls", name, n)
 	}
 	for _, h := range s.collect(t)["dripfeed.call.wait_time"].Data.(metricdata.Histogram[float64]).DataPoints {
-		if h.Count != 400 {
-			t.Errorf("%d waits", h.Count)
-		}
+		errorIf(t, h.Count != 400, "%d waits", h.Count)
 	}
 }
 
 // Users of this package get the API of OpenTelemetry, and no SDK or exporter.
 func TestDeps_AreTheAPIOnly(t *testing.T) {
 	out := must(exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output())
-	if !slices.Contains(strings.Fields(string(out)), "go.opentelemetry.io/otel/metric") {
-		t.Error("the API is not listed, so nothing was checked")
-	}
+	errorIf(t, !slices.Contains(strings.Fields(string(out)), "go.opentelemetry.io/otel/metric"),
+		"the API is not listed, so nothing was checked")
 	for _, other := range []string{"go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/exporters", "go.opentelemetry.io/contrib", "github.com/prometheus"} {
-		if strings.Contains(string(out), other) {
-			t.Errorf("%s is reached", other)
-		}
+		errorIf(t, strings.Contains(string(out), other), "%s is reached", other)
 	}
 }

@@ -24,9 +24,7 @@ func TestMetrics_HavePrometheusNamesOfTheBoard(t *testing.T) {
 	for _, m := range watch.AllMetrics() {
 		want, err := namer.Build(otlptranslator.Metric{Name: m.Name, Unit: m.Unit, Type: kinds[m.Kind]})
 		name, labels := m.Prometheus()
-		if err != nil || name != want {
-			t.Errorf("%s is %s, and by an exporter %s, %v", m.Name, name, want, err)
-		}
+		errorIf(t, err != nil || name != want, "%s is %s, and by an exporter %s, %v", m.Name, name, want, err)
 		for i, l := range m.Labels {
 			if want, err := labeler.Build(l); err != nil || labels[i] != want {
 				t.Errorf("%s of %s is %s, and by an exporter %s, %v", l, m.Name, labels[i], want, err)
@@ -41,9 +39,8 @@ func series(t testing.TB, all map[string]metricdata.Metrics) map[string]float64 
 	values := make(map[string]float64)
 	set := func(name string, s attribute.Set, value float64) {
 		name += "{" + text(s) + "}"
-		if _, twice := values[name]; twice {
-			t.Errorf("%s is reported twice", name)
-		}
+		_, twice := values[name]
+		errorIf(t, twice, "%s is reported twice", name)
 		values[name] = value
 	}
 	for name, m := range all {
@@ -104,9 +101,8 @@ func TestMetrics_AreThoseOfTheBoard(t *testing.T) {
 		for _, m := range watch.AllMetrics() {
 			got := all[m.Name]
 			sum, ok := got.Data.(metricdata.Sum[float64])
-			if got.Unit != m.Unit || got.Description != m.Help || fmt.Sprintf("%T", got.Data) != types[m.Kind] || ok && !sum.IsMonotonic {
-				t.Errorf("%+v is a %T, in %q, %s", *m, got.Data, got.Unit, got.Description)
-			}
+			errorIf(t, got.Unit != m.Unit || got.Description != m.Help || fmt.Sprintf("%T", got.Data) != types[m.Kind] || ok && !sum.IsMonotonic,
+				"%+v is a %T, in %q, %s", *m, got.Data, got.Unit, got.Description)
 		}
 	})
 }
@@ -118,9 +114,8 @@ func TestMetrics_ReportManyNames(t *testing.T) {
 	for i := range 1005 {
 		b.Add(strconv.Itoa(i), slow)
 	}
-	if n := len(s.collect(t)["dripfeed.units"].Data.(metricdata.Sum[float64]).DataPoints); n != 1005 {
-		t.Errorf("%d of 1005 names", n)
-	}
+	n := len(s.collect(t)["dripfeed.units"].Data.(metricdata.Sum[float64]).DataPoints)
+	errorIf(t, n != 1005, "%d of 1005 names", n)
 }
 
 // The histogram of the waits is in seconds, and an exemplar in it leads to the caller's trace.
@@ -136,11 +131,9 @@ func TestWaits_AreInSecondsWithExemplars(t *testing.T) {
 		acquire(t, ctx, l, 2)
 		h := s.durations(t, "dripfeed.call.wait_time")
 		want := []float64{.001, .005, .01, .05, .1, .5, 1, 2, 3, 5, 10, 60, 300, 1800, 3600}
-		if !slices.Equal(h.Bounds, want) || !slices.Equal(h.BucketCounts, []uint64{2, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 1}) || h.Sum != 9602.0205 {
-			t.Errorf("%v: %v, %v s", h.Bounds, h.BucketCounts, h.Sum)
-		}
-		if id := span.SpanContext().TraceID(); len(h.Exemplars) != 1 || h.Exemplars[0].Value != 2 || string(h.Exemplars[0].TraceID) != string(id[:]) {
-			t.Errorf("%+v", h.Exemplars)
-		}
+		errorIf(t, !slices.Equal(h.Bounds, want) || !slices.Equal(h.BucketCounts, []uint64{2, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 1}) || h.Sum != 9602.0205,
+			"%v: %v, %v s", h.Bounds, h.BucketCounts, h.Sum)
+		id := span.SpanContext().TraceID()
+		errorIf(t, len(h.Exemplars) != 1 || h.Exemplars[0].Value != 2 || string(h.Exemplars[0].TraceID) != string(id[:]), "%+v", h.Exemplars)
 	})
 }

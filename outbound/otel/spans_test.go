@@ -74,18 +74,13 @@ func TestSpans_OfWaitsAndRefusals(t *testing.T) {
 						t.Errorf("%+v, %v", s.Status(), s.Events())
 					}
 				}
-				if got != c.span {
-					t.Errorf("the span is %q, want %q", got, c.span)
-				}
+				errorIf(t, got != c.span, "the span is %q, want %q", got, c.span)
 				got = ""
 				for _, e := range caller.(sdktrace.ReadOnlySpan).Events() {
-					if got += text(attribute.NewSet(e.Attributes...)); e.Name != "refused by api" {
-						t.Errorf("event %q", e.Name)
-					}
+					got += text(attribute.NewSet(e.Attributes...))
+					errorIf(t, e.Name != "refused by api", "event %q", e.Name)
 				}
-				if got != c.event {
-					t.Errorf("the event is %q, want %q", got, c.event)
-				}
+				errorIf(t, got != c.event, "the event is %q, want %q", got, c.event)
 			})
 		})
 	}
@@ -105,17 +100,15 @@ func TestSpans_UnsampledCallsAllocateNothing(t *testing.T) {
 			"refused in a wait":  {Name: "api", Wait: time.Second, Result: "refused", Err: refused},
 			"failed in a wait":   {Name: "api", Wait: time.Second, Result: "failed", Err: errNoMore},
 		} {
-			if allocs := testing.AllocsPerRun(100, func() {
+			allocs := testing.AllocsPerRun(100, func() {
 				b.OnCall(ctx, c)
 				b.OnCall(ctx, watch.Call{Name: "other", Result: "failed", Err: errNoMore})
-			}); allocs != 0 {
-				t.Errorf("%s, %s: %v allocations", name, what, allocs)
-			}
+			})
+			errorIf(t, allocs != 0, "%s, %s: %v allocations", name, what, allocs)
 		}
 	}
-	if n := s.durations(t, "dripfeed.call.wait_time").Count; n != 404 {
-		t.Errorf("%d calls, want 101 in each of 4 runs", n)
-	}
+	n := s.durations(t, "dripfeed.call.wait_time").Count
+	errorIf(t, n != 404, "%d calls, want 101 in each of 4 runs", n)
 }
 
 // roundTripper is a function that is an http.RoundTripper.
@@ -141,12 +134,10 @@ func TestTransport_OtelhttpInsideCountsNoWait(t *testing.T) {
 			response := must(client.Do(request))
 			_ = response.Body.Close()
 		}
-		if w := s.durations(t, "dripfeed.call.wait_time"); w.Count != 3 || w.Sum < 0.19 || w.Sum > 0.21 {
-			t.Errorf("%d waits, %v s", w.Count, w.Sum)
-		}
-		if d := s.durations(t, "http.client.request.duration"); d.Count != 3 || d.Sum != 0 {
-			t.Errorf("%d requests, %v s", d.Count, d.Sum)
-		}
+		w := s.durations(t, "dripfeed.call.wait_time")
+		errorIf(t, w.Count != 3 || w.Sum < 0.19 || w.Sum > 0.21, "%d waits, %v s", w.Count, w.Sum)
+		d := s.durations(t, "http.client.request.duration")
+		errorIf(t, d.Count != 3 || d.Sum != 0, "%d requests, %v s", d.Count, d.Sum)
 		all := s.spans.Ended() // of the first request, and of the wait and the request of two
 		if len(all) != 5 {
 			t.Fatalf("%d spans", len(all))
