@@ -159,9 +159,8 @@ func TestAtEnd_CloseReadsForATenthOfASecond(t *testing.T) {
 				t.Errorf("every %v: closed after %v, called with %q", drip, took, *tails)
 			}
 			_ = resp.Body.Close()
-			if _, err := resp.Body.Read(make([]byte, 1)); err == nil {
-				t.Error("it can still be read")
-			}
+			_, err := resp.Body.Read(make([]byte, 1))
+			errorIf(t, err == nil, "it can still be read")
 			writer.Wait()
 		}
 		r, _ := io.Pipe()

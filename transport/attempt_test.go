@@ -219,10 +219,9 @@ func TestUpgrade_FailureEndsCall(t *testing.T) {
 	type plain struct{ io.ReadWriteCloser }
 	d := plain{&duplex{counted: &counted{Reader: iotest.ErrReader(errors.New("reset"))}}}
 	resp := open(t, t.Context(), &transport.Transport{Base: answer(101, d), Limiter: b})
-	if _, err := resp.Body.Read(make([]byte, 1)); err == nil || full(t, b) {
-		t.Errorf("read: %v, full %v", err, full(t, b))
-	}
-	err := resp.Body.(interface{ CloseWrite() error }).CloseWrite()
+	_, err := resp.Body.Read(make([]byte, 1))
+	errorIf(t, err == nil || full(t, b), "read: %v, full %v", err, full(t, b))
+	err = resp.Body.(interface{ CloseWrite() error }).CloseWrite()
 	errorIf(t, !errors.Is(err, http.ErrNotSupported), "CloseWrite of a body that has none: %v", err)
 }
 

@@ -83,16 +83,12 @@ func TestKinds_WindowStaysAWindow(t *testing.T) {
 			remaining, reset, after := 10, 100, 0
 			var kind profile.Kind
 			rt := &transport.Transport{OnSignal: func(_ *http.Response, s *profile.Signal) { kind = s.Policies()[0].Kind },
-				Base: roundTripper(func(*http.Request) (*http.Response, error) {
-					return &http.Response{StatusCode: 200, Body: http.NoBody, Header: http.Header{
-						"Date":              {begin.Add(time.Duration(after) * time.Second).Format(http.TimeFormat)},
-						"X-Ratelimit-Limit": {"100"}, "X-Ratelimit-Remaining": {fmt.Sprint(remaining)}, "X-Ratelimit-Reset": {fmt.Sprint(reset)},
-					}}, nil
+				Base: roundTripper(func(req *http.Request) (*http.Response, error) {
+					return answer(200, http.NoBody, "Date", begin.Add(time.Duration(after)*time.Second).Format(http.TimeFormat), "X-RateLimit-Limit", "100",
+						"X-RateLimit-Remaining", fmt.Sprint(remaining), "X-RateLimit-Reset", fmt.Sprint(reset))(req)
 				})}
-			client := &http.Client{Transport: rt}
 			for range 2 {
-				resp := must(client.Get("http://api.test/"))
-				resp.Body.Close()
+				trip(t, rt)
 				remaining, reset, after = c.remaining, c.reset, c.after
 			}
 			errorIf(t, kind != c.want, "kind %v, want %v", kind, c.want)

@@ -51,9 +51,8 @@ func TestTooManyRequests_IsA429(t *testing.T) {
 		}
 		head := newRequest(t, nil)
 		head.Method = http.MethodHead
-		if resp, err := transport.TooManyRequests(head, &outbound.ThrottledError{}); err != nil || resp.Body != http.NoBody {
-			t.Errorf("HEAD: %v, %v", resp, err)
-		}
+		resp, err := transport.TooManyRequests(head, &outbound.ThrottledError{})
+		errorIf(t, err != nil || resp.Body != http.NoBody, "HEAD: %v, %v", resp, err)
 		for _, reason := range []error{outbound.ErrTooLarge, io.EOF, &outbound.StoreError{Err: io.EOF}, nil} {
 			resp, err := transport.TooManyRequests(newRequest(t, nil), reason)
 			errorIf(t, resp != nil || err != reason, "%v: %v, %v", reason, resp, err)

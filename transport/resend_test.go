@@ -152,9 +152,8 @@ func TestResend_ExceedsNoInFlight(t *testing.T) {
 				return &http.Response{StatusCode: 204, Body: http.NoBody, Request: req}, nil
 			}}
 			check(t, fetch(t, &transport.Transport{Base: base, Limiter: limiter}, "http://h/"))
-			if _, err := b.Acquire(t.Context(), outbound.Cost{outbound.Free}); err != nil {
-				t.Errorf("after the request: %v", err)
-			}
+			_, err := b.Acquire(t.Context(), outbound.Cost{outbound.Free})
+			errorIf(t, err != nil, "after the request: %v", err)
 		})
 	}
 }
@@ -185,9 +184,8 @@ func TestResend_BlocksNoOtherRequest(t *testing.T) {
 		}
 		return outbound.Permit{}, nil
 	})}
-	if err := fetch(t, rt, url); err != nil || asked.Load() != 2 {
-		t.Errorf("asked the limiter %d times: %v", asked.Load(), err)
-	}
+	err := fetch(t, rt, url)
+	errorIf(t, err != nil || asked.Load() != 2, "asked the limiter %d times: %v", asked.Load(), err)
 }
 
 // What is sent again ends the permits of nested transports, as no success, and asks their limiters from the outside

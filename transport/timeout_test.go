@@ -14,28 +14,6 @@ import (
 	"github.com/dripfeed/dripfeed/transport"
 )
 
-// slowBody sends a byte each second, until its request's context ends.
-type slowBody struct {
-	ctx  context.Context
-	left int
-}
-
-func (b *slowBody) Read(p []byte) (int, error) {
-	if b.left == 0 {
-		return 0, io.EOF
-	}
-	select {
-	case <-time.After(time.Second):
-		b.left--
-		p[0] = 'x'
-		return 1, nil
-	case <-b.ctx.Done():
-		return 0, b.ctx.Err()
-	}
-}
-
-func (b *slowBody) Close() error { return nil }
-
 // Timeout counts from the admission to the end of the body. So a wait for the limiter is not part of
 // it. A caller that cancels, or closes the body early, gets no timeout. The request's context ends
 // with the body, or when Base panics.
@@ -61,7 +39,13 @@ func TestTimeout_StartsAtAdmission(t *testing.T) {
 				sent = req.Context()
 				select {
 				case <-time.After(c.head):
-					return &http.Response{StatusCode: 200, ContentLength: -1, Body: &slowBody{req.Context(), c.body}, Request: req}, nil
+					var parts []part
+					for i := range c.body {
+						parts = append(parts, part{time.Duration(i+1) * time.Second, "x"})
+					}
+					body := newLate(true, parts...) // a byte each second, until the request's context ends
+					context.AfterFunc(req.Context(), func() { body.Close() })
+					return &http.Response{StatusCode: 200, ContentLength: -1, Body: body, Request: req}, nil
 				case <-req.Context().Done():
 					return nil, req.Context().Err()
 				}
@@ -86,6 +70,7 @@ func TestTimeout_StartsAtAdmission(t *testing.T) {
 			equal(t, time.Since(begin), c.took, "%s: it took", c.name)
 			synctest.Wait()
 			errorIf(t, sent.Err() == nil, "%s: the context of the request outlives it", c.name)
+			time.Sleep(10 * time.Second) // for the parts of a body that nobody reads
 		})
 	}
 }
