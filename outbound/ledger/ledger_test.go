@@ -17,6 +17,30 @@ import (
 	"github.com/dripfeed/dripfeed/queue"
 )
 
+// must returns v. An error, which no test expects, ends the tests with a panic that says it.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// check ends the test if there is an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// errorIf reports a fault, and the test goes on.
+func errorIf(t testing.TB, fault bool, format string, args ...any) {
+	if fault {
+		t.Helper()
+		t.Errorf(format, args...)
+	}
+}
+
 func labelled(label string) context.Context {
 	return context.WithValue(context.Background(), labelKey{}, label)
 }
@@ -24,9 +48,7 @@ func labelled(label string) context.Context {
 func text(t *testing.T, books ...*ledger.Ledger) string {
 	t.Helper()
 	var s strings.Builder
-	if err := ledger.WriteCSV(&s, books...); err != nil {
-		t.Fatal(err)
-	}
+	check(t, ledger.WriteCSV(&s, books...))
 	return s.String()
 }
 
@@ -71,12 +93,10 @@ api,a,tokens,200,70,0,130,0,0,65
 api,b,0,3,0,0,3,1,0,0
 api,b,tokens,102,0,30,132,1,0,66
 `
-		if got := text(t, book); got != want {
-			t.Errorf("got\n%swant\n%s", got, want)
-		}
-		if i, ok := book.Limiter(b, nil).(interface{ Idle() bool }); !ok || i.Idle() != b.Idle() {
-			t.Error("a Keyed cannot drop the limiter")
-		}
+		got := text(t, book)
+		errorIf(t, got != want, "got\n%swant\n%s", got, want)
+		i, ok := book.Limiter(b, nil).(interface{ Idle() bool })
+		errorIf(t, !ok || i.Idle() != b.Idle(), "a Keyed cannot drop the limiter")
 	})
 }
 
@@ -88,10 +108,7 @@ func TestLedger_LabelsAreBounded(t *testing.T) {
 	total, used := 0., 0.
 	var late []outbound.Permit
 	call := func(label string) {
-		p, err := l.Acquire(labelled(label), outbound.Cost{1, 2})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must(l.Acquire(labelled(label), outbound.Cost{1, 2}))
 		if total++; int(total)%3 == 0 {
 			late, used = append(late, p), used+1
 		} else {
@@ -116,20 +133,17 @@ func TestLedger_LabelsAreBounded(t *testing.T) {
 	}
 	rows, found := map[string]bool{}, map[string]float64{}
 	for _, r := range book.Rows() {
-		if rows[r.Label] = true; len(r.Label) > 200 || r.Used() < 0 {
-			t.Errorf("%+v", r)
-		}
+		rows[r.Label] = true
+		errorIf(t, len(r.Label) > 200 || r.Used() < 0, "%+v", r)
 		found[r.Unit] += r.Used()
 		if strings.HasPrefix(r.Label, "often-") {
 			found["often"] += r.Charged
 		}
 	}
-	if len(rows) > 1002 || len(rows) < 700 || found["0"] != total || found["1"] != used {
-		t.Errorf("%d labels, %v, want %g calls and %g used", len(rows), found, total, used)
-	}
-	if often := 3 * 2000.; found["often"] < 0.9*often {
-		t.Errorf("of %g units of the frequent labels %g have rows", often, found["often"])
-	}
+	errorIf(t, len(rows) > 1002 || len(rows) < 700 || found["0"] != total || found["1"] != used,
+		"%d labels, %v, want %g calls and %g used", len(rows), found, total, used)
+	often := 3 * 2000.
+	errorIf(t, found["often"] < 0.9*often, "of %g units of the frequent labels %g have rows", often, found["often"])
 }
 
 // The rows are those of the labels with the most calls: one label more than there are rows, or many
@@ -183,9 +197,7 @@ func TestLedger_CountersSumUp(t *testing.T) {
 		was := before[r.Label]
 		if r.Charged < was.Charged || r.Returned < was.Returned || r.Added < was.Added {
 			was = ledger.Sums{} // the label has a new row
-			if r.Label == ledger.Dropped || r.Label == ledger.Other {
-				t.Errorf("%+v after %+v", r, was)
-			}
+			errorIf(t, r.Label == ledger.Dropped || r.Label == ledger.Other, "%+v after %+v", r, was)
 		}
 		sum += r.Used() - was.Used()
 		before[r.Label] = r.Sums
@@ -209,14 +221,11 @@ func TestLedger_CountersSumUp(t *testing.T) {
 				collect(r)
 			}
 			book.Rows() // changes nothing
-			if sum != total {
-				t.Fatalf("round %d: the counters have grown by %g, want %g", round, sum, total)
-			}
+			errorIf(t, sum != total, "round %d: the counters have grown by %g, want %g", round, sum, total)
 		}
 	}
-	if before[ledger.Dropped].Charged == 0 || before[ledger.Dropped].Returned == 0 {
-		t.Errorf("nothing was dropped: %+v", before[ledger.Dropped])
-	}
+	errorIf(t, before[ledger.Dropped].Charged == 0 || before[ledger.Dropped].Returned == 0,
+		"nothing was dropped: %+v", before[ledger.Dropped])
 }
 
 // Hostile numbers, a nil limiter and a writer that fails are errors, or count nothing.
@@ -227,16 +236,13 @@ func TestLedger_InvalidIsAnError(t *testing.T) {
 	}
 	l := book.Limiter(outbound.Unlimited{}, nil)
 	for _, n := range []float64{math.NaN(), math.Inf(1), -1, 1e300, outbound.Free, 1} {
-		if _, err := l.Acquire(t.Context(), outbound.Cost{n}); err != nil {
-			t.Error(err)
-		}
+		_, err := l.Acquire(t.Context(), outbound.Cost{n})
+		check(t, err)
 	}
-	if rows := book.Rows(); len(rows) != 1 || rows[0].Charged != 1 || rows[0].Label != "" {
-		t.Errorf("%+v", rows)
-	}
+	rows := book.Rows()
+	errorIf(t, len(rows) != 1 || rows[0].Charged != 1 || rows[0].Label != "", "%+v", rows)
 	r, w := io.Pipe()
 	_ = r.CloseWithError(io.ErrClosedPipe)
-	if err := ledger.WriteCSV(w, &book); err != io.ErrClosedPipe {
-		t.Error(err)
-	}
+	err := ledger.WriteCSV(w, &book)
+	errorIf(t, err != io.ErrClosedPipe, "%v", err)
 }

@@ -226,14 +226,11 @@ func TestLedger_SumIsTheAPIsCount(t *testing.T) {
 		for i := range books {
 			for _, r := range books[i].Rows() {
 				got[r.Label+" "+r.Unit] += r.Used()
-				if i == 0 && r.Unit == "tokens" && (r.Returned == 0 || r.Added == 0 || r.Refused == 0 || r.Waited == 0) {
-					t.Errorf("something never happened: %+v", r)
-				}
+				errorIf(t, i == 0 && r.Unit == "tokens" && (r.Returned == 0 || r.Added == 0 || r.Refused == 0 || r.Waited == 0),
+					"something never happened: %+v", r)
 			}
 		}
-		if r := server.Report(); r.Refused == 0 {
-			t.Error("the API has refused nothing")
-		}
+		errorIf(t, server.Report().Refused == 0, "the API has refused nothing")
 		equal(t, got, counted.counts, processes[2].open)
 	})
 }
@@ -257,9 +254,7 @@ func TestLedger_ProcessesOnRedisSumUp(t *testing.T) {
 	}
 	asked := time.Now()
 	rows := children[2].rows(t)
-	if err := children[2].Process.Kill(); err != nil { // SIGKILL
-		t.Fatal(err)
-	}
+	check(t, children[2].Process.Kill()) // SIGKILL
 	for _, c := range children[:2] {
 		_, _ = fmt.Fprintln(c.in, "end")
 		rows = append(rows, c.rows(t)...)
@@ -267,10 +262,7 @@ func TestLedger_ProcessesOnRedisSumUp(t *testing.T) {
 	server.Close() // what the killed process has sent has ended, too
 	got, inFlight := counts{}, counted.inFlight("2", asked)
 	for _, r := range rows {
-		used, err := strconv.ParseFloat(r[6], 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		used := must(strconv.ParseFloat(r[6], 64))
 		if r[0] == "open" && r[3] != "2" {
 			continue
 		}
@@ -290,18 +282,8 @@ func start(t *testing.T, redis, key, url string, i int) *child {
 	t.Helper()
 	c := &child{Cmd: exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestLedger_Process$")}
 	c.Env = append(os.Environ(), "LEDGER_CHILD="+strings.Join([]string{redis, key, url, strconv.Itoa(i)}, " "))
-	in, err := c.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.in, c.out, c.Stderr = in, bufio.NewReader(out), os.Stderr
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	c.in, c.out, c.Stderr = must(c.StdinPipe()), bufio.NewReader(must(c.StdoutPipe())), os.Stderr
+	check(t, c.Start())
 	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
 	return c
 }
@@ -312,20 +294,13 @@ func (c *child) rows(t *testing.T) [][]string {
 	_, _ = fmt.Fprintln(c.in, "rows")
 	var text strings.Builder
 	for {
-		line, err := c.out.ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
+		line := must(c.out.ReadString('\n'))
 		if line == "\n" {
 			break
 		}
 		text.WriteString(line)
 	}
-	all, err := csv.NewReader(strings.NewReader(text.String())).ReadAll()
-	if err != nil || len(all) < 2 {
-		t.Fatal(err, text.String())
-	}
-	return all[1:]
+	return must(csv.NewReader(strings.NewReader(text.String())).ReadAll())[1:]
 }
 
 // It is no test, but a process of TestLedger_ProcessesOnRedisSumUp.
@@ -354,9 +329,7 @@ func TestLedger_Process(t *testing.T) {
 			fmt.Fprintf(&open, "open,%s,%s,%s,,,%g,,,\n", label, unit, p.name, n)
 		}
 		p.mu.Unlock()
-		if err := ledger.WriteCSV(os.Stdout, &book); err != nil {
-			t.Fatal(err)
-		}
+		check(t, ledger.WriteCSV(os.Stdout, &book))
 		fmt.Println(open.String())
 	}
 	os.Exit(0)
