@@ -391,6 +391,47 @@ func TestPool_EndedCallCountsAsNothing(t *testing.T) {
 	}
 }
 
+// If all members would rest, none does: the next call is admitted immediately.
+func TestPool_AllFailAndNoneRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := poolOf(t, 2, outbound.Limit{Capacity: 1, LeakRate: 0.5})
+		first, second := admitted(t, p, 1), admitted(t, p, 1)
+		pass(2 * time.Second)
+		first.Failed()
+		second.Failed()
+		begin, members := time.Now(), 0
+		for range 2 {
+			permit := admitted(t, p, 1)
+			members += 1 + p.Member(&permit)
+		}
+		errorIf(t, members != 1+2 || time.Since(begin) != 0, "members 0 and 1 add up to %d after %v", members, time.Since(begin))
+	})
+}
+
+// One error of a job rests a member that the job probes, also if the member has failed only once before.
+func TestPool_OneErrorOfAProbeRestsAMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, buckets := poolOf(t, 2, outbound.Limit{Capacity: 100, LeakRate: 1})
+		fails := func() {
+			_ = outbound.Do(bg, p, one, func(ctx context.Context) error {
+				errorIf(t, p.Member(outbound.PermitFrom(ctx)) != 0, "the job runs at the other member")
+				return errors.New("dead")
+			})
+		}
+		fails()
+		for range 50 { // from then on a job may probe it
+			permit := admitted(t, p, 1)
+			permit.Done()
+		}
+		pass(1100 * ms)
+		fails()
+		must(t, buckets[1].Hold(bg, time.Minute))
+		c := come(bg, p, 1)
+		pass(time.Minute)
+		c.wantWait(t, time.Second)
+	})
+}
+
 // asked is a ctx that does something when it is asked for its end.
 type asked struct {
 	context.Context
