@@ -97,20 +97,6 @@ func TestBook_InvalidCostLosesNoReturnedTicket(t *testing.T) {
 	errorIf(t, !errors.Is(err, ErrInvalid) || s.Level != 0, "%v, level %v", err, s.Level)
 }
 
-// A clock has changed since its request if a call has returned units, and not by what the request itself reports.
-func TestClock_ChangedSinceItsRequest(t *testing.T) {
-	bothWays(t, func(t *testing.T, b *Bucket) {
-		defer b.Waiting(func() {})()
-		p := admit(t, b, 2)
-		k := book(t, b, BookRequest{Costs: []Cost{{1}}, Wait: time.Hour})
-		errorIf(t, k.Clock.Changed(), "before any change")
-		p.Settle(Cost{1})
-		errorIf(t, !k.Clock.Changed(), "no change after a Settle")
-		must(t, b.Book(ctx, &k)) // which reports it
-		errorIf(t, k.Clock.Changed(), "its own report is a change")
-	}, Limit{Capacity: 2, LeakRate: 1})
-}
-
 // clockOf returns the bucket's clock as of this time.
 func clockOf(t *testing.T, b *Bucket) *Clock {
 	t.Helper()

@@ -295,30 +295,6 @@ func TestClock_EarliestAndSurelyAreBounds(t *testing.T) {
 		"only %d of 2,000 went at the earliest time, and only %d were sure", exact, sure)
 }
 
-// In front of a window in a store a lone call books ahead by the latency of a reply. A call that would wait longer is
-// refused without a wait, and RetryAfter is when to ask: then the call leaves a request and its reply after the window
-// has freed its unit.
-func TestAcquire_RetryAfterIsWhenToAskAhead(t *testing.T) {
-	const ms = time.Millisecond
-	synctest.Test(t, func(t *testing.T) {
-		b := Must(NewSharedBucket(timed(20*ms, 20*ms, 20*ms, 40*ms), "k", Window(1, time.Second)))
-		var left []time.Time
-		for range 4 {
-			mustAcquire(t, b).Done()
-			left = append(left, time.Now())
-			for _, sooner := range []time.Duration{100 * ms, 0} {
-				asked := time.Now()
-				full := refused(t, b, Cost{1})
-				errorIf(t, time.Since(asked) > 41*ms, "refused after %v", time.Since(asked))
-				time.Sleep(full.RetryAfter - sooner)
-			}
-		}
-		for i, at := range left[2:] {
-			errorIf(t, at.Sub(left[i+1]).Round(ms) != time.Second+jitter+40*ms, "the next call leaves after %v", at.Sub(left[i+1]))
-		}
-	})
-}
-
 // A clock reports a change by this process after its request, and no change that its own request has carried.
 func TestClock_ChangedSinceTheRequest(t *testing.T) {
 	bothWays(t, func(t *testing.T, b *Bucket) {
@@ -337,23 +313,4 @@ func TestClock_ChangedSinceTheRequest(t *testing.T) {
 		changed(false, "a look", func() { states(t, b) })
 		changed(true, "other limits", func() { must(t, b.SetLimits(ctx, PerSecond(3))) })
 	}, Limit{Capacity: 10, LeakRate: 1})
-}
-
-// A bucket with an InFlight refuses a cost above its own capacity only after a look: other limits may be in force.
-func TestAcquire_TooLargeIsByTheLimitsInForce(t *testing.T) {
-	for _, n := range []float64{8, 10} {
-		synctest.Test(t, func(t *testing.T) {
-			s := store.NewMemory()
-			old := Must(NewSharedBucket(s, "k", Limit{Capacity: 2, LeakRate: 1}, InFlight(5)))
-			mustAcquire(t, old).Done()
-			time.Sleep(2 * time.Second)
-			mustAcquire(t, Must(NewSharedBucket(s, "k", Limit{Capacity: 9, LeakRate: 1, Version: 2}, InFlight(5)))).Done()
-			time.Sleep(2 * time.Second)
-			p, err := old.Acquire(ctx, Cost{n})
-			p.Done()
-			large, ok := errors.AsType[*CostError](err)
-			errorIf(t, n < 9 && err != nil || n > 9 && (!ok || large.Limit.Capacity != 9), "cost %v: %v", n, err)
-			time.Sleep(time.Minute) // until the slots are returned
-		})
-	}
 }
