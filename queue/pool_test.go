@@ -249,6 +249,42 @@ func TestPool_LeavesAMemberAndComesBack(t *testing.T) {
 	}
 }
 
+// Calls that were never sent are no calls without an answer.
+func TestPool_UnsentCallsAreNoSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := poolOf(t, 2, outbound.Limit{Capacity: 10, LeakRate: 1})
+		for i := range 4 {
+			permit := admitted(t, p, 1)
+			if i > 0 {
+				permit.Settle(outbound.Cost{})
+			}
+			permit.Done()
+		}
+		pass(10 * time.Second)
+		permit := admitted(t, p, 1)
+		errorIf(t, p.Member(&permit) != 0, "the next call goes to member %d", p.Member(&permit))
+	})
+}
+
+// What is usual follows the calls slowly: one of half a second does not make 1.5 s usual.
+func TestPool_UsualIsAnAverage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := poolOf(t, 2, outbound.Limit{Capacity: 1, LeakRate: 1})
+		for _, takes := range []time.Duration{10 * ms, 500 * ms, 1500 * ms} {
+			first, second := admitted(t, p, 1), admitted(t, p, 1)
+			if takes > time.Second {
+				second.Done()
+			}
+			pass(takes)
+			first.Done()
+			second.Done()
+			pass(2 * time.Second)
+		}
+		permit := admitted(t, p, 1)
+		errorIf(t, p.Member(&permit) != 1, "after a slow call at member 0 the next goes to member %d", p.Member(&permit))
+	})
+}
+
 // When a member's rest ends, one of the calls that wait elsewhere probes it, and the others keep their
 // order. A probe that was never sent is no success: the member rests no longer for it, and the next call
 // that would wait probes it.
