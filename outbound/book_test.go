@@ -175,6 +175,19 @@ func TestTicket_TextIsVoidAfterResumeOrNewLimits(t *testing.T) {
 	}
 }
 
+// The text of a ticket that was due within a second stays due under other limits, by a clock that follows the one before.
+func TestTicket_TextOfTheNextSecondOutlivesNewLimits(t *testing.T) {
+	bothWays(t, func(t *testing.T, b *Bucket) {
+		k := book(t, b, BookRequest{Costs: []Cost{{1}, {1}, {1}, {1}}, Wait: time.Hour, Horizon: time.Hour})
+		must(t, b.SetLimits(ctx, Limit{Capacity: 1, LeakRate: 5}))
+		next := book(t, b, BookRequest{Clock: k.Clock})
+		for i, ticket := range k.Tickets {
+			at, ok := next.Clock.DueText(ticket.String())
+			errorIf(t, ok != (i < 3) || ok && time.Until(at) != time.Duration(i)*400*time.Millisecond, "ticket %d: due %v, in %v", i, ok, time.Until(at))
+		}
+	}, Limit{Capacity: 1, LeakRate: 2.5})
+}
+
 // A text that is not of a ticket of this bucket is not due.
 func TestTicket_ForgedOrForeignTextIsNotDue(t *testing.T) {
 	bothWays(t, func(t *testing.T, b *Bucket) {
