@@ -47,6 +47,7 @@ func BareProcess(open func(addr string) store.Store) {
 		defer mu.Unlock()
 		fmt.Println(from.UnixNano(), to.UnixNano()) // a call, or a stall of the machine
 	}
+	go stalls(context.Background(), write)
 	for range 20 {
 		go func() {
 			for {
@@ -63,17 +64,19 @@ func BareProcess(open func(addr string) store.Store) {
 			}
 		}()
 	}
-	go func() {
-		for {
-			due := time.Now().Add(time.Millisecond)
-			time.Sleep(time.Millisecond)
-			if now := time.Now(); now.Sub(due) > time.Millisecond && now.Sub(due) < stopped*9/10 {
-				write(due, now)
-			}
-		}
-	}()
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends
 	os.Exit(0)
+}
+
+// stalls calls f with each stall of the machine, until ctx ends.
+func stalls(ctx context.Context, f func(from, to time.Time)) {
+	for ctx.Err() == nil {
+		due := time.Now().Add(time.Millisecond)
+		time.Sleep(time.Millisecond)
+		if now := time.Now(); now.Sub(due) > time.Millisecond && now.Sub(due) < stopped*9/10 {
+			f(due, now)
+		}
+	}
 }
 
 // bare is processes that share a window in a store without a queue.
@@ -86,6 +89,7 @@ type bare struct {
 	calls  []time.Time
 	stalls [][2]time.Time
 
+	started []time.Time // when processes began, and learned how far away the store is
 	resumed []time.Time // when stopped processes went on
 }
 
@@ -99,6 +103,7 @@ func (f *bare) start(addr string) (*os.Process, func()) {
 	if err := errors.Join(err, err2, cmd.Start()); err != nil {
 		f.t.Fatal(err)
 	}
+	f.started = append(f.started, time.Now())
 	f.read.Go(func() {
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			var n [2]int64
@@ -147,8 +152,17 @@ func Bare(t *testing.T, line func(t *testing.T, trip time.Duration) (addr string
 	}
 }
 
-// run lets the processes call.
+// run lets the processes call. Their lines to the store are in this process, and stall with it.
 func (f *bare) run(addrs []string, length time.Duration) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	f.read.Go(func() {
+		stalls(ctx, func(from, to time.Time) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.stalls = append(f.stalls, [2]time.Time{from, to})
+		})
+	})
 	running, kill := make([]*os.Process, len(addrs)), make([]func(), len(addrs))
 	for i, addr := range addrs {
 		running[i], kill[i] = f.start(addr)
@@ -169,6 +183,7 @@ func (f *bare) run(addrs []string, length time.Duration) {
 	for _, k := range kill {
 		k()
 	}
+	cancel()
 	f.read.Wait()
 }
 
@@ -190,9 +205,16 @@ func (f *bare) check() {
 			continue
 		}
 		above, tightest = above+1, min(tightest, f.calls[i+bareN].Sub(at))
+		// A process that begins while the machine stalls takes the store for farther away than it is.
 		var stall time.Duration
+		since := at.Add(-bareWindow)
+		for _, t := range f.started {
+			if t.Before(since) && t.After(since.Add(-2*time.Second)) {
+				since = t
+			}
+		}
 		for _, s := range f.stalls {
-			if s[0].Before(at.Add(bareWindow)) && s[1].After(at.Add(-bareWindow)) {
+			if s[0].Before(at.Add(bareWindow)) && s[1].After(since) {
 				stall = max(stall, s[1].Sub(s[0]))
 			}
 		}
