@@ -175,8 +175,9 @@ func TestTicket_TextIsVoidAfterResumeOrNewLimits(t *testing.T) {
 	}
 }
 
-// The text of a ticket that was due within a second stays due under other limits, by a clock that follows the one before.
-func TestTicket_TextOfTheNextSecondOutlivesNewLimits(t *testing.T) {
+// A ticket that was due within a second stays reserved under other limits, and its text due, by a clock that follows the
+// one before.
+func TestTicket_NextSecondOutlivesNewLimits(t *testing.T) {
 	bothWays(t, func(t *testing.T, b *Bucket) {
 		k := book(t, b, BookRequest{Costs: []Cost{{1}, {1}, {1}, {1}}, Wait: time.Hour, Horizon: time.Hour})
 		must(t, b.SetLimits(ctx, Limit{Capacity: 1, LeakRate: 5}))
@@ -184,6 +185,16 @@ func TestTicket_TextOfTheNextSecondOutlivesNewLimits(t *testing.T) {
 		for i, ticket := range k.Tickets {
 			at, ok := next.Clock.DueText(ticket.String())
 			errorIf(t, ok != (i < 3) || ok && time.Until(at) != time.Duration(i)*400*time.Millisecond, "ticket %d: due %v, in %v", i, ok, time.Until(at))
+		}
+	}, Limit{Capacity: 1, LeakRate: 2.5})
+	bothWays(t, func(t *testing.T, b *Bucket) {
+		k := book(t, b, BookRequest{Costs: []Cost{{1}, {1}, {1}, {1}, {1}, {1}, {1}}, Wait: time.Hour, Horizon: time.Hour})
+		time.Sleep(time.Second)
+		read := book(t, b, BookRequest{Clock: k.Clock})
+		must(t, b.SetLimits(ctx, Limit{Capacity: 1, LeakRate: 5}))
+		next := book(t, b, BookRequest{Clock: read.Clock})
+		for i, ticket := range k.Tickets { // the last one is due in 1.4 s
+			errorIf(t, next.Clock.Holds(ticket) != (i < 6), "ticket %d is reserved: %v", i, i >= 6)
 		}
 	}, Limit{Capacity: 1, LeakRate: 2.5})
 }

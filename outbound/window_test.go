@@ -103,6 +103,10 @@ func TestWindow_CountsAndReports(t *testing.T) {
 		full := refused(t, b, Cost{Free, 1})
 		errorIf(t, full.RetryAfter != 150*time.Millisecond, "%v", full)
 	})
+	bubble(t, "The State of a permit from a store has an upper bound of the time until a window is empty", func(t *testing.T) {
+		s := mustAcquire(t, Must(NewSharedBucket(store.NewMemory(), "k", Window(10, time.Minute)))).State()
+		errorIf(t, s.Level != 1 || s.NextIn != 0 || s.EmptyIn < time.Minute || s.EmptyIn > time.Minute+jitter, "%+v", s)
+	})
 	bubble(t, "A call that could leave only long after its reply is refused. RetryAfter counts from when the refusal is here", func(t *testing.T) {
 		const trip = 20 * time.Millisecond
 		b := Must(NewSharedBucket(lateStore(new(FakeStore), trip), "k", Window(1, time.Second)))

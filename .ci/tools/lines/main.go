@@ -129,8 +129,9 @@ func run(tree fs.FS) error {
 	for _, p := range parts {
 		row(p.name, sum(code, p), p.budget)
 	}
+	row("outbound, key, slots, reports", sum(code, part{folders: []string{"outbound/.", "outbound/internal/key", "outbound/internal/slots", "outbound/internal/reports"}}), 4_300)
 	row("Keyed, of outbound", code["outbound/keyed.go"], 240)
-	row("outbound, exported names", names, 72)
+	row("outbound, exported names", names, 66)
 	row("Lua, lines of the files", lua, 560)
 	row("tests, lines of the files", tests, 60_000)
 	row("library", library, 0)
